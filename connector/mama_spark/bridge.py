@@ -1,0 +1,177 @@
+"""What a bridge is: the code for one middleware, behind a small synchronous, columnar face.
+
+A bridge never retries, never keeps messages that it did not take, never writes flight events and does not know
+Spark. Deciding is the window's business (:mod:`mama_spark.publisher.window`): a bridge moves bytes and says what
+came back.
+
+Calls come from one thread, in this order: ``open`` once, then ``prepare`` / ``send`` / ``flush`` / ``poll`` in
+any order, ``close`` once. ``close`` is safe after a failed ``open`` and may be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from .errors import PublishError
+from .message import Bools, Int64s, MessageBatch
+
+
+class Ack(Enum):
+    """What an acknowledgement of this middleware means."""
+
+    NONE = "none"  #: there is none
+    ACCEPTED = "accepted"  #: somebody took it
+    STORED = "stored"  #: it is in a durable log
+
+
+class EventStyle(Enum):
+    """Which of OpenMAMA's two callback styles reports asynchronous errors (exactly one a bridge)."""
+
+    PUBLISHER = "publisher"
+    TRANSPORT = "transport"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the bridge can do *as it is configured*. Proven by the conformance suite, so never a wish."""
+
+    ack: Ack
+    sequence: bool  #: acks carry the sequence number of the log
+    dedup: bool  #: two messages of the same id are stored once
+    headers: bool
+    ordered: bool  #: the messages of one publisher are stored in order also when some are refused or resent
+    max_payload: int  #: bytes of payload and headers together
+    max_topic: int  #: bytes
+    events: EventStyle = EventStyle.PUBLISHER
+    discovery: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Acks:
+    """Positive answers that came together.
+
+    :ivar tokens: of the sends, in any order
+    :ivar sequences: one a token, or None when this mode does not tell
+    :ivar duplicates: one a token, or None for "none of them"
+    :ivar stream: where they are stored, None if not told
+    :ivar at: ``time.monotonic()`` of their arrival
+    """
+
+    tokens: Int64s
+    sequences: Int64s | None
+    duplicates: Bools | None
+    stream: str | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Negative or missing answers with one cause. Settles these sends only; the window decides what follows."""
+
+    tokens: Int64s
+    error: PublishError
+    at: float
+
+
+class EventKind(Enum):
+    """What happened to the transport rather than to a message."""
+
+    DISCONNECTED = "disconnected"  #: every send without an answer is in doubt from here on
+    RECONNECTED = "reconnected"
+    CLOSED = "closed"  #: for good: nothing can be sent any more; ``error`` says why
+    WARNING = "warning"  #: self-healing or advisory; goes to the log of the process
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeEvent:
+    kind: EventKind
+    info: str
+    at: float
+    topic: str | None = None
+    error: PublishError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """Everything that came in since the last poll, each list in order of arrival."""
+
+    acks: list[Acks] = field(default_factory=list)
+    refusals: list[Refusals] = field(default_factory=list)
+    events: list[BridgeEvent] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.acks or self.refusals or self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the bridge says about a batch before any of it is sent.
+
+    :ivar bad: rows that may not be sent, with the reason, ascending by row
+    :ivar fragile: True where a blind resend is unsafe although it has an id (expectation headers); None = nowhere
+    """
+
+    bad: list[tuple[int, PublishError]] = field(default_factory=list)
+    fragile: Bools | None = None
+
+
+class PublisherBridge(Protocol):
+    """One transport for one publisher."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Known after :meth:`open`."""
+        ...
+
+    def open(self) -> None:
+        """Connect and check everything that can be known before the first publish.
+
+        :raises ConfigError: the user must change something (stream, permission, credentials, option)
+        :raises Unavailable: nobody answers; a later try may succeed
+        """
+        ...
+
+    def prepare(self, batch: MessageBatch) -> Prepared:
+        """Check topics, headers and sizes, vectorised: costs nanoseconds a message.
+
+        Asks the middleware only about topics of which it knows nothing yet (is there a stream?), once, and remembers.
+
+        Elements of ``batch`` that the caller already knows to be bad may be anything.
+
+        :raises ConfigError: nothing of what has been prepared so far has a place to go to
+        :raises Unavailable: nobody answers
+        """
+        ...
+
+    def send(self, batch: MessageBatch, first_token: int) -> int:
+        """Take ``batch[:n]`` for sending and return n, 0 when it can take nothing now (disconnected, full).
+
+        Message i is known as token ``first_token + i`` from here on. Tokens only ever rise and are never reused;
+        tokens of what was not taken are handed out again by the caller. Never blocks for acknowledgements.
+        Each token taken is answered exactly once, by Acks or Refusals, or by nothing at all (lost); events
+        DISCONNECTED and CLOSED leave the unanswered ones in doubt, and the bridge answers none of them later
+        unless the middleware itself still does.
+        """
+        ...
+
+    def flush(self) -> None:
+        """No more messages for now: make the middleware answer for everything sent (ends an open batch).
+
+        Does not wait. Idempotent, and harmless for bridges that answer message by message.
+        """
+        ...
+
+    def poll(self, timeout: float, want: int = 1) -> Polled:
+        """Wait until ``want`` tokens are answered, or a refusal or event is there, at most ``timeout`` seconds.
+
+        Returns everything that is there, perhaps nothing. ``timeout=0`` does not wait.
+
+        :raises LoopDied: the bridge's own loop ended with an error
+        """
+        ...
+
+    def close(self) -> None:
+        """Give the connection back. Never raises; what is unanswered stays unanswered."""
+        ...

@@ -1,0 +1,195 @@
+"""Every error of mama-spark.
+
+An error answers two questions as class attributes, and code reads these flags, never names:
+
+* ``retryable``: may the same thing succeed later, with nothing changed by the user?
+* ``may_have_landed``: may the middleware have stored the message although we report an error?
+
+A :class:`PublishError` also says how the *whole* publisher should behave while the cause lasts (``pace``).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Pace(Enum):
+    """What an error asks of the publisher as a whole, beyond the flight that it hit."""
+
+    KEEP = "keep"  #: nothing: the trouble is this flight's alone
+    HOLD = "hold"  #: let nothing out until the back-off has passed: nobody's message would get through
+    SHRINK = "shrink"  #: hold, and halve the window: the server is overrun
+
+
+class MamaError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+    retryable: ClassVar[bool] = False
+    may_have_landed: ClassVar[bool] = False
+
+
+class ConfigError(MamaError, ValueError):
+    """Something that only the user can change is wrong: an option, a schema, a stream, a permission."""
+
+
+class OptionError(ConfigError):
+    """An option is unknown, malformed, out of range, or does not go with another one."""
+
+
+class SchemaError(ConfigError):
+    """The columns of the DataFrame do not fit the format."""
+
+
+class ClientClosed(MamaError):
+    """The publisher, the bridge or the pool was closed or drained; nothing can be added any more."""
+
+
+class QueueFull(MamaError):
+    """The queue of the publisher is full and the caller may not block. Raised before anything is accepted."""
+
+    retryable = True
+
+
+class Unavailable(MamaError):
+    """The middleware or the storage cannot be reached now."""
+
+    retryable = True
+
+
+class LoopDied(Unavailable):
+    """A background loop ended with an error; every waiter is told so. ``__cause__`` is that error."""
+
+    may_have_landed = True
+
+
+class FlightLogError(ConfigError):
+    """The flight log cannot be written or read: path, permission, another table at this place."""
+
+
+class RowsFailed(MamaError):
+    """Rows of a write failed for good and ``onError=fail``. Raised by the commit, so that no task is retried."""
+
+
+# --- why one send of one message was not acknowledged ------------------------------------------------------
+
+
+class PublishError(MamaError):
+    """Why a send was refused, or why its outcome is unknown.
+
+    :param info: the middleware's text (or ours), for people
+    :param code: the middleware's number (JetStream ``err_code``, else an HTTP-like status), 0 if it has none
+    :param status: MAMA status name that goes to the flight log
+    """
+
+    pace: ClassVar[Pace] = Pace.KEEP
+    answered: ClassVar[bool] = True  #: the middleware (or our check) said it; False: nobody answered
+    default_status: ClassVar[str] = "PUBLISH_ERROR"
+
+    def __init__(self, info: str, code: int = 0, status: str | None = None) -> None:
+        super().__init__(info)
+        self.info = info
+        self.code = code
+        self.status = status or self.default_status
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.code}: {self.info}" if self.code else f"{self.status}: {self.info}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.info!r}, code={self.code}, status={self.status!r})"
+
+
+class Refused(PublishError):
+    """The middleware, or our own check, said no for good. Not stored."""
+
+
+class BadRow(Refused):
+    """The row cannot become a message: null topic, null value, bad header, null id. Never sent."""
+
+    default_status = "INVALID_ARG"
+
+
+class BadTopic(BadRow):
+    """The topic is no place to publish to: wildcard, empty token, blanks, too long."""
+
+    default_status = "BAD_SYMBOL"
+
+
+class TooLarge(Refused):
+    """Message (headers and payload) larger than the middleware takes."""
+
+    default_status = "INVALID_ARG"
+
+
+class NotEntitled(Refused):
+    """No permission to publish to this topic."""
+
+    default_status = "PUBLISH_ERROR_NOT_ENTITLED"
+
+
+class ExpectationFailed(Refused):
+    """An expectation of the message (stream, last id, last sequence) did not hold. Not stored."""
+
+
+class Stopped(PublishError):
+    """The publisher was stopped or closed before the outcome was known."""
+
+    may_have_landed = True
+
+
+class NotPublished(PublishError):
+    """The publisher was stopped before the message was sent at all."""
+
+
+class NotReady(PublishError):
+    """The middleware could not decide yet (JetStream 10163); not stored, ask again."""
+
+    retryable = True
+
+
+class NotSent(PublishError):
+    """Certainly not stored because something before it failed (behind a gap of an ordered batch); send at once."""
+
+    retryable = True
+
+
+class InProcess(PublishError):
+    """The same id is proposed but not committed (JetStream 10158). Never a success; ask again later."""
+
+    retryable = True
+    may_have_landed = True
+
+
+class NoResponders(PublishError):
+    """Nobody takes this topic now: no stream, or no leader. Not stored."""
+
+    retryable = True
+    pace = Pace.HOLD
+    default_status = "PUBLISH_ERROR_NO_RESPONDERS"
+
+
+class OutOfResources(PublishError):
+    """The middleware lacks resources, or its storage is switched off. Not stored."""
+
+    retryable = True
+    pace = Pace.HOLD
+
+
+class Overrun(PublishError):
+    """The middleware drops what comes too fast (429). Not stored."""
+
+    retryable = True
+    pace = Pace.SHRINK
+
+
+class Uncertain(PublishError):
+    """No answer: acknowledgement lost, connection lost, server restarted. Unknown whether it is stored."""
+
+    retryable = True
+    may_have_landed = True
+    answered = False
+    default_status = "TIMEOUT"
+
+
+class AckTimeout(Uncertain):
+    """No acknowledgement within ``waitTimeout`` of a send."""

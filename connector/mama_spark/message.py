@@ -1,0 +1,88 @@
+"""Messages in columns: what a publisher sends, one element of each column a message.
+
+Rows come from Spark as Arrow batches and stay columns until they are bytes on a socket (law 2). This module
+holds the column container only; turning a DataFrame's columns into it is :mod:`mama_spark.spark.rows`,
+turning it into bytes is the bridge's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatch:
+    """``n`` messages. All columns have length ``n`` and no nulls (a column that is not used is None).
+
+    :ivar topics: dictionary<int32, string>: most batches have few distinct topics
+    :ivar payloads: binary or large_binary
+    :ivar headers: :data:`HEADERS_TYPE`, or None when no message has headers; an element may be null (none)
+    :ivar ids: string, or None when the middleware is not to deduplicate
+    """
+
+    topics: pa.DictionaryArray
+    payloads: pa.Array
+    headers: pa.Array | None = None
+    ids: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def slice(self, offset: int, length: int) -> MessageBatch:
+        """``length`` messages from ``offset``; shares memory."""
+        return MessageBatch(
+            self.topics.slice(offset, length),
+            self.payloads.slice(offset, length),
+            None if self.headers is None else self.headers.slice(offset, length),
+            None if self.ids is None else self.ids.slice(offset, length),
+        )
+
+    def take(self, rows: Int64s) -> MessageBatch:
+        """The messages at ``rows``, in that order; copies."""
+        index = pa.array(rows)
+        return MessageBatch(
+            self.topics.take(index),
+            self.payloads.take(index),
+            None if self.headers is None else self.headers.take(index),
+            None if self.ids is None else self.ids.take(index),
+        )
+
+    def sizes(self) -> Int64s:
+        """Payload bytes of each message."""
+        return payload_sizes(self.payloads)
+
+    @classmethod
+    def of(
+        cls,
+        topics: list[str],
+        payloads: list[bytes],
+        headers: list[dict[str, list[str]] | None] | None = None,
+        ids: list[str] | None = None,
+    ) -> MessageBatch:
+        """From Python lists: for tests, examples and single messages."""
+        pairs: Any = None
+        if headers is not None:
+            pairs = pa.array([None if h is None else list(h.items()) for h in headers], HEADERS_TYPE)
+        return cls(
+            pa.array(topics, pa.string()).dictionary_encode(),
+            pa.array(payloads, pa.binary()),
+            pairs,
+            None if ids is None else pa.array(ids, pa.string()),
+        )
+
+
+def payload_sizes(payloads: pa.Array) -> Int64s:
+    """Bytes of each element of a binary, large_binary or string array, from its offsets alone."""
+    wide = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
+    offsets = np.frombuffer(payloads.buffers()[1], np.int64 if wide else np.int32)
+    return np.diff(offsets[payloads.offset : payloads.offset + len(payloads) + 1]).astype(np.int64)

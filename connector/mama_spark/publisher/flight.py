@@ -1,0 +1,86 @@
+"""The life of a flight: one message on its way, as a table.
+
+A flight is in exactly one state; :data:`TABLE` holds every legal step, and anything else raises
+:class:`IllegalStep`. The three terminal states are the listener methods of the specification (MP-12..MP-14).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+States = npt.NDArray[np.uint8]
+
+
+class State(IntEnum):
+    QUEUED = 0  #: known to the window, not sent yet
+    IN_FLIGHT = 1  #: sent, no answer yet
+    WAITING = 2  #: refused or in doubt, to be sent again
+    ACKED = 3
+    COMPLETED_EXCEPTIONALLY = 4
+    TIMEOUT = 5
+
+
+class Step(IntEnum):
+    SEND = 0  #: the bridge took it
+    ACK = 1  #: any of its sends was acknowledged
+    RETRY = 2  #: its last send was refused or is in doubt, and it may go again
+    FAIL = 3  #: refused for good, or stopped
+    EXPIRE = 4  #: nobody answered in time
+
+
+class IllegalStep(AssertionError):
+    """A flight was asked to do what its state does not allow: a defect of this package."""
+
+
+TABLE: dict[State, dict[Step, State]] = {
+    State.QUEUED: {
+        Step.SEND: State.IN_FLIGHT,
+        Step.FAIL: State.COMPLETED_EXCEPTIONALLY,
+    },
+    State.IN_FLIGHT: {
+        Step.ACK: State.ACKED,
+        Step.RETRY: State.WAITING,
+        Step.FAIL: State.COMPLETED_EXCEPTIONALLY,
+        Step.EXPIRE: State.TIMEOUT,
+    },
+    State.WAITING: {
+        Step.SEND: State.IN_FLIGHT,
+        Step.ACK: State.ACKED,
+        Step.FAIL: State.COMPLETED_EXCEPTIONALLY,
+        Step.EXPIRE: State.TIMEOUT,
+    },
+    State.ACKED: {},
+    State.COMPLETED_EXCEPTIONALLY: {},
+    State.TIMEOUT: {},
+}
+
+TERMINAL = frozenset(state for state, steps in TABLE.items() if not steps)
+
+#: Flight events, everywhere the same strings: the listener methods of the specification (MP-11..MP-14).
+PUBLISHED = "published"
+EVENT: dict[State, str] = {
+    State.ACKED: "acked",
+    State.COMPLETED_EXCEPTIONALLY: "completed_exceptionally",
+    State.TIMEOUT: "timeout",
+}
+
+_ILLEGAL = 255
+_NEXT: States = np.full((len(State), len(Step)), _ILLEGAL, np.uint8)
+for _state, _steps in TABLE.items():
+    for _step, _next in _steps.items():
+        _NEXT[_state, _step] = _next
+
+
+def advance(states: States, step: Step) -> States:
+    """The states after ``step``, for a whole column.
+
+    :raises IllegalStep: if the table has no such step for one of them
+    """
+    after: States = _NEXT[states, step]
+    if after.max(initial=0) == _ILLEGAL:
+        bad = State(int(states[after == _ILLEGAL][0]))
+        raise IllegalStep(f"{step.name} is not a step of {bad.name}")
+    return after

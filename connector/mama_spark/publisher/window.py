@@ -1,0 +1,566 @@
+"""The window: the flights not settled yet, and the rules for letting in more.
+
+Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values; the shell
+(:mod:`mama_spark.publisher.pump`) obeys. Flights are columns: a :class:`Block` holds the flights that were opened
+together, and every operation works on a whole run of them.
+
+A *token* names one send of one flight: a monotonic integer, never reused. An ack of any send settles its flight, a
+refusal settles only its own send, and whatever arrives after the terminal event is counted and changes nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..bridge import Acks, Refusals
+from ..errors import AckTimeout, ConfigError, Pace, PublishError, Uncertain
+from ..message import Bools, Int64s
+from .flight import State, States, Step, advance
+from .retry import RetryPolicy
+
+Rows = slice | Int64s
+Seconds = npt.NDArray[np.float64]
+
+#: After a hold only this many sends go out until one of them is acknowledged: enough that one topic without a
+#: stream does not stop the others, few enough that an outage does not cost a storm of refusals.
+PROBE = 64
+
+_IN_FLIGHT, _WAITING = int(State.IN_FLIGHT), int(State.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules of one window; the defaults are the specification's (MP-04..MP-06, MP-09).
+
+    :param max_in_flight: a hold begins when this many flights are not settled (MP-04)
+    :param refill_allowed_at: a hold ends when this many or fewer are left (MP-05, MP-43)
+    :param wait_timeout: seconds to wait for the acknowledgement of each send (MP-09)
+    :param retry: None = every message is sent once (MP-06)
+    :param resend_uncertain: send again what may have been stored (safe with ids, else it may store duplicates);
+        False settles it as ``timeout``
+    :param ordered: keep the order of the flights over resends: nothing goes again before every answer is in, and
+        nothing new goes before everything went again. The bridge must refuse what follows a refused message.
+    :param max_bytes: payload bytes in flight; one message always fits. None = no limit
+    """
+
+    max_in_flight: int = 50
+    refill_allowed_at: int = 0
+    wait_timeout: float = 5.0
+    retry: RetryPolicy | None = None
+    resend_uncertain: bool = True
+    ordered: bool = False
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight < 1:
+            raise ConfigError(f"maxInFlight must be 1 or more, got {self.max_in_flight}")
+        if not 0 <= self.refill_allowed_at < self.max_in_flight:
+            raise ConfigError(
+                f"refillAllowedAt must be from 0 to maxInFlight - 1 ({self.max_in_flight - 1}), "
+                f"got {self.refill_allowed_at}"
+            )
+        if self.wait_timeout <= 0:
+            raise ConfigError(f"waitTimeout must be positive, got {self.wait_timeout}")
+
+
+class Block:
+    """Flights opened together, one element of each column a flight.
+
+    :ivar n: how many; ``open``: how many of them are not settled
+    :ivar tag: whatever the shell wants to find again (its messages)
+    :ivar state: :class:`State`
+    :ivar sends: how often sent; ``token``: of the last send
+    :ivar published: monotonic time of the first send, NaN before; ``settled``: of the terminal event
+    :ivar sequence: -1 where not told; ``duplicate``; ``stream``: index into ``Window.streams``, -1 if not told
+    :ivar doubt: a send of it may have landed without an answer that says so
+    :ivar errors: row -> the last error, for rows that had one
+    """
+
+    __slots__ = (
+        "n", "open", "tag", "state", "sends", "token", "published", "settled", "sequence", "duplicate", "stream",
+        "doubt", "errors", "fragile", "ends",
+    )  # fmt: skip
+
+    def __init__(self, n: int, tag: Any, sizes: Int64s | None, fragile: Bools | None) -> None:
+        self.n = self.open = n
+        self.tag = tag
+        self.state: States = np.zeros(n, np.uint8)
+        self.sends: npt.NDArray[np.int32] = np.zeros(n, np.int32)
+        self.token: Int64s = np.full(n, -1, np.int64)
+        self.published: Seconds = np.full(n, np.nan)
+        self.settled: Seconds = np.full(n, np.nan)
+        self.sequence: Int64s = np.full(n, -1, np.int64)
+        self.duplicate: Bools = np.zeros(n, np.bool_)
+        self.stream: npt.NDArray[np.int16] = np.full(n, -1, np.int16)
+        self.doubt: Bools = np.zeros(n, np.bool_)
+        self.errors: dict[int, PublishError] = {}
+        self.fragile = fragile
+        self.ends: Int64s = np.zeros(n + 1, np.int64)  # payload bytes of rows before i
+        if sizes is not None:
+            np.cumsum(sizes, out=self.ends[1:])
+
+    def bytes_of(self, rows: Rows) -> int:
+        if isinstance(rows, slice):
+            return int(self.ends[rows.stop] - self.ends[rows.start])
+        return int((self.ends[rows + 1] - self.ends[rows]).sum())
+
+    def __repr__(self) -> str:
+        return f"<Block of {self.n}, {self.open} open>"
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """Sends handed to the bridge together: tokens ``first .. end-1`` are ``rows`` of ``block``, in order."""
+
+    first: int
+    end: int
+    block: Block
+    rows: Rows
+    at: float
+
+    def pick(self, tokens: Int64s) -> Rows:
+        """Rows of ascending ``tokens`` that lie in this range; a slice where they are consecutive."""
+        lo, hi = int(tokens[0]) - self.first, int(tokens[-1]) - self.first + 1
+        if hi - lo == len(tokens):
+            return _sub(self.rows, lo, hi)
+        off = tokens - self.first
+        return off + self.rows.start if isinstance(self.rows, slice) else self.rows[off]
+
+
+def _sub(rows: Rows, lo: int, hi: int) -> Rows:
+    return slice(rows.start + lo, rows.start + hi) if isinstance(rows, slice) else rows[lo:hi]
+
+
+def _array(rows: Rows) -> Int64s:
+    return np.arange(rows.start, rows.stop, dtype=np.int64) if isinstance(rows, slice) else rows
+
+
+def _len(rows: Rows) -> int:
+    return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened since the window was made; flights, unless it says sends."""
+
+    opened: int = 0
+    acked: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    sends: int = 0
+    resends: int = 0
+    late: int = 0  #: answers to sends of flights that were settled already, or that a newer send replaced
+    unknown: int = 0  #: answers to tokens that were never handed out or are forgotten
+    holds: int = 0  #: times the server made the whole publisher wait
+
+
+@dataclass(order=True, slots=True)
+class _Waiting:
+    due: float
+    order: int
+    block: Block = field(compare=False)
+    rows: Int64s = field(compare=False)
+
+
+class Window:
+    """Flights in columns and the rules that move them. Not thread-safe: one shell drives it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.counters = Counters()
+        self.streams: list[str] = []
+        self.in_flight = 0  #: launched and not settled
+        self.bytes_in_flight = 0
+        self.holding = False  #: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
+        self.limit = policy.max_in_flight  #: smaller than the policy's after the server was overrun
+        self.connected = True
+        self.next_token = 0
+        self._ranges: list[Sends] = []
+        self._firsts: list[int] = []
+        self._timers: deque[Sends] = deque()  # wait_timeout is constant, so this is sorted by deadline
+        self._waiting: list[_Waiting] = []
+        self._order = count()
+        self._pause_until = 0.0
+        self._pause_began = 0.0
+        self._pause_level = 0  # consecutive back-offs of the whole publisher
+        self._acked_since_growth = 0
+        self._settled: list[tuple[Block, Rows]] = []
+
+    def __repr__(self) -> str:
+        hold = ", hold" if self.holding else ""
+        pause = f", pause {self._pause_level}" if self._pause_level else ""
+        down = "" if self.connected else ", disconnected"
+        return f"<Window {self.in_flight}/{self.limit} in flight{hold}{pause}{down}>"
+
+    # --- letting in ------------------------------------------------------------------------------------------
+
+    def open(self, n: int, *, tag: Any = None, sizes: Int64s | None = None, fragile: Bools | None = None) -> Block:
+        """New flights, queued. Every one of them ends in exactly one terminal event."""
+        self.counters.opened += n
+        return Block(n, tag, sizes, fragile)
+
+    def reject(self, block: Block, rows: Int64s, error: PublishError, now: float) -> None:
+        """Queued flights that cannot be sent at all: they fail now."""
+        for row in rows:
+            block.errors[int(row)] = error
+        self._settle(block, rows, Step.FAIL, now)
+
+    def fit(self, block: Block, start: int, now: float) -> int:
+        """How many flights of ``block`` from ``start`` on may be launched now."""
+        room = self.limit - self.in_flight
+        if room <= 0 or self.holding or not self._may_send(now):
+            return 0
+        if self._pause_level:
+            room = min(room, PROBE) if now >= self._pause_until else 0
+            if self._sent_since_pause():
+                return 0  # the probes are out: wait for what they bring
+        if self._waiting and (self.policy.ordered or self._waiting[0].due <= now):
+            return 0  # resends go first
+        room = min(room, block.n - start)
+        if self.policy.max_bytes is not None and room > 0:
+            budget = self.policy.max_bytes - self.bytes_in_flight
+            upto = int(np.searchsorted(block.ends, block.ends[start] + budget, "right")) - 1
+            room = min(room, max(upto - start, 1 if self.in_flight == 0 else 0))
+        return room
+
+    def launch(self, block: Block, rows: Rows, now: float) -> int:
+        """The bridge took these queued flights under ``next_token`` ff.; returns the first token (MP-33)."""
+        block.published[rows] = now
+        self.in_flight += _len(rows)
+        self.bytes_in_flight += block.bytes_of(rows)
+        if self.in_flight >= self.limit:
+            self.holding = True
+        return self._sent(block, rows, now)
+
+    def due(self, now: float) -> Iterator[tuple[Block, Int64s]]:
+        """What must be sent again now, oldest first; call :meth:`relaunch` for what the bridge took.
+
+        Yields one run of rows at a time, each at most what may go; stop when the bridge takes no more.
+        """
+        while self._waiting and self._may_send(now):
+            top = self._waiting[0]
+            rows = top.rows[top.block.state[top.rows] == _WAITING]
+            if not len(rows):
+                heapq.heappop(self._waiting)
+                continue
+            if top.due > now or now < self._pause_until or (self._pause_level and self._sent_since_pause()):
+                return
+            if self.policy.ordered:
+                if self._unanswered():
+                    return
+                self._gather()
+                top = self._waiting[0]
+                rows = top.rows
+            top.rows = rows
+            yield top.block, rows[:PROBE] if self._pause_level else rows
+            if self._waiting and self._waiting[0] is top and (top.block.state[rows] == _WAITING).all():
+                return  # the bridge took nothing
+
+    def relaunch(self, block: Block, rows: Int64s, now: float) -> int:
+        """The bridge took these waiting flights again under ``next_token`` ff.; returns the first token."""
+        self.counters.resends += len(rows)
+        return self._sent(block, rows, now)
+
+    def _sent(self, block: Block, rows: Rows, now: float) -> int:
+        block.state[rows] = advance(block.state[rows], Step.SEND)
+        n, first = _len(rows), self.next_token
+        self.next_token += n
+        block.token[rows] = np.arange(first, first + n)
+        block.sends[rows] += 1
+        self.counters.sends += n
+        sends = Sends(first, first + n, block, rows, now)
+        self._forget()
+        self._ranges.append(sends)
+        self._firsts.append(first)
+        self._timers.append(sends)
+        return first
+
+    def _may_send(self, now: float) -> bool:
+        return self.connected and now >= self._pause_until
+
+    def _sent_since_pause(self) -> bool:
+        """Sends launched after the last back-off ended are still unanswered (ranges are in order of time)."""
+        for sends in reversed(self._ranges):
+            if sends.at < self._pause_until:
+                return False
+            if self._live(sends).any():
+                return True
+        return False
+
+    def _unanswered(self) -> bool:
+        return any(self._live(sends).any() for sends in self._ranges)
+
+    def _gather(self) -> None:
+        """Ordered: all that waits, in order of opening, as one queue."""
+        entries = list(self._waiting)
+        by_block: dict[int, tuple[Block, list[Int64s]]] = {}
+        for w in entries:
+            by_block.setdefault(id(w.block), (w.block, []))[1].append(w.rows)
+        due = max(w.due for w in entries)
+        merged = []
+        for block, parts in by_block.values():
+            rows = np.unique(np.concatenate(parts))
+            rows = rows[block.state[rows] == _WAITING]
+            if len(rows):
+                merged.append((float(block.published[rows[0]]), int(block.token[rows].min()), block, rows))
+        merged.sort(key=lambda m: m[:2])
+        self._waiting = [_Waiting(due, next(self._order), block, rows) for _, _, block, rows in merged]
+        heapq.heapify(self._waiting)
+
+    # --- what came back --------------------------------------------------------------------------------------
+
+    def acked(self, acks: Acks) -> None:
+        """Positive answers: each settles its flight, whichever send of it was answered (MP-39)."""
+        tokens, sequences, duplicates = acks.tokens, acks.sequences, acks.duplicates
+        if len(tokens) > 1 and not (tokens[1:] > tokens[:-1]).all():
+            tokens, index = np.unique(tokens, return_index=True)
+            self.counters.late += len(acks.tokens) - len(tokens)
+            sequences = None if sequences is None else sequences[index]
+            duplicates = None if duplicates is None else duplicates[index]
+        stream = self._stream_index(acks.stream)
+        for sends, lo, hi in self._split(tokens):
+            rows = sends.pick(tokens[lo:hi])
+            block = sends.block
+            state = block.state[rows]
+            live = (state == _IN_FLIGHT) | (state == _WAITING)
+            seq = None if sequences is None else sequences[lo:hi]
+            dup = None if duplicates is None else duplicates[lo:hi]
+            if not live.all():
+                self.counters.late += int((~live).sum())
+                rows = _array(rows)[live]
+                if not len(rows):
+                    continue
+                seq = None if seq is None else seq[live]
+                dup = None if dup is None else dup[live]
+            if seq is not None:
+                block.sequence[rows] = seq
+            if dup is not None:
+                block.duplicate[rows] = dup
+                self.counters.duplicates += int(dup.sum())
+            block.stream[rows] = stream
+            if sends.at >= self._pause_began:
+                self._pause_level = 0
+            self._settle(block, rows, Step.ACK, acks.at)
+        self._grow(len(tokens))
+
+    def refused(self, refusals: Refusals) -> None:
+        """Negative answers, or sends known to be in doubt, with one cause (MP-40)."""
+        tokens = np.unique(refusals.tokens)
+        for sends, lo, hi in self._split(tokens):
+            rows = _array(sends.pick(tokens[lo:hi]))
+            block = sends.block
+            mine = (block.token[rows] == tokens[lo:hi]) & (block.state[rows] == _IN_FLIGHT)
+            self.counters.late += int((~mine).sum())
+            rows = rows[mine]
+            if len(rows):
+                self._trouble(block, rows, refusals.error, refusals.at, sends.at)
+
+    def disconnected(self, info: str, now: float) -> None:
+        """The connection is lost: all that is unanswered is in doubt; nothing goes until :meth:`reconnected`."""
+        self.connected = False
+        error = Uncertain(info)
+        for sends in list(self._ranges):
+            rows = _array(sends.rows)[self._live(sends)]
+            # what may not go again stays in flight until its time is up: its answer is lost, its verdict is timeout
+            rows = rows[self._may_resend(sends.block, rows, error, now)]
+            if len(rows):
+                self._retry(sends.block, rows, error, now)
+
+    def reconnected(self, now: float) -> None:
+        self.connected = True
+        self._pause_until = min(self._pause_until, now)
+
+    def expire(self, now: float) -> None:
+        """Give up waiting: for acknowledgements (per send), and for flights whose retry deadline has passed (MP-41)."""
+        while self._timers and self._timers[0].at + self.policy.wait_timeout <= now:
+            sends = self._timers.popleft()
+            rows = _array(sends.rows)[self._live(sends)]
+            if len(rows):
+                waited = f"no acknowledgement within {self.policy.wait_timeout:g} s"
+                self._trouble(sends.block, rows, AckTimeout(waited), now, sends.at)
+        retry = self.policy.retry
+        if retry is None or retry.deadline is None:
+            return
+        for w in self._waiting:
+            rows = w.rows[w.block.state[w.rows] == _WAITING]
+            late = rows[w.block.published[rows] + retry.deadline <= now]
+            if len(late):
+                self._give_up(w.block, late, now)
+
+    def abandon(self, blocks: list[Block], error: PublishError, unsent: PublishError, now: float) -> None:
+        """Stop: settle everything that is open, sent flights with ``error``, queued ones with ``unsent``."""
+        for block in blocks:
+            queued = np.flatnonzero(block.state == State.QUEUED)
+            if len(queued):
+                self.reject(block, queued, unsent, now)
+            sent = np.flatnonzero((block.state == _IN_FLIGHT) | (block.state == _WAITING))
+            if len(sent):
+                block.doubt[sent] |= block.state[sent] == _IN_FLIGHT
+                for row in sent:
+                    block.errors[int(row)] = error
+                self._settle(block, sent, Step.FAIL, now)
+
+    # --- what to do next -------------------------------------------------------------------------------------
+
+    def wake_at(self) -> float | None:
+        """The next moment at which :meth:`expire`, :meth:`due` or :meth:`fit` may have something to say."""
+        while self._timers and not self._live(self._timers[0]).any():
+            self._timers.popleft()
+        moments = [s.at + self.policy.wait_timeout for s in list(self._timers)[:1]]
+        if self._waiting:
+            if self.connected:
+                moments.append(max(self._waiting[0].due, self._pause_until))
+            retry = self.policy.retry
+            if retry is not None and retry.deadline is not None:
+                moments += [float(np.nanmin(w.block.published[w.rows])) + retry.deadline for w in self._waiting]
+        elif self._pause_level and self.connected:
+            moments.append(self._pause_until)
+        return min(moments, default=None)
+
+    def take_settled(self) -> list[tuple[Block, Rows]]:
+        """Flights that got their terminal event since the last call. A block is finished when ``open`` is 0."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    def _trouble(self, block: Block, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
+        if error.pace is not Pace.KEEP:
+            self._pause(error, now, sent_at)
+        again = self._may_resend(block, rows, error, now)
+        self._note(block, rows, error)
+        if again.any():
+            self._retry(block, rows[again], error, now)
+        if not again.all():
+            last = rows[~again]
+            self._settle(block, last, Step.FAIL if error.answered else Step.EXPIRE, now)
+
+    def _may_resend(self, block: Block, rows: Int64s, error: PublishError, now: float) -> Bools:
+        retry = self.policy.retry
+        if retry is None or not retry.retry_on(error) or (error.may_have_landed and not self.policy.resend_uncertain):
+            return np.zeros(len(rows), np.bool_)
+        again = np.ones(len(rows), np.bool_)
+        if retry.attempts is not None:
+            again &= block.sends[rows] <= retry.attempts
+        if retry.deadline is not None:
+            again &= block.published[rows] + retry.deadline > now
+        if error.may_have_landed and block.fragile is not None:
+            again &= ~block.fragile[rows]
+        return again
+
+    def _retry(self, block: Block, rows: Int64s, error: PublishError, now: float) -> None:
+        self._note(block, rows, error)
+        block.state[rows] = advance(block.state[rows], Step.RETRY)
+        due = now
+        if error.pace is not Pace.KEEP:
+            due = max(now, self._pause_until)
+        elif error.answered and self.policy.retry is not None:
+            due = now + self.policy.retry.backoff(int(block.sends[rows[0]]))
+        if error.answered and not error.may_have_landed and error.pace is Pace.KEEP and self.policy.ordered:
+            due = now
+        heapq.heappush(self._waiting, _Waiting(due, next(self._order), block, rows))
+
+    def _note(self, block: Block, rows: Int64s, error: PublishError) -> None:
+        if error.may_have_landed:
+            block.doubt[rows] = True
+        for row in rows.tolist():
+            block.errors[row] = error
+
+    def _give_up(self, block: Block, rows: Int64s, now: float) -> None:
+        """The retry deadline has passed while waiting: the last error decides which terminal event it is."""
+        answered = np.fromiter((block.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
+        for step, some in ((Step.FAIL, rows[answered]), (Step.EXPIRE, rows[~answered])):
+            if len(some):
+                self._settle(block, some, step, now)
+
+    def _settle(self, block: Block, rows: Rows, step: Step, now: float) -> None:
+        before = block.state[rows]
+        after = advance(before, step)
+        block.state[rows] = after
+        block.settled[rows] = now
+        n = len(before)
+        block.open -= n
+        if before[0] != State.QUEUED:  # a call settles queued flights or launched ones, never both
+            self.in_flight -= n
+            self.bytes_in_flight -= block.bytes_of(rows)
+        if step is Step.ACK:
+            self.counters.acked += n
+        elif step is Step.FAIL:
+            self.counters.failed += n
+        else:
+            self.counters.timed_out += n
+        if self.holding and self.in_flight <= min(self.policy.refill_allowed_at, self.limit - 1):
+            self.holding = False
+        self._settled.append((block, rows))
+
+    def _pause(self, error: PublishError, now: float, sent_at: float) -> None:
+        """Hold the publisher. A burst of refusals of sends that went out together is one reason, not thousands."""
+        if self._pause_level and sent_at < self._pause_began:
+            return
+        if self._pause_level and now < self._pause_until:
+            return
+        self._pause_level += 1
+        self.counters.holds += 1
+        self._pause_began = now
+        backoff = self.policy.retry.backoff(self._pause_level) if self.policy.retry else 0.0
+        self._pause_until = now + backoff
+        if error.pace is Pace.SHRINK:
+            self.limit = max(1, self.limit // 2)
+            self._acked_since_growth = 0
+
+    def _grow(self, acks: int) -> None:
+        if self.limit < self.policy.max_in_flight:
+            self._acked_since_growth += acks
+            if self._acked_since_growth >= self.limit:
+                self._acked_since_growth = 0
+                self.limit = min(self.policy.max_in_flight, self.limit + max(1, self.limit // 8))
+
+    def _live(self, sends: Sends) -> Bools:
+        """Which sends of this range are unanswered: the flight is in flight, and this is its last send."""
+        state, token = sends.block.state[sends.rows], sends.block.token[sends.rows]
+        live: Bools = (state == _IN_FLIGHT) & (token >= sends.first) & (token < sends.end)
+        return live
+
+    def _split(self, tokens: Int64s) -> Iterator[tuple[Sends, int, int]]:
+        """Cut ascending ``tokens`` by the range they belong to: (range, from, to); unknown ones are counted."""
+        i, n = 0, len(tokens)
+        while i < n:
+            at = bisect_right(self._firsts, int(tokens[i])) - 1
+            sends = self._ranges[at] if at >= 0 else None
+            if sends is not None and tokens[i] < sends.end:
+                j = n if tokens[-1] < sends.end else int(np.searchsorted(tokens, sends.end))
+                yield sends, i, j
+            else:
+                j = int(np.searchsorted(tokens, self._firsts[at + 1])) if at + 1 < len(self._firsts) else n
+                self.counters.unknown += j - i
+            i = j
+
+    def _forget(self) -> None:
+        """Drop ranges none of whose flights is open: their answers, if any still come, are unknown tokens."""
+        done = 0
+        for sends in self._ranges:
+            if sends.block.open and (sends.block.state[sends.rows] < State.ACKED).any():
+                break
+            done += 1
+        if done:
+            del self._ranges[:done], self._firsts[:done]
+        elif len(self._ranges) > 256 and len(self._ranges) % 256 == 0:  # one stuck flight must not keep all the rest
+            self._ranges = [s for s in self._ranges if (s.block.state[s.rows] < State.ACKED).any()]
+            self._firsts = [s.first for s in self._ranges]
+
+    def _stream_index(self, name: str | None) -> int:
+        if name is None:
+            return -1
+        if name not in self.streams:
+            self.streams.append(name)
+        return self.streams.index(name)
