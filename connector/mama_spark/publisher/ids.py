@@ -1,0 +1,295 @@
+"""Message ids that a retried task gives again, whatever the order of its rows.
+
+Pure. An id is ``<prefix>-<batch>-<partition>-<h>-<n>``. Its format is a contract, version 1:
+
+* ``h``: 32 lower-case hexadecimal digits, XXH3-128 (seed 0, canonical byte order, as ``xxhsum -H2`` prints it) of::
+
+      u32 length of topic, topic, u32 number of headers,
+      for each header, ascending by the bytes of its name:
+          u32 length of name, name, u32 number of values, for each value in its order: u32 length, value
+      payload
+
+  Integers are little-endian, text is UTF-8. No headers and a null map are the same. A name that stands twice in a
+  map keeps the order of the map.
+* ``n``: decimal, how many equal rows (equal ``h``) this partition gave before.
+
+Two laws make a retry safe. *Within one maker no id is ever given twice*, and an id names its content; so however a
+first attempt ended and in whatever order the second one sees the rows, a broker that deduplicates on the id stores
+each row at least once. And *the same multiset of rows gives the same set of ids in any order*, so it stores each row
+at most once. Memory is bounded, so the second law has an exception, which may cost a duplicate: a false positive of
+the filter (with the default memory one row in a thousand of ten million, six rows of one million), and a partition
+with more distinct repeated rows than the table of repeats holds (393,000 with the default memory).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from xxhash import xxh3_128, xxh3_128_digest
+
+from ..errors import ConfigError
+from ..message import Int64s, MessageBatch
+
+UInt64s = npt.NDArray[np.uint64]
+
+_HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
+_CHUNK = 16_384  #: rows hashed together: bounds the copies
+_LARGE = 2_048  #: from this many bytes a row on, payloads are hashed where they lie
+_LOAD = 0.75  #: load at which the table of repeats is full
+
+
+class IdMaker:
+    """Ids of the rows of one partition, in any number of batches.
+
+    :param prefix: names the query or run; no control characters
+    :param batch: of the stream, 0 in batch writes without one
+    :param partition: whose rows these are
+    :param memory: bound in bytes of all that is remembered
+    :raises ConfigError: if the prefix cannot be a header value
+    """
+
+    def __init__(self, prefix: str, batch: int, partition: int, memory: int = 32 << 20) -> None:
+        if any(ord(c) < 32 or ord(c) == 127 for c in prefix):
+            raise ConfigError(f"the id prefix must not contain control characters, got {prefix!r}")
+        if memory < 4096:
+            raise ConfigError(f"ids need at least 4096 bytes of memory, got {memory}")
+        self._head = f"{prefix}-{batch}-{partition}-".encode()
+        self._seen = _Filter(memory * 11 // 16)
+        self._repeats = _Repeats(memory // 4)
+        self._overflow = np.zeros(max(1, memory // 32 // 8), np.int64)
+
+    def ids(self, batch: MessageBatch) -> pa.Array:
+        """One id a row: a string array of ``len(batch)``. Null elements count as empty ones."""
+        if not len(batch):
+            return pa.array([], pa.string())
+        digests = digest(batch)
+        return self._text(digests, self._numbers(digests.view(np.uint64)[:, 0]))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is remembered: does not grow."""
+        return self._seen.words.nbytes + self._repeats.nbytes + self._overflow.nbytes
+
+    def _numbers(self, keys: UInt64s) -> Int64s:
+        """How many equal rows came before each, here and in earlier batches.
+
+        64 bits of the hash are the key: two rows that share them share a count, which only makes it too high.
+        """
+        ordered = np.sort(keys)
+        if (ordered[1:] != ordered[:-1]).all():
+            return self._starts(keys, np.ones(len(keys), np.int64))
+        distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        order = np.argsort(inverse, kind="stable")
+        ranks = np.empty(len(keys), np.int64)
+        ranks[order] = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+        numbers: Int64s = self._starts(distinct, counts.astype(np.int64))[inverse] + ranks
+        return numbers
+
+    def _starts(self, keys: UInt64s, counts: Int64s) -> Int64s:
+        """The first number for each of these distinct keys, which come ``counts`` times."""
+        starts = np.zeros(len(keys), np.int64)
+        old = self._seen.add(keys)
+        again = np.flatnonzero(old | (counts > 1))
+        if not len(again):
+            return starts
+        # what the filter knows and the repeats do not was given once, with number 0
+        slots = self._repeats.find(keys[again], old[again].astype(np.int64))
+        held, left = slots >= 0, slots < 0
+        starts[again[held]] = self._repeats.add(slots[held], counts[again[held]])
+        if left.any():
+            starts[again[left]] = self._spill(keys[again[left]], counts[again[left]])
+        return starts
+
+    def _spill(self, keys: UInt64s, counts: Int64s) -> Int64s:
+        """The repeats are full: counters that several keys share. They only rise, so no number comes twice."""
+        cells = (keys % np.uint64(len(self._overflow))).astype(np.int64)
+        order = np.argsort(cells, kind="stable")
+        before = np.cumsum(counts[order]) - counts[order]
+        _, first, group = np.unique(cells[order], return_index=True, return_inverse=True)
+        starts = np.empty(len(keys), np.int64)
+        starts[order] = 1 + self._overflow[cells[order]] + before - before[first][group]
+        np.add.at(self._overflow, cells, counts)
+        return starts
+
+    def _text(self, digests: npt.NDArray[np.uint8], numbers: Int64s) -> pa.Array:
+        n, head = len(digests), self._head
+        if numbers.any():
+            hexes = _fixed(_HEX[digests].view(np.uint8).reshape(n, 32))
+            digits = pc.cast(pa.array(numbers), pa.string()).cast(pa.binary())
+            joined = pc.binary_join_element_wise(pa.scalar(head), hexes, pa.scalar(b"-"), digits, pa.scalar(b""))
+            return joined.cast(pa.string())
+        text = np.empty((n, len(head) + 34), np.uint8)
+        text[:, : len(head)] = np.frombuffer(head, np.uint8)
+        text[:, len(head) : -2] = _HEX[digests].view(np.uint8).reshape(n, 32)
+        text[:, -2:] = np.frombuffer(b"-0", np.uint8)
+        return _fixed(text).cast(pa.string())
+
+
+# --- what was seen ---------------------------------------------------------------------------------------------
+
+
+class _Filter:
+    """Bloom filter of one 64-bit word a key, four bits in it. Pages are touched as keys come."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.words: UInt64s = np.zeros(nbytes // 8, np.uint64)
+
+    def add(self, keys: UInt64s) -> npt.NDArray[np.bool_]:
+        """Remember distinct keys; which of them were, perhaps, here before."""
+        at = ((keys >> np.uint64(32)) * np.uint64(len(self.words))) >> np.uint64(32)
+        bits = np.zeros(len(keys), np.uint64)
+        for shift in (0, 6, 12, 18):
+            bits |= np.uint64(1) << ((keys >> np.uint64(shift)) & np.uint64(63))
+        old: npt.NDArray[np.bool_] = (self.words[at] & bits) == bits
+        todo = np.flatnonzero(~old)
+        while len(todo):  # of the keys that share a word, each pass writes the last one
+            self.words[at[todo]] |= bits[todo]
+            todo = todo[(self.words[at[todo]] & bits[todo]) != bits[todo]]
+        return old
+
+
+class _Repeats:
+    """Exact counts of keys that came more than once: a hash table with open addressing, in two columns."""
+
+    def __init__(self, nbytes: int) -> None:
+        size = 1 << (nbytes // 16).bit_length() - 1
+        self._mask = size - 1
+        self._keys: UInt64s = np.zeros(size, np.uint64)
+        self._counts: Int64s = np.zeros(size, np.int64)  # 0 = the slot is free
+        self._free = int(size * _LOAD)
+
+    @property
+    def nbytes(self) -> int:
+        return self._keys.nbytes + self._counts.nbytes
+
+    def find(self, keys: UInt64s, initial: Int64s) -> Int64s:
+        """Slots of distinct keys; new ones begin with ``initial``. -1 for all that is new once the table is full."""
+        slots = (keys & np.uint64(self._mask)).astype(np.int64)
+        open_ = np.arange(len(keys))
+        while len(open_):
+            at = slots[open_]
+            free = self._counts[at] == 0
+            claim, first = np.unique(at[free], return_index=True)  # one claimant a slot
+            if self._free < len(claim):
+                self._free = 0  # for good: a key that was turned away must never be taken in later
+            if self._free:
+                winners = open_[free][first]
+                self._keys[claim] = keys[winners]
+                self._counts[claim] = initial[winners] + _BIAS
+                self._free -= len(claim)
+            else:
+                slots[open_[free]] = -1
+                open_ = open_[~free]
+            at = slots[open_]
+            open_ = open_[self._keys[at] != keys[open_]]
+            slots[open_] = (slots[open_] + 1) & self._mask
+        return slots
+
+    def add(self, slots: Int64s, counts: Int64s) -> Int64s:
+        """Count distinct slots up; their counts before."""
+        before = self._counts[slots] - _BIAS
+        self._counts[slots] += counts
+        return before
+
+
+_BIAS = 1  #: stored counts are one too high, so that 0 can mean free
+
+
+# --- the hash --------------------------------------------------------------------------------------------------
+
+
+def digest(batch: MessageBatch) -> npt.NDArray[np.uint8]:
+    """The 16 bytes of ``h`` of every message, shape (n, 16)."""
+    parts = [_digest(batch.slice(i, _CHUNK)) for i in range(0, len(batch), _CHUNK)]
+    return np.frombuffer(b"".join(parts), np.uint8).reshape(len(batch), 16)
+
+
+def _digest(batch: MessageBatch) -> bytes:
+    heads = _heads(batch)
+    offsets, data = _raw(batch.payloads)
+    ends = offsets.tolist()
+    if ends[-1] - ends[0] >= _LARGE * len(batch):
+        return b"".join(
+            [_streamed(h, data[a:b]) for h, a, b in zip(heads, ends, ends[1:], strict=False)],
+        )
+    base = ends[0]
+    body = bytes(data[base : ends[-1]])
+    ends = (offsets - base).tolist()
+    # the one loop over rows: about 300 ns each, of which the hash itself takes a third
+    return b"".join([xxh3_128_digest(h + body[a:b]) for h, a, b in zip(heads, ends, ends[1:], strict=False)])
+
+
+def _streamed(head: bytes, payload: memoryview) -> bytes:
+    hasher = xxh3_128(head)
+    hasher.update(payload)
+    out: bytes = hasher.digest()
+    return out
+
+
+def _heads(batch: MessageBatch) -> list[bytes]:
+    """What stands before the payload, a row each."""
+    names = batch.topics.dictionary.cast(pa.string()).fill_null("").to_pylist()
+    topics = [_counted(name.encode()) for name in names] + [_counted(b"")]
+    codes = batch.topics.indices.fill_null(len(names)).to_pylist()
+    if batch.headers is None or batch.headers.null_count == len(batch):
+        topics = [topic + bytes(4) for topic in topics]
+        return [topics[c] for c in codes]
+    headers = _headers(batch.headers).to_pylist()
+    return [topics[c] + h for c, h in zip(codes, headers, strict=True)]
+
+
+def _counted(value: bytes) -> bytes:
+    return len(value).to_bytes(4, "little") + value
+
+
+def _headers(maps: pa.MapArray) -> pa.Array:
+    """The header part of ``h``'s input, a binary value a row."""
+    starts = maps.offsets.to_numpy().astype(np.int64)
+    sizes = np.where(maps.is_valid().to_numpy(zero_copy_only=False), np.diff(starts), 0)
+    picked = pa.array(np.repeat(starts[:-1] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum()))
+    names, lists = maps.keys.take(picked), maps.items.take(picked)
+    rows = np.repeat(np.arange(len(maps)), sizes)
+    coded = names.cast(pa.binary()).dictionary_encode()
+    rank = np.argsort(np.argsort(np.array(coded.dictionary.to_pylist() or [b""], object), kind="stable"))
+    order = np.lexsort((rank[coded.indices.to_numpy()], rows))  # stable: equal names keep their order
+    values = _join([_u32(_lengths(lists.flatten())), lists.flatten().cast(pa.binary()).fill_null(b"")])
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    grouped = pc.binary_join(pa.ListArray.from_arrays(_offsets(counts), values), b"")
+    entry = _join([_u32(_lengths(names)), names.cast(pa.binary()), _u32(counts), grouped]).take(pa.array(order))
+    return _join([_u32(sizes), pc.binary_join(pa.ListArray.from_arrays(_offsets(sizes), entry), b"")])
+
+
+def _join(columns: list[Any]) -> pa.Array:
+    return pc.binary_join_element_wise(*columns, pa.scalar(b""))
+
+
+def _offsets(sizes: Int64s) -> pa.Array:
+    return pa.array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32))
+
+
+def _lengths(values: pa.Array) -> Int64s:
+    lengths: Int64s = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
+    return lengths
+
+
+def _u32(values: Int64s) -> pa.Array:
+    return _fixed(np.ascontiguousarray(values, "<u4").view(np.uint8).reshape(len(values), 4))
+
+
+def _fixed(rows: npt.NDArray[np.uint8]) -> pa.Array:
+    """A binary array from rows of one width; shares memory."""
+    n, width = rows.shape
+    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32) if width else np.zeros(n + 1, np.int32)
+    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))])
+
+
+def _raw(values: pa.Array) -> tuple[Int64s, memoryview]:
+    """Offsets (one more than values) and bytes of a binary, large_binary or string array."""
+    wide = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]
+    return ends.astype(np.int64), memoryview(data if data is not None else b"")
