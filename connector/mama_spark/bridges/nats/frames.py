@@ -1,0 +1,157 @@
+"""Messages in columns to protocol text: PUB and HPUB frames, joined column by column. Pure.
+
+One pass of Arrow's element-wise join makes the frames of a whole batch; the values buffer of its result *is* what goes
+to the socket, and its offsets say where each message begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...message import Int64s, MessageBatch
+from . import headers as hd
+
+MAX_CONTROL_LINE = 4096
+TOKEN_WIDTH = 12  #: digits: fixed, so that acknowledgements can be read as columns
+#: Payloads from this size on are handed over as views instead of being copied into the joined buffer.
+BIG = 64 * 1024
+
+_BINARY = pa.binary()
+_EMPTY = pa.scalar(b"", _BINARY)
+_CRLF = pa.scalar(b"\r\n", _BINARY)
+_BLANK = pa.scalar(b" ", _BINARY)
+_ID_HEAD = b"NATS/1.0\r\nNats-Msg-Id: "
+_LOW = np.frombuffer(b"".join(b"%04d" % i for i in range(10_000)), np.uint8).reshape(10_000, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Where the answer goes: ``prefix``, a fixed-width token, ``suffix``; no token when ``numbered`` is False."""
+
+    prefix: bytes
+    suffix: bytes = b""
+    numbered: bool = True
+
+    @property
+    def width(self) -> int:
+        return len(self.prefix) + len(self.suffix) + (TOKEN_WIDTH if self.numbered else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Bytes of whole frames, in order.
+
+    :ivar pieces: bytes-like objects to write one after the other
+    :ivar size: bytes of all of them
+    :ivar starts: where each message begins, and the end: length n + 1
+    """
+
+    pieces: list[memoryview]
+    size: int
+    starts: Int64s
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+def tokens(first: int, n: int) -> pa.Array:
+    """``n`` consecutive numbers as zero-padded text of :data:`TOKEN_WIDTH` digits."""
+    digits = np.empty((n, TOKEN_WIDTH), np.uint8)
+    digits[:, -4:] = _LOW[np.arange(first, first + n) % 10_000]
+    row = 0
+    while row < n:  # one turn a 10,000 numbers
+        high = (first + row) // 10_000
+        end = min(n, (high + 1) * 10_000 - first)
+        digits[row:end, :-4] = np.frombuffer(b"%0*d" % (TOKEN_WIDTH - 4, high), np.uint8)
+        row = end
+    offsets = np.arange(0, TOKEN_WIDTH * n + 1, TOKEN_WIDTH, dtype=np.int32)
+    return pa.BinaryArray.from_buffers(_BINARY, n, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+
+
+class Framer:
+    """Makes frames; remembers the topic prefixes of the dictionary it saw last."""
+
+    def __init__(self, reply: Reply | None) -> None:
+        self.reply = reply
+        self._known: tuple[Any, ...] | None = None
+        self._prefixes: pa.Array = pa.array([], _BINARY)
+
+    def frames(self, batch: MessageBatch, first_token: int = 0) -> Frames:
+        """Frames of all messages of a batch whose rows have been checked."""
+        n = len(batch)
+        sizes = batch.sizes()
+        block, widths = hd.blocks(batch)
+        head: list[Any] = [self._prefix(batch.topics, block is not None)]
+        if self.reply is not None and self.reply.numbered:
+            head.append(tokens(first_token, n))
+        head += self._tail(sizes, block, widths, batch)
+        payloads = batch.payloads if batch.payloads.type == _BINARY else batch.payloads.cast(_BINARY)
+        if n and int(sizes.max()) >= BIG:
+            return _pieces(pc.binary_join_element_wise(*head, _EMPTY), payloads, sizes)
+        joined = pc.binary_join_element_wise(*head, payloads, _CRLF, _EMPTY)
+        starts = np.frombuffer(joined.buffers()[1], np.int32)[: n + 1].astype(np.int64)
+        data = memoryview(joined.buffers()[2] or b"")[: int(starts[-1])]
+        return Frames([data], len(data), starts)
+
+    def _prefix(self, topics: pa.DictionaryArray, with_headers: bool) -> pa.Array:
+        names = topics.dictionary
+        values = names.buffers()[2]
+        known = (values.address if values else 0, names.offset, len(names), with_headers, self.reply)
+        if known != self._known or not len(names):
+            op = pa.scalar(b"HPUB " if with_headers else b"PUB ", _BINARY)
+            reply = b"" if self.reply is None else b" " + self.reply.prefix
+            made = pc.binary_join_element_wise(op, names.cast(_BINARY), pa.scalar(reply, _BINARY), _EMPTY)
+            self._known, self._prefixes, self._names = known, made, names  # the reference keeps the address ours
+        return self._prefixes.take(topics.indices)
+
+    def _tail(self, sizes: Int64s, block: Any, widths: Int64s | None, batch: MessageBatch) -> list[Any]:
+        """From the end of the token to the beginning of the payload."""
+        begin = b"" if self.reply is None else self.reply.suffix
+        if block is None:
+            return [_numbers([sizes], begin, b"\r\n")] if _uniform(sizes) else _numbers_column([sizes], begin, b"\r\n")
+        assert widths is not None
+        totals = widths + sizes
+        only_id = batch.headers is None
+        end = b"\r\n" + _ID_HEAD if only_id else b"\r\n"
+        body = [block, pa.scalar(b"\r\n\r\n", _BINARY)] if only_id else [block]
+        if _uniform(widths) and _uniform(totals):
+            return [_numbers([widths, totals], begin, end), *body]
+        return [*_numbers_column([widths, totals], begin, end), *body]
+
+
+def _uniform(values: Int64s) -> bool:
+    return bool((values == values[0]).all()) if len(values) else True
+
+
+def _numbers(columns: list[Int64s], begin: bytes, end: bytes) -> Any:
+    """All rows have the same sizes: one constant."""
+    text = b"".join(b" %d" % (c[0] if len(c) else 0) for c in columns)
+    return pa.scalar(begin + text + end, _BINARY)
+
+
+def _numbers_column(columns: list[Int64s], begin: bytes, end: bytes) -> list[Any]:
+    parts: list[Any] = []
+    for i, column in enumerate(columns):
+        parts.append(pa.scalar(begin + b" ", _BINARY) if i == 0 else _BLANK)
+        parts.append(pa.array(column).cast(pa.string()).cast(_BINARY))
+    return [*parts, pa.scalar(end, _BINARY)]
+
+
+def _pieces(heads: pa.Array, payloads: pa.Array, sizes: Int64s) -> Frames:
+    """Views instead of copies for big payloads: few messages, so a loop is fine."""
+    at = np.frombuffer(heads.buffers()[1], np.int32)
+    head = memoryview(heads.buffers()[2])
+    offsets = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset :]
+    body = memoryview(payloads.buffers()[2] or b"")
+    crlf = memoryview(b"\r\n")
+    pieces: list[memoryview] = []
+    for i in range(len(payloads)):
+        pieces += [head[at[i] : at[i + 1]], body[offsets[i] : offsets[i + 1]], crlf]
+    starts = np.zeros(len(payloads) + 1, np.int64)
+    np.cumsum(np.diff(at[: len(payloads) + 1]) + sizes + 2, out=starts[1:])
+    return Frames(pieces, int(starts[-1]), starts)

@@ -1,0 +1,134 @@
+"""User headers and message ids as columns of header blocks, and the checks that keep them from breaking out. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import BadRow, PublishError, TooLarge
+from ...message import Bools, Int64s, MessageBatch, payload_sizes
+
+MSG_ID = "Nats-Msg-Id"
+MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
+_VERSION = b"NATS/1.0\r\n"
+#: NATS/1.0, Nats-Msg-Id: , and the two line ends
+ID_OVERHEAD = len(_VERSION) + len(MSG_ID) + 2 + 4
+
+_BINARY = pa.binary()
+_EMPTY = pa.scalar(b"", _BINARY)
+_BAD_NAME = r"[\x00-\x20:\x7f]|^$"
+_BAD_VALUE = r"[\x00\r\n]"
+
+
+def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
+    """What makes the header block of each message, and its length.
+
+    :returns: ``(None, None)`` without headers and ids; with ids alone the column of ids (the framer adds the constant
+        text around it); otherwise the column of whole blocks
+    """
+    ids = None if batch.ids is None else batch.ids.cast(_BINARY)
+    if batch.headers is None:
+        return (None, None) if ids is None else (ids, payload_sizes(ids) + ID_OVERHEAD)
+    lines = _lines(batch.headers)
+    parts: list[Any] = [pa.scalar(_VERSION, _BINARY)]
+    if ids is not None:
+        parts += [pa.scalar(f"{MSG_ID}: ".encode(), _BINARY), ids, pa.scalar(b"\r\n", _BINARY)]
+    block = pc.binary_join_element_wise(*parts, lines, pa.scalar(b"\r\n", _BINARY), _EMPTY)
+    return block, payload_sizes(block)
+
+
+def _flatten(headers: pa.Array) -> tuple[pa.Array, pa.Array, Int64s]:
+    """Names and values of all header lines of all rows, and where the lines of each row begin (n + 1)."""
+    n = len(headers)
+    offsets = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + n + 1].astype(np.int64)
+    lo, hi = int(offsets[0]), int(offsets[-1])
+    keys, lists = headers.keys[lo:hi], headers.items[lo:hi]
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    names = keys.take(pa.array(np.repeat(np.arange(len(keys)), counts)))
+    ends = np.zeros(len(keys) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    per_row = np.diff(offsets)
+    if headers.null_count:  # a null element may still own entries
+        valid = headers.is_valid().to_numpy(zero_copy_only=False)
+        if per_row[~valid].any():
+            return _flatten(pa.array(headers.to_pylist(), headers.type))
+    return names, lists.flatten(), ends[offsets - lo]
+
+
+def _lines(headers: pa.Array) -> pa.Array:
+    """``Name: value`` lines of each row as one text."""
+    names, values, starts = _flatten(headers)
+    text = pc.binary_join_element_wise(
+        names.cast(_BINARY),
+        pa.scalar(b": ", _BINARY),
+        values.cast(_BINARY),
+        pa.scalar(b"\r\n", _BINARY),
+        _EMPTY,
+        null_handling="replace",
+        null_replacement=b"",
+    )
+    ends = np.frombuffer(text.buffers()[1], np.int32)[: len(text) + 1][starts].astype(np.int32)
+    return pa.BinaryArray.from_buffers(_BINARY, len(headers), [None, pa.py_buffer(ends), text.buffers()[2]])
+
+
+def check(batch: MessageBatch, max_payload: int) -> tuple[dict[int, PublishError], Bools | None]:
+    """Rows whose headers, id or size may not be sent, and where an expectation forbids a blind resend.
+
+    :param max_payload: bytes of header block and payload together
+    """
+    bad: dict[int, PublishError] = {}
+    fragile = None
+    sizes = batch.sizes()
+    if batch.headers is not None:
+        fragile = _check_lines(batch.headers, bad)
+    if batch.ids is not None:
+        wrong = pc.fill_null(pc.match_substring_regex(batch.ids, _BAD_VALUE), True)
+        for row in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
+            bad.setdefault(row, BadRow("the id is null or holds a line break"))
+    if bad:  # what cannot become a block has no size either
+        good = np.setdiff1d(np.arange(len(batch)), np.fromiter(bad, np.int64, len(bad)))
+        _check_sizes(batch.take(good), sizes[good], good, max_payload, bad)
+    else:
+        _check_sizes(batch, sizes, None, max_payload, bad)
+    return bad, fragile
+
+
+def _check_sizes(
+    batch: MessageBatch, sizes: Int64s, rows: Int64s | None, max_payload: int, bad: dict[int, PublishError]
+) -> None:
+    _, widths = blocks(batch)
+    totals = sizes if widths is None else sizes + widths
+    if widths is not None and len(widths) and int(widths.max()) > MAX_BLOCK:
+        for i in np.flatnonzero(widths > MAX_BLOCK).tolist():
+            row = i if rows is None else int(rows[i])
+            bad[row] = TooLarge(f"the header block has {widths[i]} bytes, a stream takes {MAX_BLOCK}")
+    if len(totals) and int(totals.max()) > max_payload:
+        for i in np.flatnonzero(totals > max_payload).tolist():
+            row = i if rows is None else int(rows[i])
+            text = f"payload and headers have {totals[i]} bytes, the server takes {max_payload}"
+            bad.setdefault(row, TooLarge(text))
+
+
+def _check_lines(headers: pa.Array, bad: dict[int, PublishError]) -> Bools | None:
+    names, values, starts = _flatten(headers)
+    if not len(names):
+        return None
+    lower = pc.utf8_lower(names)
+    checks = [
+        (pc.match_substring_regex(names, _BAD_NAME), "is empty or holds a blank, colon or control character"),
+        (pc.equal(lower, MSG_ID.lower()), "is not for the headers: use the id column"),
+        (pc.fill_null(pc.match_substring_regex(values, _BAD_VALUE), True), "has a null value or a line break in it"),
+    ]
+    row_of = np.repeat(np.arange(len(headers)), np.diff(starts))
+    for mask, reason in checks:
+        for line in np.flatnonzero(pc.fill_null(mask, True).to_numpy(zero_copy_only=False)).tolist():
+            bad.setdefault(int(row_of[line]), BadRow(f"header {names[line].as_py()!r} {reason}"))
+    expects = pc.starts_with(lower, "nats-expected-").to_numpy(zero_copy_only=False)
+    if not expects.any():
+        return None
+    fragile: Bools = np.zeros(len(headers), np.bool_)
+    fragile[row_of[expects]] = True
+    return fragile

@@ -1,0 +1,166 @@
+"""The server's protocol text as frames, read incrementally. Pure: bytes in, frames out.
+
+Sizes announced by the other side are only compared, never allocated: a frame is complete or it is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from ...errors import MamaError
+
+MAX_LINE = 4096  #: control lines, except INFO
+MAX_INFO = 1024 * 1024
+MAX_MESSAGE = 64 * 1024 * 1024  #: a server's own limit for max_payload
+
+_VERSION = b"NATS/1.0"
+_ARGS = re.compile(rb"[ \t]+")
+
+
+class ProtocolError(MamaError):
+    """What came is not the server's protocol: the connection is of no more use."""
+
+    may_have_landed = True
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of the server.
+
+    :ivar op: ``INFO``, ``MSG``, ``HMSG``, ``PING``, ``PONG``, ``+OK``, ``-ERR``
+    :ivar text: of ``-ERR``
+    :ivar info: of ``INFO``
+    :ivar status: of the header block's first line, 0 if it has none
+    :ivar end: offset in the buffer behind this frame
+    """
+
+    op: str
+    end: int
+    subject: bytes = b""
+    sid: bytes = b""
+    reply: bytes | None = None
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    header_size: int = 0
+    status: int = 0
+    status_text: str = ""
+    payload: bytes = b""
+    text: str = ""
+    info: dict[str, Any] | None = None
+
+
+def read_frame(data: bytes, start: int = 0) -> Frame | None:
+    """The frame that begins at ``start``; None while it is not complete.
+
+    :raises ProtocolError: it can never become a frame
+    """
+    end = data.find(b"\r\n", start, start + MAX_INFO)
+    if end < 0:
+        _check_unfinished(data, start)
+        return None
+    op, _, rest = data[start:end].partition(b" ")
+    op = op.upper()
+    if op != b"INFO" and end - start > MAX_LINE:
+        raise ProtocolError(f"control line of {end - start} bytes")
+    if op in (b"MSG", b"HMSG"):
+        return _message(data, op == b"HMSG", rest, end + 2)
+    return _control(op, rest, end + 2)
+
+
+def _check_unfinished(data: bytes, start: int) -> None:
+    length = len(data) - start
+    if length > MAX_INFO or (length > MAX_LINE and data[start : start + 4].upper() != b"INFO"):
+        raise ProtocolError(f"no end of line within {length} bytes")
+
+
+def _control(op: bytes, rest: bytes, end: int) -> Frame:
+    if op in (b"PING", b"PONG", b"+OK") and not rest.strip():
+        return Frame(op.decode(), end)
+    if op == b"-ERR":
+        text = rest.strip()
+        if len(text) < 2 or text[:1] != b"'" or text[-1:] != b"'":
+            raise ProtocolError("-ERR without a quoted text")
+        return Frame("-ERR", end, text=text[1:-1].decode(errors="replace"))
+    if op == b"INFO":
+        try:
+            info = orjson.loads(rest)
+        except orjson.JSONDecodeError as e:
+            raise ProtocolError(f"INFO is not JSON: {e}") from None
+        if not isinstance(info, dict):
+            raise ProtocolError("INFO is not an object")
+        return Frame("INFO", end, info=info)
+    raise ProtocolError(f"unknown operation {op[:20]!r}")
+
+
+def _size(text: bytes) -> int:
+    if not text.isdigit() or len(text) > 9 or int(text) > MAX_MESSAGE:
+        raise ProtocolError(f"size {text[:24]!r}")
+    return int(text)
+
+
+def _message(data: bytes, with_headers: bool, rest: bytes, body: int) -> Frame | None:
+    args = _ARGS.split(rest.strip())
+    sizes = 2 if with_headers else 1
+    if len(args) not in (2 + sizes, 3 + sizes):
+        raise ProtocolError(f"{len(args)} arguments in a message line")
+    total = _size(args[-1])
+    width = _size(args[-2]) if with_headers else 0
+    if width > total:
+        raise ProtocolError(f"header block of {width} bytes in a message of {total}")
+    end = body + total
+    if len(data) < end + 2:
+        if data[end : end + 2] not in (b"", b"\r"):
+            raise ProtocolError("message longer than announced")
+        return None
+    if data[end : end + 2] != b"\r\n":
+        raise ProtocolError("message longer than announced")
+    reply = args[2] if len(args) == 3 + sizes else None
+    payload = data[body + width : end]
+    if not with_headers:
+        return Frame("MSG", end + 2, args[0], args[1], reply, payload=payload)
+    status, text, headers = _headers(data[body : body + width])
+    return Frame("HMSG", end + 2, args[0], args[1], reply, headers, width, status, text, payload)
+
+
+def _headers(block: bytes) -> tuple[int, str, list[tuple[str, str]]]:
+    if not block.startswith(_VERSION):
+        raise ProtocolError("header block does not begin with NATS/1.0")
+    if not block.endswith(b"\r\n\r\n"):
+        raise ProtocolError("header block does not end with an empty line")
+    first, *lines = block[:-4].split(b"\r\n")
+    line = first[len(_VERSION) :].decode(errors="replace").strip()
+    code, _, text = line.partition(" ")
+    if code and not (code.isascii() and code.isdigit() and len(code) <= 3):
+        raise ProtocolError(f"status {code[:20]!r}")
+    headers = []
+    for entry in lines:
+        name, colon, value = entry.partition(b":")
+        if not colon:
+            raise ProtocolError("header line without a colon")
+        headers.append((name.decode(errors="replace"), value.decode(errors="replace").lstrip(" ")))
+    return int(code or 0), text.strip(), headers
+
+
+class Reader:
+    """Collects reads and yields the frames that are complete, whatever way they were cut."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def receive(self, data: bytes) -> Iterator[Frame]:
+        """:raises ProtocolError: while iterating"""
+        buffer = self._data + data if self._data else data
+        at = 0
+        try:
+            while at < len(buffer):
+                frame = read_frame(buffer, at)
+                if frame is None:
+                    return
+                at = frame.end
+                yield frame
+        finally:
+            self._data = buffer[at:]
