@@ -1,0 +1,57 @@
+# Everything runs in the environment .venv, which the targets make when it is missing.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+ENV  := scripts/in-env
+RUN  := $(ENV) python scripts/tidy.py
+CODE := connector jobs tests bench scripts
+# Two workers: each Spark test has a JVM and its Python workers. A file stays on one worker and shares its session.
+PYTEST := pytest -n $(or $(WORKERS),2) --dist loadfile
+
+.PHONY: help setup setup-run run test test-fast test-slow check format bench serve docs clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: ## Python environment, Java and Delta jars, whatever is missing of them (PYTHON=... chooses the interpreter)
+	@scripts/setup.sh dev
+
+setup-run:
+	@scripts/setup.sh run
+
+run: setup-run ## publish 336,776 flights to a broker of its own, and show the delivery report
+	@$(RUN) python jobs/demo.py $(ARGS)
+
+test: setup ## all tests except the slow ones (ARGS=... goes to pytest)
+	@$(RUN) $(PYTEST) -m "not slow" $(ARGS)
+
+test-fast: setup ## the tests that need no server and no Spark
+	@$(RUN) $(PYTEST) tests/unit tests/test_architecture.py $(ARGS)
+
+test-slow: setup ## soak and 10-million-row runs
+	@$(RUN) pytest -m slow --timeout 7200 $(ARGS)
+
+check: setup ## style, types, architecture, generated docs
+	@$(ENV) ruff check $(CODE)
+	@$(ENV) ruff format --check $(CODE)
+	@$(ENV) mypy $(CODE)
+	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py
+	@$(ENV) mama docs options --check docs/options.md
+
+format: setup ## let ruff format and repair what it can
+	@$(ENV) ruff check --fix $(CODE)
+	@$(ENV) ruff format $(CODE)
+
+bench: setup ## side-by-side benchmark, at most 25 minutes (FULL=1: everything; ARGS=--quick: a minute)
+	@scripts/setup.sh gcc
+	@$(RUN) python -m bench.run $(if $(FULL),--full) $(ARGS)
+
+serve: setup-run ## a NATS server with JetStream and a demo stream, until Ctrl-C (ARGS="--port 4222")
+	@$(RUN) mama serve $(ARGS)
+
+docs: setup ## write what is generated in docs/
+	@$(ENV) mama docs options --write docs/options.md
+
+clean: ## remove the environment and everything that was built or run here
+	@rm -rf .venv .run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# Make this clone able to run: Python environment, Java, Delta jars. Idempotent; seconds when there is nothing to do.
+#
+#   scripts/setup.sh run    what `make run` and `make serve` need
+#   scripts/setup.sh dev    also what `make test`, `make check` and `make bench` need
+#   scripts/setup.sh gcc    a C compiler, for `make bench`
+#
+# PYTHON=... chooses the interpreter, JAVA_HOME=... the Java.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what=${1:-dev}
+venv=.venv
+start=$SECONDS
+
+say() { printf '[%4ds] %s\n' $((SECONDS - start)) "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else return 1; fi
+}
+
+updated=
+install_package() { # the first of these packages that the system has
+    local name
+    if command -v apt-get >/dev/null; then
+        if [ -z "$updated" ]; then
+            say "apt-get update"
+            as_root apt-get update -qq >/dev/null || true
+            updated=1
+        fi
+        for name in "$@"; do
+            if apt-cache show "$name" >/dev/null 2>&1; then
+                say "apt-get install $name"
+                as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$name" >/dev/null && return 0
+            fi
+        done
+    elif command -v dnf >/dev/null; then
+        for name in "$@"; do
+            say "dnf install $name"
+            as_root dnf install -y -q "$name" && return 0
+        done
+    fi
+    return 1
+}
+
+# --- Python ----------------------------------------------------------------------------------------------------------
+
+good_python() { "$1" -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info < (3, 15))' >/dev/null 2>&1; }
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
+        if good_python "$candidate"; then
+            command -v "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+make_venv() {
+    [ -x $venv/bin/python ] && $venv/bin/python -m pip --version >/dev/null 2>&1 && return
+    local python
+    if ! python=$(find_python); then
+        install_package python3 || true
+        python=$(find_python) || die "Python 3.11 or newer is needed and none was found (python3 is \
+$(python3 --version 2>&1 || echo missing)). Install one, or name it: make setup PYTHON=/path/to/python3.12"
+    fi
+    say "environment $venv with $("$python" --version) ($python)"
+    rm -rf $venv
+    if ! "$python" -m venv $venv >/dev/null 2>&1; then # Debian and Ubuntu keep venv in a package of its own
+        rm -rf $venv
+        install_package "$(basename "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')")-venv" \
+            python3-venv || die "$python cannot make environments. Install its venv module (Debian: apt-get install \
+python3-venv) and try again."
+        "$python" -m venv $venv
+    fi
+}
+
+fingerprint() { # of everything that the installation depends on
+    { cat pyproject.toml "$0"; $venv/bin/python --version; echo "$PWD" "$1"; } | cksum | tr -d ' '
+}
+
+stamped() { [ "$(cat "$venv/.$1" 2>/dev/null)" = "$2" ]; }
+
+pip_install() { # extras
+    local want
+    want=$(fingerprint "$1")
+    stamped "installed-$1" "$want" && return
+    say "pip install mama-spark[$1] (about 500 MB the first time)"
+    $venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
+    echo "$want" >"$venv/.installed-$1"
+}
+
+# --- Java ------------------------------------------------------------------------------------------------------------
+
+good_java() { # Spark 4.2 runs on 17 and 21; trimmed runtimes lack a module that it asks for
+    [ -x "$1/bin/java" ] && "$1/bin/java" -version 2>&1 | grep -Eq 'version "(17|21)[."]' &&
+        "$1/bin/java" --list-modules 2>/dev/null | grep -q '^jdk.incubator.vector'
+}
+
+find_java() {
+    local home java
+    java=$(command -v java || true)
+    [ -z "$java" ] || java=$(dirname "$(dirname "$(readlink -f "$java")")")
+    for home in "${JAVA_HOME:-}" "$java" /usr/lib/jvm/*17* /usr/lib/jvm/*21* \
+        /opt/homebrew/opt/openjdk@{17,21} /usr/local/opt/openjdk@{17,21}; do
+        if [ -n "$home" ] && good_java "$home"; then
+            echo "$home"
+            return 0
+        fi
+    done
+    return 1
+}
+
+find_or_install_java() {
+    local home
+    home=$(cat $venv/.java_home 2>/dev/null || true)
+    if [ -n "$home" ] && [ -x "$home/bin/java" ] && [ -z "${JAVA_HOME:-}" -o "${JAVA_HOME:-}" = "$home" ]; then return; fi
+    if ! home=$(find_java); then
+        say "no Java 17 or 21 found"
+        install_package openjdk-17-jre-headless openjdk-21-jre-headless java-21-openjdk-headless || true
+        home=$(find_java) || die "Spark needs Java 17 or 21 (a full JRE or JDK) and it could not be installed here. \
+Install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless; \
+macOS: brew install openjdk@17) or set JAVA_HOME, then run make setup again."
+    fi
+    say "Java: $home"
+    echo "$home" >$venv/.java_home
+}
+
+# --- Delta -----------------------------------------------------------------------------------------------------------
+
+resolve_jars() { # the stamp holds the pins and the jar files, so that a cleared cache is noticed
+    local pins
+    pins=$(grep -E '"(pyspark|delta-spark)==' pyproject.toml | tr -d ' \n')
+    if [ "$(head -n 1 $venv/.jars 2>/dev/null)" = "$pins" ]; then
+        local jar all=yes
+        while read -r jar; do [ -f "$jar" ] || all=; done < <(tail -n +2 $venv/.jars)
+        [ -z "$all" ] || return 0
+    fi
+    say "resolving the Delta jars with a first Spark session (about half a minute)"
+    local log=$venv/.jars.log
+    if ! scripts/in-env python scripts/resolve_jars.py >$venv/.jars.new 2>$log; then
+        tail -n 30 $log >&2
+        die "the Delta jars could not be resolved from Maven Central (full output: $log)"
+    fi
+    { echo "$pins" && cat $venv/.jars.new; } >$venv/.jars
+    rm -f $venv/.jars.new $log
+}
+
+case $what in
+gcc)
+    command -v gcc >/dev/null || install_package gcc libc6-dev ||
+        die "the ceiling program of the benchmark is written in C: install gcc (Debian, Ubuntu: apt-get install gcc libc6-dev)"
+    echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || install_package libc6-dev
+    exit
+    ;;
+run) extras=local,demo ;;
+dev) extras=local,demo,dev ;;
+*) die "unknown: $what (run, dev or gcc)" ;;
+esac
+
+make_venv
+if [ $what = dev ] || ! stamped "installed-local,demo,dev" "$(fingerprint local,demo,dev)"; then pip_install $extras; fi
+find_or_install_java
+resolve_jars
+say "ready"
