@@ -1,0 +1,234 @@
+"""Flight events in columns, and their record batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..message import HEADERS_TYPE, Bools, Int64s
+from .schema import EVENTS, TIMESTAMP
+
+#: Strings of which a part holds few different ones travel as dictionaries with one byte a row.
+FEW = pa.dictionary(pa.int8(), pa.string())
+
+_EVENT_DICTIONARY = pa.array(EVENTS, pa.string())
+
+#: (MAMA status name, the middleware's code, its text)
+Reason = tuple[str, int | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FlightColumns:
+    """Events of ``n`` flights. The arrays are not copied at once: do not change them after handing them over.
+
+    :ivar flight_id: string array (nulls allowed)
+    :ivar topic: dictionary or string array (nulls allowed)
+    :ivar size: payload bytes, int32[n]
+    :ivar event: uint8 indexes into :data:`~mama_spark.flightlog.schema.EVENTS`, or an Arrow array of those strings
+    :ivar event_time: µs since the epoch, int64[n]
+    :ivar publish_time: µs since the epoch, negative = never sent; None = all so
+    :ivar latency_us: int64[n], negative = null; None = all null
+    :ivar stream: dictionary or string array; a str for all; None = null
+    :ivar sequence: int64[n], negative = null; None = all null
+    :ivar duplicate: bool[n]; None = the mode does not say
+    :ivar ack_level: ``none``, ``accepted`` or ``stored`` for all; None = null
+    :ivar reasons: row -> (status, code, info) of the rows that have one; ascending order is not needed
+    :ivar may_have_landed, dead_lettered: bool[n]; a bool for all; None = null
+    :ivar sends: int32[n]; an int for all
+    :ivar rows: source rows in the message: int32[n]; an int for all
+    :ivar extra: the columns named by ``flightLogColumns``
+    :ivar payload, headers: binary and :data:`~mama_spark.message.HEADERS_TYPE`, null where the mode says none
+    """
+
+    flight_id: pa.Array
+    topic: pa.Array
+    size: npt.NDArray[np.integer[Any]]
+    event: npt.NDArray[np.uint8] | pa.Array
+    event_time: Int64s
+    publish_time: Int64s | None = None
+    latency_us: Int64s | None = None
+    stream: pa.Array | str | None = None
+    sequence: Int64s | None = None
+    duplicate: Bools | None = None
+    ack_level: str | None = None
+    reasons: Mapping[int, Reason] = field(default_factory=dict)
+    may_have_landed: Bools | bool | None = False
+    sends: npt.NDArray[np.integer[Any]] | int = 1
+    dead_lettered: Bools | bool | None = None
+    rows: npt.NDArray[np.integer[Any]] | int = 1
+    extra: pa.RecordBatch | None = None
+    payload: pa.Array | None = None
+    headers: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.event_time)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, roughly: what is long is counted, the rest is estimated."""
+        long = (self.flight_id, self.extra, self.payload, self.headers)
+        return 100 * len(self) + sum(int(c.nbytes) for c in long if c is not None)
+
+    def codes(self) -> npt.NDArray[np.uint8]:
+        """The events as indexes into EVENTS."""
+        if isinstance(self.event, np.ndarray):
+            return self.event
+        return np.asarray(pc.index_in(_plain(self.event), _EVENT_DICTIONARY), np.uint8)
+
+    def take(self, rows: Int64s) -> FlightColumns:
+        """The events at ``rows``, ascending."""
+        index = pa.array(rows)
+        values: dict[str, Any] = {}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if name == "reasons":
+                value = {new: value[old] for new, old in enumerate(rows.tolist()) if old in value} if value else value
+            elif isinstance(value, np.ndarray):
+                value = value[rows]
+            elif isinstance(value, (pa.Array, pa.RecordBatch)):
+                value = value.take(index)
+            values[name] = value
+        return FlightColumns(**values)
+
+
+def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """One record batch of all chunks' rows.
+
+    :param constants: ``kind``, ``query_id``, .. : one value for all rows
+    :param schema: of the part file (:func:`file_schema`)
+    """
+    n = sum(map(len, chunks))
+    lengths = [len(c) for c in chunks]
+    columns: dict[str, pa.Array] = {
+        "flight_id": _strings([c.flight_id for c in chunks], lengths),
+        "topic": _strings([c.topic for c in chunks], lengths),
+        "stream": _strings([c.stream for c in chunks], lengths),
+        "ack_level": _few([c.ack_level for c in chunks], lengths),
+        "event": pa.DictionaryArray.from_arrays(
+            pa.array(np.concatenate([c.codes() for c in chunks]).astype(np.int8)), _EVENT_DICTIONARY
+        ),
+        "event_time": pa.array(np.concatenate([c.event_time for c in chunks]), pa.int64()).cast(TIMESTAMP),
+        "publish_time": _integers([c.publish_time for c in chunks], lengths, pa.int64()).cast(TIMESTAMP),
+        "latency_us": _integers([c.latency_us for c in chunks], lengths, pa.int64()),
+        "sequence": _integers([c.sequence for c in chunks], lengths, pa.int64()),
+        "size": _integers([c.size for c in chunks], lengths, pa.int32()),
+        "sends": _integers([c.sends for c in chunks], lengths, pa.int32()),
+        "rows": _integers([c.rows for c in chunks], lengths, pa.int32()),
+        "duplicate": _booleans([c.duplicate for c in chunks], lengths),
+        "may_have_landed": _booleans([c.may_have_landed for c in chunks], lengths),
+        "dead_lettered": _booleans([c.dead_lettered for c in chunks], lengths),
+        "payload": _arrays([c.payload for c in chunks], lengths, pa.binary()),
+        "headers": _arrays([c.headers for c in chunks], lengths, HEADERS_TYPE),
+        **_reasons(chunks, n),
+    }
+    arrays = []
+    for f in schema:
+        if f.name in columns:
+            arrays.append(columns[f.name])
+        elif f.name in constants:
+            arrays.append(constant(constants[f.name], n, f.type))
+        else:
+            arrays.append(_extra(chunks, lengths, f))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def constant(value: Any, n: int, kind: pa.DataType) -> pa.Array:
+    """``n`` times the same value."""
+    if value is None:
+        return pa.nulls(n, kind)
+    if kind == FEW:
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int8)), pa.array([value], pa.string()))
+    return pa.repeat(pa.scalar(value, kind), n)
+
+
+def file_schema(part: pa.Schema) -> pa.Schema:
+    """``part`` with the types in which the columns are handed to the Parquet writer."""
+    few = ("kind", "event", "ack_level", "publisher_state", "query_id", "run_id", "bridge")
+    return pa.schema([pa.field(f.name, FEW) if f.name in few else f for f in part])
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """As a string array, whatever holds the strings now."""
+    return array if array.type == pa.string() else array.cast(pa.string())
+
+
+def _strings(values: list[Any], lengths: list[int]) -> pa.Array:
+    arrays = []
+    for value, n in zip(values, lengths, strict=True):
+        arrays.append(constant(value, n, pa.string()) if value is None or isinstance(value, str) else _plain(value))
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _few(values: list[str | None], lengths: list[int]) -> pa.Array:
+    known = sorted({v for v in values if v is not None})
+    if len(known) <= 1 and (not known or None not in values):
+        return constant(known[0] if known else None, sum(lengths), FEW)
+    codes = np.repeat([-1 if v is None else known.index(v) for v in values], lengths).astype(np.int8)
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(known, pa.string()))
+
+
+def _integers(values: list[Any], lengths: list[int], kind: pa.DataType) -> pa.Array:
+    """Negative = null."""
+    if all(v is None for v in values):
+        return pa.nulls(sum(lengths), kind)
+    if all(isinstance(v, int) for v in values) and len(set(values)) == 1:
+        return constant(values[0], sum(lengths), kind)
+    joined = np.concatenate(
+        [
+            v if isinstance(v, np.ndarray) else np.full(n, -1 if v is None else v, np.int64)
+            for v, n in zip(values, lengths, strict=True)
+        ]
+    )
+    null = joined < 0
+    return pa.array(joined, mask=null if null.any() else None).cast(kind)
+
+
+def _booleans(values: list[Any], lengths: list[int]) -> pa.Array:
+    if all(v is None or isinstance(v, bool) for v in values) and len(set(values)) == 1:
+        return constant(values[0], sum(lengths), pa.bool_())
+    arrays = [
+        pa.array(v) if isinstance(v, np.ndarray) else constant(v, n, pa.bool_())
+        for v, n in zip(values, lengths, strict=True)
+    ]
+    return pa.concat_arrays(arrays)
+
+
+def _arrays(values: list[pa.Array | None], lengths: list[int], kind: pa.DataType) -> pa.Array:
+    if all(v is None for v in values):
+        return pa.nulls(sum(lengths), kind)
+    arrays = [
+        pa.nulls(n, kind) if v is None else v if v.type == kind else v.cast(kind)
+        for v, n in zip(values, lengths, strict=True)
+    ]
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _extra(chunks: Sequence[FlightColumns], lengths: list[int], wanted: pa.Field) -> pa.Array:
+    values = [
+        c.extra.column(wanted.name) if c.extra is not None and wanted.name in c.extra.schema.names else None
+        for c in chunks
+    ]
+    return _arrays(values, lengths, wanted.type)
+
+
+def _reasons(chunks: Sequence[FlightColumns], n: int) -> dict[str, pa.Array]:
+    """Columns status, code, info; rows without a reason are null. The loop is over rows that have one."""
+    kinds = {"status": pa.string(), "code": pa.int32(), "info": pa.string()}
+    if not any(c.reasons for c in chunks):
+        return {name: pa.nulls(n, kind) for name, kind in kinds.items()}
+    which = np.full(n, -1, np.int32)
+    distinct: dict[Reason, int] = {}
+    start = 0
+    for chunk in chunks:
+        for row, reason in chunk.reasons.items():
+            which[start + row] = distinct.setdefault(reason, len(distinct))
+        start += len(chunk)
+    index = pa.array(which, mask=which < 0)
+    parts = zip(*distinct, strict=True)
+    return {name: pa.array(values, kind).take(index) for (name, kind), values in zip(kinds.items(), parts, strict=True)}

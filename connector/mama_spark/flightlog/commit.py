@@ -1,0 +1,303 @@
+"""The commit: parts become rows of the Delta table, all at once.
+
+Called in one process that is not the one of the tasks, perhaps more than once and perhaps never. What makes that safe:
+
+* A part is added at most once: what the table has, or had (compacted, deleted), is left alone.
+* ``committed`` is a partition value, so it is decided here, for files that were written long before.
+* A micro-batch is recorded as an app transaction (query id, batch id) in the same commit. Who finds it recorded adds
+  its parts as not committed; a race for it is a conflict, and whoever loses reads again.
+* Parts below the run's own folder that nobody mentions were left by failed attempts: they are added as not committed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from ..errors import Unavailable
+from .parts import Part, part_of_file
+from .schema import PARTITION_COLUMNS, table_schema
+from .staging import Run
+from .storage import PARTS, Store, active_paths, check_fits, delta_fields, removed_paths, storage_errors
+
+#: Tries before a commit that always meets others is given up.
+_TRIES = 20
+
+#: How long Delta remembers removed files unless the table says otherwise.
+_REMEMBERED = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit did.
+
+    :ivar version: of the table afterwards
+    :ivar committed: parts added as committed
+    :ivar uncommitted: parts added as not committed
+    :ivar recorded: the app transaction had been recorded by an earlier commit
+    """
+
+    version: int
+    committed: int = 0
+    uncommitted: int = 0
+    recorded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A table that parts are committed to.
+
+    :ivar what: the option that names it, for messages
+    :ivar schema: of the whole table
+    :ivar extra: see :func:`~.storage.check_fits`
+    """
+
+    store: Store
+    what: str
+    schema: pa.Schema
+    extra: frozenset[str] | None
+
+
+def commit(
+    table_uri: str,
+    storage_options: dict[str, str],
+    run: Run,
+    parts: Sequence[Part],
+    *,
+    app: tuple[str, int] | None = None,
+    superseded: Sequence[Part] = (),
+    extra: Sequence[pa.Field] = (),
+) -> CommitResult:
+    """Make the parts of a successful write rows with ``committed=true``; creates the table if there is none.
+
+    A second call with the same arguments changes nothing.
+
+    :param parts: of the attempts that count
+    :param app: (query id, batch id) of a micro-batch, (``txnAppId``, ``txnVersion``) of a batch write that has them;
+        if the table has recorded this version or a higher one, the parts are added as not committed
+    :param superseded: parts of other attempts, added as not committed
+    :param extra: the columns named by ``flightLogColumns``; new ones are added to the table
+    :raises FlightLogError: another table, or a column with another type
+    :raises Unavailable: storage cannot be reached, or conflicts do not end
+    """
+    return apply(_flight_log(table_uri, storage_options, extra), run, parts, superseded, app)
+
+
+def abort(
+    table_uri: str,
+    storage_options: dict[str, str],
+    run: Run,
+    parts: Sequence[Part] = (),
+    *,
+    app: tuple[str, int] | None = None,
+    extra: Sequence[pa.Field] = (),
+) -> CommitResult:
+    """Add everything that a failed write left, as not committed; nothing if this run or batch has been committed.
+
+    Safe to call after a commit that raised, and more than once.
+
+    :param parts: those that are known; the run's folder is searched for the others
+    :param app: as for :func:`commit`; a micro-batch's is known from ``run``
+    """
+    return give_up(_flight_log(table_uri, storage_options, extra), run, parts, app)
+
+
+def _flight_log(uri: str, options: dict[str, str], extra: Sequence[pa.Field]) -> Target:
+    return Target(Store(uri, options), "flightLog", table_schema(extra), frozenset(f.name for f in extra))
+
+
+# --- shared with the dead-letter table -------------------------------------------------------------------------
+
+
+def apply(
+    target: Target, run: Run, parts: Sequence[Part], superseded: Sequence[Part], app: tuple[str, int] | None
+) -> CommitResult:
+    """See :func:`commit`."""
+
+    def plan(table: DeltaTable) -> _Plan:
+        recorded = app is not None and _recorded(table, app)
+        mine = {p.path for p in (*parts, *superseded)}
+        strangers = [i for i in target.store.list_files(f"{PARTS}/{run.prefix}") if i.path not in mine]
+        # a version that has not been recorded says that no part of it is in the table, without reading the file list
+        had = set() if app is not None and not recorded and not strangers and not superseded else _had(table)
+        others = [*superseded, *_left(target.store, table, strangers, had)]
+        good = [] if recorded else [p for p in parts if p.path not in had]
+        bad = [p for p in (*others, *(parts if recorded else ())) if p.path not in had]
+        return _Plan(good, bad, None if recorded else app, recorded)
+
+    return _run_plan(target, plan)
+
+
+def give_up(target: Target, run: Run, parts: Sequence[Part], app: tuple[str, int] | None) -> CommitResult:
+    """See :func:`abort`."""
+    if app is None and run.query_id is not None and run.batch_id is not None:
+        app = (run.query_id, run.batch_id)
+    folder = f"{PARTS}/{run.prefix}"
+    known = {p.path for p in parts}
+
+    def plan(table: DeltaTable) -> _Plan:
+        if app is not None and _recorded(table, app):
+            return _Plan(recorded=True)
+        active = active_paths(table)
+        if any(ok for path, ok in active.items() if path.startswith(folder + "/")):
+            return _Plan(recorded=True)
+        had = active.keys() | removed_paths(table)
+        strangers = [i for i in target.store.list_files(folder) if i.path not in known]
+        return _Plan([], [p for p in (*parts, *_left(target.store, table, strangers, had)) if p.path not in had])
+
+    store = target.store
+    with storage_errors(f"{target.what} {store.uri}"):
+        if not parts and not store.list_files(folder) and store.table() is None:
+            return CommitResult(-1)
+    return _run_plan(target, plan)
+
+
+def adopt(target: Target, infos: Iterable[pafs.FileInfo], dry_run: bool) -> tuple[list[Part], CommitResult | None]:
+    """Add those of the files that no commit refers to, as not committed.
+
+    :returns: them, and what was done (None for a dry run)
+    """
+    infos = list(infos)
+    found: list[Part] = []
+
+    def plan(table: DeltaTable) -> _Plan:
+        found[:] = _left(target.store, table, infos, _had(table))
+        return _Plan([], list(found))
+
+    if dry_run:
+        table = target.store.table()
+        return (_left(target.store, table, infos, _had(table)) if table else []), None
+    return found, _run_plan(target, plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    good: list[Part] = field(default_factory=list)
+    bad: list[Part] = field(default_factory=list)
+    app: tuple[str, int] | None = None
+    recorded: bool = False
+
+
+def _run_plan(target: Target, make: Callable[[DeltaTable], _Plan]) -> CommitResult:
+    """Read the table, decide, commit; again if somebody was faster."""
+    for attempt in range(_TRIES):
+        with storage_errors(f"{target.what} {target.store.uri}"):
+            table = _table(target)
+            plan = make(table)
+            adds: list[AddAction | RemoveAction] = []
+            adds += (_add(p, True) for p in plan.good)
+            adds += (_add(p, False) for p in plan.bad)
+            if not adds and plan.app is None:
+                return CommitResult(table.version(), recorded=plan.recorded)
+            try:
+                _evolve(table, target)
+                table.create_write_transaction(
+                    adds,
+                    "append",
+                    Schema.from_arrow(pa.schema(table.schema().to_arrow())),
+                    partition_by=list(PARTITION_COLUMNS),
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(*plan.app)] if plan.app else None, max_commit_retries=0
+                    ),
+                )
+                table.update_incremental()
+                return CommitResult(table.version(), len(plan.good), len(plan.bad), plan.recorded)
+            except CommitFailedError:
+                time.sleep(random.uniform(0.0, 0.02 * (attempt + 1)))
+    raise Unavailable(f"{target.what} {target.store.uri}: other commits were faster {_TRIES} times in a row")
+
+
+def _table(target: Target) -> DeltaTable:
+    """The table, created if there is none; several may do so at once."""
+    store = target.store
+    table = store.table()
+    if table is None:
+        store.ensure_folder()
+        try:
+            create_table_with_add_actions(
+                store.uri,
+                Schema(delta_fields(target.schema)),
+                [],
+                mode="ignore",
+                partition_by=list(PARTITION_COLUMNS),
+                storage_options=store.options,
+                configuration={"delta.checkpointInterval": "20"},
+            )
+        except DeltaError:
+            if store.table() is None:
+                raise
+        table = store.table()
+    if table is None:
+        raise Unavailable(f"{target.what} {store.uri}: the table was removed while it was written")
+    return table
+
+
+def _evolve(table: DeltaTable, target: Target) -> None:
+    missing = check_fits(table, target.schema, target.what, target.extra)
+    if missing:
+        if any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in missing):
+            table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
+        table.alter.add_columns(delta_fields(pa.schema(missing)))
+
+
+def _recorded(table: DeltaTable, app: tuple[str, int]) -> bool:
+    version = table.transaction_version(app[0])
+    return version is not None and version >= app[1]
+
+
+def _had(table: DeltaTable) -> set[str]:
+    return active_paths(table).keys() | removed_paths(table)
+
+
+def _left(store: Store, table: DeltaTable, infos: Sequence[pafs.FileInfo], had: set[str]) -> list[Part]:
+    """The whole parts among ``infos`` that the table never had, as far as it can know.
+
+    A removed file is remembered for a while only: what is older may have been compacted away long ago, and adding it
+    again would show its rows twice.
+    """
+    oldest = datetime.now(UTC) - remembered(table)
+    left = [i for i in infos if i.path not in had and i.mtime is not None and i.mtime > oldest]
+    return [p for i in left if (p := part_of_file(store, i.path, i.size)) is not None]
+
+
+def remembered(table: DeltaTable) -> timedelta:
+    """For how long the table remembers the files that were removed from it."""
+    text = table.metadata().configuration.get("delta.deletedFileRetentionDuration")
+    if text is None:
+        return _REMEMBERED
+    found = re.fullmatch(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", text.strip().lower())
+    return timedelta(**{found[2] + "s": int(found[1])}) if found else timedelta(0)
+
+
+def _add(part: Part, committed: bool) -> AddAction:
+    low, high = part.min_time // 1000, -(-part.max_time // 1000)  # Delta's readers know milliseconds
+    stats = {
+        "numRecords": part.rows,
+        "minValues": {"event_time": _iso(low)},
+        "maxValues": {"event_time": _iso(high)},
+        "nullCount": {"event_time": 0},
+    }
+    return AddAction(
+        path=part.path,
+        size=part.size,
+        partition_values={"event_date": part.event_date, "committed": "true" if committed else "false"},
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=json.dumps(stats),
+    )
+
+
+def _iso(ms: int) -> str:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"

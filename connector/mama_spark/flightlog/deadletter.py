@@ -1,0 +1,129 @@
+"""The dead-letter table: rows that could not be published, in full, staged and committed like the flight log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from ..message import HEADERS_TYPE, Int64s
+from .columns import Reason, constant, file_schema
+from .commit import CommitResult, Target, apply, give_up
+from .parts import PART_ROWS, Part, PartWriter
+from .schema import DEAD_LETTERS, TIMESTAMP, part_schema
+from .staging import Run, check_table
+from .storage import Store
+
+
+class DeadLetterStaging:
+    """One task's dead letters. Order of calls as for :class:`~.staging.Staging`."""
+
+    def __init__(
+        self,
+        table_uri: str,
+        storage_options: dict[str, str],
+        run: Run,
+        partition_id: int,
+        task_attempt: int,
+        *,
+        part_rows: int = PART_ROWS,
+    ) -> None:
+        self._store = Store(table_uri, storage_options)
+        self._prefix = run.prefix
+        self._schema = file_schema(part_schema(DEAD_LETTERS))
+        self._constants: dict[str, Any] = {
+            "query_id": run.query_id,
+            "run_id": run.run_id,
+            "bridge": run.bridge,
+            "batch_id": run.batch_id,
+            "partition_id": partition_id,
+            "task_attempt": task_attempt,
+        }
+        self._writer = PartWriter(self._store, run.prefix, self._schema, part_rows)
+
+    def check(self) -> None:
+        """Before the first publish; raises as :meth:`.Staging.check` does."""
+        check_table(self._store, DEAD_LETTERS, self._prefix, "deadLetterTable", None)
+
+    def letters(
+        self,
+        flight_id: pa.Array,
+        topic: pa.Array,
+        payload: pa.Array | None,
+        headers: pa.Array | None,
+        reasons: Sequence[Reason],
+        event_time: Int64s,
+    ) -> None:
+        """Hand over rows.
+
+        :param flight_id, topic: string arrays or dictionaries of strings, nulls allowed
+        :param payload, headers: None = all null
+        :param reasons: (status, code, info) of each row
+        :param event_time: µs since the epoch
+        """
+        if not len(event_time):
+            return
+        nbytes = sum(c.nbytes for c in (flight_id, payload, headers) if c is not None) + 200 * len(event_time)
+        thunk = partial(self._batch, flight_id, topic, payload, headers, list(reasons), event_time)
+        self._writer.put(thunk, nbytes)
+
+    def close(self) -> list[Part]:
+        """See :meth:`.Staging.close`."""
+        return self._writer.close()
+
+    def _batch(
+        self,
+        flight_id: pa.Array,
+        topic: pa.Array,
+        payload: pa.Array | None,
+        headers: pa.Array | None,
+        reasons: list[Reason],
+        event_time: Int64s,
+    ) -> pa.RecordBatch:
+        n = len(event_time)
+        status, code, info = zip(*reasons, strict=True)
+        columns = {
+            "flight_id": flight_id.cast(pa.string()),
+            "topic": topic.cast(pa.string()),
+            "payload": pa.nulls(n, pa.binary()) if payload is None else payload.cast(pa.binary()),
+            "headers": pa.nulls(n, HEADERS_TYPE) if headers is None else headers.cast(HEADERS_TYPE),
+            "status": pa.array(status, pa.string()),
+            "code": pa.array(code, pa.int32()),
+            "info": pa.array(info, pa.string()),
+            "event_time": pa.array(event_time, pa.int64()).cast(TIMESTAMP),
+        }
+        arrays = [
+            columns[f.name] if f.name in columns else constant(self._constants[f.name], n, f.type) for f in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def commit_dead_letters(
+    table_uri: str,
+    storage_options: dict[str, str],
+    run: Run,
+    parts: Sequence[Part],
+    *,
+    app: tuple[str, int] | None = None,
+    superseded: Sequence[Part] = (),
+) -> CommitResult:
+    """As :func:`.commit.commit`, for the dead-letter table."""
+    return apply(_target(table_uri, storage_options), run, parts, superseded, app)
+
+
+def abort_dead_letters(
+    table_uri: str,
+    storage_options: dict[str, str],
+    run: Run,
+    parts: Sequence[Part] = (),
+    *,
+    app: tuple[str, int] | None = None,
+) -> CommitResult:
+    """As :func:`.commit.abort`, for the dead-letter table."""
+    return give_up(_target(table_uri, storage_options), run, parts, app)
+
+
+def _target(uri: str, options: dict[str, str]) -> Target:
+    return Target(Store(uri, options), "deadLetterTable", DEAD_LETTERS, None)

@@ -1,0 +1,113 @@
+"""The columns of the flight log and of the dead-letter table, and what goes into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+import pyarrow as pa
+
+from ..errors import SchemaError
+from ..message import HEADERS_TYPE
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+#: Flight events; a ``uint8`` event column holds indexes into this.
+EVENTS = ("published", "acked", "completed_exceptionally", "timeout")
+PUBLISHED, ACKED, COMPLETED_EXCEPTIONALLY, TIMEOUT = range(4)
+
+PARTITION_COLUMNS = ("event_date", "committed")
+
+#: Columns of a part file; ``flightLogColumns`` come between the second and the third group.
+_BEFORE_EXTRA = (
+    pa.field("kind", pa.string()),
+    pa.field("flight_id", pa.string()),
+    pa.field("event", pa.string()),
+    pa.field("event_time", TIMESTAMP),
+    pa.field("publish_time", TIMESTAMP),
+    pa.field("latency_us", pa.int64()),
+    pa.field("topic", pa.string()),
+    pa.field("size", pa.int32()),
+    pa.field("stream", pa.string()),
+    pa.field("sequence", pa.int64()),
+    pa.field("duplicate", pa.bool_()),
+    pa.field("ack_level", pa.string()),
+    pa.field("status", pa.string()),
+    pa.field("code", pa.int32()),
+    pa.field("info", pa.string()),
+    pa.field("may_have_landed", pa.bool_()),
+    pa.field("sends", pa.int32()),
+    pa.field("dead_lettered", pa.bool_()),
+    pa.field("rows", pa.int32()),
+    pa.field("publisher_state", pa.string()),
+    pa.field("query_id", pa.string()),
+    pa.field("run_id", pa.string()),
+    pa.field("bridge", pa.string()),
+    pa.field("batch_id", pa.int64()),
+    pa.field("partition_id", pa.int32()),
+    pa.field("task_attempt", pa.int32()),
+)
+_AFTER_EXTRA = (pa.field("payload", pa.binary()), pa.field("headers", HEADERS_TYPE))
+_PARTITION = (pa.field("event_date", pa.date32()), pa.field("committed", pa.bool_()))
+
+OWN_NAMES = frozenset(f.name for f in (*_BEFORE_EXTRA, *_AFTER_EXTRA, *_PARTITION))
+
+#: The dead-letter table: what could not be published, in full.
+DEAD_LETTERS = pa.schema(
+    [
+        pa.field("flight_id", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("headers", HEADERS_TYPE),
+        pa.field("payload", pa.binary()),
+        pa.field("status", pa.string()),
+        pa.field("code", pa.int32()),
+        pa.field("info", pa.string()),
+        pa.field("event_time", TIMESTAMP),
+        pa.field("query_id", pa.string()),
+        pa.field("run_id", pa.string()),
+        pa.field("bridge", pa.string()),
+        pa.field("batch_id", pa.int64()),
+        pa.field("partition_id", pa.int32()),
+        pa.field("task_attempt", pa.int32()),
+        *_PARTITION,
+    ]
+)
+
+
+class Level(Enum):
+    """``flightLogLevel``: which flight events become rows. Publisher and topic events are in at every level."""
+
+    ALL = "all"  #: published and terminal events
+    OUTCOMES = "outcomes"  #: terminal events
+    ERRORS = "errors"  #: terminal events other than ``acked``
+
+
+class PayloadMode(Enum):
+    """``flightLogPayload``: whose payload and headers are kept, so that they can be published again."""
+
+    NONE = "none"
+    FAILED = "failed"
+    ALL = "all"
+
+
+def table_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
+    """The Arrow schema of the whole table.
+
+    :param extra: the columns named by ``flightLogColumns``
+    :raises SchemaError: if one of them has the name of a column of the flight log, or two have the same name
+    """
+    seen = {name.lower() for name in OWN_NAMES}
+    for field in extra:
+        if field.name.lower() in seen:
+            raise SchemaError(
+                f"flightLogColumns: column {field.name!r} has the name of a column of the flight log or stands twice; "
+                f"rename it in the DataFrame"
+            )
+        seen.add(field.name.lower())
+    nullable = [pa.field(f.name, f.type) for f in extra]
+    return pa.schema([*_BEFORE_EXTRA, *nullable, *_AFTER_EXTRA, *_PARTITION])
+
+
+def part_schema(table: pa.Schema) -> pa.Schema:
+    """The schema of a part file: the partition columns' values stand in the commit, not in the file."""
+    return pa.schema([f for f in table if f.name not in PARTITION_COLUMNS])

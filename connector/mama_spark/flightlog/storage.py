@@ -1,0 +1,182 @@
+"""The folder of a Delta table, local or in an object store, reached through delta-rs with one set of options."""
+
+from __future__ import annotations
+
+import errno
+import json
+import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import DeltaTable, Field, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+
+from ..errors import FlightLogError, SchemaError, Unavailable
+from .schema import PARTITION_COLUMNS
+
+#: Parts stand below this folder of the table. Its name starts with neither ``_`` nor ``.``, so VACUUM can clean it.
+PARTS = "parts"
+
+_FINAL = (
+    "permission denied",
+    "accessdenied",
+    "access denied",
+    "forbidden",
+    "nosuchbucket",
+    "not a directory",
+    "read-only file system",
+    "don't have access",
+)
+
+
+@contextmanager
+def storage_errors(doing: str) -> Iterator[None]:
+    """Translate what pyarrow and delta-rs raise: what the user must change, or what a later try may do.
+
+    :raises FlightLogError: no permission, no such bucket, not a table
+    :raises Unavailable: everything else: full disk, storage not reached
+    """
+    try:
+        yield
+    except (OSError, DeltaError) as e:
+        text = str(e) or type(e).__name__
+        final = isinstance(e, (PermissionError, NotADirectoryError)) or any(s in text.lower() for s in _FINAL)
+        raise (FlightLogError if final else Unavailable)(f"{doing}: {text}") from e
+
+
+class Store:
+    """One table's folder. Cheap to make; nothing is opened before the first call.
+
+    :param uri: a path, or a URL that delta-rs takes (``file:``, ``s3://``, ``s3a://``, ``abfss://``, ``gs://``, ..)
+    :param options: delta-rs' storage options
+    """
+
+    def __init__(self, uri: str, options: dict[str, str]) -> None:
+        self.uri = uri.rstrip("/") or uri
+        self.options = options
+        self._handler: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Store {self.uri}>"
+
+    @property
+    def local(self) -> Path | None:
+        """The folder, if it is one of this machine."""
+        parts = urlsplit(self.uri)
+        if parts.scheme == "file":
+            return Path(unquote(parts.path))
+        return None if "://" in self.uri else Path(self.uri)
+
+    def ensure_folder(self) -> None:
+        """Make the folder where there are folders: delta-rs refuses a local path that does not exist."""
+        if self.local is not None:
+            try:
+                self.local.mkdir(parents=True, exist_ok=True)
+            except FileExistsError as e:
+                raise FlightLogError(f"{self.uri} is a file, not the folder of a table") from e
+            except OSError as e:
+                if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                    raise
+                raise FlightLogError(f"{self.uri} cannot be made: {e}") from e
+
+    @property
+    def handler(self) -> Any:
+        if self._handler is None:
+            self._handler = DeltaStorageHandler(self.uri, self.options)
+        return self._handler
+
+    def filesystem(self) -> pafs.PyFileSystem:
+        return pafs.PyFileSystem(self.handler)
+
+    def list_files(self, under: str) -> list[pafs.FileInfo]:
+        """The finished Parquet files below the folder ``under``, sorted by path; none if it does not exist."""
+        if self.local is not None and not (self.local / under).is_dir():
+            return []
+        selector = pafs.FileSelector(under, allow_not_found=True, recursive=True)
+        infos = self.filesystem().get_file_info(selector)
+        found = [i for i in infos if i.type == pafs.FileType.File and i.path.endswith(".parquet")]
+        return sorted(found, key=lambda i: i.path)
+
+    def table(self) -> DeltaTable | None:
+        """The table as it is now; None if there is none yet."""
+        try:
+            return DeltaTable(self.uri, storage_options=self.options, without_files=False)
+        except TableNotFoundError:
+            return None
+
+
+def active_paths(table: DeltaTable) -> dict[str, bool]:
+    """Path of each file of the table -> its ``committed``."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    paths = [unquote(p) for p in actions["path"].to_pylist()]
+    return dict(zip(paths, actions["partition.committed"].to_pylist(), strict=True))
+
+
+def removed_paths(table: DeltaTable) -> set[str]:
+    """Files that the table had and that its log still remembers as removed (by a compaction or a delete)."""
+    dropped = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+    return {unquote(posixpath.normpath(p)) for p in dropped}
+
+
+def check_fits(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str] | None) -> list[pa.Field]:
+    """Refuse a table that is not ours.
+
+    :param schema: what the table is to have
+    :param extra: columns of ``schema`` that the table may lack; None = it has all of them and no others
+    :returns: the fields of ``schema`` that the table lacks
+    :raises FlightLogError: another table stands there, or a column has another type there
+    """
+    there = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
+    missing = [f for f in schema if f.name not in there]
+    foreign = [f.name for f in missing if not extra or f.name not in extra]
+    if extra is None:
+        foreign += [name for name in there if name not in schema.names]
+    if foreign or table.metadata().partition_columns != list(PARTITION_COLUMNS):
+        raise FlightLogError(
+            f"{what}: {table.table_uri} is another table"
+            + (f" (see its columns: {', '.join(foreign[:5])})" if foreign else " (it is partitioned differently)")
+        )
+    for field in schema:
+        if field.name in there and not _same(there[field.name], field.type):
+            raise FlightLogError(
+                f"{what}: column {field.name!r} is {there[field.name]} in {table.table_uri} and {field.type} here; "
+                f"rename the column or use another table"
+            )
+    return missing
+
+
+def delta_fields(schema: pa.Schema) -> list[Field]:
+    """As Delta's fields.
+
+    :raises SchemaError: a type that Delta does not have
+    """
+    fields = []
+    for f in schema:
+        try:
+            fields += Schema.from_arrow(pa.schema([f])).fields
+        except Exception as e:
+            raise SchemaError(f"a Delta table cannot hold column {f.name!r} of type {f.type}") from e
+        if pa.types.is_null(f.type):
+            raise SchemaError(f"a Delta table cannot hold column {f.name!r}: it has no type but null")
+    return fields
+
+
+def _same(a: pa.DataType, b: pa.DataType) -> bool:
+    """Are they written as the same Delta type, whatever may be null inside? (Arrow has several types for one.)"""
+    return bool(a.equals(b)) or _bare(a) == _bare(b)
+
+
+def _bare(kind: pa.DataType) -> Any:
+    def strip(node: Any) -> Any:
+        if isinstance(node, dict):
+            loose = ("nullable", "containsNull", "valueContainsNull", "metadata")
+            return {k: strip(v) for k, v in node.items() if k not in loose}
+        return [strip(v) for v in node] if isinstance(node, list) else node
+
+    return strip(json.loads(delta_fields(pa.schema([pa.field("x", kind)]))[0].to_json())["type"])
