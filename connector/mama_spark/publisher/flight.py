@@ -1,7 +1,8 @@
 """The life of a flight: one message on its way, as a table.
 
 A flight is in exactly one state; :data:`TABLE` holds every legal step, and anything else raises
-:class:`IllegalStep`. The three terminal states are the listener methods of the specification (MP-12..MP-14).
+:class:`IllegalStep`. Three terminal states are the listener methods of the specification (MP-12..MP-14); the fourth,
+``PUBLISHED``, is for middlewares that acknowledge nothing (``ackMode=none``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class State(IntEnum):
     ACKED = 3
     COMPLETED_EXCEPTIONALLY = 4
     TIMEOUT = 5
+    PUBLISHED = 6  #: handed over to a middleware that does not acknowledge
 
 
 class Step(IntEnum):
@@ -29,6 +31,7 @@ class Step(IntEnum):
     RETRY = 2  #: its last send was refused or is in doubt, and it may go again
     FAIL = 3  #: refused for good, or stopped
     EXPIRE = 4  #: nobody answered in time
+    HAND_OVER = 5  #: the bridge took it and no answer will come
 
 
 class IllegalStep(AssertionError):
@@ -39,6 +42,7 @@ TABLE: dict[State, dict[Step, State]] = {
     State.QUEUED: {
         Step.SEND: State.IN_FLIGHT,
         Step.FAIL: State.COMPLETED_EXCEPTIONALLY,
+        Step.HAND_OVER: State.PUBLISHED,
     },
     State.IN_FLIGHT: {
         Step.ACK: State.ACKED,
@@ -55,6 +59,7 @@ TABLE: dict[State, dict[Step, State]] = {
     State.ACKED: {},
     State.COMPLETED_EXCEPTIONALLY: {},
     State.TIMEOUT: {},
+    State.PUBLISHED: {},
 }
 
 TERMINAL = frozenset(state for state, steps in TABLE.items() if not steps)
@@ -65,6 +70,7 @@ EVENT: dict[State, str] = {
     State.ACKED: "acked",
     State.COMPLETED_EXCEPTIONALLY: "completed_exceptionally",
     State.TIMEOUT: "timeout",
+    State.PUBLISHED: PUBLISHED,
 }
 
 _ILLEGAL = 255

@@ -11,9 +11,10 @@ refusal settles only its own send, and whatever arrives after the terminal event
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -157,6 +158,7 @@ class Counters:
     duplicates: int = 0
     failed: int = 0
     timed_out: int = 0
+    published: int = 0  #: handed over where nothing is acknowledged
     sends: int = 0
     resends: int = 0
     late: int = 0  #: answers to sends of flights that were settled already, or that a newer send replaced
@@ -168,6 +170,7 @@ class Counters:
 class _Waiting:
     due: float
     order: int
+    give_up: float = field(compare=False)  #: when the first of its rows may not go again any more
     block: Block = field(compare=False)
     rows: Int64s = field(compare=False)
 
@@ -188,10 +191,12 @@ class Window:
         self._ranges: list[Sends] = []
         self._firsts: list[int] = []
         self._timers: deque[Sends] = deque()  # wait_timeout is constant, so this is sorted by deadline
+        self._prune_at = 64
         self._waiting: list[_Waiting] = []
+        self._give_up = math.inf  # lower bound of all give_up
         self._order = count()
-        self._pause_until = 0.0
-        self._pause_began = 0.0
+        self._pause_until = -math.inf
+        self._pause_began = -math.inf
         self._pause_level = 0  # consecutive back-offs of the whole publisher
         self._acked_since_growth = 0
         self._settled: list[tuple[Block, Rows]] = []
@@ -202,6 +207,11 @@ class Window:
         down = "" if self.connected else ", disconnected"
         return f"<Window {self.in_flight}/{self.limit} in flight{hold}{pause}{down}>"
 
+    @property
+    def paused(self) -> bool:
+        """The middleware made the whole publisher wait, and nothing sent since has been acknowledged."""
+        return self._pause_level > 0
+
     # --- letting in ------------------------------------------------------------------------------------------
 
     def open(self, n: int, *, tag: Any = None, sizes: Int64s | None = None, fragile: Bools | None = None) -> Block:
@@ -209,11 +219,21 @@ class Window:
         self.counters.opened += n
         return Block(n, tag, sizes, fragile)
 
-    def reject(self, block: Block, rows: Int64s, error: PublishError, now: float) -> None:
-        """Queued flights that cannot be sent at all: they fail now."""
-        for row in rows:
-            block.errors[int(row)] = error
+    def reject(self, block: Block, rows: Int64s, errors: Sequence[PublishError] | PublishError, now: float) -> None:
+        """Queued flights that cannot be sent at all: they fail now, with one error or one each."""
+        each = [errors] * len(rows) if isinstance(errors, PublishError) else errors
+        block.errors.update(zip(rows.tolist(), each, strict=True))
         self._settle(block, rows, Step.FAIL, now)
+
+    def hand_over(self, block: Block, rows: Rows, now: float) -> None:
+        """The bridge took these queued flights and will never answer: ``published`` is their terminal event."""
+        first, n = self.next_token, _len(rows)
+        self.next_token += n
+        block.published[rows] = now
+        block.token[rows] = np.arange(first, first + n)
+        block.sends[rows] = 1
+        self.counters.sends += n
+        self._settle(block, rows, Step.HAND_OVER, now)
 
     def fit(self, block: Block, start: int, now: float) -> int:
         """How many flights of ``block`` from ``start`` on may be launched now."""
@@ -221,9 +241,10 @@ class Window:
         if room <= 0 or self.holding or not self._may_send(now):
             return 0
         if self._pause_level:
-            room = min(room, PROBE) if now >= self._pause_until else 0
             if self._sent_since_pause():
-                return 0  # the probes are out: wait for what they bring
+                return 0
+            room = min(room, PROBE)
+        self._drop_settled()
         if self._waiting and (self.policy.ordered or self._waiting[0].due <= now):
             return 0  # resends go first
         room = min(room, block.n - start)
@@ -247,24 +268,20 @@ class Window:
 
         Yields one run of rows at a time, each at most what may go; stop when the bridge takes no more.
         """
-        while self._waiting and self._may_send(now):
-            top = self._waiting[0]
-            rows = top.rows[top.block.state[top.rows] == _WAITING]
-            if not len(rows):
-                heapq.heappop(self._waiting)
-                continue
-            if top.due > now or now < self._pause_until or (self._pause_level and self._sent_since_pause()):
+        self._drop_settled()
+        if not self._waiting or not self._may_send(now):
+            return
+        if self.policy.ordered:
+            if self._unanswered():
                 return
-            if self.policy.ordered:
-                if self._unanswered():
-                    return
-                self._gather()
-                top = self._waiting[0]
-                rows = top.rows
-            top.rows = rows
-            yield top.block, rows[:PROBE] if self._pause_level else rows
-            if self._waiting and self._waiting[0] is top and (top.block.state[rows] == _WAITING).all():
-                return  # the bridge took nothing
+            self._gather()
+        while self._waiting and self._waiting[0].due <= now and not self._probing():
+            top = self._waiting[0]
+            yield top.block, top.rows[:PROBE] if self._pause_level else top.rows
+            before = len(top.rows)
+            self._drop_settled()
+            if self._waiting and self._waiting[0] is top and (self.policy.ordered or len(top.rows) == before):
+                return  # the bridge took nothing, or not all of what must stay in front
 
     def relaunch(self, block: Block, rows: Int64s, now: float) -> int:
         """The bridge took these waiting flights again under ``next_token`` ff.; returns the first token."""
@@ -285,8 +302,21 @@ class Window:
         self._timers.append(sends)
         return first
 
+    def _drop_settled(self) -> None:
+        """Leave at the head of what waits only rows that really wait."""
+        while self._waiting:
+            top = self._waiting[0]
+            top.rows = top.rows[top.block.state[top.rows] == _WAITING]
+            if len(top.rows):
+                return
+            heapq.heappop(self._waiting)
+
     def _may_send(self, now: float) -> bool:
         return self.connected and now >= self._pause_until
+
+    def _probing(self) -> bool:
+        """After a back-off: the probes are out, and what they bring decides."""
+        return self._pause_level > 0 and self._sent_since_pause()
 
     def _sent_since_pause(self) -> bool:
         """Sends launched after the last back-off ended are still unanswered (ranges are in order of time)."""
@@ -307,6 +337,7 @@ class Window:
         for w in entries:
             by_block.setdefault(id(w.block), (w.block, []))[1].append(w.rows)
         due = max(w.due for w in entries)
+        give_up = min(w.give_up for w in entries)
         merged = []
         for block, parts in by_block.values():
             rows = np.unique(np.concatenate(parts))
@@ -314,7 +345,7 @@ class Window:
             if len(rows):
                 merged.append((float(block.published[rows[0]]), int(block.token[rows].min()), block, rows))
         merged.sort(key=lambda m: m[:2])
-        self._waiting = [_Waiting(due, next(self._order), block, rows) for _, _, block, rows in merged]
+        self._waiting = [_Waiting(due, next(self._order), give_up, block, rows) for _, _, block, rows in merged]
         heapq.heapify(self._waiting)
 
     # --- what came back --------------------------------------------------------------------------------------
@@ -374,6 +405,7 @@ class Window:
             # what may not go again stays in flight until its time is up: its answer is lost, its verdict is timeout
             rows = rows[self._may_resend(sends.block, rows, error, now)]
             if len(rows):
+                self._note(sends.block, rows, error)
                 self._retry(sends.block, rows, error, now)
 
     def reconnected(self, now: float) -> None:
@@ -388,14 +420,16 @@ class Window:
             if len(rows):
                 waited = f"no acknowledgement within {self.policy.wait_timeout:g} s"
                 self._trouble(sends.block, rows, AckTimeout(waited), now, sends.at)
-        retry = self.policy.retry
-        if retry is None or retry.deadline is None:
+        if self._give_up > now:
             return
         for w in self._waiting:
-            rows = w.rows[w.block.state[w.rows] == _WAITING]
-            late = rows[w.block.published[rows] + retry.deadline <= now]
-            if len(late):
-                self._give_up(w.block, late, now)
+            if w.give_up <= now:
+                w.rows = w.rows[w.block.state[w.rows] == _WAITING]
+                late = self._give_up_at(w.block, w.rows, w.due) <= now
+                self._verdict(w.block, w.rows[late], now)
+                w.rows = w.rows[~late]
+                w.give_up = float(self._give_up_at(w.block, w.rows, w.due).min(initial=math.inf))
+        self._give_up = min((w.give_up for w in self._waiting), default=math.inf)
 
     def abandon(self, blocks: list[Block], error: PublishError, unsent: PublishError, now: float) -> None:
         """Stop: settle everything that is open, sent flights with ``error``, queued ones with ``unsent``."""
@@ -413,18 +447,21 @@ class Window:
     # --- what to do next -------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
-        """The next moment at which :meth:`expire`, :meth:`due` or :meth:`fit` may have something to say."""
+        """The next moment at which :meth:`expire`, :meth:`due` or :meth:`fit` may say something new by time alone.
+
+        A moment in the past means that there is something to send at once (or that the bridge did not take it).
+        """
         while self._timers and not self._live(self._timers[0]).any():
             self._timers.popleft()
-        moments = [s.at + self.policy.wait_timeout for s in list(self._timers)[:1]]
+        moments = [self._timers[0].at + self.policy.wait_timeout] if self._timers else []
+        self._drop_settled()
         if self._waiting:
-            if self.connected:
+            moments.append(self._give_up)
+        if self.connected and not self._probing():  # else only an answer or an expiry changes anything
+            if self._waiting and not (self.policy.ordered and self._unanswered()):
                 moments.append(max(self._waiting[0].due, self._pause_until))
-            retry = self.policy.retry
-            if retry is not None and retry.deadline is not None:
-                moments += [float(np.nanmin(w.block.published[w.rows])) + retry.deadline for w in self._waiting]
-        elif self._pause_level and self.connected:
-            moments.append(self._pause_until)
+            elif self._pause_level:
+                moments.append(self._pause_until)
         return min(moments, default=None)
 
     def take_settled(self) -> list[tuple[Block, Rows]]:
@@ -459,16 +496,27 @@ class Window:
         return again
 
     def _retry(self, block: Block, rows: Int64s, error: PublishError, now: float) -> None:
-        self._note(block, rows, error)
         block.state[rows] = advance(block.state[rows], Step.RETRY)
+        sends = int(block.sends[rows[0]])
         due = now
         if error.pace is not Pace.KEEP:
             due = max(now, self._pause_until)
-        elif error.answered and self.policy.retry is not None:
-            due = now + self.policy.retry.backoff(int(block.sends[rows[0]]))
-        if error.answered and not error.may_have_landed and error.pace is Pace.KEEP and self.policy.ordered:
-            due = now
-        heapq.heappush(self._waiting, _Waiting(due, next(self._order), block, rows))
+        elif error.answered and not error.may_have_landed and self.policy.ordered:
+            pass  # refused because of what went before it
+        elif self.policy.retry is not None and (error.answered or sends > 1):
+            # nobody answered: at once the first time, then slower, lest a bridge that doubts at once is asked for ever
+            due = now + self.policy.retry.backoff(sends if error.answered else sends - 1)
+        give_up = float(self._give_up_at(block, rows, due).min())
+        self._give_up = min(self._give_up, give_up)
+        heapq.heappush(self._waiting, _Waiting(due, next(self._order), give_up, block, rows))
+
+    def _give_up_at(self, block: Block, rows: Int64s, due: float) -> Seconds:
+        """When waiting flights may not go again: at the retry deadline; without one, when nothing has taken them for
+        ``wait_timeout`` after they were due, so that none waits for ever."""
+        deadline = self.policy.retry.deadline if self.policy.retry else None
+        if deadline is None:
+            return np.full(len(rows), due + self.policy.wait_timeout)
+        return block.published[rows] + deadline
 
     def _note(self, block: Block, rows: Int64s, error: PublishError) -> None:
         if error.may_have_landed:
@@ -476,25 +524,29 @@ class Window:
         for row in rows.tolist():
             block.errors[row] = error
 
-    def _give_up(self, block: Block, rows: Int64s, now: float) -> None:
-        """The retry deadline has passed while waiting: the last error decides which terminal event it is."""
+    def _verdict(self, block: Block, rows: Int64s, now: float) -> None:
+        """They may not go again: the last error decides which terminal event it is."""
         answered = np.fromiter((block.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
         for step, some in ((Step.FAIL, rows[answered]), (Step.EXPIRE, rows[~answered])):
             if len(some):
                 self._settle(block, some, step, now)
 
     def _settle(self, block: Block, rows: Rows, step: Step, now: float) -> None:
+        n = _len(rows)
+        if not n:
+            return
         before = block.state[rows]
-        after = advance(before, step)
-        block.state[rows] = after
+        launched = before[0] != State.QUEUED  # a call settles queued flights or launched ones, never both
+        block.state[rows] = advance(before, step)
         block.settled[rows] = now
-        n = len(before)
         block.open -= n
-        if before[0] != State.QUEUED:  # a call settles queued flights or launched ones, never both
+        if launched:
             self.in_flight -= n
             self.bytes_in_flight -= block.bytes_of(rows)
         if step is Step.ACK:
             self.counters.acked += n
+        elif step is Step.HAND_OVER:
+            self.counters.published += n
         elif step is Step.FAIL:
             self.counters.failed += n
         else:
@@ -505,9 +557,7 @@ class Window:
 
     def _pause(self, error: PublishError, now: float, sent_at: float) -> None:
         """Hold the publisher. A burst of refusals of sends that went out together is one reason, not thousands."""
-        if self._pause_level and sent_at < self._pause_began:
-            return
-        if self._pause_level and now < self._pause_until:
+        if sent_at < self._pause_began or now < self._pause_until:
             return
         self._pause_level += 1
         self.counters.holds += 1
@@ -552,11 +602,12 @@ class Window:
             if sends.block.open and (sends.block.state[sends.rows] < State.ACKED).any():
                 break
             done += 1
-        if done:
-            del self._ranges[:done], self._firsts[:done]
-        elif len(self._ranges) > 256 and len(self._ranges) % 256 == 0:  # one stuck flight must not keep all the rest
+        del self._ranges[:done], self._firsts[:done]
+        if len(self._ranges) + len(self._timers) > self._prune_at:  # one stuck flight must not keep all the rest
             self._ranges = [s for s in self._ranges if (s.block.state[s.rows] < State.ACKED).any()]
             self._firsts = [s.first for s in self._ranges]
+            self._timers = deque(s for s in self._timers if self._live(s).any())
+            self._prune_at = max(64, 2 * (len(self._ranges) + len(self._timers)))
 
     def _stream_index(self, name: str | None) -> int:
         if name is None:

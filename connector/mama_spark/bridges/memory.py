@@ -1,0 +1,295 @@
+"""The in-memory bridge: a broker inside the process, with faults by script. For tests, and for users without a broker.
+
+``memory://name`` names a :class:`MemoryBroker`; all bridges of one name in one process share it. Its log is a list; it
+gives sequences, deduplicates on ids, has a capacity, and answers as its script says: one word a message that arrives
+(``kill`` and ``disconnect`` hit the connection that sent it), ``ack`` when the script is empty::
+
+    ack         stored, acknowledged               dup         stored, acknowledged twice
+    lose        stored, the answer is lost         drop        neither stored nor answered
+    late        stored, answered at :meth:`MemoryBroker.release`
+    503 / 429   not stored: nobody there / overrun  409         stored, but "in process" is answered
+    reject      not stored, refused for good       unknown     stored, answered with a token nobody gave out too
+    disconnect  not stored; the connection drops and comes back   kill   not stored; the connection is closed for good
+    full        taken back: the call of ``send`` takes nothing from this message on
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pyarrow.compute as pc
+
+from ..bridge import Ack, Acks, BridgeEvent, Capabilities, EventKind, EventStyle, Polled, Prepared, Refusals
+from ..errors import (
+    BadRow,
+    BadTopic,
+    ConfigError,
+    InProcess,
+    NoResponders,
+    Overrun,
+    PublishError,
+    Refused,
+    TooLarge,
+    Unavailable,
+)
+from ..message import MessageBatch
+
+Headers = dict[str, list[str]]
+
+_ERRORS: dict[str, PublishError] = {
+    "503": NoResponders("no responders", 503),
+    "429": Overrun("too many requests", 429),
+    "409": InProcess("message id is in process", 10158),
+    "reject": Refused("refused by the script", 400),
+}
+FAULTS = frozenset({"ack", "lose", "drop", "late", "dup", "unknown", "disconnect", "kill", "full", *_ERRORS})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One record of a broker's log."""
+
+    sequence: int
+    topic: str
+    payload: bytes
+    headers: Headers
+    id: str | None
+
+
+class MemoryBroker:
+    """The server of one name. Thread-safe."""
+
+    _all: ClassVar[dict[str, MemoryBroker]] = {}
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.capacity: int | None = None  #: messages; beyond it everything is refused
+        self.up = True  #: False: nobody can connect
+        self.script: deque[str] = deque()
+        self._log: list[StoredMessage] = []
+        self._ids: dict[str, int] = {}
+        self._late: list[tuple[MemoryBridge, int, int, bool]] = []
+        self._lock = threading.RLock()
+
+    @classmethod
+    def get(cls, name: str) -> MemoryBroker:
+        """The broker of this name, made when missing."""
+        with cls._guard:
+            return cls._all.setdefault(name, cls(name))
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Drop the broker of this name and what it stores."""
+        with cls._guard:
+            cls._all.pop(name, None)
+
+    def then(self, faults: Iterable[str]) -> None:
+        """Append to the script.
+
+        :raises ConfigError: on a word that is no fault
+        """
+        words = list(faults)
+        if unknown := set(words) - FAULTS:
+            raise ConfigError(f"no such fault: {sorted(unknown)}; there are {sorted(FAULTS)}")
+        with self._lock:
+            self.script.extend(words)
+
+    def messages(self) -> list[StoredMessage]:
+        """What is stored, in order of sequence."""
+        with self._lock:
+            return list(self._log)
+
+    def release(self) -> int:
+        """Answer now what was to be answered late; how many."""
+        with self._lock:
+            late, self._late = self._late, []
+        for bridge, token, sequence, duplicate in late:
+            bridge._answer([token], [sequence], [duplicate])
+        return len(late)
+
+    def _store(self, topic: str, payload: bytes, headers: Headers, id_: str | None) -> tuple[int, bool] | None:
+        """Sequence and whether it was there before; None when full."""
+        if id_ and id_ in self._ids:
+            return self._ids[id_], True
+        if self.capacity is not None and len(self._log) >= self.capacity:
+            return None
+        sequence = len(self._log) + 1
+        self._log.append(StoredMessage(sequence, topic, payload, headers, id_))
+        if id_:
+            self._ids[id_] = sequence
+        return sequence, False
+
+    def __repr__(self) -> str:
+        return f"<MemoryBroker {self.name}, {len(self._log)} stored>"
+
+
+class MemoryBridge:
+    """One connection to a :class:`MemoryBroker`.
+
+    :param name: of the broker (``memory://name``)
+    :param max_payload: bytes of headers and payload together
+    :param acks: False: nothing is acknowledged (``ackMode=none``)
+    """
+
+    def __init__(self, name: str, *, max_payload: int = 1 << 20, max_topic: int = 1024, acks: bool = True) -> None:
+        self.broker = MemoryBroker.get(name)
+        self.capabilities = Capabilities(
+            ack=Ack.STORED if acks else Ack.NONE, sequence=acks, dedup=True, headers=True, ordered=False,
+            max_payload=max_payload, max_topic=max_topic, events=EventStyle.PUBLISHER,
+        )  # fmt: skip
+        self._arrived = threading.Condition()
+        self._polled = Polled()
+        self._answered = 0
+        self._open = False
+
+    def open(self) -> None:
+        if not self.broker.up:
+            raise Unavailable(f"memory://{self.broker.name} is down")
+        self._open = True
+
+    def prepare(self, batch: MessageBatch) -> Prepared:
+        bad: dict[int, PublishError] = {}
+        verdicts = [None if t is None else _topic_fault(t, self.capabilities.max_topic) for t in
+                    batch.topics.dictionary.to_pylist()]  # fmt: skip
+        if any(v is None for v in verdicts) or batch.topics.null_count or any(verdicts):
+            for row, code in enumerate(batch.topics.indices.to_pylist()):
+                verdict = "the topic is null" if code is None else verdicts[code]
+                if verdict:
+                    bad[row] = BadTopic(verdict)
+        sizes = pc.fill_null(pc.binary_length(batch.payloads), 0).to_numpy().astype(np.int64)
+        if batch.headers is not None:
+            for row, pairs in enumerate(batch.headers.to_pylist()):
+                if pairs:
+                    verdict = _header_fault(pairs)
+                    if verdict:
+                        bad.setdefault(row, BadRow(verdict))
+                    sizes[row] += _header_size(pairs)
+        for row in np.flatnonzero(sizes > self.capabilities.max_payload).tolist():
+            bad.setdefault(row, TooLarge(f"{sizes[row]} bytes, the most is {self.capabilities.max_payload}"))
+        return Prepared(sorted(bad.items()))
+
+    def send(self, batch: MessageBatch, first_token: int) -> int:
+        if not self._open or not self.broker.up:
+            return 0
+        topics, payloads = batch.topics.to_pylist(), batch.payloads.to_pylist()
+        headers = [None] * len(batch) if batch.headers is None else batch.headers.to_pylist()
+        ids = [None] * len(batch) if batch.ids is None else batch.ids.to_pylist()
+        tokens: list[int] = []
+        sequences: list[int] = []
+        duplicates: list[bool] = []
+        taken = 0
+        with self.broker._lock:
+            script = self.broker.script
+            for taken in range(len(batch) + 1):
+                if taken == len(batch):
+                    break
+                fault = script.popleft() if script else "ack"
+                if fault == "full":
+                    break
+                token = first_token + taken
+                if fault in ("disconnect", "kill"):
+                    self._answer(tokens, sequences, duplicates)
+                    self._drop_connection(fault == "kill")
+                    return taken + 1
+                if fault == "drop":
+                    continue
+                if fault in ("503", "429", "reject"):
+                    self._refuse(token, _ERRORS[fault])
+                    continue
+                stored = self.broker._store(
+                    topics[taken], payloads[taken], {k: list(v) for k, v in headers[taken] or ()}, ids[taken]
+                )
+                if stored is None:
+                    self._refuse(token, Refused("maximum messages exceeded", 10077))
+                elif fault == "409":
+                    self._refuse(token, _ERRORS[fault])
+                elif fault == "late":
+                    self.broker._late.append((self, token, *stored))
+                elif fault != "lose":
+                    answers = {"dup": [token, token], "unknown": [token, token + (1 << 60)]}.get(fault, [token])
+                    tokens += answers
+                    sequences += [stored[0]] * len(answers)
+                    duplicates += [stored[1]] * len(answers)
+        self._answer(tokens, sequences, duplicates)
+        return taken
+
+    def flush(self) -> None:
+        """Every message is answered by itself: nothing to do."""
+
+    def poll(self, timeout: float, want: int = 1) -> Polled:
+        with self._arrived:
+            self._arrived.wait_for(
+                lambda: self._answered >= want or self._polled.refusals or self._polled.events, max(0.0, timeout)
+            )
+            polled, self._polled, self._answered = self._polled, Polled(), 0
+        return polled
+
+    def close(self) -> None:
+        self._open = False
+
+    def _answer(self, tokens: list[int], sequences: list[int], duplicates: list[bool]) -> None:
+        if not tokens or self.capabilities.ack is Ack.NONE:
+            return
+        acks = Acks(
+            np.array(tokens, np.int64), np.array(sequences, np.int64), np.array(duplicates, np.bool_),
+            self.broker.name, time.monotonic(),
+        )  # fmt: skip
+        with self._arrived:
+            self._polled.acks.append(acks)
+            self._answered += len(tokens)
+            self._arrived.notify_all()
+
+    def _refuse(self, token: int, error: PublishError) -> None:
+        if self.capabilities.ack is Ack.NONE:
+            return
+        with self._arrived:
+            self._polled.refusals.append(Refusals(np.array([token], np.int64), error, time.monotonic()))
+            self._answered += 1
+            self._arrived.notify_all()
+
+    def _drop_connection(self, for_good: bool) -> None:
+        now = time.monotonic()
+        with self._arrived:
+            self._polled.events.append(BridgeEvent(EventKind.DISCONNECTED, "the script cut the connection", now))
+            if for_good:
+                self._open = False
+                self._polled.events.append(BridgeEvent(EventKind.CLOSED, "the script closed the connection", now))
+            else:
+                self._polled.events.append(BridgeEvent(EventKind.RECONNECTED, "connected again", now))
+            self._arrived.notify_all()
+
+    def __repr__(self) -> str:
+        return f"<MemoryBridge memory://{self.broker.name} {'open' if self._open else 'closed'}>"
+
+
+def _topic_fault(topic: str, longest: int) -> str | None:
+    if any(c.isspace() or ord(c) < 32 or ord(c) == 127 for c in topic):
+        return f"blank or control character in topic {topic!r}"
+    tokens = topic.split(".")
+    if not all(tokens):
+        return f"empty token in topic {topic!r}"
+    if "*" in tokens or ">" in tokens:
+        return f"wildcard in topic {topic!r}"
+    if len(topic.encode()) > longest:
+        return f"topic of {len(topic.encode())} bytes, the most is {longest}"
+    return None
+
+
+def _header_fault(pairs: list[tuple[str, list[str] | None]]) -> str | None:
+    for name, values in pairs:
+        if not name or not all(32 < ord(c) < 127 and c != ":" for c in name):
+            return f"header name {name!r}"
+        if values is None or any(v is None or "\r" in v or "\n" in v or "\0" in v for v in values):
+            return f"header {name}: a value is null or holds a line break"
+    return None
+
+
+def _header_size(pairs: list[tuple[str, list[str] | None]]) -> int:
+    return sum(len(name) + len((v or "").encode()) + 4 for name, values in pairs for v in values or ())

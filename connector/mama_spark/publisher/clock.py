@@ -1,0 +1,37 @@
+"""From the monotonic clock of the publisher to the wall clock of the flight log."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..message import Int64s
+
+#: What :meth:`WallClock.micros` gives for NaN ("has not happened").
+NEVER = int(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """One anchor for a whole task: differences of wall times are differences of monotonic times, also when somebody
+    sets the clock in between.
+
+    :ivar wall: microseconds since the epoch at ``mono``
+    :ivar mono: ``time.monotonic()`` seconds
+    """
+
+    wall: int
+    mono: float
+
+    @classmethod
+    def anchored(cls) -> WallClock:
+        return cls(time.time_ns() // 1000, time.monotonic())
+
+    def micros(self, mono: npt.NDArray[np.float64]) -> Int64s:
+        """Microseconds since the epoch; :data:`NEVER` for NaN."""
+        missing = np.isnan(mono)
+        since = np.where(missing, 0.0, (mono - self.mono) * 1e6)
+        return np.where(missing, NEVER, np.rint(since).astype(np.int64) + self.wall)

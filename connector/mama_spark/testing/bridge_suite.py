@@ -1,0 +1,265 @@
+"""What every publisher bridge must pass. Inherit, give a factory and an oracle; that is the whole test::
+
+    class TestMemory(BridgeSuite):
+        @pytest.fixture
+        def site(self):
+            yield Site(open_bridge=..., stored=..., topic="t.1")
+
+The bridges that the factory gives are not open; the suite opens and closes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from ..bridge import Ack, PublisherBridge, Refusals
+from ..errors import BadRow, BadTopic, PublishError, TooLarge
+from ..message import MessageBatch
+
+PATIENCE = 60.0  #: seconds for a condition; never reached by a sound bridge
+
+
+class Stored(NamedTuple):
+    """What the oracle reads back, apart from the bridge."""
+
+    sequence: int
+    topic: str
+    payload: bytes
+    headers: dict[str, list[str]]
+
+
+@dataclass
+class Site:
+    """One middleware, fresh for a test.
+
+    :ivar make: a new bridge to it, not open
+    :ivar stored: what the middleware stores, in order of sequence
+    :ivar topics: two topics (or more) that it stores
+    """
+
+    make: Callable[[], PublisherBridge]
+    stored: Callable[[], list[Stored]]
+    topics: list[str] = field(default_factory=lambda: ["t.1", "t.2"])
+
+
+class Answers:
+    """All that a bridge answered, by token."""
+
+    def __init__(self) -> None:
+        self.sequence: dict[int, int] = {}
+        self.duplicate: dict[int, bool] = {}
+        self.error: dict[int, PublishError] = {}
+
+    def add(self, bridge: PublisherBridge, timeout: float, want: int = 1) -> None:
+        polled = bridge.poll(timeout, want)
+        for acks in polled.acks:
+            for i, token in enumerate(acks.tokens.tolist()):
+                assert token not in self.sequence, "one token, two answers"
+                self.sequence[token] = -1 if acks.sequences is None else int(acks.sequences[i])
+                self.duplicate[token] = acks.duplicates is not None and bool(acks.duplicates[i])
+        for refusals in polled.refusals:
+            self._refused(refusals)
+
+    def _refused(self, refusals: Refusals) -> None:
+        for token in refusals.tokens.tolist():
+            assert token not in self.error, "one token, two answers"
+            self.error[token] = refusals.error
+
+    def __len__(self) -> int:
+        return len(self.sequence) + len(self.error)
+
+
+def publish(bridge: PublisherBridge, batch: MessageBatch, first: int = 0) -> Answers:
+    """Send all of it and wait for every answer, as a publisher would."""
+    answers, sent, until = Answers(), 0, time.monotonic() + PATIENCE
+    while len(answers) < len(batch):
+        assert time.monotonic() < until, f"{len(answers)} answers of {len(batch)}, {sent} sent"
+        if sent < len(batch):
+            sent += bridge.send(batch.slice(sent, len(batch) - sent), first + sent)
+            if sent == len(batch):
+                bridge.flush()
+        answers.add(bridge, 0.05, want=max(1, sent - len(answers)))
+    return answers
+
+
+class BridgeSuite:
+    """Rules of :class:`mama_spark.bridge.PublisherBridge`, one test each."""
+
+    @pytest.fixture
+    def site(self) -> Any:
+        raise NotImplementedError("give a fixture `site` that returns or yields a Site")
+
+    @pytest.fixture
+    def bridge(self, site: Site) -> Iterator[PublisherBridge]:
+        bridge = site.make()
+        bridge.open()
+        yield bridge
+        bridge.close()
+
+    def _batch(self, site: Site, n: int, *, ids: bool = False) -> MessageBatch:
+        topics = [site.topics[i % 2] for i in range(n)]
+        return MessageBatch.of(topics, [b"%d\r\n\x00\xff" % i for i in range(n)], None,
+                               [f"id-{i}" for i in range(n)] if ids else None)  # fmt: skip
+
+    def test_each_acknowledged_message_is_stored_as_it_was_sent(self, site: Site, bridge: PublisherBridge) -> None:
+        batch = self._batch(site, 500)
+        answers = publish(bridge, batch, first=1000)
+        assert not answers.error
+        assert sorted(answers.sequence) == list(range(1000, 1500)), "tokens count up from the first one"
+        stored = site.stored()
+        assert [(s.topic, s.payload) for s in stored] == list(
+            zip(batch.topics.to_pylist(), batch.payloads.to_pylist(), strict=True)
+        )
+
+    def test_sequences_rise_and_point_at_the_stored_message(self, site: Site, bridge: PublisherBridge) -> None:
+        batch = self._batch(site, 200)
+        answers = publish(bridge, batch)
+        if not bridge.capabilities.sequence:
+            assert set(answers.sequence.values()) == {-1}, "a bridge that tells sequences must say so"
+            return
+        by_sequence = {s.sequence: s.payload for s in site.stored()}
+        order = [answers.sequence[t] for t in sorted(answers.sequence)]
+        assert order == sorted(order)
+        assert [by_sequence[s] for s in order] == batch.payloads.to_pylist()
+
+    def test_the_same_id_is_stored_once_if_the_bridge_deduplicates(self, site: Site, bridge: PublisherBridge) -> None:
+        batch = self._batch(site, 50, ids=True)
+        first = publish(bridge, batch)
+        again = publish(bridge, batch, first=50)
+        assert not first.error
+        assert not again.error
+        assert len(site.stored()) == (50 if bridge.capabilities.dedup else 100)
+        if bridge.capabilities.dedup and bridge.capabilities.sequence:
+            assert not any(first.duplicate.values())
+            assert all(again.duplicate.values())
+            assert list(again.sequence.values()) == list(first.sequence.values())
+
+    def test_headers_come_back(self, site: Site, bridge: PublisherBridge) -> None:
+        headers: list[dict[str, list[str]] | None] = [
+            {"A-b": ["1", "2"], "C": ["x y"]},
+            None,
+            {"Zoë".encode().hex(): ["é"]},
+        ]
+        batch = MessageBatch.of([site.topics[0]] * 3, [b"1", b"2", b"3"], headers)
+        bad = bridge.prepare(batch).bad
+        if not bridge.capabilities.headers:
+            assert [row for row, _ in bad] == [0, 2]
+            return
+        assert not bad
+        publish(bridge, batch)
+        assert [s.headers for s in site.stored()] == [h or {} for h in headers]
+
+    @pytest.mark.parametrize("topic", ["a.*", "a.>", ">", "*", "", "a..b", ".a", "a.", "a b", "a\r\nb", "a\tb"])
+    def test_prepare_flags_a_topic_that_is_no_place(self, site: Site, bridge: PublisherBridge, topic: str) -> None:
+        batch = MessageBatch.of([site.topics[0], topic, site.topics[1]], [b"", b"", b""])
+        ((row, error),) = bridge.prepare(batch).bad
+        assert row == 1
+        assert isinstance(error, BadTopic)
+
+    def test_prepare_flags_a_topic_that_is_too_long(self, site: Site, bridge: PublisherBridge) -> None:
+        topic = "x" * (bridge.capabilities.max_topic + 1)
+        ((row, error),) = bridge.prepare(MessageBatch.of([site.topics[0], topic], [b"", b""])).bad
+        assert row == 1
+        assert isinstance(error, BadTopic)
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("a", "x\r\nNats-Msg-Id: 1"), ("a", "x\ny"), ("a\r\nb", "x"), ("", "x"), ("a:b", "x")]
+    )
+    def test_prepare_flags_a_header_that_could_inject(
+        self, site: Site, bridge: PublisherBridge, name: str, value: str
+    ) -> None:
+        batch = MessageBatch.of([site.topics[0]] * 2, [b"", b""], [None, {name: [value]}])
+        ((row, error),) = bridge.prepare(batch).bad
+        assert row == 1
+        assert isinstance(error, BadRow)
+
+    def test_payload_and_headers_up_to_the_limit_pass_and_beyond_it_are_flagged(
+        self, site: Site, bridge: PublisherBridge
+    ) -> None:
+        limit = bridge.capabilities.max_payload
+        sizes = [limit, limit + 1]
+        bad = bridge.prepare(MessageBatch.of([site.topics[0]] * 2, [bytes(s) for s in sizes])).bad
+        assert [(row, type(error)) for row, error in bad] == [(1, TooLarge)]
+        if bridge.capabilities.headers:
+            batch = MessageBatch.of([site.topics[0]], [bytes(limit - 5)], [{"name": ["a value of some bytes"]}])
+            assert [type(error) for _, error in bridge.prepare(batch).bad] == [TooLarge]
+
+    def test_a_message_of_the_largest_size_is_stored(self, site: Site, bridge: PublisherBridge) -> None:
+        batch = MessageBatch.of([site.topics[0]], [b"x" * min(bridge.capabilities.max_payload, 8 << 20)])
+        assert not bridge.prepare(batch).bad
+        assert not publish(bridge, batch).error
+        assert [s.payload for s in site.stored()] == batch.payloads.to_pylist()
+
+    def test_prepare_passes_good_rows_and_bears_anything_in_bad_ones(self, site: Site, bridge: PublisherBridge) -> None:
+        assert bridge.prepare(self._batch(site, 10)).bad == []
+        import pyarrow as pa
+
+        nulls = MessageBatch(
+            pa.array([site.topics[0], None], pa.string()).dictionary_encode(), pa.array([b"", None], pa.binary())
+        )
+        assert 0 not in dict(bridge.prepare(nulls).bad)
+
+    def test_poll_with_nothing_under_way_returns_nothing_within_its_timeout(self, bridge: PublisherBridge) -> None:
+        for timeout in (0.0, 0.05):
+            began = time.monotonic()
+            assert not bridge.poll(timeout)
+            assert time.monotonic() - began >= timeout
+
+    def test_poll_wakes_before_its_timeout_when_what_it_wants_is_there(
+        self, site: Site, bridge: PublisherBridge
+    ) -> None:
+        assert bridge.send(self._batch(site, 10), 0) == 10
+        bridge.flush()
+        answers, began = Answers(), time.monotonic()
+        while len(answers) < 10 and time.monotonic() - began < PATIENCE:
+            answers.add(bridge, PATIENCE, want=10 - len(answers))
+        assert len(answers) == 10
+        assert time.monotonic() - began < PATIENCE
+
+    def test_flush_answers_everything_and_may_be_repeated(self, site: Site, bridge: PublisherBridge) -> None:
+        bridge.flush()
+        for first in (0, 7):
+            answers = publish(bridge, self._batch(site, 7), first)
+            assert len(answers) == 7
+        bridge.flush()
+        assert not bridge.poll(0.05)
+
+    def test_slices_are_sent_as_slices(self, site: Site, bridge: PublisherBridge) -> None:
+        whole = self._batch(site, 30, ids=True)
+        assert not publish(bridge, whole.slice(10, 5)).error
+        assert not publish(bridge, whole.take(np.array([3, 1], np.int64)), first=5).error
+        rows = [10, 11, 12, 13, 14, 3, 1]
+        assert [s.payload for s in site.stored()] == [whole.payloads[r].as_py() for r in rows]
+
+    def test_close_may_be_repeated_and_comes_after_a_bridge_that_never_opened(self, site: Site) -> None:
+        never = site.make()
+        never.close()
+        never.close()
+        opened = site.make()
+        opened.open()
+        opened.close()
+        opened.close()
+        assert "closed" in repr(opened).lower()
+
+    def test_two_bridges_do_not_see_each_others_answers(self, site: Site, bridge: PublisherBridge) -> None:
+        other = site.make()
+        other.open()
+        try:
+            assert len(publish(bridge, self._batch(site, 20))) == 20
+            assert not other.poll(0.05)
+            assert len(publish(other, self._batch(site, 20))) == 20
+        finally:
+            other.close()
+        assert len(site.stored()) == 40
+
+    def test_capabilities_are_plausible(self, bridge: PublisherBridge) -> None:
+        able = bridge.capabilities
+        assert able.max_payload > 0
+        assert able.max_topic > 0
+        assert able.ack is not Ack.NONE or not able.sequence

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
+
+
+class TestMemory(BridgeSuite):
+    @pytest.fixture
+    def site(self) -> Iterator[Site]:
+        name = uuid4().hex
+        broker = MemoryBroker.get(name)
+        yield Site(
+            make=lambda: MemoryBridge(name),
+            stored=lambda: [Stored(m.sequence, m.topic, m.payload, m.headers) for m in broker.messages()],
+        )
+        MemoryBroker.forget(name)
