@@ -477,7 +477,8 @@ def markdown() -> str:
         "Generated from the declaration in `mama_spark/options.py` by `make docs`; `make check` fails when stale.",
         "",
         "Names are case-insensitive. A duration is a number of milliseconds or has a unit: `250`, `5s`, `2m`.",
-        "A boolean is `true`/`false`, `on`/`off`, `yes`/`no` or `1`/`0`. An unknown name is an error that names the nearest one.",
+        "A boolean is `true`/`false`, `on`/`off`, `yes`/`no` or `1`/`0`.",
+        "An unknown name is an error that names the nearest one.",
     ]
     group = ""
     for f in fields(SinkOptions):

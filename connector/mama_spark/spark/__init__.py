@@ -1,0 +1,1 @@
+"""The only room that imports pyspark: the data source formats and the readers of what they wrote."""

@@ -1,0 +1,192 @@
+"""Which column of the DataFrame becomes what: decided on the driver, before any task runs.
+
+The result, :class:`ColumnPlan`, is plain data that travels to the tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import types as T
+
+from ..errors import SchemaError
+from ..options import SinkOptions, nearest
+
+#: Columns that the sink knows by name, and what they must be.
+KNOWN = {
+    "topic": "string",
+    "value": "binary or string",
+    "headers": "map<string,string>, map<string,array<string>> or array<struct<key:string,value:binary>>",
+    "id": "string",
+    "root": "string",
+    "source": "string",
+    "symbol": "string",
+}
+
+#: Parts of a MAMA topic, in the order in which they are joined.
+TOPIC_PARTS = ("root", "source", "symbol")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """Names of the columns (as the DataFrame spells them) and what they are for; None = there is none.
+
+    :ivar topic: column with the topic; or ``parts`` join to it; or the option ``topic`` gives it
+    :ivar value: payload; without it the columns ``json`` become one JSON object
+    :ivar headers_form: ``map``, ``multimap`` or ``kafka``
+    :ivar log: columns that go to the flight log
+    """
+
+    topic: str | None
+    parts: tuple[tuple[str, str], ...]
+    value: str | None
+    json: tuple[str, ...]
+    headers: str | None
+    headers_form: str
+    id: str | None
+    log: tuple[str, ...]
+
+
+def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
+    """The plan for this DataFrame.
+
+    :raises SchemaError: a column is missing, has the wrong type, or is used by no rule; names the column, what was
+        expected, and the nearest name
+    """
+    by_name = _unique(schema)
+    if not by_name:
+        raise SchemaError("the DataFrame has no columns; mamapub needs at least a topic and something to publish")
+    if "stream" in by_name:
+        raise SchemaError(
+            f"column {by_name['stream'].name!r}: the {options.bridge} bridge finds the stream by the topic;"
+            " use option stream"
+        )
+    fixed = options.topic is not None
+    used = {low for low in KNOWN if low in by_name}
+    parts = tuple((part, by_name[part].name) for part in TOPIC_PARTS if part in by_name)
+    if fixed or "topic" in by_name or not {"source", "symbol"} & by_name.keys():
+        parts = ()
+        used -= set(TOPIC_PARTS)
+    if fixed and "topic" in by_name:
+        raise SchemaError("both option topic and a column 'topic' are given; drop one of them")
+    if not fixed and "topic" not in by_name and not parts:
+        raise SchemaError(
+            "no column 'topic' (string)"
+            + nearest("topic", [f.name for f in schema], "is it")
+            + "; name it so, add columns source and symbol, or give the option topic"
+        )
+    for low in used:
+        _check_type(low, by_name[low])
+    log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
+    rest = [f for low, f in by_name.items() if low not in used]
+    value = by_name["value"].name if "value" in by_name else None
+    if value is not None:
+        _refuse_unused([f for f in rest if f.name not in log], options)
+    elif not rest:
+        raise SchemaError("nothing to publish: no column 'value', and no other column that could become JSON")
+    else:
+        for f in rest:
+            _check_json(f.name, f.dataType)
+    headers = by_name.get("headers")
+    return ColumnPlan(
+        topic=by_name["topic"].name if "topic" in by_name else None,
+        parts=parts,
+        value=value,
+        json=() if value is not None else tuple(f.name for f in rest),
+        headers=headers.name if headers else None,
+        headers_form=_headers_form(headers.dataType) if headers else "",
+        id=by_name["id"].name if "id" in by_name else None,
+        log=log,
+    )
+
+
+def _unique(schema: T.StructType) -> dict[str, T.StructField]:
+    by_name: dict[str, T.StructField] = {}
+    for f in schema.fields:
+        if f.name.lower() in by_name:
+            raise SchemaError(f"two columns are named {f.name!r} (case does not count)")
+        by_name[f.name.lower()] = f
+    return by_name
+
+
+def _find(name: str, by_name: dict[str, T.StructField]) -> T.StructField:
+    if name.lower() not in by_name:
+        raise SchemaError(
+            f"option flightLogColumns names {name!r}, which is no column"
+            + nearest(name, [f.name for f in by_name.values()])
+        )
+    return by_name[name.lower()]
+
+
+def _check_type(low: str, field: T.StructField) -> None:
+    kind = field.dataType
+    if low == "value":
+        fits = isinstance(kind, T.BinaryType | T.StringType)
+    elif low == "headers":
+        fits = bool(_headers_form(kind))
+    else:
+        fits = isinstance(kind, T.StringType)
+    if not fits:
+        advice = f'; cast it: col("{field.name}").cast("string")' if low != "headers" else ""
+        raise SchemaError(f"column {field.name!r} must be {KNOWN[low]}, it is {kind.simpleString()}{advice}")
+
+
+def _headers_form(kind: T.DataType) -> str:
+    if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
+        if isinstance(kind.valueType, T.StringType):
+            return "map"
+        if isinstance(kind.valueType, T.ArrayType) and isinstance(kind.valueType.elementType, T.StringType):
+            return "multimap"
+    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType):
+        fields = kind.elementType.fields
+        if (
+            [f.name.lower() for f in fields] == ["key", "value"]
+            and isinstance(fields[0].dataType, T.StringType)
+            and isinstance(fields[1].dataType, T.BinaryType)
+        ):
+            return "kafka"
+    return ""
+
+
+def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions) -> None:
+    names = [f.name for f in unused]
+    if names and not options.ignore_unknown_columns:
+        raise SchemaError(
+            f"column {names[0]!r} is used by no rule"
+            + nearest(names[0], KNOWN)
+            + "; drop it, name it in flightLogColumns, or set ignoreUnknownColumns=true"
+            + (f" (also: {', '.join(map(repr, names[1:]))})" if names[1:] else "")
+        )
+
+
+def _check_json(path: str, kind: T.DataType) -> None:
+    """Refuse types that have no agreed form in JSON, with the path to the field."""
+    if isinstance(kind, T.StructType):
+        for f in kind.fields:
+            _check_json(f"{path}.{f.name}", f.dataType)
+    elif isinstance(kind, T.ArrayType):
+        _check_json(f"{path}[]", kind.elementType)
+    elif isinstance(kind, T.MapType):
+        if not isinstance(kind.keyType, T.StringType):
+            raise SchemaError(
+                f"column {path!r}: JSON needs string keys in a map, these are {kind.keyType.simpleString()}"
+            )
+        _check_json(f"{path}{{}}", kind.valueType)
+    elif not isinstance(kind, _JSON_TYPES):
+        raise SchemaError(f"column {path!r} of type {kind.simpleString()} has no JSON form; cast it to string")
+
+
+_JSON_TYPES = (
+    T.StringType,
+    T.BinaryType,
+    T.BooleanType,
+    T.IntegralType,
+    T.FloatType,
+    T.DoubleType,
+    T.DecimalType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+    T.NullType,
+)

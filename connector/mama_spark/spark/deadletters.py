@@ -1,0 +1,95 @@
+"""Where failed rows go with ``onError=deadletter``: a topic, a table, or both."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ..errors import BadRow, PublishError, TooLarge
+from ..flightlog.deadletter import DeadLetterStaging
+from ..message import Int64s, MessageBatch
+
+#: Dead letters that wait are published when so many rows or bytes came together, and at the end of the partition.
+GATHER_ROWS, GATHER_BYTES = 1_000, 4 << 20
+_INFO_CHARS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTag:
+    """Marks the blocks of dead letters in the publisher."""
+
+
+class DeadLetters:
+    """Takes failed rows on the pump's thread; the task's thread publishes what came together.
+
+    :param topic: option deadLetterTopic
+    :param table: staging of the option deadLetterTable
+    :param with_ids: the broker deduplicates
+    """
+
+    def __init__(self, topic: str | None, table: DeadLetterStaging | None, with_ids: bool) -> None:
+        self._topic = topic
+        self._table = table
+        self._with_ids = with_ids
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[bytes, dict[str, list[str]], str]] = []
+        self._bytes = 0
+
+    def add(
+        self, batch: MessageBatch, flight_id: pa.Array, rows: Int64s, errors: list[PublishError], at: Int64s
+    ) -> None:
+        """Failed rows, in full. ``at``: µs since the epoch, one a row."""
+        some, ids = batch.take(rows), flight_id.take(pa.array(rows))
+        if self._table is not None:
+            reasons = [(e.status, e.code or None, e.info) for e in errors]
+            self._table.letters(ids, some.topics, some.payloads, some.headers, reasons, at)
+        if self._topic is None:
+            return
+        topics, payloads = some.topics.to_pylist(), some.payloads.to_pylist()
+        headers = some.headers.to_pylist() if some.headers is not None else [None] * len(some)
+        letters = [
+            (
+                b"" if isinstance(error, TooLarge) else payload,
+                _headers(error, topic, own),
+                f"{flight or ''}-dlq",
+            )
+            for error, topic, payload, own, flight in zip(
+                errors, topics, payloads, headers, ids.to_pylist(), strict=True
+            )
+        ]
+        with self._lock:
+            self._waiting += letters
+            self._bytes += sum(len(payload) for payload, _, _ in letters)
+
+    def take(self, *, all_of_them: bool) -> MessageBatch | None:
+        """What is to be published now, if anything."""
+        with self._lock:
+            enough = len(self._waiting) >= GATHER_ROWS or self._bytes >= GATHER_BYTES
+            if not self._waiting or not (enough or all_of_them):
+                return None
+            letters, self._waiting, self._bytes = self._waiting, [], 0
+        payloads, headers, ids = zip(*letters, strict=True)
+        assert self._topic is not None
+        return MessageBatch.of(
+            [self._topic] * len(letters), list(payloads), list(headers), list(ids) if self._with_ids else None
+        )
+
+
+def _headers(error: PublishError, topic: str | None, own: list[tuple[str, list[str]]] | None) -> dict[str, list[str]]:
+    """The reason; and the row's own headers, unless they may be the reason, without those that steer the broker."""
+    headers: dict[str, list[str]] = {}
+    if own and not isinstance(error, BadRow):
+        for name, values in own:
+            if not name.lower().startswith("nats-"):
+                headers.setdefault(name, []).extend(values)
+    headers["Mama-Error-Status"] = [error.status]
+    headers["Mama-Error-Code"] = [str(error.code)]
+    headers["Mama-Error-Info"] = [_one_line(error.info)]
+    headers["Mama-Error-Topic"] = [_one_line(topic or "")]
+    return headers
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text[:_INFO_CHARS]).split())

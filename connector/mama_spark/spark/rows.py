@@ -1,0 +1,206 @@
+"""Arrow batches of a DataFrame become messages. Columns in, columns out; what cannot be a message is named by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import BadRow, BadTopic, PublishError
+from ..message import HEADERS_TYPE, Int64s, MessageBatch
+from .columns import ColumnPlan
+from .json_rows import json_rows
+
+_PART_HEADERS = {"root": "Mama-Root", "source": "Mama-Source", "symbol": "Mama-Symbol"}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One Arrow batch as messages, row for row.
+
+    :ivar batch: placeholders stand in for what is bad
+    :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
+    :ivar extra: the columns for the flight log
+    """
+
+    batch: MessageBatch
+    bad: list[tuple[int, PublishError]]
+    extra: pa.RecordBatch | None
+
+
+class RowEncoder:
+    """Turns record batches into :class:`Encoded`, by a plan made on the driver."""
+
+    def __init__(self, plan: ColumnPlan, topic: str | None, topic_prefix: str | None) -> None:
+        self._plan = plan
+        self._topic = topic
+        self._prefix = f"{topic_prefix.rstrip('.')}." if topic_prefix else ""
+
+    def encode(self, rows: pa.RecordBatch) -> Encoded:
+        plan, bad = self._plan, dict[int, PublishError]()
+        topics = self._topics(rows, bad)
+        if plan.value is None:
+            payloads = json_rows(rows, plan.json)
+        else:
+            payloads = _binary(rows.column(plan.value))
+            if payloads.null_count:
+                _mark(bad, payloads, BadRow("the value is null"))
+                payloads = payloads.fill_null(b"")
+        ids = None
+        if plan.id is not None:
+            ids = rows.column(plan.id).cast(pa.string())
+            if ids.null_count:
+                _mark(bad, ids, BadRow("the id is null"))
+                ids = ids.fill_null("")
+        extra = rows.select(list(plan.log)) if plan.log else None
+        batch = MessageBatch(topics, payloads, self._headers(rows, bad), ids)
+        return Encoded(batch, sorted(bad.items()), extra)
+
+    def _topics(self, rows: pa.RecordBatch, bad: dict[int, PublishError]) -> pa.DictionaryArray:
+        n, plan = rows.num_rows, self._plan
+        if self._topic is not None:
+            zeros = pa.array(np.zeros(n, np.int32))
+            return pa.DictionaryArray.from_arrays(zeros, pa.array([self._prefix + self._topic]))
+        if plan.topic is not None:
+            column = rows.column(plan.topic)
+            what = "the topic is null"
+        else:
+            parts = [rows.column(name).cast(pa.string()) for _, name in plan.parts]
+            column = pc.binary_join_element_wise(*parts, ".", null_handling="skip")
+            empty = np.logical_and.reduce([np.asarray(p.is_null()) for p in parts])
+            if empty.any():
+                column = pc.if_else(pa.array(empty), pa.scalar(None, pa.string()), column)
+            what = f"all of {', '.join(name for _, name in plan.parts)} are null"
+        coded = column.cast(pa.string()).dictionary_encode()
+        names, codes = coded.dictionary, coded.indices
+        if coded.null_count:
+            _mark(bad, coded, BadTopic(what))
+            codes = codes.fill_null(len(names))
+            names = pa.concat_arrays([names, pa.array([""])])
+        if self._prefix:
+            names = pc.binary_join_element_wise(self._prefix, names, "")
+        return pa.DictionaryArray.from_arrays(codes, names)
+
+    def _headers(self, rows: pa.RecordBatch, bad: dict[int, PublishError]) -> pa.Array | None:
+        plan, made = self._plan, []
+        if plan.headers is not None:
+            column = rows.column(plan.headers)
+            if column.null_count < len(column):
+                made.append(_HEADER_FORMS[plan.headers_form](column, bad))
+        for part, name in plan.parts:
+            values = rows.column(name).cast(pa.string())
+            there = np.flatnonzero(np.asarray(values.is_valid()))
+            keys = pa.array([_PART_HEADERS[part]]).take(pa.array(np.zeros(len(there), np.int64)))
+            made.append(_Entries(there, keys, _singly(values.take(pa.array(there)))))
+        return _maps(made, rows.num_rows) if made else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Header entries of many rows: row, name, list of values."""
+
+    rows: Int64s
+    names: pa.Array
+    values: pa.Array
+
+
+def _maps(entries: Sequence[_Entries], n: int) -> pa.Array:
+    """One map a row of all entries; entries of a row keep the order given."""
+    rows = np.concatenate([e.rows for e in entries])
+    order = np.argsort(rows, kind="stable")
+    names = pa.concat_arrays([e.names for e in entries]).take(pa.array(order))
+    values = pa.concat_arrays([e.values for e in entries]).take(pa.array(order))
+    offsets = np.zeros(n + 1, np.int32)
+    np.cumsum(np.bincount(rows, minlength=n), out=offsets[1:])
+    return pa.MapArray.from_arrays(pa.array(offsets), names, values).cast(HEADERS_TYPE)
+
+
+def _entry_rows(column: pa.Array) -> Int64s:
+    """Row of every element of a list or map column's flattened children."""
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    sizes = np.where(np.asarray(column.is_valid()), np.diff(offsets), 0)
+    return np.repeat(np.arange(len(column), dtype=np.int64), sizes)
+
+
+def _children(column: pa.Array) -> Int64s:
+    """Index into the children for every element that counts (children of null elements do not)."""
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    sizes = np.where(np.asarray(column.is_valid()), np.diff(offsets), 0)
+    starts = np.repeat(offsets[:-1] - np.concatenate(([0], np.cumsum(sizes)[:-1])), sizes)
+    return starts + np.arange(int(sizes.sum()), dtype=np.int64)
+
+
+def _singly(values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
+
+
+def _from_map(column: pa.Array, bad: dict[int, PublishError]) -> _Entries:
+    picked = pa.array(_children(column))
+    return _without_nulls(_entry_rows(column), column.keys.take(picked), column.items.take(picked), bad, _singly)
+
+
+def _from_multimap(column: pa.Array, bad: dict[int, PublishError]) -> _Entries:
+    picked = pa.array(_children(column))
+    rows, names, lists = _entry_rows(column), column.keys.take(picked), column.items.take(picked)
+    inner = _entry_rows(lists)
+    for at in inner[np.asarray(lists.flatten().is_null())].tolist():
+        bad.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} has a null value"))
+    filled = pa.ListArray.from_arrays(lists.offsets, pc.fill_null(lists.values.cast(pa.string()), ""))
+    entries = _without_nulls(rows, names, lists, bad, lambda v: v)
+    kept = np.asarray(lists.is_valid())
+    return _Entries(entries.rows, entries.names, filled.take(pa.array(np.flatnonzero(kept))))
+
+
+def _from_kafka(column: pa.Array, bad: dict[int, PublishError]) -> _Entries:
+    rows = _entry_rows(column)
+    pairs = column.values.take(pa.array(_children(column)))
+    there = np.flatnonzero(np.asarray(pairs.is_valid()))
+    rows, pairs = rows[there], pairs.take(pa.array(there))
+    names, raw = pairs.field("key"), pairs.field("value").cast(pa.binary())
+    try:
+        texts = raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        decoded = []
+        for at, value in enumerate(raw.to_pylist()):
+            try:
+                decoded.append(None if value is None else value.decode())
+            except UnicodeDecodeError:
+                bad.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} is not UTF-8"))
+                decoded.append("")
+        texts = pa.array(decoded, pa.string())
+    if names.null_count:
+        for row in rows[np.asarray(names.is_null())].tolist():
+            bad.setdefault(int(row), BadRow("a header has no name"))
+        names = names.fill_null("")
+    return _without_nulls(rows, names, texts, bad, _singly)
+
+
+def _without_nulls(
+    rows: Int64s, names: pa.Array, values: pa.Array, bad: dict[int, PublishError], wrap: Callable[[pa.Array], pa.Array]
+) -> _Entries:
+    if values.null_count:
+        null = np.asarray(values.is_null())
+        for at in np.flatnonzero(null).tolist():
+            bad.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} has a null value"))
+        keep = np.flatnonzero(~null)
+        rows, names, values = rows[keep], names.take(pa.array(keep)), values.take(pa.array(keep))
+    return _Entries(rows, names, wrap(values))
+
+
+_HEADER_FORMS = {"map": _from_map, "multimap": _from_multimap, "kafka": _from_kafka}
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    if pa.types.is_string(column.type):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.large_binary())
+    return column
+
+
+def _mark(bad: dict[int, PublishError], column: pa.Array, error: PublishError) -> None:
+    for row in np.flatnonzero(np.asarray(column.is_null())).tolist():
+        bad.setdefault(row, error)

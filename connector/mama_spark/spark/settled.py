@@ -1,0 +1,200 @@
+"""A finished block of flights becomes rows of the flight log, and counts for the report. Columns to columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..bridge import Capabilities
+from ..errors import PublishError
+from ..flightlog.columns import FlightColumns
+from ..flightlog.schema import EVENTS, PUBLISHED
+from ..message import MessageBatch
+from ..publisher.clock import WallClock
+from ..publisher.flight import EVENT, State
+from ..publisher.window import Block
+
+#: Event index of the flight log by flight state; only terminal states have one.
+_EVENT_OF_STATE = np.full(len(State), 255, np.uint8)
+for _state, _name in EVENT.items():
+    _EVENT_OF_STATE[_state] = EVENTS.index(_name)
+
+FIRST_FAILURES = 5
+
+
+def flight_columns(
+    block: Block,
+    batch: MessageBatch,
+    flight_id: pa.Array,
+    streams: list[str],
+    clock: WallClock,
+    capabilities: Capabilities,
+    *,
+    extra: pa.RecordBatch | None,
+    dead_lettered: npt.NDArray[np.bool_] | None,
+    payload: str,
+) -> FlightColumns:
+    """Terminal events of a finished block.
+
+    :param payload: whose payload and headers to keep: ``none``, ``failed`` or ``all``
+    """
+    sent = ~np.isnan(block.published)
+    published = clock.micros(block.published)
+    # an answer can arrive before the send was noted down: it took no time then
+    latency = np.where(sent, np.rint((block.settled - block.published).clip(0) * 1e6), -1).astype(np.int64)
+    event_time = np.where(sent, published + latency, clock.micros(block.settled))
+    event = _EVENT_OF_STATE[block.state]
+    kept_payload, kept_headers = _kept(batch, event, payload)
+    return FlightColumns(
+        flight_id=flight_id,
+        topic=batch.topics,
+        size=batch.sizes(),
+        event=event,
+        event_time=event_time,
+        publish_time=np.where(sent, published, -1),
+        latency_us=latency,
+        stream=_stream(block, streams),
+        sequence=block.sequence if capabilities.sequence else None,
+        duplicate=block.duplicate if capabilities.sequence else None,
+        ack_level=capabilities.ack.value,
+        reasons=_reasons(block),
+        may_have_landed=block.doubt if block.errors else False,
+        sends=block.sends,
+        dead_lettered=dead_lettered,
+        extra=extra,
+        payload=kept_payload,
+        headers=kept_headers,
+    )
+
+
+def published_columns(columns: FlightColumns) -> FlightColumns | None:
+    """The ``published`` events of the same flights, for ``flightLogLevel=all``."""
+    times = columns.publish_time
+    if times is None:
+        return None
+    rows = np.flatnonzero((times >= 0) & (columns.codes() != PUBLISHED))
+    if not len(rows):
+        return None
+    some = columns.take(rows)
+    assert some.publish_time is not None
+    return FlightColumns(
+        flight_id=some.flight_id,
+        topic=some.topic,
+        size=some.size,
+        event=np.full(len(rows), PUBLISHED, np.uint8),
+        event_time=some.publish_time,
+        publish_time=some.publish_time,
+        ack_level=some.ack_level,
+        may_have_landed=None,
+        extra=some.extra,
+    )
+
+
+def _stream(block: Block, streams: list[str]) -> pa.Array | str | None:
+    first = int(block.stream[0])
+    if (block.stream == first).all():
+        return streams[first] if first >= 0 else None
+    codes = pa.array(block.stream, mask=block.stream < 0)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(streams, pa.string()))
+
+
+def _kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tuple[pa.Array | None, pa.Array | None]:
+    if which == "none":
+        return None, None
+    if which == "all":
+        return batch.payloads, batch.headers
+    failed = event >= EVENTS.index("completed_exceptionally")
+    if not failed.any():
+        return None, None
+    index = pa.array(np.arange(len(event)), mask=~failed)
+    return batch.payloads.take(index), None if batch.headers is None else batch.headers.take(index)
+
+
+def _reasons(block: Block) -> dict[int, tuple[str, int | None, str | None]]:
+    """Why, for rows that ended badly; what went well in the end has no reason."""
+    if not block.errors:
+        return {}
+    bad = block.state > State.ACKED
+    return {row: (e.status, e.code or None, e.info) for row, e in block.errors.items() if bad[row]}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the rows of one partition, small enough to travel in a commit message.
+
+    :ivar guilty: failed rows of which the row itself is the cause; ``outage``: all others
+    :ivar first: the first failures: (topic, id, reason)
+    :ivar reasons: failed rows by reason
+    """
+
+    rows: int = 0
+    acked: int = 0
+    published: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    guilty: int = 0
+    outage: int = 0
+    dead_lettered: int = 0
+    first: list[tuple[str, str, str]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def count(self, block: Block, batch: MessageBatch, flight_id: pa.Array) -> None:
+        states = np.bincount(block.state, minlength=len(State))
+        self.rows += block.n
+        self.acked += int(states[State.ACKED])
+        self.published += int(states[State.PUBLISHED])
+        self.failed += int(states[State.COMPLETED_EXCEPTIONALLY])
+        self.timed_out += int(states[State.TIMEOUT])
+        self.duplicates += int(block.duplicate.sum())
+        if not block.errors:
+            return
+        for row in np.flatnonzero((block.state != State.ACKED) & (block.state != State.PUBLISHED)).tolist():
+            error = block.errors[row]
+            if is_guilty(error):
+                self.guilty += 1
+            else:
+                self.outage += 1
+            self.reasons[str(error)[:200]] += 1
+            if len(self.first) < FIRST_FAILURES:
+                self.first.append((batch.topics[row].as_py() or "", flight_id[row].as_py() or "", str(error)))
+        if len(self.reasons) > 50:  # reasons may quote the topic: the commit message stays small
+            self.reasons = Counter(dict(self.reasons.most_common(20)))
+
+    def add(self, other: Tally) -> None:
+        for name in ("rows", "acked", "published", "duplicates", "failed", "timed_out", "guilty", "outage"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.dead_lettered += other.dead_lettered
+        self.first = [*self.first, *other.first][:FIRST_FAILURES]
+        self.reasons.update(other.reasons)
+
+    def sentence(self) -> str:
+        """``1,000 rows: 997 acked, 2 failed, 1 timed out; first failures: ...``"""
+        parts = [f"{self.acked:,} acked"]
+        if self.published:
+            parts.append(f"{self.published:,} published without acknowledgement")
+        parts += [f"{self.failed:,} failed", f"{self.timed_out:,} timed out"]
+        if self.dead_lettered:
+            parts.append(f"{self.dead_lettered:,} sent to the dead letters")
+        text = f"{self.rows:,} rows: {', '.join(parts)}"
+        if self.first:
+            text += "; first failures: " + "; ".join(
+                f"[topic {topic!r}, id {flight!r}] {reason}" for topic, flight, reason in self.first
+            )
+        return text
+
+
+def is_guilty(error: PublishError) -> bool:
+    """The row itself is the cause: nothing that passes by itself, and somebody said so."""
+    return error.answered and not error.retryable and not error.may_have_landed
+
+
+def joined_ids(head: str, first: int, n: int) -> pa.Array:
+    """``<head><number>`` for n numbers from ``first``: flight ids where the broker does not deduplicate."""
+    numbers = pc.cast(pa.array(np.arange(first, first + n)), pa.string())
+    return pc.binary_join_element_wise(pa.scalar(head), numbers, pa.scalar(""))

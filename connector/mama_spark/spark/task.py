@@ -1,0 +1,377 @@
+"""One partition's write, on an executor: publish, settle, log. Flush is part of it: when :func:`publish_partition`
+returns, every row has its one outcome and its event is on storage."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from ..bridge import Ack, PublisherBridge
+from ..errors import ConfigError, PublishError, Unavailable
+from ..flightlog.deadletter import DeadLetterStaging
+from ..flightlog.parts import Part
+from ..flightlog.schema import Level
+from ..flightlog.staging import Run, Staging
+from ..message import Bools, MessageBatch
+from ..options import SinkOptions
+from ..publisher.clock import WallClock
+from ..publisher.flight import State
+from ..publisher.ids import IdMaker
+from ..publisher.pump import BatchPublisher, Tag
+from ..publisher.retry import RetryPolicy
+from ..publisher.window import Block, Policy
+from .bridges import make_bridge
+from .columns import ColumnPlan
+from .deadletters import DeadLetters, DeadTag
+from .rows import RowEncoder
+from .settled import Tally, flight_columns, is_guilty, joined_ids, published_columns
+
+log = logging.getLogger("mama_spark")
+
+#: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
+MAX_BYTES_IN_FLIGHT = 16 << 20
+#: Seconds between progress lines.
+PROGRESS_EVERY = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkJob:
+    """What every task of a write needs; made on the driver, pickled."""
+
+    options: SinkOptions
+    plan: ColumnPlan
+    streaming: bool
+    run_id: str
+    log_fields: tuple[pa.Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """What only the task knows."""
+
+    partition: int
+    attempt: int
+    query_id: str | None
+    batch_id: int | None
+    stream_run: str | None
+    speculation: bool
+
+
+@dataclass
+class PartitionReport(WriterCommitMessage):
+    """The commit message: counts and file names, a few kilobytes at most.
+
+    :ivar fatal: what only the user can change was found; nothing was published by this task after it
+    """
+
+    run: Run
+    partition: int
+    attempt: int
+    tally: Tally = field(default_factory=Tally)
+    parts: list[Part] = field(default_factory=list)
+    dead_parts: list[Part] = field(default_factory=list)
+    fatal: str | None = None
+
+
+def task_facts(streaming: bool) -> TaskFacts:
+    """Read from Spark's task context. The names of the properties are internals of Spark, read only here.
+
+    :raises ConfigError: a streaming task does not know its query or batch
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise ConfigError("mamapub writes inside Spark tasks only")
+    query_id = batch_id = stream_run = None
+    if streaming:  # a batch write inside foreachBatch sees the stream's properties, too, and must not use them
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        text = context.getLocalProperty("streaming.sql.batchId")
+        if query_id is None or text is None:
+            raise ConfigError(
+                "Spark does not tell this task its streaming query and batch; is this Spark 4.2 or newer?"
+            )
+        batch_id = int(text)
+        stream_run = context.getLocalProperty("spark.jobGroup.id")
+    speculation = (context.getLocalProperty("spark.speculation") or "false").lower() == "true"
+    return TaskFacts(context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation)
+
+
+def run_of(job: SinkJob, facts: TaskFacts) -> Run:
+    """Whose rows these are, in the words of the flight log."""
+    o = job.options
+    if facts.query_id is not None:
+        return Run(facts.query_id, facts.stream_run or facts.query_id, facts.batch_id, o.bridge)
+    return Run(None, job.run_id, o.txn_version, o.bridge)
+
+
+def publish_partition(job: SinkJob, facts: TaskFacts, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
+    """Publish the rows of one partition.
+
+    :raises Unavailable: for trouble that a retry of the task may cure (broker or storage gone); everything else travels
+        in the report, so that one bad row does not make Spark publish the partition again
+    """
+    session = _Session(job, facts)
+    try:
+        return session.run(batches)
+    except ConfigError as e:
+        session.report.fatal = str(e)
+        return session.report
+    finally:
+        session.close()
+
+
+class _Session:
+    def __init__(self, job: SinkJob, facts: TaskFacts) -> None:
+        o = job.options
+        run = run_of(job, facts)
+        self.report = PartitionReport(run, facts.partition, facts.attempt)
+        self._job, self._facts, self._options = job, facts, o
+        self._tally = self.report.tally
+        self._staging: Staging | None = None
+        if o.flight_log is not None:
+            self._staging = Staging(
+                o.flight_log, o.storage_options, run, facts.partition, facts.attempt,
+                extra=job.log_fields, level=Level(o.flight_log_level),
+            )  # fmt: skip
+        self._dead_staging: DeadLetterStaging | None = None
+        if o.dead_letter_table is not None:
+            self._dead_staging = DeadLetterStaging(
+                o.dead_letter_table, o.storage_options, run, facts.partition, facts.attempt
+            )
+        self._clock = WallClock.anchored()
+        self._bridge: PublisherBridge | None = None
+        self._publisher: BatchPublisher | None = None
+        self._dead: DeadLetters | None = None
+        self._rows = 0
+        self._unsettled = 0
+        self._settled = threading.Condition()
+
+    # --- the task's thread -----------------------------------------------------------------------------------
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
+        encoder = RowEncoder(self._job.plan, self._options.topic, self._options.topic_prefix)
+        ids = self._id_maker()
+        publisher: BatchPublisher | None = None
+        for rows in batches:
+            if not rows.num_rows:
+                continue
+            if publisher is None:  # an empty partition opens nothing
+                publisher = self._open()
+            encoded = encoder.encode(rows)
+            batch = encoded.batch
+            if not self._with_ids:
+                batch = MessageBatch(batch.topics, batch.payloads, batch.headers, None)
+            elif batch.ids is None:
+                batch = replace(batch, ids=ids.ids(batch))
+            self._put(publisher, batch, encoded.bad, _Extra(self._rows, encoded.extra, encoded.batch.ids))
+            self._rows += rows.num_rows
+            self._put_dead_letters(publisher, all_of_them=False)
+        if publisher is not None:
+            if self._dead is not None:
+                with self._settled:
+                    self._settled.wait_for(lambda: self._unsettled == 0)
+                self._put_dead_letters(publisher, all_of_them=True)
+            publisher.drain()
+        self._close_files()
+        self._raise_retryable()
+        return self.report
+
+    def _open(self) -> BatchPublisher:
+        """Everything that needs I/O is checked here, before the first publish."""
+        o = self._options
+        if self._facts.speculation and not o.dedup:
+            raise ConfigError(
+                "spark.speculation is on and dedup is off: a speculative attempt would publish its rows twice; "
+                "set dedup=true or spark.speculation=false"
+            )
+        for staging in (self._staging, self._dead_staging):
+            if staging is not None:
+                staging.check()
+        self._bridge = make_bridge(o)
+        self._bridge.open()
+        self._dead = None
+        if o.on_error == "deadletter":
+            self._dead = DeadLetters(o.dead_letter_topic, self._dead_staging, self._with_ids)
+        self._publisher = BatchPublisher(
+            self._bridge,
+            make_policy(o, self._bridge),
+            on_finished=self._finished,
+            rate=o.max_rate_per_partition,
+            poll_time=min(o.poll_time, o.hold_pause_time),
+            name=str(self._facts.partition),
+        )
+        self._publisher.start()
+        self._progress = _Progress(self._facts.partition, self._publisher)
+        return self._publisher
+
+    @property
+    def _with_ids(self) -> bool:
+        return self._options.dedup and self._bridge is not None and self._bridge.capabilities.dedup
+
+    def _id_maker(self) -> IdMaker:
+        """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
+        o, facts = self._options, self._facts
+        if facts.query_id is not None:
+            return IdMaker(o.id_prefix or facts.query_id, facts.batch_id or 0, facts.partition)
+        if o.txn_app_id is not None and o.txn_version is not None:
+            return IdMaker(o.id_prefix or o.txn_app_id, o.txn_version, facts.partition)
+        return IdMaker(o.id_prefix or self._job.run_id, 0, facts.partition)
+
+    def _put(
+        self, publisher: BatchPublisher, batch: MessageBatch, bad: Sequence[tuple[int, PublishError]], tag: object
+    ) -> None:
+        with self._settled:
+            self._unsettled += 1
+        publisher.put(batch, bad, tag)
+
+    def _put_dead_letters(self, publisher: BatchPublisher, *, all_of_them: bool) -> None:
+        letters = self._dead.take(all_of_them=all_of_them) if self._dead is not None else None
+        if letters is not None:
+            self._put(publisher, letters, (), DeadTag())
+
+    def _raise_retryable(self) -> None:
+        o, tally = self._options, self._tally
+        tolerated = o.error_tolerance == "all" and o.on_error != "fail"
+        if not tally.outage or tolerated or (o.on_uncertain == "report" and not o.dedup):
+            return  # with onUncertain=report a retry would publish again what the user wants reported
+        where = f"; flight log: {o.flight_log}" if o.flight_log else ""
+        raise Unavailable(f"partition {self._facts.partition}: {tally.sentence()}{where}")
+
+    # --- the pump's thread -----------------------------------------------------------------------------------
+
+    def _finished(self, block: Block) -> None:
+        try:
+            tag: Tag = block.tag
+            if isinstance(tag.tag, DeadTag):
+                self._check_dead_letters(block)
+            elif isinstance(tag.tag, _Extra):
+                self._log(block, tag.batch, tag.tag)
+        finally:
+            with self._settled:
+                self._unsettled -= 1
+                self._settled.notify_all()
+
+    def _log(self, block: Block, batch: MessageBatch, extra: _Extra) -> None:
+        assert self._publisher is not None
+        assert self._bridge is not None
+        flight_id = batch.ids if batch.ids is not None else extra.ids
+        if flight_id is None:
+            head = f"{self._job.run_id}-{self._facts.partition}-{self._facts.attempt}-"
+            flight_id = joined_ids(head, extra.first_row, block.n)
+        dead = self._dead_letters_of(block, batch, flight_id)
+        self._tally.count(block, batch, flight_id)
+        if self._staging is None:
+            return
+        columns = flight_columns(
+            block, batch, flight_id, self._publisher.window.streams, self._clock, self._bridge.capabilities,
+            extra=extra.columns, dead_lettered=dead, payload=self._options.flight_log_payload,
+        )  # fmt: skip
+        if self._options.flight_log_level == "all":
+            published = published_columns(columns)
+            if published is not None:
+                self._staging.flights(published)
+        self._staging.flights(columns)
+
+    def _dead_letters_of(self, block: Block, batch: MessageBatch, flight_id: pa.Array) -> Bools | None:
+        if self._dead is None or not block.errors:
+            return None
+        bad = np.flatnonzero((block.state != State.ACKED) & (block.state != State.PUBLISHED))
+        if self._options.error_tolerance == "data":
+            bad = np.array([row for row in bad.tolist() if is_guilty(block.errors[row])], np.int64)
+        if not len(bad):
+            return None
+        errors = [block.errors[row] for row in bad.tolist()]
+        self._dead.add(batch, flight_id, bad, errors, self._clock.micros(block.settled[bad]))
+        self._tally.dead_lettered += len(bad)
+        mask = np.zeros(block.n, np.bool_)
+        mask[bad] = True
+        return mask
+
+    def _check_dead_letters(self, block: Block) -> None:
+        if not block.errors:
+            return
+        failed = np.flatnonzero((block.state != State.ACKED) & (block.state != State.PUBLISHED))
+        for row in failed.tolist():
+            error = block.errors[row]
+            text = f"deadLetterTopic {self._options.dead_letter_topic!r} does not take what failed: {error}"
+            raise ConfigError(text) if is_guilty(error) else Unavailable(text)
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    def _close_files(self) -> None:
+        if self._staging is not None:
+            self.report.parts = self._staging.close()
+        if self._dead_staging is not None:
+            self.report.dead_parts = self._dead_staging.close()
+
+    def close(self) -> None:
+        """After success and after failure: what is open is settled, its events are staged, the connection goes back."""
+        if self._publisher is not None:
+            self._progress.stop()
+            self._publisher.stop()
+        with contextlib.suppress(Exception):  # the error that brought us here is the one to report
+            self._close_files()
+        if self._bridge is not None:
+            self._bridge.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Extra:
+    """Travels with a batch: number of its first row in the partition, flight log columns, ids given by the user."""
+
+    first_row: int
+    columns: pa.RecordBatch | None
+    ids: pa.Array | None
+
+
+def make_policy(o: SinkOptions, bridge: PublisherBridge) -> Policy:
+    """The window's rules from the options and from what the bridge can do."""
+    retry = None
+    if o.retry_attempts != 0 and bridge.capabilities.ack is not Ack.NONE:
+        retry = RetryPolicy.doubling(o.retry_backoff, o.retry_max_backoff, o.retry_deadline, o.retry_attempts)
+    ordered = o.order == "partition"
+    one_by_one = ordered and not bridge.capabilities.ordered
+    return Policy(
+        max_in_flight=1 if one_by_one else o.max_in_flight,
+        refill_allowed_at=0 if one_by_one else o.refill,
+        wait_timeout=o.wait_timeout,
+        retry=retry,
+        resend_uncertain=o.on_uncertain == "resend" or (o.dedup and bridge.capabilities.dedup),
+        ordered=ordered,
+        max_bytes=MAX_BYTES_IN_FLIGHT,
+    )
+
+
+class _Progress:
+    """A line every few seconds for long writes, from a thread of its own so that it also shows a standstill."""
+
+    def __init__(self, partition: int, publisher: BatchPublisher) -> None:
+        self._stop = threading.Event()
+        self._partition, self._publisher = partition, publisher
+        self._thread = threading.Thread(target=self._run, name="mama-progress", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        began, before = time.monotonic(), 0
+        while not self._stop.wait(PROGRESS_EVERY):
+            counters = self._publisher.counters
+            done = counters.acked + counters.published
+            log.warning(
+                "partition %d: %s rows taken, %s acknowledged (%s/s), %s failed, %s timed out, %s in flight, %.0f s",
+                self._partition, f"{counters.opened:,}", f"{done:,}", f"{(done - before) / PROGRESS_EVERY:,.0f}",
+                f"{counters.failed:,}", f"{counters.timed_out:,}", self._publisher.window.in_flight,
+                time.monotonic() - began,
+            )  # fmt: skip
+            before = done
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
