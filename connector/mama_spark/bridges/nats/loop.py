@@ -1,0 +1,131 @@
+"""One event loop thread a process, where all NATS connections live.
+
+If the loop ends with an error, everybody who waits for it is told so (:class:`~mama_spark.errors.LoopDied`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, TypeVar
+
+from ...errors import LoopDied, Unavailable
+
+T = TypeVar("T")
+
+
+class Loop:
+    """A thread with an event loop, or a face for one that somebody else runs."""
+
+    def __init__(self, running: asyncio.AbstractEventLoop | None = None) -> None:
+        self.pid = os.getpid()
+        self.died: BaseException | None = None
+        self._waiting: set[Future[Any]] = set()
+        self._mourners: list[Callable[[BaseException], None]] = []
+        self._lock = threading.Lock()
+        if running is not None:
+            self.loop = running
+            return
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, name="mama-nats", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_forever()
+            error: BaseException = RuntimeError("the event loop was stopped")
+        except BaseException as e:  # noqa: BLE001 - whatever it was, the waiters must hear of it
+            error = e
+        with self._lock:
+            self.died = error
+            waiting, self._waiting = self._waiting, set()
+            mourners = list(self._mourners)
+        for future in waiting:
+            if not future.done():
+                future.set_exception(self._grave())
+        for tell in mourners:
+            tell(error)
+
+    def _grave(self) -> LoopDied:
+        died = LoopDied(f"the event loop of the NATS connections ended: {self.died!r}")
+        died.__cause__ = self.died
+        return died
+
+    @property
+    def alive(self) -> bool:
+        return self.died is None and self.pid == os.getpid() and not self.loop.is_closed()
+
+    def here(self) -> bool:
+        """Are we on the loop's own thread?"""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+    def mourn(self, tell: Callable[[BaseException], None]) -> None:
+        """Call ``tell`` should the loop die."""
+        with self._lock:
+            self._mourners.append(tell)
+
+    def forget(self, tell: Callable[[BaseException], None]) -> None:
+        with self._lock:
+            if tell in self._mourners:
+                self._mourners.remove(tell)
+
+    def soon(self, call: Callable[..., object], *args: object) -> None:
+        """Run ``call`` on the loop.
+
+        :raises LoopDied: it has ended
+        """
+        try:
+            self.loop.call_soon_threadsafe(call, *args)
+        except RuntimeError as e:
+            self.died = self.died or e
+            raise self._grave() from e
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
+        """Run a coroutine on the loop and wait for it.
+
+        :raises LoopDied: the loop ended meanwhile
+        :raises Unavailable: it took longer than ``timeout``
+        """
+        with self._lock:
+            if self.died is not None:
+                work.close()
+                raise self._grave()
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            self._waiting.add(future)
+        try:
+            return future.result(timeout)
+        except FutureTimeout:
+            if future.done():
+                raise
+            future.cancel()
+            raise Unavailable(f"{what} took longer than {timeout:g} s") from None
+        finally:
+            with self._lock:
+                self._waiting.discard(future)
+
+
+_shared: Loop | None = None
+_shared_lock = threading.Lock()
+
+
+def shared() -> Loop:
+    """The process' own loop; a fork or a death makes a new one."""
+    global _shared
+    with _shared_lock:
+        if _shared is None or not _shared.alive:
+            _shared = Loop()
+        return _shared
+
+
+def _after_fork() -> None:
+    global _shared, _shared_lock
+    _shared, _shared_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

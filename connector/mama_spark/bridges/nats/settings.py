@@ -1,0 +1,92 @@
+"""Everything a NATS transport can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from ...errors import ConfigError
+
+AckMode = Literal["auto", "message", "batch", "none"]
+_SECRET = frozenset({"credentials", "nkey_seed", "password", "token", "tls_key"})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class NatsSettings:
+    """Connection and publishing options; all times in seconds.
+
+    :param servers: URLs; any of them will do
+    :param credentials: path of a ``.creds`` file
+    :param tls_ca: path of the CA certificates in PEM; ``tls_cert`` and ``tls_key``: of the client's own
+    :param name: what the server's monitoring shows
+    :param stream: all messages must be taken by this one; None = found from the topics
+    :param create_stream: make it when it is missing
+    :param dedup: messages carry ids and the stream drops repeats
+    :param ordered: keep the order of the messages over resends
+    :param wait_timeout: of the publisher: an acknowledgement may take that long
+    :param retry_deadline: of the publisher: resends end that long after the first send
+    :param max_in_flight: of the publisher
+    :param fast: the vectorised path through the client's command buffer; None = where the installed version allows
+    """
+
+    servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
+    credentials: str | None = None
+    nkey_seed: str | None = None
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    name: str = "mama-spark"
+    stream: str | None = None
+    create_stream: bool = False
+    ack_mode: AckMode = "auto"
+    dedup: bool = True
+    ordered: bool = False
+    wait_timeout: float = 5.0
+    retry_deadline: float = 30.0
+    connect_timeout: float = 5.0
+    max_in_flight: int = 4096
+    fast: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not self.servers:
+            raise ConfigError("no NATS server is named")
+        if self.ack_mode not in ("auto", "message", "batch", "none"):
+            raise ConfigError(f"ackMode must be auto, message, batch or none, got {self.ack_mode!r}")
+        if self.ack_mode == "none" and self.ordered:
+            raise ConfigError("order=partition needs acknowledgements: it does not go with ackMode=none")
+
+    def __repr__(self) -> str:
+        shown = []
+        for f in fields(self):
+            value: Any = getattr(self, f.name)
+            if value == f.default:
+                continue
+            if f.name in _SECRET:
+                value = "<hidden>"
+            elif f.name == "servers":
+                value = ",".join(self.shown_servers)
+            shown.append(f"{f.name}={value!r}")
+        return f"NatsSettings({', '.join(shown)})"
+
+    @property
+    def shown_servers(self) -> tuple[str, ...]:
+        """The URLs without user and password."""
+        return tuple(redact(url) for url in self.servers)
+
+    @property
+    def connection_key(self) -> tuple[object, ...]:
+        """What makes two transports share a connection."""
+        return (
+            *(self.servers, self.credentials, self.nkey_seed, self.user, self.password, self.token),
+            *(self.tls_ca, self.tls_cert, self.tls_key, self.name, self.fast),
+        )
+
+
+def redact(url: str) -> str:
+    """A URL without its user and password."""
+    head, at, host = url.rpartition("@")
+    scheme, sep, _ = head.partition("://")
+    return f"{scheme}{sep}{host}" if at else url

@@ -1,0 +1,99 @@
+"""Our reader of the connection's bytes, in front of nats-py's parser.
+
+Clean acknowledgements of our inbox are taken in bulk, other replies of our inbox one by one; every other frame goes to
+nats-py's own parser, whole. This touches private attributes of the client, so :func:`supported` looks at the
+installed version and at each of them; where they do not fit, only public calls are used.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+
+from . import wire
+from .acks import BulkReader, Columns
+from .errors import denied
+
+_VERSIONS = ((2, 9), (3, 0))  # from, below
+_ATTRIBUTES = ("_ps", "_pending", "_pending_data_size", "_flush_queue", "_transport")
+
+
+def supported(client: Client) -> bool:
+    """May the fast path be used with this client?"""
+    try:
+        major, minor = importlib.metadata.version("nats-py").split(".")[:2]
+        version = (int(major), int(minor))
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return False
+    low, high = _VERSIONS
+    parser = getattr(client, "_ps", None)
+    return (
+        low <= version < high
+        and all(hasattr(client, name) for name in _ATTRIBUTES)
+        and isinstance(client._pending, list)
+        and inspect.iscoroutinefunction(getattr(parser, "parse", None))
+        and callable(getattr(parser, "reset", None))
+    )
+
+
+class Tap:
+    """Takes the place of the client's parser.
+
+    :param inbox: subject prefix of our replies
+    :param on_acks: clean acknowledgements
+    :param on_reply: any other reply of our inbox
+    :param on_denied: kind and exact subject of a permission violation
+    """
+
+    def __init__(
+        self,
+        stock: Any,
+        inbox: bytes,
+        on_acks: Callable[[list[Columns]], None],
+        on_reply: Callable[[wire.Frame], None],
+        on_denied: Callable[[str, str], None],
+    ) -> None:
+        self._stock, self._inbox = stock, inbox
+        self._bulk = BulkReader(inbox)
+        self._on_acks, self._on_reply, self._on_denied = on_acks, on_reply, on_denied
+        self._tail = b""
+        self._resets = 0
+
+    def reset(self) -> None:
+        """A new connection: what was cut will never be completed."""
+        self._tail = b""
+        self._resets += 1
+        self._stock.reset()
+
+    async def parse(self, data: bytes = b"") -> None:
+        """:raises nats.errors.ProtocolError: no protocol; the client closes the connection in order"""
+        buffer = self._tail + data if self._tail else data
+        resets, at = self._resets, 0
+        columns: list[Columns] = []
+        try:
+            while at < len(buffer) and resets == self._resets:
+                at = self._bulk.read(buffer, at, columns)
+                if at == len(buffer) or (frame := wire.read_frame(buffer, at)) is None:
+                    break
+                start, at = at, frame.end
+                if frame.subject.startswith(self._inbox):
+                    if columns:  # keep the order of arrival
+                        self._on_acks(columns)
+                        columns = []
+                    self._on_reply(frame)
+                elif frame.op == "-ERR" and (violation := denied(frame.text)) is not None:
+                    self._on_denied(*violation)
+                else:
+                    await self._stock.parse(buffer[start:at])
+        except wire.ProtocolError as e:
+            raise nats.errors.ProtocolError(str(e)) from e
+        finally:
+            if resets == self._resets:
+                self._tail = buffer[at:]
+            if columns:
+                self._on_acks(columns)
