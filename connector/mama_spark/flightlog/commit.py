@@ -130,9 +130,11 @@ def apply(
         mine = {p.path for p in (*parts, *superseded)}
         strangers = [i for i in target.store.list_files(f"{PARTS}/{run.prefix}") if i.path not in mine]
         # a version that has not been recorded says that no part of it is in the table, without reading the file list
-        had = set() if app is not None and not recorded and not strangers and not superseded else _had(table)
+        sure = app is not None and not recorded and not strangers and not superseded
+        active, had = ({}, set()) if sure else _had(table)
         others = [*superseded, *_left(target.store, table, strangers, had)]
-        good = [] if recorded else [p for p in parts if p.path not in had]
+        # a part that a sweep took for an orphan is added again: the later entry for a path replaces the earlier
+        good = [] if recorded else [p for p in parts if p.path not in had or active.get(p.path) is False]
         bad = [p for p in (*others, *(parts if recorded else ())) if p.path not in had]
         return _Plan(good, bad, None if recorded else app, recorded)
 
@@ -149,10 +151,9 @@ def give_up(target: Target, run: Run, parts: Sequence[Part], app: tuple[str, int
     def plan(table: DeltaTable) -> _Plan:
         if app is not None and _recorded(table, app):
             return _Plan(recorded=True)
-        active = active_paths(table)
+        active, had = _had(table)
         if any(ok for path, ok in active.items() if path.startswith(folder + "/")):
             return _Plan(recorded=True)
-        had = active.keys() | removed_paths(table)
         strangers = [i for i in target.store.list_files(folder) if i.path not in known]
         return _Plan([], [p for p in (*parts, *_left(target.store, table, strangers, had)) if p.path not in had])
 
@@ -172,12 +173,12 @@ def adopt(target: Target, infos: Iterable[pafs.FileInfo], dry_run: bool) -> tupl
     found: list[Part] = []
 
     def plan(table: DeltaTable) -> _Plan:
-        found[:] = _left(target.store, table, infos, _had(table))
+        found[:] = _left(target.store, table, infos, _had(table)[1])
         return _Plan([], list(found))
 
     if dry_run:
         table = target.store.table()
-        return (_left(target.store, table, infos, _had(table)) if table else []), None
+        return (_left(target.store, table, infos, _had(table)[1]) if table else []), None
     return found, _run_plan(target, plan)
 
 
@@ -256,8 +257,10 @@ def _recorded(table: DeltaTable, app: tuple[str, int]) -> bool:
     return version is not None and version >= app[1]
 
 
-def _had(table: DeltaTable) -> set[str]:
-    return active_paths(table).keys() | removed_paths(table)
+def _had(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
+    """The files that the table has, with their ``committed``; and those with the ones it remembers to have had."""
+    active = active_paths(table)
+    return active, active.keys() | removed_paths(table)
 
 
 def _left(store: Store, table: DeltaTable, infos: Sequence[pafs.FileInfo], had: set[str]) -> list[Part]:

@@ -1,0 +1,177 @@
+"""The flight log as a summary, without Spark: delta-rs' own query engine streams over the files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from ..errors import FlightLogError
+from .storage import Store, storage_errors
+
+Row = dict[str, Any]
+
+_EVENTS = """
+SELECT event, status, committed, count(*) AS flights, sum(rows) AS rows, sum(CAST(duplicate AS int)) AS duplicates,
+       sum(CASE WHEN may_have_landed AND event <> 'acked' THEN 1 ELSE 0 END) AS in_doubt
+FROM log WHERE kind = 'flight' GROUP BY event, status, committed ORDER BY flights DESC, event, status"""
+
+_LATENCY = """
+SELECT count(*) AS flights, max(latency_us) AS max, approx_percentile_cont(latency_us, 0.5) AS p50,
+       approx_percentile_cont(latency_us, 0.9) AS p90, approx_percentile_cont(latency_us, 0.99) AS p99
+FROM log WHERE kind = 'flight' AND event = 'acked' AND latency_us IS NOT NULL"""
+
+_TOPICS = """
+SELECT topic, count(*) AS flights, approx_percentile_cont(latency_us, 0.99) AS p99, max(latency_us) AS max
+FROM log WHERE kind = 'flight' AND event = 'acked' AND latency_us IS NOT NULL
+GROUP BY topic ORDER BY p99 DESC, topic LIMIT {limit}"""
+
+_REASONS = """
+SELECT event, status, code, info, count(*) AS flights, min(topic) AS example_topic, min(flight_id) AS example_id
+FROM log WHERE kind = 'flight' AND event IN ('completed_exceptionally', 'timeout')
+GROUP BY event, status, code, info ORDER BY flights DESC, status, info LIMIT {limit}"""
+
+_SPAN = """
+SELECT min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last,
+       sum(CASE WHEN event = 'acked' THEN 1 ELSE 0 END) AS acked
+FROM log WHERE kind = 'flight'"""
+
+_FAILED = """
+SELECT event_time, event, status, code, info, topic, flight_id, may_have_landed, sends, committed,
+       query_id, run_id, batch_id, partition_id
+FROM log WHERE kind = 'flight' AND event IN ('completed_exceptionally', 'timeout')
+ORDER BY event_time DESC, flight_id LIMIT {limit}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What became of the flights of a log.
+
+    :ivar events: one row for each event, status and ``committed``: flights, rows, duplicates, in_doubt
+    :ivar latency: of acknowledged flights, µs: flights, p50, p90, p99 (estimated within about 1 %), max
+    :ivar slowest_topics: topic, flights, p99, max
+    :ivar failures: event, status, code, info, flights, example_topic, example_id; most frequent first
+    :ivar first, last: ISO times of the first publish and the last event; None if there are no flights
+    :ivar rate: acknowledged flights a second between them
+    """
+
+    path: str
+    version: int
+    events: list[Row]
+    latency: Row
+    slowest_topics: list[Row]
+    failures: list[Row]
+    first: str | None
+    last: str | None
+    rate: float | None
+
+    def count(self, *events: str, committed: bool | None = None) -> int:
+        """Flights with one of these events (all if none is named)."""
+        rows = (r for r in self.events if (not events or r["event"] in events))
+        return sum(r["flights"] for r in rows if committed is None or r["committed"] is committed)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(r["duplicates"] or 0 for r in self.events)
+
+    @property
+    def in_doubt(self) -> int:
+        """Not acknowledged, yet perhaps stored."""
+        return sum(r["in_doubt"] or 0 for r in self.events)
+
+    def json(self) -> str:
+        """One line of JSON with all fields."""
+        return json.dumps(
+            {**asdict(self), "duplicates": self.duplicates, "in_doubt": self.in_doubt}, ensure_ascii=False, default=str
+        )
+
+    def text(self) -> str:
+        """For people."""
+        failed = self.count("completed_exceptionally")
+        lines = [
+            f"flight log   {self.path} (version {self.version})",
+            f"flights      {self.count('acked'):,} acked, {failed:,} failed, {self.count('timeout'):,} timed out",
+            f"duplicates   {self.duplicates:,}   in doubt {self.in_doubt:,}   "
+            f"in attempts that were not committed {self.count(committed=False):,}",
+        ]
+        if self.rate is not None:
+            lines.append(f"rate         {self.rate:,.0f} acked/s from {self.first} to {self.last}")
+        if self.latency["flights"]:
+            lines.append(
+                "latency      " + "   ".join(f"{k} {_ms(self.latency[k])}" for k in ("p50", "p90", "p99", "max"))
+            )
+        lines += _table("events", self.events, "event", "status", "committed", "flights", "rows")
+        shown = [{**r, "p99": _ms(r["p99"]), "max": _ms(r["max"])} for r in self.slowest_topics]
+        lines += _table("slowest topics", shown, "topic", "flights", "p99", "max")
+        lines += _table("failures", self.failures, "flights", "event", "status", "code", "info", "example_topic")
+        return "\n".join(lines)
+
+
+def summarise(path: str, storage: dict[str, str], limit: int = 10) -> Summary:
+    """Read the whole log once for each question, in bounded memory.
+
+    :param storage: delta-rs' storage options
+    :param limit: of topics and reasons
+    :raises FlightLogError: no flight log there
+    :raises Unavailable: storage cannot be reached
+    """
+    table = _open(path, storage)
+    span = _query(table, _SPAN)[0]
+    first, last, acked = span["first"], span["last"], span["acked"]
+    seconds = 0.0 if first is None else (last - first).total_seconds()
+    return Summary(
+        path=path,
+        version=table.version(),
+        events=_query(table, _EVENTS),
+        latency=_query(table, _LATENCY)[0],
+        slowest_topics=_query(table, _TOPICS.format(limit=int(limit))),
+        failures=_query(table, _REASONS.format(limit=int(limit))),
+        first=None if first is None else first.isoformat(),
+        last=None if last is None else last.isoformat(),
+        rate=acked / seconds if acked and seconds > 0 else None,
+    )
+
+
+def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
+    """The latest flights that failed or timed out, of committed and other attempts, newest first."""
+    return _query(_open(path, storage), _FAILED.format(limit=int(limit)))
+
+
+def failed_text(rows: list[Row]) -> str:
+    """``rows`` of :func:`failed` for people."""
+    if not rows:
+        return "no flight failed"
+    return "\n".join(_table("failed", rows, "event_time", "event", "status", "code", "info", "topic", "flight_id")[1:])
+
+
+def _open(path: str, storage: dict[str, str]) -> DeltaTable:
+    with storage_errors(f"flight log {path}"):
+        table = Store(path, storage).table()
+    if table is None:
+        raise FlightLogError(f"{path}: no flight log there")
+    if not {"kind", "flight_id", "event"} <= {f.name for f in table.schema().fields}:
+        raise FlightLogError(f"{path} is a table, but no flight log")
+    return table
+
+
+def _query(table: DeltaTable, sql: str) -> list[Row]:
+    with storage_errors(f"reading {table.table_uri}"):
+        rows: list[Row] = pa.table(QueryBuilder().register("log", table).execute(sql)).to_pylist()
+    return rows
+
+
+def _ms(us: float | None) -> str:
+    return "-" if us is None else f"{us / 1000:,.2f} ms"
+
+
+def _table(title: str, rows: list[Row], *names: str) -> list[str]:
+    if not rows:
+        return []
+    cells = [list(names)] + [["-" if r[n] is None else str(r[n]) for n in names] for r in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return ["", f"{title}:"] + [
+        "  " + "  ".join(c.ljust(w) for c, w in zip(x, widths, strict=True)).rstrip() for x in cells
+    ]
