@@ -195,6 +195,7 @@ def _run_plan(target: Target, make: Callable[[DeltaTable], _Plan]) -> CommitResu
     for attempt in range(_TRIES):
         with storage_errors(f"{target.what} {target.store.uri}"):
             table = _table(target)
+            missing = check_fits(table, target.schema, target.what, target.extra)
             plan = make(table)
             adds: list[AddAction | RemoveAction] = []
             adds += (_add(p, True) for p in plan.good)
@@ -202,7 +203,7 @@ def _run_plan(target: Target, make: Callable[[DeltaTable], _Plan]) -> CommitResu
             if not adds and plan.app is None:
                 return CommitResult(table.version(), recorded=plan.recorded)
             try:
-                _evolve(table, target)
+                _evolve(table, missing)
                 table.create_write_transaction(
                     adds,
                     "append",
@@ -244,8 +245,7 @@ def _table(target: Target) -> DeltaTable:
     return table
 
 
-def _evolve(table: DeltaTable, target: Target) -> None:
-    missing = check_fits(table, target.schema, target.what, target.extra)
+def _evolve(table: DeltaTable, missing: list[pa.Field]) -> None:
     if missing:
         if any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in missing):
             table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)

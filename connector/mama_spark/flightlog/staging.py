@@ -122,9 +122,10 @@ class Staging:
         """
         if self._level is not Level.ALL:
             codes = columns.codes()
-            keep = codes != PUBLISHED
             if self._level is Level.ERRORS:
-                keep &= codes != ACKED
+                keep = (codes != PUBLISHED) & (codes != ACKED)
+            else:  # where nothing is acknowledged, `published` is the terminal event
+                keep = (codes != PUBLISHED) | (columns.ack_level == "none")
             if not keep.all():
                 columns = columns.take(np.flatnonzero(keep))
         if not len(columns):

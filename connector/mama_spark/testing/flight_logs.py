@@ -1,0 +1,61 @@
+"""Small flight logs for tests, made in the way a task and a commit make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from mama_spark.flightlog.columns import FlightColumns
+from mama_spark.flightlog.parts import Part
+from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY
+from mama_spark.flightlog.staging import Run, Staging
+
+#: 2026-09-21T14:13:20Z
+T0 = 1_790_000_000_000_000
+STREAM = Run("query-1", "run-1", 0, "nats")
+BATCH = Run(None, "run-7", None, "nats")
+
+
+def flights(n: int = 3, name: str = "id", failed: int = 0, at: int = T0, **other: Any) -> FlightColumns:
+    """``n`` flights acknowledged 1 ms apart, the last ``failed`` of them refused."""
+    event = np.ones(n, np.uint8)
+    event[n - failed :] = COMPLETED_EXCEPTIONALLY
+    times = at + 1000 * np.arange(n, dtype=np.int64)
+    values: dict[str, Any] = {
+        "flight_id": pa.array([f"{name}-{i}" for i in range(n)]),
+        "topic": pa.array(["orders.new"] * n).dictionary_encode(),
+        "size": np.full(n, 100, np.int32),
+        "event": event,
+        "event_time": times,
+        "publish_time": times - 500,
+        "latency_us": np.full(n, 500, np.int64),
+        "stream": "ORDERS",
+        "sequence": np.arange(1, n + 1),
+        "duplicate": np.zeros(n, np.bool_),
+        "ack_level": "stored",
+        "reasons": dict.fromkeys(range(n - failed, n), ("PUBLISH_ERROR_NOT_ENTITLED", 403, "denied")),
+        **other,
+    }
+    return FlightColumns(**values)
+
+
+def stage(
+    table: Path | str, run: Run, *columns: FlightColumns, storage: dict[str, str] | None = None, **options: Any
+) -> list[Part]:
+    """What a task does, from check to close."""
+    staging = Staging(str(table), storage or {}, run, 0, 0, **options)
+    staging.check()
+    for some in columns:
+        staging.flights(some)
+    return staging.close()
+
+
+def rows(table: Path | str, storage: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """All rows of the table, by event time."""
+    read = pa.table(DeltaTable(str(table), storage_options=storage).to_pyarrow_table())
+    found: list[dict[str, Any]] = read.sort_by([("event_time", "ascending"), ("flight_id", "ascending")]).to_pylist()
+    return found

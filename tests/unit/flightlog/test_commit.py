@@ -1,0 +1,279 @@
+"""The commit protocol: each part at most once, each batch once, failed attempts marked."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from mama_spark.errors import FlightLogError
+from mama_spark.flightlog.commit import abort, commit
+from mama_spark.flightlog.staging import Run
+from mama_spark.flightlog.sweep import sweep
+from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage
+
+APP = ("query-1", 0)
+
+
+def marks(table: Path) -> list[tuple[str, bool]]:
+    """(flight id, committed) of every row."""
+    return sorted((r["flight_id"], r["committed"]) for r in rows(table))
+
+
+def test_first_commit_creates_the_table_and_adds_all_parts_at_once(tmp_path: Path) -> None:
+    parts = stage(tmp_path, STREAM, flights(2, "a")) + stage(tmp_path, STREAM, flights(1, "b"))
+    result = commit(str(tmp_path), {}, STREAM, parts, app=APP)
+    assert (result.committed, result.uncommitted, result.version) == (2, 0, 1)
+    assert marks(tmp_path) == [("a-0", True), ("a-1", True), ("b-0", True)]
+    assert DeltaTable(tmp_path).transaction_version("query-1") == 0
+
+
+@pytest.mark.parametrize(("run", "app"), [(STREAM, APP), (BATCH, None), (BATCH, ("nightly", 7))])
+def test_repeated_commit_changes_nothing(tmp_path: Path, run: Run, app: tuple[str, int] | None) -> None:
+    parts = stage(tmp_path, run, flights(2))
+    first = commit(str(tmp_path), {}, run, parts, app=app)
+    second = commit(str(tmp_path), {}, run, parts, app=app)
+    assert (second.committed, second.uncommitted, second.version) == (0, 0, first.version)
+    assert marks(tmp_path) == [("id-0", True), ("id-1", True)]
+
+
+@pytest.mark.parametrize(("run", "app"), [(STREAM, APP), (BATCH, None), (BATCH, ("nightly", 7))])
+def test_abort_after_commit_does_nothing(tmp_path: Path, run: Run, app: tuple[str, int] | None) -> None:
+    """Spark aborts after a commit that raised, with the same messages."""
+    parts = stage(tmp_path, run, flights(2))
+    done = commit(str(tmp_path), {}, run, parts, app=app)
+    stage(tmp_path, run, flights(1, "zombie"))
+    assert abort(str(tmp_path), {}, run, parts, app=app).version == done.version
+    assert marks(tmp_path) == [("id-0", True), ("id-1", True)]
+
+
+def test_abort_finds_what_finished_tasks_left_and_marks_it(tmp_path: Path) -> None:
+    stage(tmp_path, BATCH, flights(2))
+    assert abort(str(tmp_path), {}, BATCH).uncommitted == 1
+    assert abort(str(tmp_path), {}, BATCH).uncommitted == 0
+    assert marks(tmp_path) == [("id-0", False), ("id-1", False)]
+
+
+def test_abort_of_a_write_that_left_nothing_makes_no_table(tmp_path: Path) -> None:
+    abort(str(tmp_path / "log"), {}, BATCH)
+    assert not (tmp_path / "log").exists()
+
+
+def test_failed_batch_that_is_restarted_shows_both_attempts(tmp_path: Path) -> None:
+    stage(tmp_path, STREAM, flights(2, "first"))
+    abort(str(tmp_path), {}, STREAM)
+    again = Run("query-1", "run-2", 0, "nats")
+    result = commit(str(tmp_path), {}, again, stage(tmp_path, again, flights(2, "second")), app=APP)
+    assert (result.committed, result.uncommitted) == (1, 0)
+    assert marks(tmp_path) == [("first-0", False), ("first-1", False), ("second-0", True), ("second-1", True)]
+
+
+def test_commit_adopts_what_a_killed_driver_left_of_the_same_batch(tmp_path: Path) -> None:
+    stage(tmp_path, STREAM, flights(1, "killed"))
+    result = commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1, "again")), app=APP)
+    assert (result.committed, result.uncommitted) == (1, 1)
+    assert marks(tmp_path) == [("again-0", True), ("killed-0", False)]
+
+
+def test_commit_leaves_other_batches_and_queries_alone(tmp_path: Path) -> None:
+    stage(tmp_path, Run("query-1", "r", 1, "nats"), flights(1, "next"))
+    stage(tmp_path, Run("query-2", "r", 0, "nats"), flights(1, "other"))
+    commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1)), app=APP)
+    assert marks(tmp_path) == [("id-0", True)]
+
+
+def test_batch_that_was_recorded_and_runs_again_is_not_committed_twice(tmp_path: Path) -> None:
+    """Killed between the flight log's commit and Spark's own."""
+    commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1, "first")), app=APP)
+    result = commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1, "second")), app=APP)
+    assert result.recorded
+    assert marks(tmp_path) == [("first-0", True), ("second-0", False)]
+
+
+def test_lower_version_than_the_recorded_one_is_not_committed(tmp_path: Path) -> None:
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1, "new")), app=("nightly", 8))
+    late = Run(None, "run-8", None, "nats")
+    assert commit(str(tmp_path), {}, late, stage(tmp_path, late, flights(1, "old")), app=("nightly", 7)).recorded
+    assert marks(tmp_path) == [("new-0", True), ("old-0", False)]
+
+
+def test_superseded_attempts_are_added_as_not_committed(tmp_path: Path) -> None:
+    good, bad = stage(tmp_path, BATCH, flights(1, "good")), stage(tmp_path, BATCH, flights(1, "slow"))
+    commit(str(tmp_path), {}, BATCH, good, superseded=bad)
+    assert marks(tmp_path) == [("good-0", True), ("slow-0", False)]
+
+
+def test_empty_batch_is_recorded_and_readable(tmp_path: Path) -> None:
+    assert commit(str(tmp_path), {}, STREAM, [], app=APP).version == 1
+    assert commit(str(tmp_path), {}, STREAM, [], app=APP).recorded
+    assert rows(tmp_path) == []
+
+
+def test_race_for_one_batch_is_won_once(tmp_path: Path) -> None:
+    attempts = [stage(tmp_path, STREAM, flights(1, f"try{i}")) for i in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(lambda p: commit(str(tmp_path), {}, STREAM, p, app=APP), attempts))
+    assert sum(not r.recorded for r in results) == 1
+    got = marks(tmp_path)
+    assert len(got) == 6
+    assert sum(committed for _, committed in got) == 1
+
+
+def test_parallel_creators_and_committers_lose_nothing(tmp_path: Path) -> None:
+    def one(i: int) -> None:
+        run = Run(f"query-{i}", "run", 0, "nats")
+        commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"q{i}")), app=(f"query-{i}", 0))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(8)))
+    assert marks(tmp_path) == sorted((f"q{i}-{k}", True) for i in range(8) for k in range(2))
+
+
+def test_new_extra_column_is_added_and_missing_one_is_null(tmp_path: Path) -> None:
+    plain = Run(None, "a", None, "nats")
+    commit(str(tmp_path), {}, plain, stage(tmp_path, plain, flights(1, "a")))
+    extra = [pa.field("price", pa.float64()), pa.field("seen", pa.timestamp("us"))]
+    columns = flights(
+        1, "b", extra=pa.record_batch([pa.array([1.5]), pa.array([T0], pa.timestamp("us"))], ["price", "seen"])
+    )
+    more = Run(None, "b", None, "nats")
+    commit(str(tmp_path), {}, more, stage(tmp_path, more, columns, extra=extra), extra=extra)
+    last = Run(None, "c", None, "nats")
+    commit(str(tmp_path), {}, last, stage(tmp_path, last, flights(1, "c")))
+    query = QueryBuilder().register("log", DeltaTable(tmp_path)).execute("SELECT flight_id, price FROM log")
+    got = pa.table(query).to_pylist()
+    assert {r["flight_id"]: r["price"] for r in got} == {"a-0": None, "b-0": 1.5, "c-0": None}
+
+
+def test_extra_column_with_another_type_is_refused(tmp_path: Path) -> None:
+    one, two = [pa.field("price", pa.float64())], [pa.field("price", pa.string())]
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1), extra=one), extra=one)
+    with pytest.raises(FlightLogError, match="price"):
+        stage(tmp_path, BATCH, flights(1), extra=two)
+    with pytest.raises(FlightLogError, match="price"):
+        commit(str(tmp_path), {}, Run(None, "x", None, "nats"), [], extra=two, app=("x", 1))
+
+
+def test_commit_refuses_another_table(tmp_path: Path) -> None:
+    parts = stage(tmp_path, BATCH, flights(1))
+    write_deltalake(tmp_path, pa.table({"a": [1]}))
+    with pytest.raises(FlightLogError, match="another table"):
+        commit(str(tmp_path), {}, BATCH, parts)
+
+
+def test_add_actions_carry_statistics_that_bound_the_event_time(tmp_path: Path) -> None:
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(3, at=T0 + 123_456)))
+    (log,) = (tmp_path / "_delta_log").glob("*1.json")
+    (add,) = [a["add"] for line in log.read_text().splitlines() if "add" in (a := json.loads(line))]
+    assert json.loads(add["stats"]) == {
+        "numRecords": 3,
+        "minValues": {"event_time": "2026-09-21T14:13:20.123Z"},
+        "maxValues": {"event_time": "2026-09-21T14:13:20.126Z"},
+        "nullCount": {"event_time": 0},
+    }
+    assert add["partitionValues"] == {"event_date": "2026-09-21", "committed": "true"}
+
+
+# --- what happens to the table later ---------------------------------------------------------------------------
+
+
+def test_compaction_keeps_the_rows_and_nothing_comes_back(tmp_path: Path) -> None:
+    for i in range(4):
+        run = Run("query-1", "run", i, "nats")
+        commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}")), app=("query-1", i))
+    before = marks(tmp_path)
+    DeltaTable(tmp_path).optimize.compact()
+    assert len(DeltaTable(tmp_path).file_uris()) == 1
+    assert marks(tmp_path) == before
+    assert sweep(str(tmp_path), {}, timedelta(0)).parts == []
+    again = Run("query-1", "run", 3, "nats")
+    commit(str(tmp_path), {}, again, stage(tmp_path, again, flights(1, "late")), app=("query-1", 3))
+    assert marks(tmp_path) == sorted([*before, ("late-0", False)])
+
+
+def test_vacuum_leaves_live_parts_alone_and_removes_what_was_compacted(tmp_path: Path) -> None:
+    for i in range(2):
+        run = Run("query-1", "run", i, "nats")
+        commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}")), app=("query-1", i))
+    before = marks(tmp_path)
+    table = DeltaTable(tmp_path)
+    assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True) == []
+    assert marks(tmp_path) == before
+    table.optimize.compact()
+    assert len(table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)) == 2
+    assert marks(tmp_path) == before
+
+
+def test_retention_deletes_whole_days(tmp_path: Path) -> None:
+    for i, at in enumerate((T0, T0 + 3 * 86_400_000_000)):
+        run = Run(None, f"run-{i}", None, "nats")
+        commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}", at=at)))
+    table = DeltaTable(tmp_path)
+    table.delete("event_date < '2026-09-24'")
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert marks(tmp_path) == [("b1-0", True), ("b1-1", True)]
+    assert len(list(tmp_path.rglob("parts/**/*.parquet"))) == 1
+
+
+# --- sweep -----------------------------------------------------------------------------------------------------
+
+
+def age(path: Path, by: timedelta) -> None:
+    then = time.time() - by.total_seconds()
+    os.utime(path, (then, then))
+
+
+def test_sweep_adds_orphans_that_are_old_enough_once(tmp_path: Path) -> None:
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1, "live")))
+    extra = [pa.field("price", pa.float64())]
+    (old,) = stage(tmp_path, Run("query-9", "r", 4, "nats"), flights(2, "old"), extra=extra)
+    stage(tmp_path, Run("query-9", "r", 5, "nats"), flights(2, "young"))
+    age(tmp_path / old.path, timedelta(days=2))
+    dry = sweep(str(tmp_path), {}, dry_run=True)
+    assert ([p.path for p in dry.parts], dry.version, dry.rows) == ([old.path], None, 2)
+    assert marks(tmp_path) == [("live-0", True)]
+    assert [p.path for p in sweep(str(tmp_path), {}).parts] == [old.path]
+    assert sweep(str(tmp_path), {}).parts == []
+    assert marks(tmp_path) == [("live-0", True), ("old-0", False), ("old-1", False)]
+
+
+def test_sweep_makes_the_table_of_a_job_that_never_committed(tmp_path: Path) -> None:
+    stage(tmp_path, BATCH, flights(2))
+    assert sweep(str(tmp_path), {}, timedelta(0)).rows == 2
+    assert marks(tmp_path) == [("id-0", False), ("id-1", False)]
+
+
+def test_sweep_leaves_alone_what_the_table_may_have_forgotten(tmp_path: Path) -> None:
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1, "live")))
+    (part,) = stage(tmp_path, Run(None, "ancient", None, "nats"), flights(1, "ancient"))
+    age(tmp_path / part.path, timedelta(days=8))
+    assert sweep(str(tmp_path), {}).parts == []
+
+
+def test_sweep_skips_broken_files(tmp_path: Path) -> None:
+    (part,) = stage(tmp_path, BATCH, flights(1))
+    (tmp_path / part.path).with_name("broken.parquet").write_bytes(b"PAR1 no more")
+    assert [p.path for p in sweep(str(tmp_path), {}, timedelta(0)).parts] == [part.path]
+
+
+def test_part_that_was_swept_too_early_is_committed_after_all(tmp_path: Path) -> None:
+    parts = stage(tmp_path, BATCH, flights(1))
+    sweep(str(tmp_path), {}, timedelta(0))
+    commit(str(tmp_path), {}, BATCH, parts)
+    assert marks(tmp_path) == [("id-0", True)]
+
+
+def test_sweep_of_a_folder_that_is_no_log_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FlightLogError, match="neither"):
+        sweep(str(tmp_path), {})
+
+
+def test_dates_before_now_are_read_in_utc(tmp_path: Path) -> None:
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1)))
+    assert rows(tmp_path)[0]["event_time"] == datetime.fromtimestamp(T0 / 1e6, UTC)
