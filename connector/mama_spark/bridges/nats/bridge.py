@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...bridge import Ack, Acks, BridgeEvent, Capabilities, EventKind, Polled, Prepared, Refusals
-from ...errors import BadRow, BadTopic, ClientClosed, ConfigError, MamaError, PublishError, Refused, Unavailable
+from ...errors import BadTopic, ClientClosed, ConfigError, MamaError, PublishError, Refused, Unavailable
 from ...message import Int64s, MessageBatch
 from . import headers as hd
 from . import streams as st
@@ -81,7 +81,7 @@ class NatsBridge:
         return bridge
 
     def __repr__(self) -> str:
-        return f"<NatsBridge {self.mode}, {self._link!r}>"
+        return f"<NatsBridge {self.mode}, {'closed' if self._link is None else repr(self._link)}>"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -96,6 +96,22 @@ class NatsBridge:
             max_payload=self._max_payload,
             max_topic=MAX_CONTROL_LINE - reply - 24,
         )
+
+    @property
+    def connected_to(self) -> str:
+        """Name and version of the server."""
+        if self._link is None:
+            return "nothing"
+        client = self._link.client
+        return f"nats-server {client.connected_server_version} at {getattr(client.connected_url, 'netloc', '?')}"
+
+    def describe_streams(self) -> list[str]:
+        """The streams that have been looked at, a line each."""
+        return [
+            f"{s.name} takes {', '.join(s.subjects) or 'nothing'}; fast ingest {'on' if s.batched else 'off'}, "
+            f"duplicates recognised for {s.duplicate_window:g} s"
+            for s in self._directory.streams.values()
+        ]
 
     # --- opening ---------------------------------------------------------------------------------------------
 
@@ -206,10 +222,6 @@ class NatsBridge:
             indices = pc.fill_null(batch.topics.indices, len(names)).to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(wrong[indices]).tolist():
                 bad.setdefault(row, reasons[int(indices[row])])
-        if batch.headers is not None and self._link is not None and not self._link.fast:
-            for row, pairs in enumerate(batch.headers.to_pylist()):
-                if pairs and any(len(values) > 1 for _, values in pairs):
-                    bad.setdefault(row, BadRow("this connection cannot send a header with several values"))
         return Prepared(sorted(bad.items()), fragile)
 
     def _topic_reasons(self, names: pa.Array) -> dict[int, PublishError]:
@@ -460,6 +472,21 @@ def _without(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
     )
 
 
+class _Header(str):
+    """Key of a header in the client's dictionary, which has one value a key: each value gets a key of its own."""
+
+    __slots__ = ("_name",)
+
+    def __new__(cls, name: str, k: int) -> _Header:
+        made = super().__new__(cls, f"{name} {k}")
+        made._name = name
+        return made
+
+    def strip(self, chars: str | None = None, /) -> str:
+        """What the client writes."""
+        return self._name
+
+
 def _rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> list[Row]:
     """One tuple a message, for the public calls."""
     n = len(part)
@@ -468,7 +495,8 @@ def _rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> list[Row]:
     rows: list[Row] = []
     for i, (topic, payload) in enumerate(zip(part.topics.to_pylist(), part.payloads.to_pylist(), strict=True)):
         headers: dict[str, str] = {hd.MSG_ID: ids[i]} if ids[i] is not None else {}
-        headers.update((name, values[0]) for name, values in pairs[i] or () if values)
+        for name, values in pairs[i] or ():
+            headers.update((_Header(name, k), value) for k, value in enumerate(values or ()))
         to = f"{inbox}{token + i:0{TOKEN_WIDTH}d}" if reply else ""
         rows.append((token + i, topic, payload, to, headers or None))
     return rows

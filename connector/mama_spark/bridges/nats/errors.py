@@ -92,6 +92,7 @@ _E, _J = nats.errors, nats.js.errors
 CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _E.Error: Unavailable,
     _E.AuthorizationError: ConfigError,
+    _E.BadHeaderError: Refused,
     _E.BadSubjectError: Refused,
     _E.BadSubscriptionError: ConfigError,
     _E.BadTimeoutError: ConfigError,

@@ -6,6 +6,7 @@ If the loop ends with an error, everybody who waits for it is told so (:class:`~
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -31,7 +32,8 @@ class Loop:
             self.loop = running
             return
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, name="mama-nats", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="mama-nats", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         try:
@@ -48,6 +50,20 @@ class Loop:
                 future.set_exception(self._grave())
         for tell in mourners:
             tell(error)
+        with contextlib.suppress(Exception):
+            self._bury()
+
+    def _bury(self) -> None:
+        """End what still runs, so that nothing complains when it is collected."""
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+
+    def stop(self) -> None:
+        """End the thread; for loops that are not shared."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
 
     def _grave(self) -> LoopDied:
         died = LoopDied(f"the event loop of the NATS connections ended: {self.died!r}")

@@ -1,0 +1,213 @@
+"""Real servers for tests: started on free ports with their store in the test's folder, gone with the test.
+
+Import the fixtures into a ``conftest.py``: ``from mama_spark.testing.servers import nats_server``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+import nats
+import orjson
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from ..bridges.nats.loop import Loop
+from ..bridges.nats.server import NatsServer
+
+T = TypeVar("T")
+_PATIENCE = 30.0
+
+
+class StoredMessage(NamedTuple):
+    """What a stream holds."""
+
+    sequence: int
+    topic: str
+    payload: bytes
+    headers: dict[str, list[str]]
+
+
+@pytest.fixture
+def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server of this test's own, without streams."""
+    with NatsServer(tmp_path / "nats") as server:
+        yield server
+
+
+class Admin:
+    """A second client, apart from the bridge under test: makes streams and reads them back. Synchronous."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._url, self._options = url.split(","), options
+        self._loop = Loop()
+        self._client = Client()
+
+    def __enter__(self) -> Self:
+        async def quiet(_: Exception) -> None:
+            """Outages are what the tests make."""
+
+        async def connect() -> Client:
+            return await nats.connect(
+                self._url, error_cb=quiet, reconnect_time_wait=0.1, max_reconnect_attempts=-1, **self._options
+            )
+
+        self._client = self._run(connect())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._run(self._client.close())
+        self._loop.stop()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run(work, _PATIENCE, "the test's own NATS client")
+
+    def api(self, what: str, body: dict[str, Any] | None = None, *, patience: float = _PATIENCE) -> dict[str, Any]:
+        """One call of the JetStream API, repeated while nobody answers; the answer, errors included."""
+
+        async def ask() -> dict[str, Any]:
+            until = asyncio.get_running_loop().time() + patience
+            payload = b"" if body is None else orjson.dumps(body)
+            while True:
+                try:
+                    reply = await self._client.request(f"$JS.API.{what}", payload, timeout=5)
+                except (nats.errors.Error, OSError, TimeoutError):
+                    if asyncio.get_running_loop().time() > until:
+                        raise
+                    await asyncio.sleep(0.05)
+                    continue
+                answer: dict[str, Any] = orjson.loads(reply.data)
+                return answer
+
+        return self._run(ask())
+
+    def create_stream(self, name: str, subjects: list[str], **config: Any) -> dict[str, Any]:
+        """A stream on disk; times in nanoseconds, names of the options as in the API."""
+        full = {"name": name, "subjects": subjects, "storage": "file", "num_replicas": 1, **config}
+        answer = self.api(f"STREAM.CREATE.{name}", full)
+        assert "error" not in answer, answer["error"]
+        return answer
+
+    def update_stream(self, name: str, **config: Any) -> dict[str, Any]:
+        old = self.info(name)["config"]
+        answer = self.api(f"STREAM.UPDATE.{name}", {**old, **config})
+        assert "error" not in answer, answer["error"]
+        return answer
+
+    def info(self, name: str) -> dict[str, Any]:
+        answer = self.api(f"STREAM.INFO.{name}")
+        assert "error" not in answer, answer["error"]
+        return answer
+
+    def messages(self, name: str) -> list[StoredMessage]:
+        """Everything a stream holds, in order."""
+        return self._run(self._messages(name, int(self.info(name)["state"]["messages"])))
+
+    async def _messages(self, name: str, count: int) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        if not count:
+            return found
+        done = asyncio.get_running_loop().create_future()
+        inbox = self._client.new_inbox()
+
+        async def take(msg: Msg) -> None:
+            sequence = int(msg.reply.split(".")[5])
+            headers: dict[str, list[str]] = msg.headers or {}  # type: ignore[assignment]
+            found.append(StoredMessage(sequence, msg.subject, msg.data, headers))
+            if len(found) == count and not done.done():
+                done.set_result(None)
+
+        client: Any = self._client
+        client._process_headers = _all_headers  # the client's own keeps one value a name
+        sub = await self._client.subscribe(inbox, cb=take, pending_bytes_limit=0, pending_msgs_limit=0)
+        config = {"deliver_subject": inbox, "ack_policy": "none", "deliver_policy": "all", "mem_storage": True}
+        body = orjson.dumps({"stream_name": name, "config": {**config, "num_replicas": 1}})
+        await self._client.request(f"$JS.API.CONSUMER.CREATE.{name}", body, timeout=10)
+        try:
+            await asyncio.wait_for(done, _PATIENCE - 5)
+        finally:
+            del client._process_headers
+            await sub.unsubscribe()
+        return found
+
+    def subscribe_forever(self, subject: str) -> None:
+        """A plain subscriber, so that somebody listens."""
+
+        async def ignore(_: Msg) -> None: ...
+
+        self._run(self._client.subscribe(subject, cb=ignore))
+        self._run(self._client.flush())
+
+
+async def _all_headers(block: bytes | None) -> dict[str, list[str]] | None:
+    headers: dict[str, list[str]] = {}
+    for line in (block or b"").decode().split("\r\n")[1:-2]:
+        name, _, value = line.partition(": ")
+        headers.setdefault(name, []).append(value)
+    return headers or None
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files: the CA, the server's pair, and a CA that signed nothing here."""
+
+    ca: Path
+    cert: Path
+    key: Path
+    other_ca: Path
+
+    @property
+    def config(self) -> str:
+        """For the server."""
+        return f'tls {{\n  cert_file: "{self.cert}"\n  key_file: "{self.key}"\n}}'
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Certificates for 127.0.0.1, a day long."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    folder.mkdir(parents=True, exist_ok=True)
+    now = datetime.datetime.now(datetime.UTC)
+
+    def sign(name: str, issuer: str, key: Any, signer: Any, ca: bool) -> bytes:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        )
+        if not ca:
+            address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+            builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def write(name: str, data: bytes) -> Path:
+        path = folder / name
+        path.write_bytes(data)
+        return path
+
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(3)]
+    pem = keys[1].private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Certificates(
+        write("ca.pem", sign("test CA", "test CA", keys[0], keys[0], True)),
+        write("cert.pem", sign("127.0.0.1", "test CA", keys[1], keys[0], False)),
+        write("key.pem", pem),
+        write("other.pem", sign("other CA", "other CA", keys[2], keys[2], True)),
+    )
