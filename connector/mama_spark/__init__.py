@@ -6,4 +6,20 @@ module unguarded, and one that raises disables all Python data sources of the se
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .publisher.managed import ManagedPublisher
+    from .spark.flight_log import flight_log
+
 __version__ = "0.1.0"
+__all__ = ["ManagedPublisher", "flight_log"]
+
+_HOMES = {"ManagedPublisher": ".publisher.managed", "flight_log": ".spark.flight_log"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)

