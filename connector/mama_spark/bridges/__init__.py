@@ -1,0 +1,56 @@
+"""The bridges, found by name and imported only when asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from ..bridge import PublisherBridge
+from ..errors import ConfigError
+
+#: URL scheme -> bridge
+SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "tango": "tango", "memory": "memory"}
+#: bridge -> how to get what it needs
+_INSTALL = {
+    "nats": "pip install mama-spark",
+    "memory": "pip install mama-spark",
+    "malamute": "pip install 'mama-spark[malamute]'",
+    "tango": "pip install 'mama-spark[tango]'",
+}
+
+
+def scheme_of(url: str) -> str:
+    """The bridge that takes this URL (of a comma list, the first one counts).
+
+    :raises ConfigError: if there is no scheme, or no bridge for it
+    """
+    scheme, sep, _ = url.strip().partition("://")
+    if not sep or scheme.lower() not in SCHEMES:
+        raise ConfigError(f"no bridge takes the url {url.partition('@')[0]!r}; schemes are {', '.join(SCHEMES)}")
+    return SCHEMES[scheme.lower()]
+
+
+def load(name: str) -> ModuleType:
+    """The module of a bridge.
+
+    :raises ConfigError: if there is no such bridge, or what it needs is not installed
+    """
+    if name not in _INSTALL:
+        raise ConfigError(f"no bridge {name!r}; there are {', '.join(_INSTALL)}")
+    try:
+        return import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {_INSTALL[name]}") from error
+
+
+def attach(context: object) -> PublisherBridge:
+    """A bridge that sends through something live of the user's: a bridge itself, or a nats-py JetStream context.
+
+    :raises ConfigError: if it is neither
+    """
+    if all(hasattr(context, name) for name in ("prepare", "send", "poll", "capabilities")):
+        return context  # type: ignore[return-value]
+    if type(context).__module__.partition(".")[0] == "nats":
+        bridge: PublisherBridge = load("nats").NatsBridge.attach(context)
+        return bridge
+    raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")

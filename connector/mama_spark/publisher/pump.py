@@ -279,7 +279,7 @@ class BatchPublisher:
             self.window.reject(block, rows, [bad[r] for r in rows.tolist()], time.monotonic())
             good = np.ones(block.n, np.bool_)
             good[rows] = False
-            job.runs = _runs(good)
+            job.runs = runs_of(good)
         elif block.n:
             job.runs = deque([(0, block.n)])
         job.prepared = True
@@ -389,7 +389,7 @@ class BatchPublisher:
             log.exception("while the publisher ended because of %r", error)
 
 
-def _runs(good: Bools) -> deque[tuple[int, int]]:
+def runs_of(good: Bools) -> deque[tuple[int, int]]:
     """Spans [start, end) of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], good, [False])).astype(np.int8)))
     return deque(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

@@ -85,12 +85,13 @@ def test_any_mix_of_faults_conserves_every_row(desk: Desk) -> None:
     desk.broker.then(rng.choice(words, 600, p=[0.5, *[0.05] * 10]).tolist())
     publisher = desk.publisher(Policy(64, 16, wait_timeout=0.3, retry=RETRY))
     for i in range(4):
-        publisher.put(batch(500, i * 500))
+        publisher.put(batch(500, i * 500), tag=i)
     publisher.drain()
     assert conserved(publisher)
     stored = {int(m.payload) for m in desk.broker.messages()}
     assert len(stored) == len(desk.broker.messages()), "ids deduplicate resends"
-    for i, block in enumerate(desk.finished):
+    for i, block in zip(desk.tags, desk.finished, strict=True):
+        assert isinstance(i, int)
         assert set((np.flatnonzero(block.state == State.ACKED) + i * 500).tolist()) <= stored
         assert set(block.state.tolist()) <= {int(State.ACKED), int(State.COMPLETED_EXCEPTIONALLY)}
 

@@ -1,0 +1,361 @@
+"""The window under scripted outcomes: conservation, bounds, deadlines, order; about a million sends in all."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+from mama_spark.bridge import Acks, Refusals
+from mama_spark.errors import InProcess, NoResponders, NotSent, Overrun, PublishError, Refused
+from mama_spark.message import Int64s
+from mama_spark.publisher.flight import TABLE, TERMINAL, IllegalStep, State, Step, advance
+from mama_spark.publisher.retry import RateLimiter, RetryPolicy
+from mama_spark.publisher.window import PROBE, Block, Policy, Rows, Window
+
+WORDS = ["ack", "lose", "503", "429", "409", "late", "dup-ack", "reject", "unknown-token", "disconnect"]
+ERRORS: dict[str, PublishError] = {
+    "503": NoResponders("x", 503), "429": Overrun("x", 429), "409": InProcess("x"), "reject": Refused("x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("step", Step)
+def test_a_step_that_is_not_in_the_table_raises(state: State, step: Step) -> None:
+    column = np.array([state, state], np.uint8)
+    if step in TABLE[state]:
+        assert advance(column, step).tolist() == [TABLE[state][step]] * 2
+    else:
+        with pytest.raises(IllegalStep):
+            advance(column, step)
+
+
+def test_terminal_states_have_no_way_out_and_all_others_lead_to_one() -> None:
+    assert {State.ACKED, State.COMPLETED_EXCEPTIONALLY, State.TIMEOUT, State.PUBLISHED} == TERMINAL
+    assert all(set(steps.values()) & (TERMINAL | {State.IN_FLIGHT}) for s, steps in TABLE.items() if s not in TERMINAL)
+
+
+class Driver:
+    """A shell with a clock of its own and a server that answers by chance, in whole runs."""
+
+    def __init__(self, policy: Policy, seed: int, weights: list[float], sizes: int = 10) -> None:
+        self.window, self.policy = Window(policy), policy
+        self.rng = np.random.default_rng(seed)
+        self.weights, self.size = weights, sizes
+        self.now = 100.0
+        self.late: deque[tuple[float, Int64s]] = deque()
+        self.answers: list[tuple[str, Int64s]] = []
+        self.terminal: dict[int, np.ndarray] = {}
+        self.blocks: list[Block] = []
+        self.last_token = -1
+        self.order: list[int] = []
+
+    def sent(self, first: int, n: int) -> None:
+        assert first > self.last_token, "a token is never used twice"
+        self.last_token = first + n - 1
+        words = self.rng.choice(len(WORDS), n, p=self.weights)
+        for word in np.unique(words):
+            self.answers.append((WORDS[word], first + np.flatnonzero(words == word)))
+
+    def answer(self) -> None:
+        answers, self.answers = self.answers, []
+        for word, tokens in answers:
+            if word in ("ack", "dup-ack"):
+                self.ack(tokens)
+                if word == "dup-ack":
+                    self.ack(np.concatenate([tokens, tokens[:1]]))
+            elif word == "late":
+                self.late.append((self.now + 3 * self.policy.wait_timeout, tokens))
+            elif word == "unknown-token":
+                before = self.window.counters.unknown
+                self.ack(tokens + (1 << 50))
+                assert self.window.counters.unknown == before + len(tokens)
+            elif word == "disconnect":
+                self.window.disconnected("cut", self.now)
+                assert not list(self.window.due(self.now))
+                self.now += 0.01
+                self.window.reconnected(self.now)
+            elif word != "lose":
+                self.window.refused(Refusals(tokens, ERRORS[word], self.now))
+        while self.late and self.late[0][0] <= self.now:
+            self.ack(self.late.popleft()[1])
+
+    def ack(self, tokens: Int64s) -> None:
+        self.window.acked(Acks(tokens, tokens * 2, None, "S", self.now))
+
+    def check(self) -> None:
+        window, policy = self.window, self.policy
+        assert 0 <= window.in_flight <= policy.max_in_flight
+        assert policy.max_bytes is None or window.bytes_in_flight <= max(policy.max_bytes, self.size)
+        assert 1 <= window.limit <= policy.max_in_flight
+        for block, rows in window.take_settled():
+            counts = self.terminal.setdefault(id(block), np.zeros(block.n, np.int64))
+            counts[rows] += 1
+            assert np.isin(block.state[rows], [int(s) for s in TERMINAL]).all()
+        assert window.in_flight == sum(
+            int(np.isin(b.state, (State.IN_FLIGHT, State.WAITING)).sum()) for b in self.blocks if b.open
+        )
+
+    def run(self, blocks: int, n: int) -> None:
+        todo: deque[tuple[Block, int]] = deque()
+        for i in range(blocks):
+            fragile = self.rng.random(n) < 0.1 if i % 2 else None
+            block = self.window.open(n, sizes=np.full(n, self.size, np.int64), fragile=fragile)
+            self.blocks.append(block)
+            todo.append((block, 0))
+        turns = 0
+        while any(b.open for b in self.blocks):
+            turns += 1
+            assert turns < 200_000, f"no progress: {self.window!r}"
+            for block, rows in self.window.due(self.now):
+                assert (block.state[rows] == State.WAITING).all()
+                take = rows[: int(self.rng.integers(0, len(rows) + 1))] if self.rng.random() < 0.1 else rows
+                if len(take):
+                    self.sent(self.window.relaunch(block, take, self.now), len(take))
+                if len(take) < len(rows):
+                    break
+            while todo:
+                block, start = todo[0]
+                room = self.window.fit(block, start, self.now)
+                if not room:
+                    break
+                assert not (self.window.holding or self.window.in_flight + room > self.window.limit)
+                self.sent(self.window.launch(block, slice(start, start + room), self.now), room)
+                todo[0] = (block, start + room)
+                if start + room == n:
+                    todo.popleft()
+            self.check()
+            self.answer()
+            wake = self.window.wake_at()
+            self.now = max(self.now + 0.001, wake if wake is not None and not self.answers else 0.0)
+            self.window.expire(self.now)
+            self.check()
+
+    def conserved(self) -> None:
+        c = self.window.counters
+        assert c.opened == c.acked + c.failed + c.timed_out + c.published == sum(b.n for b in self.blocks)
+        assert all((self.terminal[id(b)] == 1).all() for b in self.blocks), "one terminal event a flight"
+        assert self.window.in_flight == self.window.bytes_in_flight == 0
+        assert c.sends == sum(int(b.sends.sum()) for b in self.blocks)
+
+
+RETRY = RetryPolicy(None, (0.05, 0.2), 3.0)
+CASES = [
+    (Policy(1), 3, 100), (Policy(50, 0), 5, 1000), (Policy(64, 32, 0.5, RETRY), 10, 2000),
+    (Policy(4096, 2048, 1.0, RETRY), 30, 10_000), (Policy(1024, 1000, 1.0, RetryPolicy(2)), 20, 10_000),
+    (Policy(256, 16, 0.3, RETRY, resend_uncertain=False), 10, 5000), (Policy(128, 0, 0.3, RETRY, ordered=True), 5, 500),
+    (Policy(512, 64, 0.5, RETRY, max_bytes=1000), 5, 2000), (Policy(512, 64, 0.5, RETRY, max_bytes=3), 2, 300),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", ["calm", "rough", "wild"])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_any_outcomes_conserve_every_flight(case: int, weights: str) -> None:
+    policy, blocks, n = CASES[case]
+    bad = {"calm": 0.001, "rough": 0.01, "wild": 0.08}[weights]
+    p = [1 - bad * 9, *[bad] * 8, bad]
+    if weights == "wild":
+        n = max(1, n // 10)
+    driver = Driver(policy, case, p)
+    driver.run(blocks, n)
+    driver.conserved()
+    retry = policy.retry
+    for block in driver.blocks:
+        sent = block.sends > 0
+        life = block.settled[sent] - block.published[sent]
+        if retry is None:
+            assert (block.sends <= 1).all()
+            assert (life <= policy.wait_timeout + 0.02).all(), "n lost answers cost one time-out"
+        elif retry.attempts is not None:
+            assert (block.sends <= retry.attempts + 1).all()
+        if retry is not None and retry.deadline is not None:
+            assert (life <= retry.deadline + policy.wait_timeout + 0.05).all(), "a flight settles in its deadline"
+        if not policy.resend_uncertain:
+            assert not (block.doubt & (block.state == State.ACKED) & (block.sends > 1)).any()
+        if block.fragile is not None:
+            assert not (block.fragile & block.doubt & (block.state == State.ACKED) & (block.sends > 1)).any()
+
+
+def launched(policy: Policy, n: int, now: float = 0.0, **more: object) -> tuple[Window, Block]:
+    window = Window(policy)
+    block = window.open(n, **more)  # type: ignore[arg-type]
+    room = window.fit(block, 0, now)
+    window.launch(block, slice(0, room), now)
+    return window, block
+
+
+def acks(tokens: list[int], at: float = 0.0) -> Acks:
+    return Acks(np.array(tokens, np.int64), None, None, None, at)
+
+
+def refuse(window: Window, tokens: list[int], error: PublishError, at: float) -> None:
+    window.refused(Refusals(np.array(tokens, np.int64), error, at))
+
+
+def test_mp_34_hold_begins_at_max_in_flight_and_mp_43_ends_at_the_refill_mark() -> None:
+    window, block = launched(Policy(10, 4), 30)
+    assert window.in_flight == 10
+    assert window.holding
+    window.acked(acks([0, 1, 2, 3, 4]))
+    assert window.holding
+    assert window.fit(block, 10, 0.0) == 0
+    window.acked(acks([5]))
+    assert not window.holding
+    assert window.fit(block, 10, 0.0) == 6
+
+
+def test_mp_41_the_timeout_runs_per_send_without_any_answer() -> None:
+    window, block = launched(Policy(10, 0, wait_timeout=5), 10)
+    window.expire(4.99)
+    assert block.open == 10
+    assert window.wake_at() == 5
+    window.expire(5.0)
+    assert (block.state == State.TIMEOUT).all()
+    assert not window.holding, "a timed out flight frees its place"
+    window.acked(acks([0]))
+    assert window.counters.late + window.counters.unknown == 1
+    assert window.counters.acked == 0
+
+
+def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> None:
+    policy = Policy(10, 0, 1.0, RetryPolicy(5))
+    for word in ("ack", "refuse"):
+        window, block = launched(policy, 1)
+        window.expire(1.0)
+        ((_, rows),) = list(window.due(1.0))
+        second = window.relaunch(block, rows, 1.0)
+        if word == "ack":
+            window.acked(acks([0], 1.1))
+            assert block.state[0] == State.ACKED
+        else:
+            refuse(window, [0], Refused("old"), 1.1)
+            assert block.state[0] == State.IN_FLIGHT
+            assert window.counters.late == 1
+        assert second == 1
+
+
+def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
+    window, block = launched(Policy(1024, 512, 5, RETRY), 20_000)
+    refuse(window, list(range(100)), Overrun("slow", 429), 0.1)
+    refuse(window, list(range(100, 200)), Overrun("slow", 429), 0.1)
+    assert window.limit == 512
+    assert window.paused
+    assert not list(window.due(0.1)), "the whole publisher holds"
+    now, sent = 0.2, 0
+    window.acked(acks(list(range(200, 1024)), now))
+    start = 1024
+    while window.limit < 1024:
+        for b, rows in window.due(now):
+            first = window.relaunch(b, rows, now)
+            window.acked(acks(list(range(first, first + len(rows))), now))
+        room = window.fit(block, start, now)
+        assert room <= window.limit
+        first = window.launch(block, slice(start, start + room), now)
+        window.acked(acks(list(range(first, first + room)), now))
+        start, now, sent = start + room, now + 0.1, sent + room
+    assert not window.paused
+
+
+def test_after_a_hold_only_probes_go_until_one_is_answered() -> None:
+    window, block = launched(Policy(1024, 512, 5, RETRY), 2000)
+    refuse(window, list(range(1024)), NoResponders("x"), 0.1)
+    resent = [(b, rows) for b, rows in window.due(0.5) if window.relaunch(b, rows, 0.5) or True]
+    assert sum(len(r) for _, r in resent) == PROBE
+    assert window.fit(block, 1024, 0.5) == 0
+    assert not list(window.due(0.6))
+    wake = window.wake_at()
+    assert wake is not None
+    assert wake > 0.6, "while probes are out there is nothing to wake for at once"
+
+
+def test_uncertain_flights_are_not_resent_when_the_policy_says_so_and_time_out() -> None:
+    window, block = launched(Policy(4, 0, 1.0, RETRY, resend_uncertain=False), 4)
+    window.disconnected("cut", 0.5)
+    assert (block.state == State.IN_FLIGHT).all()
+    window.expire(1.0)
+    assert (block.state == State.TIMEOUT).all()
+    assert block.doubt.all()
+
+
+def test_fragile_flights_are_never_resent_in_doubt_but_are_after_a_clean_refusal() -> None:
+    fragile = np.array([True, False])
+    window, block = launched(Policy(4, 0, 1.0, RETRY), 2, fragile=fragile)
+    window.expire(1.0)
+    assert block.state.tolist() == [State.TIMEOUT, State.WAITING]
+    window, block = launched(Policy(4, 0, 1.0, RETRY), 2, fragile=fragile)
+    refuse(window, [0, 1], NoResponders("x"), 0.1)
+    assert block.state.tolist() == [State.WAITING] * 2
+
+
+def test_a_waiting_flight_settles_although_the_connection_never_comes_back() -> None:
+    window, block = launched(Policy(4, 0, 1.0, RetryPolicy(3)), 2)
+    window.disconnected("cut", 0.1)
+    for _ in range(10):
+        wake = window.wake_at()
+        if wake is None:
+            break
+        window.expire(wake)
+    assert (block.state == State.TIMEOUT).all()
+
+
+def test_a_pause_without_anything_waiting_is_no_reason_to_wake_in_the_past() -> None:
+    window, block = launched(Policy(200, 0, 5.0), 200)
+    refuse(window, [0], NoResponders("x"), 0.1)
+    room = window.fit(block, 0, 0.2)
+    assert room == 0
+    assert window.counters.failed == 1
+
+
+def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
+    window = Window(Policy(100, 0, 5.0, RETRY, ordered=True))
+    one, two = window.open(10), window.open(10)
+    window.launch(one, slice(0, 10), 0.0)
+    window.launch(two, slice(0, 5), 0.0)
+    refuse(window, list(range(3, 10)), NotSent("gap"), 0.1)
+    assert not list(window.due(0.1)), "answers are still to come"
+    assert window.fit(two, 5, 0.1) == 0
+    refuse(window, list(range(10, 15)), NotSent("gap"), 0.2)
+    window.acked(acks([0, 1, 2], 0.2))
+    went: list[tuple[Block, Rows]] = []
+    for block, rows in window.due(0.2):
+        window.relaunch(block, rows, 0.2)
+        went.append((block, rows))
+    assert [(b, r.tolist()) for b, r in went if not isinstance(r, slice)] == [
+        (one, list(range(3, 10))),
+        (two, list(range(5))),
+    ]
+    assert window.fit(two, 5, 0.3) == 5
+
+
+def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> None:
+    window = Window(Policy(10))
+    block = window.open(4)
+    window.reject(block, np.array([0, 2]), [Refused("a"), Refused("b")], 1.0)
+    window.hand_over(block, slice(1, 2), 1.0)
+    window.hand_over(block, slice(3, 4), 1.0)
+    assert window.in_flight == 0
+    assert block.open == 0
+    assert block.errors[2].info == "b"
+
+
+def test_one_stuck_flight_does_not_keep_all_later_ranges() -> None:
+    window = Window(Policy(1000, 0, 1e9))
+    stuck = window.open(1)
+    window.launch(stuck, slice(0, 1), 0.0)
+    for i in range(3000):
+        block = window.open(10)
+        first = window.launch(block, slice(0, 10), float(i))
+        window.acked(acks(list(range(first, first + 10)), float(i)))
+    assert len(window._ranges) + len(window._timers) < 300
+
+
+def test_rate_limiter_gives_its_rate_and_ignores_a_clock_that_jumps_back() -> None:
+    limiter = RateLimiter(100, 0.0)
+    total, now = 0, 0.0
+    while now < 10:
+        n = limiter.allowance(now)
+        limiter.spend(n)
+        total += n
+        assert limiter.allowance(now - 5) == limiter.allowance(now)
+        now = max(now + 0.001, limiter.wake_at(now))
+    assert 990 <= total <= 1011
