@@ -26,7 +26,9 @@ def scheme_of(url: str) -> str:
     """
     scheme, sep, _ = url.strip().partition("://")
     if not sep or scheme.lower() not in SCHEMES:
-        raise ConfigError(f"no bridge takes the url {url.partition('@')[0]!r}; schemes are {', '.join(SCHEMES)}")
+        raise ConfigError(
+            f"no bridge takes the url {scheme + sep or url.rpartition('@')[2]!r}; schemes are {', '.join(SCHEMES)}"
+        )
     return SCHEMES[scheme.lower()]
 
 

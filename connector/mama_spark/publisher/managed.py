@@ -16,6 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -270,7 +271,7 @@ class ManagedPublisher:
             self._queued.notify_all()
             waiters, self._waiters = self._waiters, []
         for loop, room in waiters:
-            loop.call_soon_threadsafe(lambda room=room: room.done() or room.set_result(None))
+            loop.call_soon_threadsafe(_let_in, room)
         self._moved.set()
 
     # --- the publish runner ----------------------------------------------------------------------------------
@@ -282,15 +283,15 @@ class ManagedPublisher:
 
     def _publish_loop(self) -> None:
         while self._keep_going:
-            cargo = self._take()
-            if cargo is not None:
-                self._publish(cargo)
+            block = self._take()
+            if block is not None:
+                self._publish(block)
             elif self._draining:
                 break
         self._publish_done = True
 
-    def _take(self) -> list[tuple[Flight, Future[Flight]]] | None:
-        """All that is queued, at most a window of it; None if there was nothing for ``poll_time`` (MP-30)."""
+    def _take(self) -> Block | None:
+        """A block of all that is queued, at most a window of it; None if there was nothing for ``poll_time`` (MP-30)."""
         with self._queued:
             if not self._queue and not self._draining:
                 self._queued.wait_for(lambda: self._queue or self._is_closed(), self._poll_time)
@@ -301,7 +302,7 @@ class ManagedPublisher:
             taken = [(flight, future) for flight, future in taken if future.set_running_or_notify_cancel()]
             block = self._admit(taken)  # under the lock: a message is always either queued or in a block
         self._wake()
-        return taken if block is not None else None
+        return block
 
     def _admit(self, taken: list[tuple[Flight, Future[Flight]]]) -> Block | None:
         if not taken:
@@ -315,11 +316,9 @@ class ManagedPublisher:
         with self._core:
             block = self.window.open(len(flights), tag=_Cargo(batch, flights, futures), sizes=batch.sizes())
             self._blocks[id(block)] = block
-        self._next = block
         return block
 
-    def _publish(self, _: list[tuple[Flight, Future[Flight]]]) -> None:
-        block = self._next
+    def _publish(self, block: Block) -> None:
         with self._bridge_now():
             good = self._prepare(block)
         for start, end in runs_of(good):
@@ -368,9 +367,10 @@ class ManagedPublisher:
             return n
         if taken:
             rows, now = slice(start, start + taken), time.monotonic()
-            (self.window.hand_over if self.bridge.capabilities.ack is Ack.NONE else self.window.launch)(
-                block, rows, now
-            )
+            if self.bridge.capabilities.ack is Ack.NONE:
+                self.window.hand_over(block, rows, now)
+            else:
+                self.window.launch(block, rows, now)
             self._tell_published(block, rows)
             self._collect()
             self.bridge.flush()
@@ -381,7 +381,7 @@ class ManagedPublisher:
         for row, at in zip(range(rows.start, rows.stop), wall.tolist(), strict=True):
             flight, future = block.tag.flights[row], block.tag.futures[row]
             flight.publish_time, flight.sends = at, 1
-            self._calls.append(lambda flight=flight, future=future: self._published(flight, future))
+            self._calls.append(partial(self._published, flight, future))
 
     def _bridge_now(self) -> Any:
         """The core lock, ahead of the flights runner."""
@@ -451,7 +451,7 @@ class ManagedPublisher:
         settled = self.window.take_settled()
         for block, rows in settled:
             for row in _listed(rows):
-                self._calls.append(lambda block=block, row=row, cargo=block.tag: self._ended(block, row, cargo))
+                self._calls.append(partial(self._ended, block, row, block.tag))
             if block.open == 0:
                 self._blocks.pop(id(block), None)
         return bool(settled)
@@ -529,6 +529,11 @@ class ManagedPublisher:
             flight.publish_ack_future.set_exception(NotPublished(why))
         self._drained.set()
         self._wake()
+
+
+def _let_in(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)
 
 
 class _Release:

@@ -90,9 +90,9 @@ def test_any_mix_of_faults_conserves_every_row(desk: Desk) -> None:
     assert conserved(publisher)
     stored = {int(m.payload) for m in desk.broker.messages()}
     assert len(stored) == len(desk.broker.messages()), "ids deduplicate resends"
-    for i, block in zip(desk.tags, desk.finished, strict=True):
-        assert isinstance(i, int)
-        assert set((np.flatnonzero(block.state == State.ACKED) + i * 500).tolist()) <= stored
+    for tag, block in zip(desk.tags, desk.finished, strict=True):
+        assert isinstance(tag, int)
+        assert set((np.flatnonzero(block.state == State.ACKED) + tag * 500).tolist()) <= stored
         assert set(block.state.tolist()) <= {int(State.ACKED), int(State.COMPLETED_EXCEPTIONALLY)}
 
 

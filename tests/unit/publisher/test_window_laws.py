@@ -119,7 +119,8 @@ class Driver:
                 room = self.window.fit(block, start, self.now)
                 if not room:
                     break
-                assert not (self.window.holding or self.window.in_flight + room > self.window.limit)
+                assert not self.window.holding
+                assert self.window.in_flight + room <= self.window.limit
                 self.sent(self.window.launch(block, slice(start, start + room), self.now), room)
                 todo[0] = (block, start + room)
                 if start + room == n:
