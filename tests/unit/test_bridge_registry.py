@@ -19,9 +19,10 @@ def test_a_url_without_a_bridge_is_refused_without_showing_its_password() -> Non
     with pytest.raises(ConfigError, match="schemes are nats") as caught:
         scheme_of("kafka://host:1")
     assert "kafka" in str(caught.value)
-    with pytest.raises(ConfigError) as caught:
-        scheme_of("http://user:secret@host")
-    assert "secret" not in str(caught.value)
+    for url in ("http://user:secret@host", "user:secret@host"):
+        with pytest.raises(ConfigError) as caught:
+            scheme_of(url)
+        assert "secret" not in str(caught.value)
 
 
 def test_bridges_are_loaded_by_name_and_unknown_ones_refused() -> None:

@@ -26,9 +26,8 @@ def scheme_of(url: str) -> str:
     """
     scheme, sep, _ = url.strip().partition("://")
     if not sep or scheme.lower() not in SCHEMES:
-        raise ConfigError(
-            f"no bridge takes the url {scheme + sep or url.rpartition('@')[2]!r}; schemes are {', '.join(SCHEMES)}"
-        )
+        shown = f"{scheme}://" if sep else "without a scheme"  # the rest may hold a password
+        raise ConfigError(f"no bridge takes the url {shown}; schemes are {', '.join(SCHEMES)}")
     return SCHEMES[scheme.lower()]
 
 

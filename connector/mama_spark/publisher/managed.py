@@ -291,7 +291,7 @@ class ManagedPublisher:
         self._publish_done = True
 
     def _take(self) -> Block | None:
-        """A block of all that is queued, at most a window of it; None if there was nothing for ``poll_time`` (MP-30)."""
+        """A block of what is queued, at most a window of it; None if nothing came for ``poll_time`` (MP-30)."""
         with self._queued:
             if not self._queue and not self._draining:
                 self._queued.wait_for(lambda: self._queue or self._is_closed(), self._poll_time)
