@@ -7,6 +7,7 @@ back to (Linux), hands signals on to the command, and when that has ended, ends 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -55,21 +56,17 @@ def descendants(root: int) -> list[int]:
 
 def reap() -> None:
     """Collect orphans that have ended and fell back to us."""
-    try:
+    with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    except ChildProcessError:
-        pass
 
 
 def end_descendants() -> None:
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         left = descendants(os.getpid())
         for pid in left:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                pass
         deadline = time.monotonic() + patience
         while left and time.monotonic() < deadline:
             reap()
@@ -98,10 +95,8 @@ def run(command: list[str]) -> int:
             deadline = deadline or time.monotonic() + GRACE
         if len(signals) > 1 or (deadline and time.monotonic() > deadline):
             break  # a second Ctrl-C means now
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(0.05)
-        except subprocess.TimeoutExpired:
-            pass
     end_descendants()
     if signals:
         return 128 + signals[0]

@@ -1,0 +1,1 @@
+"""The side-by-side benchmark: ``python -m bench.run``, or ``make bench``."""

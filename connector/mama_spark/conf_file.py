@@ -1,0 +1,88 @@
+"""Configuration files: TOML, one annotated file a job, read by the jobs and by ``mama check``.
+
+The table ``[mamapub]`` holds options of the sink by their names, ``[mamapub.storage]`` (or ``storage.x``) what goes to
+delta-rs; other tables belong to the job. ``${NAME}`` in a text is replaced by the environment variable, so that secrets
+stay out of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError
+from .options import SPARK_KEYS, SinkOptions, nearest, spellings
+
+Table = dict[str, Any]  #: str, int, bool or list of str by name; in ``[mamapub]`` only the first three
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+SINK = "mamapub"
+
+
+def load(path: str | Path, tables: Iterable[str] = ("mamapub", "input", "reader", "stream")) -> dict[str, Table]:
+    """Read the file; every one of ``tables`` is in the result, empty where the file does not have it.
+
+    :param tables: that the file may have
+    :raises ConfigError: names the file, the table and the key, with the nearest name for one that is not known
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = tomllib.load(file)
+    except OSError as e:
+        raise ConfigError(f"{path}: {e.strerror or e}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: not TOML: {e}") from e
+    known = list(tables)
+    found: dict[str, Table] = {name: {} for name in known}
+    for name, table in content.items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {name!r} must stand in a table, such as [{SINK}]")
+        if name not in known:
+            raise ConfigError(f"{path}: unknown table [{name}]{nearest(name, known)}")
+        found[name] = {key: _value(path, name, key, value) for key, value in _flat(table).items()}
+    if SINK in found:
+        found[SINK] = {key: _option(path, key, value) for key, value in found[SINK].items()}
+    return found
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Table:
+    """Tables within a table as dotted names: TOML reads ``storage.region = 1`` as one."""
+    flat: Table = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _value(path: str | Path, table: str, key: str, value: Any) -> Any:
+    if isinstance(value, str):
+
+        def variable(match: re.Match[str]) -> str:
+            name = match[1]
+            if name not in os.environ:
+                raise ConfigError(f"{path}: [{table}] {key}: the environment variable {name} is not set")
+            return os.environ[name]
+
+        return _VARIABLE.sub(variable, value)
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list) and all(isinstance(element, str) for element in value):
+        return [_value(path, table, key, element) for element in value]
+    raise ConfigError(f"{path}: [{table}] {key} must be a text, a number, true, false or a list of texts")
+
+
+def _option(path: str | Path, key: str, value: Any) -> Any:
+    low, known = key.lower(), spellings(SinkOptions)
+    if not low.startswith("storage.") and low not in SPARK_KEYS and low not in (k.lower() for k in known):
+        raise ConfigError(f"{path}: [{SINK}] unknown option {key!r}{nearest(key, known)}")
+    return ",".join(value) if isinstance(value, list) else value
+
+
+def as_options(table: Mapping[str, Any]) -> dict[str, str]:
+    """The table ``[mamapub]`` as Spark would hand it over."""
+    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in table.items()}

@@ -1,0 +1,95 @@
+"""The arrows between rooms, and what pure modules may not touch, read from the import statements."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CONNECTOR = ROOT / "connector"
+MODULES = sorted(CONNECTOR.rglob("*.py"))
+
+WORDS = {"errors", "options", "message", "bridge"}
+MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
+    "publisher": WORDS,
+    "mama": WORDS,
+    "flightlog": WORDS,
+    "bridges": WORDS | {"malamute", "tango"},
+    "malamute": WORDS,
+    "tango": WORDS,
+    "spark": WORDS | {"publisher", "mama", "flightlog", "bridges"},
+    "conf_file": WORDS,
+    "cli": WORDS | {"conf_file", "bridges", "flightlog"},
+    "__init__": {"publisher", "spark"},
+    "testing": WORDS | {"publisher", "mama", "flightlog", "bridges"},
+    **dict.fromkeys(WORDS - {"errors"}, WORDS),
+    "errors": set(),
+}
+PURE = {
+    *WORDS, "publisher/flight", "publisher/window", "publisher/retry", "publisher/ids",
+    *(f"bridges/nats/{name}" for name in ("wire", "frames", "headers", "subjects", "acks", "fast")),
+}  # fmt: skip
+IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of all that a module imports, wherever in it the statement stands."""
+    package = list(path.relative_to(CONNECTOR).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(CONNECTOR / "mama_spark").with_suffix("").as_posix()
+
+
+OURS = [p for p in MODULES if p.parent != CONNECTOR]
+
+
+@pytest.mark.parametrize("path", OURS, ids=name_of)
+def test_imports_go_one_way(path: Path) -> None:
+    room = name_of(path).split("/")[0]
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "mama_spark" or len(parts) == 1 or parts[1] in (room, "__version__"):
+            continue
+        assert parts[1] in MAY_IMPORT[room], f"{room} must not import {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in OURS if name_of(p).startswith("bridges/")], ids=name_of)
+def test_bridges_do_not_know_each_other(path: Path) -> None:
+    mine = name_of(path).split("/")[1]
+    for name in imports(path):
+        parts = name.split(".")
+        if mine != "__init__" and parts[:2] == ["mama_spark", "bridges"] and len(parts) > 2:
+            assert parts[2] == mine, f"bridges.{mine} must not import {name}"
+
+
+@pytest.mark.parametrize("module", sorted(PURE))
+def test_pure_modules_import_no_socket_thread_clock_or_loop(module: str) -> None:
+    path = CONNECTOR / "mama_spark" / f"{module}.py"
+    touched = {name.split(".")[0] for name in imports(path)} & IMPURE
+    assert not touched
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(CONNECTOR).as_posix())
+def test_pyspark_is_imported_only_in_the_spark_room(path: Path) -> None:
+    if "spark" not in path.relative_to(CONNECTOR).parts[1:2]:
+        assert not {name.split(".")[0] for name in imports(path)} & {"pyspark", "delta"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(CONNECTOR).as_posix())
+def test_nothing_imports_jobs_or_testing_and_modules_stay_small(path: Path) -> None:
+    names = list(imports(path))
+    assert not [n for n in names if n.split(".")[0] in ("jobs", "tests", "bench")]
+    if "testing" not in path.parts:
+        assert not [n for n in names if n.startswith("mama_spark.testing")]
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600

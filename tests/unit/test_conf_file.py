@@ -1,0 +1,68 @@
+"""Configuration files of the jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mama_spark.conf_file import as_options, load
+from mama_spark.errors import ConfigError
+from mama_spark.options import SinkOptions
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "job.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_options_keep_their_types_and_reach_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAMA_TEST_TOKEN", "s3cret")
+    path = write(
+        tmp_path,
+        '[mamapub]\nurl = ["nats://a:1", "nats://b:2"]\ndedup = false\nmaxInFlight = 100\nrefillAllowedAt = 50\n'
+        'token = "${MAMA_TEST_TOKEN}"\nwaitTimeout = "2s"\nstorage.region = "eu"\n[input]\nselect = ["a", "b"]\n',
+    )
+    conf = load(path)
+    assert conf["mamapub"]["dedup"] is False
+    assert conf["mamapub"]["maxInFlight"] == 100
+    assert conf["input"] == {"select": ["a", "b"]}
+    assert conf["stream"] == {}
+    options = SinkOptions.parse(as_options(conf["mamapub"]))
+    assert options.url == ("nats://a:1", "nats://b:2")
+    assert (options.dedup, options.token, options.wait_timeout) == (False, "s3cret", 2.0)
+    assert options.storage_options == {"region": "eu"}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[mamapub]\nackmod = 'batch'\n", ["[mamapub]", "'ackmod'", "'ackMode'"]),
+        ("[mamapubb]\n", ["[mamapubb]", "'mamapub'"]),
+        ("url = 'nats://a'\n", ["'url'", "[mamapub]"]),
+        ("[mamapub]\nurl = '${MAMA_NOT_SET}'\n", ["[mamapub] url", "MAMA_NOT_SET"]),
+        ("[mamapub]\nurl = 2020-01-01\n", ["[mamapub] url", "text"]),
+        ("[mamapub\n", ["not TOML"]),
+    ],
+)
+def test_errors_name_file_table_key_and_the_nearest_name(tmp_path: Path, text: str, parts: list[str]) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert all(part in str(caught.value) for part in [str(path), *parts]), str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing\.toml"):
+        load(tmp_path / "nothing.toml")
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("*.toml")), ids=lambda p: p.name)
+def test_the_files_in_conf_are_understood(path: Path) -> None:
+    import tomllib
+
+    conf = load(path, tables=tomllib.loads(path.read_text()))
+    if "mamapub" in conf:
+        SinkOptions.parse(as_options(conf["mamapub"]))
