@@ -475,7 +475,7 @@ def _without(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
 class _Header(str):
     """Key of a header in the client's dictionary, which has one value a key: each value gets a key of its own."""
 
-    __slots__ = ("_name",)
+    _name: str
 
     def __new__(cls, name: str, k: int) -> _Header:
         made = super().__new__(cls, f"{name} {k}")

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.bridges.nats.acks import BulkReader, Columns
+
+INBOX = b"_INBOX.abc."
+
+
+def ack(token: int, seq: int, stream: str = "S", *, duplicate: bool = False, domain: str = "") -> bytes:
+    body = f'{{"stream":"{stream}"' + (f',"domain":"{domain}"' if domain else "") + f',"seq":{seq}'
+    body += ',"duplicate": true}' if duplicate else "}"
+    return b"MSG %s%012d 1 %d\r\n%s\r\n" % (INBOX, token, len(body.encode()), body.encode())
+
+
+def read(data: bytes) -> tuple[int, dict[str, list[tuple[int, int, bool]]]]:
+    out: list[Columns] = []
+    at = BulkReader(INBOX).read(data, 0, out)
+    told = {}
+    for c in out:
+        columns = [np.concatenate(x).tolist() for x in (c.tokens, c.sequences, c.duplicates)]
+        told[c.stream] = list(zip(*columns, strict=True))
+    return at, told
+
+
+ACKS = st.lists(
+    st.tuples(
+        st.integers(0, 10**12 - 1),
+        st.integers(0, 10**18 - 1) | st.integers(90, 110),
+        st.sampled_from(["S", "T", "Ünder"]),
+        st.booleans(),
+        st.sampled_from(["", "hub"]),
+    ),
+    max_size=60,
+)
+
+
+@given(ACKS, st.integers(1, 30))
+def test_bulk_reading_gives_each_acknowledgement_once(acks, repeat) -> None:  # type: ignore[no-untyped-def]
+    rows = [a for a in acks for _ in range(repeat if a[1] % 3 == 0 else 1)]
+    data = b"".join(ack(t, q, s, duplicate=d, domain=m) for t, q, s, d, m in rows)
+    at, told = read(data)
+    assert at == len(data)
+    for stream in {r[2] for r in rows}:
+        assert told[stream] == [(t, q, d) for t, q, s, d, _ in rows if s == stream]
+
+
+@given(st.integers(0, 400))
+def test_a_cut_acknowledgement_waits_for_its_rest(cut: int) -> None:
+    data = b"".join(ack(i, i + 7) for i in range(5))
+    cut = min(cut, len(data))
+    at, told = read(data[:cut])
+    whole = at // (len(data) // 5) if at else 0
+    assert at <= cut
+    rest, more = read(data[at:])
+    assert at + rest == len(data)
+    assert told.get("S", []) + more.get("S", []) == [(i, i + 7, False) for i in range(5)]
+    assert len(told.get("S", [])) >= whole
+
+
+def test_a_run_ends_where_the_layout_changes() -> None:
+    rows = [(i, 95 + i) for i in range(10)]
+    data = b"".join(ack(*r) for r in rows) + b"PING\r\n"
+    at, told = read(data)
+    assert data[at:] == b"PING\r\n"
+    assert [(t, q) for t, q, _ in told["S"]] == rows
+
+
+def test_errors_and_strangers_are_left_for_the_slow_path() -> None:
+    clean = ack(1, 1) * 20
+    others = [
+        b'MSG _INBOX.abc.000000000002 1 40\r\n{"error":{"code":503,"err_code":10077}}xxxx\r\n',
+        b'MSG _INBOX.other.000000000002 1 22\r\n{"stream":"S","seq":1}\r\n',
+        b'MSG _INBOX.abc.000000000002 1 23\r\n{"stream":"S","seq":1}\r\n',  # the size is wrong
+        b'MSG _INBOX.abc.00000000000x 1 22\r\n{"stream":"S","seq":1}\r\n',
+        b"HMSG _INBOX.abc.000000000002 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n",
+    ]
+    for other in others:
+        at, told = read(clean + other)
+        assert at == len(clean)
+        assert len(told["S"]) == 20
+
+
+def test_a_letter_where_a_digit_belongs_ends_the_run() -> None:
+    good = ack(1, 111)
+    bad = good.replace(b"000000000001", b"00000000000z")
+    at, told = read(good * 8 + bad + good)
+    assert at == len(good) * 8
+    assert len(told["S"]) == 8

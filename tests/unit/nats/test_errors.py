@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import inspect
+
+import nats.errors
+import nats.js.errors
+import pytest
+from mama_spark.bridges.nats import errors
+from mama_spark.errors import (
+    ConfigError,
+    InProcess,
+    MamaError,
+    NotEntitled,
+    OutOfResources,
+    Overrun,
+    Pace,
+    Refused,
+)
+
+
+def client_errors() -> list[type[Exception]]:
+    found = {
+        cls
+        for module in (nats.errors, nats.js.errors)
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, Exception)
+    }
+    return sorted(found, key=lambda c: f"{c.__module__}.{c.__name__}")
+
+
+@pytest.mark.parametrize("cls", client_errors(), ids=lambda c: c.__name__)
+def test_no_error_of_the_client_library_is_unmapped(cls: type[Exception]) -> None:
+    kind = next((errors.CLIENT[base] for base in cls.__mro__ if base in errors.CLIENT), None)
+    assert kind is not None
+    assert issubclass(kind, MamaError)
+    stand_in = type(cls.__name__, (cls,), {"__str__": lambda _: "text"})  # constructors differ
+    translated = errors.from_client(stand_in.__new__(stand_in))
+    assert type(translated) is kind
+
+
+@pytest.mark.parametrize("code", sorted(errors.BY_CODE))
+def test_each_number_becomes_the_error_of_the_table(code: int) -> None:
+    error = errors.from_reply(400, code, "text")
+    assert type(error) is errors.BY_CODE[code]
+    assert (error.code, error.info) == (code, "text")
+
+
+@pytest.mark.parametrize(("http", "kind"), [(429, Overrun), (503, OutOfResources), (409, InProcess), (400, Refused)])
+def test_an_unknown_number_falls_back_to_its_http_code(http: int, kind: type[MamaError]) -> None:
+    assert type(errors.from_reply(http, 19_999, "new")) is kind
+
+
+def test_the_whole_publisher_holds_on_503_and_shrinks_on_429() -> None:
+    assert errors.no_responders("a").pace is Pace.HOLD
+    assert errors.from_reply(429, 10167, "").pace is Pace.SHRINK
+    assert errors.from_reply(503, 10077, "maximum messages exceeded").pace is Pace.KEEP
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('Permissions Violation for Publish to "s.Secret"', ("publish", "s.Secret")),
+        ('nats: permissions violation for publish to "s.secret"', ("publish", "s.secret")),
+        ('Permissions Violation for Subscription to "_INBOX.v.*"', ("subscription", "_INBOX.v.*")),
+        ('Permissions Violation for Subscription to "q" using queue "w"', ("subscription", "q")),
+        ("Authorization Violation", None),
+    ],
+)
+def test_permission_violations_name_their_subject(text: str, wanted: tuple[str, str] | None) -> None:
+    assert errors.denied(text) == wanted
+
+
+def test_wrong_credentials_are_for_the_user_to_change() -> None:
+    assert isinstance(errors.from_client(nats.errors.Error("nats: 'Authorization Violation'")), ConfigError)
+    assert isinstance(errors.not_entitled("a"), NotEntitled)

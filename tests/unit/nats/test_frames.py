@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.bridges.nats import frames, headers
+from mama_spark.errors import BadRow, TooLarge
+from mama_spark.message import HEADERS_TYPE, MessageBatch
+
+INBOX = frames.Reply(b"_INBOX.x.")
+NAMES = st.text("abcXYZ-_09", min_size=1, max_size=5)
+VALUES = st.text(st.characters(blacklist_characters="\r\n\x00", blacklist_categories=["Cs"]), max_size=8)
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b.c", "é.ü"]),
+        st.binary(max_size=300),
+        st.none() | st.dictionaries(NAMES, st.lists(VALUES, max_size=3), max_size=3),
+        st.text("abc-09é", min_size=1, max_size=12),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def one(topic: str, payload: bytes, pairs: dict[str, list[str]] | None, msg_id: str | None, token: int) -> bytes:
+    """A frame by the book, row by row."""
+    reply = b"_INBOX.x.%012d" % token
+    if pairs is None and msg_id is None:
+        return b"PUB %s %s %d\r\n%s\r\n" % (topic.encode(), reply, len(payload), payload)
+    lines = ["NATS/1.0"] + ([f"Nats-Msg-Id: {msg_id}"] if msg_id is not None else [])
+    lines += [f"{k}: {v}" for k, vs in (pairs or {}).items() for v in vs]
+    block = ("\r\n".join(lines) + "\r\n\r\n").encode()
+    sizes = (len(block), len(block) + len(payload))
+    return b"HPUB %s %s %d %d\r\n%s%s\r\n" % (topic.encode(), reply, *sizes, block, payload)
+
+
+@given(ROWS, st.booleans(), st.booleans(), st.integers(0, 10**11), st.integers(0, 5))
+def test_a_batch_is_framed_as_its_rows_would_be(rows, with_headers, with_ids, first, offset) -> None:  # type: ignore[no-untyped-def]
+    topics, payloads, pairs, ids = (list(c) for c in zip(*rows, strict=True))
+    batch = MessageBatch.of(topics, payloads, pairs if with_headers else None, ids if with_ids else None)
+    offset = min(offset, len(rows) - 1)
+    part = batch.slice(offset, len(rows) - offset)
+    wanted = [
+        one(t, p, (h or {}) if with_headers else None, i if with_ids else None, first + k)
+        for k, (t, p, h, i) in enumerate(rows[offset:])
+    ]
+    made = frames.Framer(INBOX).frames(part, first)
+    assert bytes(made) == b"".join(wanted)
+    assert made.size == len(bytes(made))
+    assert np.diff(made.starts).tolist() == [len(w) for w in wanted]
+
+
+@pytest.mark.parametrize("first", [0, 9_999, 10_000, 99_999_998, 10**12 - 20_001])
+def test_tokens_count_up_over_every_boundary(first: int) -> None:
+    made = frames.tokens(first, 20_001).to_pylist()
+    assert made == [b"%012d" % i for i in range(first, first + 20_001)]
+
+
+def test_big_payloads_are_views_of_the_batch_and_not_copies() -> None:
+    batch = MessageBatch.of(["a", "b"], [b"x" * frames.BIG, b"small"])
+    made = frames.Framer(INBOX).frames(batch, 7)
+    assert bytes(made) == one("a", b"x" * frames.BIG, None, None, 7) + one("b", b"small", None, None, 8)
+    start = batch.payloads.buffers()[2].address
+    views = [pa.py_buffer(p).address for p in made.pieces if len(p) == frames.BIG]
+    assert views == [start]
+    assert made.starts[-1] == made.size
+
+
+def test_the_topic_prefixes_follow_the_dictionary() -> None:
+    framer = frames.Framer(None)
+    for topic in ("a", "bb", "a"):
+        assert bytes(framer.frames(MessageBatch.of([topic], [b"1"]))) == b"PUB %s 1\r\n1\r\n" % topic.encode()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "why"),
+    [
+        ({"": ["x"]}, "empty"),
+        ({"A b": ["x"]}, "blank"),
+        ({"A:": ["x"]}, "colon"),
+        ({"A\r\nB": ["x"]}, "control"),
+        ({"A": ["x\r\nB: y"]}, "line break"),
+        ({"A": ["x\n"]}, "line break"),
+        ({"nats-msg-id": ["x"]}, "id column"),
+    ],
+)
+def test_a_header_that_could_break_out_is_refused(pairs: dict[str, list[str]], why: str) -> None:
+    batch = MessageBatch.of(["a"] * 3, [b""] * 3, [None, pairs, {"Fine": ["x"]}])
+    bad, _ = headers.check(batch, 1000)
+    assert list(bad) == [1]
+    assert isinstance(bad[1], BadRow)
+    assert re.search(why, bad[1].info)
+
+
+def test_expectations_make_a_row_fragile() -> None:
+    pairs: list[dict[str, list[str]] | None] = [{"Nats-Expected-Last-Sequence": ["4"]}, None, {"Nats-TTL": ["5s"]}]
+    bad, fragile = headers.check(MessageBatch.of(["a"] * 3, [b""] * 3, pairs), 1000)
+    assert not bad
+    assert fragile is not None
+    assert fragile.tolist() == [True, False, False]
+
+
+def test_header_and_payload_count_together() -> None:
+    ids = ["12345"]
+    width = headers.ID_OVERHEAD + 5
+    assert not headers.check(MessageBatch.of(["a"], [b"x" * (100 - width)], None, ids), 100)[0]
+    bad, _ = headers.check(MessageBatch.of(["a"], [b"x" * (101 - width)], None, ids), 100)
+    assert isinstance(bad[0], TooLarge)
+
+
+def test_a_header_block_larger_than_a_stream_takes_is_refused() -> None:
+    bad, _ = headers.check(MessageBatch.of(["a"], [b""], [{"A": ["x" * 65_536]}]), 10**6)
+    assert isinstance(bad[0], TooLarge)
+
+
+def test_ids_with_line_breaks_or_nulls_are_refused() -> None:
+    batch = MessageBatch.of(["a"] * 3, [b""] * 3, None, ["ok", "a\r\nb", "c"])
+    batch = MessageBatch(batch.topics, batch.payloads, None, pa.array(["ok", "a\r\nb", None]))
+    assert sorted(headers.check(batch, 1000)[0]) == [1, 2]
+
+
+def test_a_null_header_value_is_refused_and_a_null_map_is_none() -> None:
+    pairs = pa.array([None, [("A", ["x", None])], [("B", None)]], HEADERS_TYPE)
+    batch = MessageBatch.of(["a"] * 3, [b"1"] * 3)
+    batch = MessageBatch(batch.topics, batch.payloads, pairs)
+    assert sorted(headers.check(batch, 1000)[0]) == [1]
+    made = bytes(frames.Framer(None).frames(batch.slice(0, 1)))
+    assert made == b"HPUB a 12 13\r\nNATS/1.0\r\n\r\n1\r\n"

@@ -1,0 +1,197 @@
+"""The codecs against recorded bytes: every good entry, every cut of it, every bad one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats import acks, fast, frames, headers, subjects, wire
+from mama_spark.errors import (
+    ExpectationFailed,
+    InProcess,
+    NoResponders,
+    NotReady,
+    OutOfResources,
+    Overrun,
+    PublishError,
+    Refused,
+    Uncertain,
+)
+from mama_spark.message import MessageBatch
+
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "nats.json").read_text())
+
+
+def kind(*names: str, **having: str) -> list[Any]:
+    chosen = [v for v in VECTORS if v["kind"] in names and all(v.get(k) == x for k, x in having.items())]
+    return [pytest.param(v, id=v["name"]) for v in chosen]
+
+
+def data_of(v: dict[str, Any]) -> bytes:
+    parts = v["hex"] if isinstance(v["hex"], list) else [v["hex"]]
+    return b"".join(bytes.fromhex(p) for p in parts)
+
+
+def octets(value: Any) -> bytes:
+    return bytes.fromhex(value["$hex"]) if isinstance(value, dict) else str(value).encode()
+
+
+def plain(f: wire.Frame, like: dict[str, Any]) -> dict[str, Any]:
+    """A frame in the words of the vectors."""
+    every: dict[str, Any] = {
+        "op": f.op, "subject": f.subject.decode(), "sid": f.sid.decode(),
+        "reply": None if f.reply is None else f.reply.decode(), "header_size": f.header_size,
+        "total_size": f.header_size + len(f.payload), "headers": [list(h) for h in f.headers], "status": f.status,
+        "status_text": f.status_text, "payload": f.payload, "text": f.text, "info": f.info,
+    }  # fmt: skip
+    return {k: every[k] for k in like if k in every}
+
+
+def expected(like: dict[str, Any]) -> dict[str, Any]:
+    told = {k: v for k, v in like.items() if k not in ("reply_class", "closes_connection")}
+    if "payload" in told:
+        told["payload"] = octets(told["payload"])
+    return told
+
+
+def check(v: dict[str, Any], found: list[wire.Frame]) -> None:
+    wanted = v["decoded"]["frames"]
+    assert [plain(f, w) for f, w in zip(found, wanted, strict=True)] == [expected(w) for w in wanted]
+
+
+@pytest.mark.parametrize("v", kind("server_frames", "stream"))
+def test_what_the_server_sends_is_read(v: dict[str, Any]) -> None:
+    check(v, list(wire.Reader().receive(data_of(v))))
+
+
+@pytest.mark.parametrize("v", kind("server_frames", "stream"))
+def test_every_way_of_cutting_in_two_gives_the_same_frames(v: dict[str, Any]) -> None:
+    data = data_of(v)
+    for cut in range(len(data) + 1):
+        reader = wire.Reader()
+        check(v, [*reader.receive(data[:cut]), *reader.receive(data[cut:])])
+
+
+@pytest.mark.parametrize("v", kind("server_frames", "stream"))
+def test_octet_by_octet_gives_the_same_frames(v: dict[str, Any]) -> None:
+    reader = wire.Reader()
+    check(v, [f for octet in data_of(v) for f in reader.receive(bytes([octet]))])
+
+
+@pytest.mark.parametrize("v", kind("bad", layer="protocol"))
+def test_what_is_no_protocol_is_refused(v: dict[str, Any]) -> None:
+    with pytest.raises(wire.ProtocolError):
+        list(wire.Reader().receive(data_of(v)))
+
+
+@pytest.mark.parametrize("v", kind("bad", layer="ack"))
+def test_an_unreadable_acknowledgement_fails_its_flight_and_not_the_connection(v: dict[str, Any]) -> None:
+    (frame,) = wire.Reader().receive(data_of(v))
+    with pytest.raises(acks.AckError):
+        acks.read_reply(frame.payload)
+    reply = acks.classify(frame)
+    assert isinstance(reply, Uncertain)
+    assert reply.may_have_landed
+
+
+CLASSES: dict[str, tuple[type[PublishError], ...]] = {
+    "retry_hold": (NoResponders,),
+    "retry_smaller_window": (Overrun,),
+    "retry_later": (InProcess,),
+    "retry": (NotReady,),
+    "retry_backoff": (OutOfResources,),
+    "fail": (Refused,),
+    "expectation_failed": (ExpectationFailed,),
+}
+
+
+@pytest.mark.parametrize("v", kind("server_frames"))
+def test_replies_are_classified(v: dict[str, Any]) -> None:
+    found = list(wire.Reader().receive(data_of(v)))
+    for frame, wanted in zip(found, v["decoded"]["frames"], strict=True):
+        told = wanted.get("reply_class")
+        if told is not None:
+            _same_class(acks.classify(frame), told)
+
+
+def _same_class(reply: acks.Reply, told: dict[str, Any]) -> None:
+    match told["outcome"]:
+        case "ack":
+            assert isinstance(reply, acks.Stored)
+            assert (reply.stream, reply.sequence) == (told["ack"]["stream"], told["ack"]["seq"])
+            assert reply.duplicate == told["duplicate"]
+            assert reply.count == told["ack"].get("count", 0)
+        case "empty_ack":
+            assert isinstance(reply, acks.Accepted)
+        case "flow_ack":
+            assert reply == acks.Flow(told["flow"]["seq"], told["flow"]["msgs"])
+        case "gap":
+            assert reply == acks.Gap(told["flow"]["last_seq"], told["flow"]["seq"])
+        case "err":
+            assert isinstance(reply, acks.Guilty)
+            assert (reply.seq, reply.error.code) == (told["flow"]["seq"], told["flow"]["error"]["err_code"])
+        case _:
+            assert isinstance(reply, PublishError)
+            if told.get("error", {}).get("err_code") == 10208:  # of a batch: the batch knows what it means
+                assert isinstance(reply, Uncertain)
+                return
+            assert isinstance(reply, CLASSES[told["class"]])
+            assert reply.may_have_landed == (told["stored"] == "unknown")
+
+
+def _batch_of(f: dict[str, Any]) -> tuple[MessageBatch, frames.Reply | None]:
+    reply = None if f["reply"] is None else frames.Reply(f["reply"].encode(), numbered=False)
+    pairs, ids = list(f.get("headers", [])), None
+    if pairs and pairs[0][0] == headers.MSG_ID:
+        ids = [pairs.pop(0)[1]]
+    named: dict[str, list[str]] = {}
+    for name, value in pairs:
+        named.setdefault(name, []).append(value)
+    return MessageBatch.of([f["subject"]], [octets(f["payload"])], [named] if named else None, ids), reply
+
+
+@pytest.mark.parametrize("v", kind("client_frames", encode="exact"))
+def test_frames_are_made_byte_for_byte(v: dict[str, Any]) -> None:
+    published = [f for f in v["decoded"]["frames"] if f["op"] in ("PUB", "HPUB")]
+    made = b""
+    for f in published:
+        batch, reply = _batch_of(f)
+        assert not headers.check(batch, 1024 * 1024)[0]
+        made += bytes(frames.Framer(reply).frames(batch))
+    if published:
+        assert made == data_of(v)
+    else:  # what nats-py sends for us
+        assert {f["op"] for f in v["decoded"]["frames"]} <= {"SUB", "UNSUB", "PING", "PONG"}
+
+
+@pytest.mark.parametrize("v", kind("encode_error"))
+def test_what_must_not_be_encoded_is_refused(v: dict[str, Any]) -> None:
+    f = v["decoded"]
+    batch, _ = _batch_of(f)
+    bad, _ = headers.check(batch, f.get("max_payload", 1024 * 1024))
+    too_long = len(f["subject"]) + len(f["reply"] or "") + 24 > frames.MAX_CONTROL_LINE
+    assert bad or subjects.bad_subjects(batch.topics.dictionary).any() or too_long
+
+
+@pytest.mark.parametrize("v", kind("match"))
+def test_subjects_are_accepted_or_refused(v: dict[str, Any]) -> None:
+    for case in v["input"]:
+        batch = MessageBatch.of([case["subject"]], [b""])
+        bad = bool(subjects.bad_subjects(batch.topics.dictionary)[0])
+        assert bad is not case["match"], case
+        if bad:
+            assert subjects.why_bad(case["subject"])
+
+
+@pytest.mark.parametrize("v", kind("topic"))
+def test_fast_ingest_reply_subjects(v: dict[str, Any]) -> None:
+    ops = {"start": fast.START, "append": fast.APPEND, "commit_eob": fast.END, "ping": fast.PING, "commit": 2}
+    for case in v["input"]:
+        subject, parts = case["subject"].encode(), case["parts"]
+        inbox = parts["inbox"].encode() + b"."
+        assert fast.parse_reply(subject, inbox) == (parts["batch"], parts["seq"])
+        if parts["gap"] == "fail":
+            made = fast.reply_prefix(inbox, parts["batch"], parts["flow"])
+            assert made + b"%d" % parts["seq"] + fast.reply_suffix(ops[parts["op"]]) == subject
