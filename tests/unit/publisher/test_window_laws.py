@@ -143,7 +143,7 @@ class Driver:
 RETRY = RetryPolicy(None, (0.05, 0.2), 3.0)
 CASES = [
     (Policy(1), 3, 100), (Policy(50, 0), 5, 1000), (Policy(64, 32, 0.5, RETRY), 10, 2000),
-    (Policy(4096, 2048, 1.0, RETRY), 30, 10_000), (Policy(1024, 1000, 1.0, RetryPolicy(2)), 20, 10_000),
+    (Policy(4096, 2048, 1.0, RETRY), 30, 10_000), (Policy(1024, 1000, 1.0, RetryPolicy(2)), 10, 10_000),
     (Policy(256, 16, 0.3, RETRY, resend_uncertain=False), 10, 5000), (Policy(128, 0, 0.3, RETRY, ordered=True), 5, 500),
     (Policy(512, 64, 0.5, RETRY, max_bytes=1000), 5, 2000), (Policy(512, 64, 0.5, RETRY, max_bytes=3), 2, 300),
 ]  # fmt: skip
