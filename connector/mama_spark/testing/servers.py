@@ -6,6 +6,7 @@ Import the fixtures into a ``conftest.py``: ``from mama_spark.testing.servers im
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ipaddress
 from collections.abc import Coroutine, Iterator
@@ -24,7 +25,7 @@ from ..bridges.nats.loop import Loop
 from ..bridges.nats.server import NatsServer
 
 T = TypeVar("T")
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 
 
 class StoredMessage(NamedTuple):
@@ -112,6 +113,17 @@ class Admin:
         return self._run(self._messages(name, int(self.info(name)["state"]["messages"])))
 
     async def _messages(self, name: str, count: int) -> list[StoredMessage]:
+        client: Any = self._client
+        client._process_headers = _all_headers  # the client's own keeps one value a name
+        try:
+            for _ in range(10):  # the server may have put the consumer on a node that is down
+                with contextlib.suppress(TimeoutError, nats.errors.Error):
+                    return await self._consume(name, count)
+        finally:
+            del client._process_headers
+        raise AssertionError(f"stream {name!r} could not be read")
+
+    async def _consume(self, name: str, count: int) -> list[StoredMessage]:
         found: list[StoredMessage] = []
         if not count:
             return found
@@ -125,16 +137,13 @@ class Admin:
             if len(found) == count and not done.done():
                 done.set_result(None)
 
-        client: Any = self._client
-        client._process_headers = _all_headers  # the client's own keeps one value a name
         sub = await self._client.subscribe(inbox, cb=take, pending_bytes_limit=0, pending_msgs_limit=0)
-        config = {"deliver_subject": inbox, "ack_policy": "none", "deliver_policy": "all", "mem_storage": True}
-        body = orjson.dumps({"stream_name": name, "config": {**config, "num_replicas": 1}})
-        await self._client.request(f"$JS.API.CONSUMER.CREATE.{name}", body, timeout=10)
         try:
-            await asyncio.wait_for(done, _PATIENCE - 5)
+            config = {"deliver_subject": inbox, "ack_policy": "none", "deliver_policy": "all", "num_replicas": 1}
+            body = orjson.dumps({"stream_name": name, "config": {**config, "mem_storage": True}})
+            await self._client.request(f"$JS.API.CONSUMER.CREATE.{name}", body, timeout=3)
+            await asyncio.wait_for(done, 20)
         finally:
-            del client._process_headers
             await sub.unsubscribe()
         return found
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -33,7 +34,7 @@ def test_no_error_of_the_client_library_is_unmapped(cls: type[Exception]) -> Non
     kind = next((errors.CLIENT[base] for base in cls.__mro__ if base in errors.CLIENT), None)
     assert kind is not None
     assert issubclass(kind, MamaError)
-    stand_in = type(cls.__name__, (cls,), {"__str__": lambda _: "text"})  # constructors differ
+    stand_in: Any = type(cls.__name__, (cls,), {"__str__": lambda _: "text"})  # constructors differ
     translated = errors.from_client(stand_in.__new__(stand_in))
     assert type(translated) is kind
 

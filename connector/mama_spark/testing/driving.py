@@ -1,0 +1,127 @@
+"""How the live tests drive a publisher through a fault, and what they hold it to afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..bridges.nats import NatsBridge, NatsSettings
+from ..message import MessageBatch
+from ..publisher.flight import EVENT, State
+from ..publisher.pump import BatchPublisher, Tag
+from ..publisher.retry import RetryPolicy
+from ..publisher.window import Block, Counters, Policy
+from .oracle import Outcome, Verdict, conserve
+from .servers import Admin
+
+PATIENCE = 60.0
+
+
+def eventually(true: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    """Wait for a condition; its value."""
+    until = time.monotonic() + patience
+    while not (value := true()):
+        assert time.monotonic() < until, f"not within {patience:g} s: {what}"
+        time.sleep(0.005)
+    return value
+
+
+class Driver:
+    """A publisher over a real bridge, all of whose outcomes are kept."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        window: int = 1024,
+        wait_timeout: float = 2.0,
+        deadline: float = 30.0,
+        resend_uncertain: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.bridge = NatsBridge(
+            NatsSettings(
+                tuple(url.split(",")),
+                max_in_flight=window,
+                wait_timeout=wait_timeout,
+                retry_deadline=deadline,
+                **settings,
+            )
+        )
+        self.policy = Policy(
+            max_in_flight=window,
+            refill_allowed_at=window // 2,
+            wait_timeout=wait_timeout,
+            retry=RetryPolicy.doubling(0.05, 1.0, deadline),
+            resend_uncertain=resend_uncertain,
+            ordered=bool(settings.get("ordered")),
+        )
+        self.outcomes: list[Outcome] = []
+        self.reasons: list[str] = []
+        self.sent = 0
+        self.publisher: BatchPublisher | None = None
+
+    def __enter__(self) -> Driver:
+        self.bridge.open()
+        self.publisher = BatchPublisher(self.bridge, self.policy, on_finished=self._finished)
+        self.publisher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.publisher is not None
+        self.publisher.stop()
+        self.bridge.close()
+
+    @property
+    def counters(self) -> Counters:
+        assert self.publisher is not None
+        return self.publisher.counters
+
+    def put(self, topics: list[str], n: int, size: int = 100, headers: Any = None) -> None:
+        """``n`` messages, each different, over ``topics``."""
+        assert self.publisher is not None
+        numbers = range(self.sent, self.sent + n)
+        payloads = [b"%08d" % i + b"x" * (size - 8) for i in numbers]
+        ids = [f"m-{i}" for i in numbers] if self.bridge.settings.dedup else None
+        names = [topics[i % len(topics)] for i in numbers]
+        self.sent += n
+        self.publisher.put(MessageBatch.of(names, payloads, headers, ids))
+
+    def drain(self) -> None:
+        assert self.publisher is not None
+        self.publisher.drain()
+
+    def _finished(self, block: Block) -> None:
+        tag = block.tag
+        batch = tag.batch if isinstance(tag, Tag) else tag
+        topics, payloads = batch.topics.to_pylist(), batch.payloads.to_pylist()
+        for i in range(block.n):
+            event = EVENT[State(int(block.state[i]))]
+            error = block.errors.get(i)
+            self.outcomes.append(Outcome(topics[i], payloads[i], event, bool(block.doubt[i]), int(block.sequence[i])))
+            if event != "acked":
+                self.reasons.append(str(error))
+
+    def events(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for o in self.outcomes:
+            found[o.event] = found.get(o.event, 0) + 1
+        return found
+
+    def conserved(self, admin: Admin, stream: str = "S", *, exactly_once: bool = True) -> Verdict:
+        """The oracle over what the stream holds; then one fresh message must get through."""
+        held = [(m.sequence, m.topic, m.payload) for m in admin.messages(stream)]
+        return conserve(self.outcomes, held, sent=self.sent, exactly_once=exactly_once).raise_faults()
+
+    def in_order(self, admin: Admin, stream: str = "S") -> None:
+        payloads = [m.payload[:8] for m in admin.messages(stream)]
+        assert payloads == sorted(payloads), "stored out of order"
+
+
+def fresh_message_gets_through(url: str, topic: str, **settings: Any) -> None:
+    """Whatever happened: the middleware is alive and a new publisher works."""
+    with Driver(url, **settings) as driver:
+        driver.put([topic], 1)
+        driver.drain()
+        assert driver.events() == {"acked": 1}, driver.reasons

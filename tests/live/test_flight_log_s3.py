@@ -1,0 +1,105 @@
+"""The flight log in an S3-compatible store: one set of options for parts, commit and reading."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+
+import boto3  # type: ignore[import-untyped]
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.errors import FlightLogError
+from mama_spark.flightlog import report
+from mama_spark.flightlog.commit import abort, commit
+from mama_spark.flightlog.staging import Run, Staging
+from mama_spark.flightlog.sweep import sweep
+from mama_spark.testing.flight_logs import BATCH, STREAM, flights, rows, stage
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[dict[str, str]]:
+    """delta-rs' options for a server of this module's own, in a process of its own: delta-rs waits for storage
+    while it holds the interpreter's lock, so a server on a thread of this process would never get to answer."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            break
+        except OSError:
+            assert server.poll() is None, "moto_server ended"
+            assert time.monotonic() < deadline, "moto_server does not answer"
+            time.sleep(0.05)
+    yield {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture
+def table(storage: dict[str, str]) -> str:
+    """The URL of a table in a bucket of its own."""
+    bucket = f"logs-{uuid.uuid4().hex[:12]}"
+    boto3.client(
+        "s3",
+        endpoint_url=storage["AWS_ENDPOINT_URL"],
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+        region_name="us-east-1",
+    ).create_bucket(Bucket=bucket)
+    return f"s3://{bucket}/deep/log"
+
+
+def test_log_lives_in_an_object_store_from_check_to_report(table: str, storage: dict[str, str]) -> None:
+    """Stage, commit, commit again, abort, failed attempt, restart, sweep, report."""
+    parts = stage(table, STREAM, flights(3, failed=1), storage=storage)
+    assert commit(table, storage, STREAM, parts, app=("query-1", 0)).committed == 1
+    assert commit(table, storage, STREAM, parts, app=("query-1", 0)).recorded
+    assert abort(table, storage, STREAM, parts).recorded
+
+    second = Run("query-1", "run-1", 1, "nats")
+    stage(table, second, flights(1, "failed"), storage=storage)
+    assert abort(table, storage, second).uncommitted == 1
+    again = stage(table, second, flights(1, "again"), storage=storage)
+    assert commit(table, storage, second, again, app=("query-1", 1)).committed == 1
+
+    stage(table, BATCH, flights(2, "orphan"), storage=storage)
+    assert sweep(table, storage, timedelta(seconds=-5)).rows == 2
+    got = {(r["flight_id"], r["committed"]) for r in rows(table, storage)}
+    assert got == {
+        *((f"id-{i}", True) for i in range(3)),
+        ("failed-0", False),
+        ("again-0", True),
+        ("orphan-0", False),
+        ("orphan-1", False),
+    }
+    assert report.summarise(table, storage).count("acked", committed=True) == 3
+    assert [r["flight_id"] for r in report.failed(table, storage)] == ["id-2"]
+
+
+def test_part_larger_than_one_upload_is_whole(table: str, storage: dict[str, str]) -> None:
+    noise = pa.array([np.random.default_rng(i).bytes(100_000) for i in range(200)], pa.binary())
+    (part,) = stage(table, BATCH, flights(200, payload=noise), storage=storage)
+    assert part.size > 20_000_000
+    commit(table, storage, BATCH, [part])
+    assert pa.array([r["payload"] for r in rows(table, storage)], pa.binary()).equals(noise)
+
+
+def test_bucket_that_does_not_exist_is_found_before_the_first_publish(storage: dict[str, str]) -> None:
+    with pytest.raises(FlightLogError, match="no-such-bucket"):
+        Staging("s3://no-such-bucket/log", storage, BATCH, 0, 0).check()
