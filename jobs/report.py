@@ -1,0 +1,49 @@
+"""A flight log as a summary, by Spark.
+
+spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/report.py --conf-file conf/report.toml
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from pathlib import Path
+
+from mama_spark.spark.flight_log import flight_log
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+
+def reports(log: DataFrame, topics: int) -> dict[str, DataFrame]:
+    """The tables of the summary by their names."""
+    flights = log.where("kind = 'flight'")
+    acked = flights.where("event = 'acked'")
+    latency = [F.percentile_approx("latency_us", p).alias(f"p{round(p * 100)}_us") for p in (0.5, 0.9, 0.99)]
+    rated = [F.count("*").alias("flights"), *latency, F.max("latency_us").alias("max_us")]
+    failures = flights.where("event IN ('completed_exceptionally', 'timeout')")
+    return {
+        "events": flights.groupBy("event", "status", "committed").count().orderBy(F.desc("count")),
+        "latency": acked.agg(*rated),
+        "slowest_topics": acked.groupBy("topic").agg(*rated).orderBy(F.desc("p99_us")).limit(topics),
+        "failures": failures.groupBy("event", "status", "code", "info").count().orderBy(F.desc("count")).limit(topics),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conf-file", type=Path, required=True)
+    conf = tomllib.loads(parser.parse_args().conf_file.read_text())
+    spark = SparkSession.builder.appName("flight log report").getOrCreate()
+    try:
+        log = flight_log(spark, conf["flight_log"], conf.get("committed_only", False))
+        for name, table in reports(log, conf.get("topics", 10)).items():
+            print(f"\n{name}:")
+            table.show(conf.get("topics", 10), truncate=False)
+            if "output" in conf:
+                table.coalesce(1).write.mode("overwrite").json(f"{conf['output']}/{name}")
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

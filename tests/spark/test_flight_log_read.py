@@ -1,0 +1,118 @@
+"""delta-spark reads what delta-rs committed, and jobs/report.py sums it up."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from delta import configure_spark_with_delta_pip
+from mama_spark.flightlog.commit import abort, commit
+from mama_spark.spark.flight_log import flight_log
+from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage
+from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
+    builder = builder.config("spark.databricks.delta.snapshotPartitions", "2")
+    builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    session = configure_spark_with_delta_pip(builder).getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A failed attempt at a batch, its restart, and a batch write with one refusal."""
+    stage(tmp_path / "log", STREAM, flights(2, "failed"))
+    abort(str(tmp_path / "log"), {}, STREAM)
+    commit(str(tmp_path / "log"), {}, STREAM, stage(tmp_path / "log", STREAM, flights(2, "again")), app=("query-1", 0))
+    commit(str(tmp_path / "log"), {}, BATCH, stage(tmp_path / "log", BATCH, flights(3, "batch", failed=1)))
+    return tmp_path / "log"
+
+
+def test_both_readers_see_the_same_rows(spark: SparkSession, log: Path) -> None:
+    names = ["flight_id", "event", "topic", "size", "sequence", "status", "code", "committed", "batch_id", "latency_us"]
+    ours = [tuple(r[n] for n in names) for r in rows(log)]
+    theirs = flight_log(spark, str(log)).orderBy("event_time", "flight_id").select(*names).collect()
+    assert [tuple(r) for r in theirs] == ours
+    assert flight_log(spark, str(log), committed_only=True).count() == 5
+
+
+def test_times_are_the_same_instants_and_prune(spark: SparkSession, log: Path) -> None:
+    frame = flight_log(spark, str(log))
+    assert {r[0] for r in frame.selectExpr("unix_micros(event_time)").collect()} == {T0, T0 + 1000, T0 + 2000}
+    assert frame.where("event_time > '2026-09-21T14:13:20.001Z'").count() == 1
+    assert frame.where("event_date = '2026-09-21' AND committed").count() == 5
+    assert frame.where("event_time > '2026-09-22'").count() == 0
+
+
+def test_spark_may_compact_and_vacuum(spark: SparkSession, log: Path) -> None:
+    before = rows(log)
+    spark.sql(f"VACUUM delta.`{log}`")
+    assert rows(log) == before
+    spark.sql(f"OPTIMIZE delta.`{log}`")
+    assert rows(log) == before
+
+
+def test_report_job_prints_the_summary(log: Path, tmp_path: Path) -> None:
+    conf = tmp_path / "report.toml"
+    conf.write_text(f'flight_log = "{log}"\noutput = "{tmp_path / "out"}"\n')
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
+    submit += ["--packages", "io.delta:delta-spark_4.2_2.13:4.4.0", "--conf", "spark.ui.enabled=false"]
+    submit += ["--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension"]
+    submit += ["--conf", "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"]
+    submit += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.databricks.delta.snapshotPartitions=2"]
+    submit += [str(ROOT / "jobs" / "report.py"), "--conf-file", str(conf)]
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    ran = subprocess.run(submit, capture_output=True, text=True, timeout=280, env=env)
+    assert ran.returncode == 0, ran.stderr
+    assert "slowest_topics:" in ran.stdout
+    (file,) = (tmp_path / "out" / "failures").glob("*.json")
+    assert json.loads(file.read_text()) == {
+        "event": "completed_exceptionally",
+        "status": "PUBLISH_ERROR_NOT_ENTITLED",
+        "code": 403,
+        "info": "denied",
+        "count": 1,
+    }
+
+
+SQL = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "flight-log.md").read_text(), re.DOTALL)
+
+
+def test_documentation_has_ten_queries() -> None:
+    assert len(SQL) == 10
+
+
+def test_documented_queries_run_and_answer(spark: SparkSession, tmp_path: Path) -> None:
+    """Each finds at least one row in a log that has something of everything."""
+    extra = [pa.field("order_id", pa.int64())]
+    some = flights(
+        3,
+        "a",
+        failed=1,
+        extra=pa.record_batch({"order_id": pa.array([1, 2, 3])}),
+        duplicate=np.array([True, False, False]),
+        may_have_landed=np.array([False, False, True]),
+        payload=pa.array([None, None, b"x"], pa.binary()),
+    )
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, some, extra=extra), extra=extra)
+    flight_log(spark, str(tmp_path)).createOrReplaceTempView("log")
+    spark.sql("SELECT id AS order_id, id * 1.5 AS amount FROM range(1, 5)").createOrReplaceTempView("orders")
+    counts = [len(spark.sql(query).collect()) for query in SQL]
+    assert counts == [4, 2, 1, 1, 1, 1, 1, 1, 1, 1]
