@@ -1,0 +1,212 @@
+"""Connections: leased, kept warm, given up; servers: started, checked, gone with their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from mama_spark.bridge import EventKind
+from mama_spark.bridges.nats import NatsBridge, NatsSettings, check, serve
+from mama_spark.bridges.nats.loop import Loop
+from mama_spark.bridges.nats.pool import IDLE, POOL, Pool
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.errors import LoopDied
+from mama_spark.message import MessageBatch
+from mama_spark.testing.bridge_suite import publish
+from mama_spark.testing.driving import eventually
+from mama_spark.testing.servers import Admin
+
+
+@pytest.fixture
+def broker(nats_server: NatsServer) -> NatsServer:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["s.>"], allow_batched=True)
+    return nats_server
+
+
+def connections(server: NatsServer) -> int:
+    return int(server.ask("varz")["total_connections"])
+
+
+def publish_one(url: str, **options: Any) -> None:
+    bridge = NatsBridge(NatsSettings((url,), **options))
+    bridge.open()
+    assert not publish(bridge, MessageBatch.of(["s.a"], [b"x"])).error
+    bridge.close()
+
+
+def test_micro_batches_share_one_connection(broker: NatsServer) -> None:
+    before = connections(broker)
+    for _ in range(5):
+        publish_one(broker.url)
+    assert connections(broker) == before + 1
+
+
+def test_other_options_get_another_connection(broker: NatsServer) -> None:
+    before = connections(broker)
+    publish_one(broker.url)
+    publish_one(broker.url, name="somebody-else")
+    assert connections(broker) == before + 2
+
+
+def test_a_connection_that_died_while_idle_is_not_given_out(broker: NatsServer) -> None:
+    publish_one(broker.url)
+    broker.kill()
+    broker.restart()
+    publish_one(broker.url)
+
+
+def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> None:
+    now = [0.0]
+    pool = Pool(clock=lambda: now[0])
+    settings = NatsSettings((broker.url,))
+    link = pool.lease(settings)
+    pool.give_back(settings, link)
+    now[0] = IDLE + 1
+    pool.sweep()
+    eventually(lambda: link.closed and not link.client.is_connected, "it is closed")
+
+
+def test_a_forked_process_makes_its_own_connection(broker: NatsServer) -> None:
+    script = (
+        "import os, sys\n"
+        "from mama_spark.bridges.nats import *\n"
+        "from mama_spark.message import MessageBatch\n"
+        "from mama_spark.testing.bridge_suite import publish\n"
+        "def one():\n"
+        "    b = NatsBridge(NatsSettings((sys.argv[1],))); b.open()\n"
+        "    e = publish(b, MessageBatch.of(['s.a'], [b'x'])).error; b.close(); return bool(e)\n"
+        "assert not one()\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(one())\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+        "assert not one()\n"
+    )
+    before = connections(broker)
+    done = subprocess.run([sys.executable, "-c", script, broker.url], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert connections(broker) == before + 2
+
+
+def test_a_dying_loop_takes_its_waiters_with_it() -> None:
+    loop = Loop()
+    told: list[BaseException] = []
+    loop.mourn(told.append)
+    threading.Timer(0.05, lambda: loop.soon(loop.loop.stop)).start()
+    with pytest.raises(LoopDied):
+        loop.run(asyncio.sleep(3600), 60, "sleeping")
+    eventually(lambda: told, "the mourners are told")
+    with pytest.raises(LoopDied):
+        loop.run(asyncio.sleep(0), 1, "nothing")
+
+
+def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
+    bridge = NatsBridge(NatsSettings((broker.url,)))
+    bridge.open()
+    link = bridge._link
+    assert link is not None
+    link.loop.run(link.client.close(), 10, "closing")
+    kinds = [e.kind for e in bridge.poll(10).events]
+    kinds += [e.kind for e in bridge.poll(0).events]
+    assert EventKind.CLOSED in kinds
+    bridge.close()
+    publish_one(broker.url)
+
+
+def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -> None:
+    async def main() -> tuple[int, bool]:
+        client = await nats.connect(broker.url)
+        js = client.jetstream()
+        loop = asyncio.get_running_loop()
+        on_loop = NatsBridge.attach(js, dedup=False)
+        on_loop.open()  # on the client's own loop: may not block
+
+        def work(bridge: NatsBridge) -> int:
+            return len(publish(bridge, MessageBatch.of(["s.a"] * 300, [b"x"] * 300)).sequence)
+
+        acked = await asyncio.to_thread(work, on_loop)
+        on_loop.close()
+
+        def elsewhere() -> int:
+            bridge = NatsBridge.attach(js, loop=loop, dedup=False)
+            bridge.open()
+            n = work(bridge)
+            bridge.close()
+            return n
+
+        acked += await asyncio.to_thread(elsewhere)
+        ack = await js.publish("s.mine", b"still works")
+        await client.close()
+        return acked, ack.seq == 601
+
+    assert asyncio.run(main()) == (600, True)
+
+
+def test_check_tells_what_is_fine_and_what_is_not(broker: NatsServer) -> None:
+    said: list[str] = []
+    assert check.run(NatsSettings((broker.url,), stream="S"), ["s.a"], say=said.append) == 0
+    assert any("nats-server" in line for line in said)
+    assert any("S takes s.>" in line for line in said)
+    assert check.run(NatsSettings((broker.url,), stream="NOPE"), say=said.append) == 1
+    assert said[-1].startswith("BAD")
+    assert broker.ask("jsz")["messages"] == 0, "a check publishes nothing"
+
+
+def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
+    said: list[str] = []
+    stop = threading.Event()
+    code: list[int] = []
+    thread = threading.Thread(target=lambda: code.append(serve.run(0, tmp_path, say=said.append, stop=stop)))
+    thread.start()
+    eventually(lambda: said, "it is ready")
+    url = said[0].split()[1]
+    with Admin(url) as admin:
+        assert admin.info(serve.DEMO)["config"]["allow_batched"]
+        bridge = NatsBridge(NatsSettings((url,)))
+        bridge.open()
+        assert not publish(bridge, MessageBatch.of(["flights.JFK.AA", "demo.x"], [b"1", b"2"])).error
+        bridge.close()
+    POOL.clear()
+    stop.set()
+    thread.join(30)
+    assert code == [0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_leaves_no_process_behind(number: signal.Signals) -> None:
+    script = "from mama_spark.bridges.nats import serve; raise SystemExit(serve.run())"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split()[1].rsplit(":", 1)[1])
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    eventually(lambda: not listening(port), "the port is free")
+
+
+def test_a_server_ends_with_the_process_that_started_it() -> None:
+    script = (
+        "from mama_spark.bridges.nats.server import NatsServer\n"
+        "import time; s = NatsServer().start(); print(s.port, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        assert listening(port)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(30)
+    eventually(lambda: not listening(port), "the server is gone, too")
+
+
+def listening(port: int) -> bool:
+    import socket
+
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
