@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -34,6 +35,7 @@ def flights_csv(folder: Path) -> Path:
 
 
 def session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are the first python3 of the PATH
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -41,13 +43,12 @@ def session() -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.files.maxPartitionBytes": "16m",
         "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
     }
     builder = SparkSession.builder.master("local[2,4]").appName("mama-demo")
     for name, value in conf.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    return builder.getOrCreate()
 
 
 def publish(spark: SparkSession, csv: Path, url: str, log: Path) -> float:

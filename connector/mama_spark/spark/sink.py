@@ -66,7 +66,7 @@ class MamaPubDataSource(DataSource):
         if streaming and options.txn_app_id is not None:
             raise OptionError("options txnAppId and txnVersion are for batch writes: a stream has its own identity")
         plan = plan_columns(schema, options)
-        arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]))
+        arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
         fields = tuple(arrow.field(name) for name in plan.log)
         table_schema(fields)  # refuses columns that have the name of one of the log's own
         return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields)
