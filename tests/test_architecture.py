@@ -28,6 +28,8 @@ MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
     **dict.fromkeys(WORDS - {"errors"}, WORDS),
     "errors": set(),
 }
+#: A live JetStream context becomes a bridge by the registry, so that the publisher itself knows none.
+EXCEPTIONS = {("publisher/managed", "mama_spark.bridges.attach")}
 PURE = {
     *WORDS, "publisher/flight", "publisher/window", "publisher/retry", "publisher/ids",
     *(f"bridges/nats/{name}" for name in ("wire", "frames", "headers", "subjects", "acks", "fast")),
@@ -59,6 +61,8 @@ def test_imports_go_one_way(path: Path) -> None:
     room = name_of(path).split("/")[0]
     for name in imports(path):
         parts = name.split(".")
+        if (name_of(path), name) in EXCEPTIONS:
+            continue
         if parts[0] != "mama_spark" or len(parts) == 1 or parts[1] in (room, "__version__"):
             continue
         assert parts[1] in MAY_IMPORT[room], f"{room} must not import {name}"

@@ -56,7 +56,7 @@ def check(args: argparse.Namespace) -> int:
         return code
     from .flightlog.staging import Run, Staging
 
-    Staging(options.flight_log, options.storage_options, Run(run_id="check", bridge="nats"), 0, 0).check()
+    Staging(options.flight_log, options.storage_options, Run(None, "check", None, "nats"), 0, 0).check()
     print(f"ok   flight log: {options.flight_log} can be written")
     return code
 
@@ -140,8 +140,10 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs")
     sub.set_defaults(run=flights)
 
-    sub = commands.add_parser("docs", help="generated documentation").add_subparsers(required=True, metavar="WHAT")
-    options = sub.add_parser("options", help="all options of mamapub as Markdown")
+    generated = commands.add_parser("docs", help="generated documentation")
+    options = generated.add_subparsers(required=True, metavar="WHAT").add_parser(
+        "options", help="all options of mamapub as Markdown"
+    )
     way = options.add_mutually_exclusive_group()
     way.add_argument("--write", type=Path, metavar="FILE")
     way.add_argument("--check", type=Path, metavar="FILE", help="fail when FILE is not fresh")

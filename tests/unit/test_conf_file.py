@@ -59,10 +59,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "nothing.toml")
 
 
-@pytest.mark.parametrize("path", sorted(CONF.glob("*.toml")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [p for p in sorted(CONF.glob("*.toml")) if "[mamapub]" in p.read_text()], ids=lambda p: p.name
+)
 def test_the_files_in_conf_are_understood(path: Path) -> None:
     import tomllib
 
     conf = load(path, tables=tomllib.loads(path.read_text()))
-    if "mamapub" in conf:
-        SinkOptions.parse(as_options(conf["mamapub"]))
+    SinkOptions.parse(as_options(conf["mamapub"]))

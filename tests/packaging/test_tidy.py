@@ -1,0 +1,59 @@
+"""Commands of the Makefile leave no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TIDY = Path(__file__).resolve().parents[2] / "scripts" / "tidy.py"
+
+# starts an orphan in a session of its own, as brokers and JVMs are, says its pid, and waits
+PARENT = """
+import subprocess, sys, time
+middle = "import subprocess; print(subprocess.Popen(['sleep', '300'], start_new_session=True).pid, flush=True)"
+subprocess.run([sys.executable, "-c", middle])
+time.sleep({seconds})
+sys.exit({code})
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def start(seconds: int, code: int = 0) -> tuple[subprocess.Popen[str], int]:
+    program = PARENT.format(seconds=seconds, code=code)
+    command = [sys.executable, str(TIDY), sys.executable, "-c", program]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    orphan = int(process.stdout.readline())
+    return process, orphan
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_and_its_orphans(number: signal.Signals) -> None:
+    process, orphan = start(seconds=300)
+    assert alive(orphan)
+    os.kill(process.pid, number)
+    assert process.wait(60) == 128 + number
+    process.stdout.close()  # type: ignore[union-attr]
+    assert not alive(orphan)
+
+
+def test_the_exit_code_is_the_commands_and_orphans_are_ended() -> None:
+    process, orphan = start(seconds=0, code=7)
+    assert process.wait(60) == 7
+    process.stdout.close()  # type: ignore[union-attr]
+    deadline = time.monotonic() + 10
+    while alive(orphan) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(orphan)
