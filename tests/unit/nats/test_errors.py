@@ -6,7 +6,7 @@ from typing import Any
 import nats.errors
 import nats.js.errors
 import pytest
-from mama_spark.bridges.nats import errors
+from mama_spark.bridges.nats import client_errors, errors
 from mama_spark.errors import (
     ConfigError,
     InProcess,
@@ -19,7 +19,7 @@ from mama_spark.errors import (
 )
 
 
-def client_errors() -> list[type[Exception]]:
+def library_errors() -> list[type[Exception]]:
     found = {
         cls
         for module in (nats.errors, nats.js.errors)
@@ -29,13 +29,13 @@ def client_errors() -> list[type[Exception]]:
     return sorted(found, key=lambda c: f"{c.__module__}.{c.__name__}")
 
 
-@pytest.mark.parametrize("cls", client_errors(), ids=lambda c: c.__name__)
+@pytest.mark.parametrize("cls", library_errors(), ids=lambda c: c.__name__)
 def test_no_error_of_the_client_library_is_unmapped(cls: type[Exception]) -> None:
-    kind = next((errors.CLIENT[base] for base in cls.__mro__ if base in errors.CLIENT), None)
+    kind = next((client_errors.CLIENT[base] for base in cls.__mro__ if base in client_errors.CLIENT), None)
     assert kind is not None
     assert issubclass(kind, MamaError)
     stand_in: Any = type(cls.__name__, (cls,), {"__str__": lambda _: "text"})  # constructors differ
-    translated = errors.from_client(stand_in.__new__(stand_in))
+    translated = client_errors.from_client(stand_in.__new__(stand_in))
     assert type(translated) is kind
 
 
@@ -72,5 +72,5 @@ def test_permission_violations_name_their_subject(text: str, wanted: tuple[str, 
 
 
 def test_wrong_credentials_are_for_the_user_to_change() -> None:
-    assert isinstance(errors.from_client(nats.errors.Error("nats: 'Authorization Violation'")), ConfigError)
+    assert isinstance(client_errors.from_client(nats.errors.Error("nats: 'Authorization Violation'")), ConfigError)
     assert isinstance(errors.not_entitled("a"), NotEntitled)

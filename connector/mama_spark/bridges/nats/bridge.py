@@ -19,7 +19,8 @@ from . import headers as hd
 from . import streams as st
 from .acks import Columns, Reply, Stored
 from .batching import Batching
-from .errors import from_client, not_entitled
+from .client_errors import from_client
+from .errors import not_entitled
 from .frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
 from .frames import Reply as ReplyTo
 from .link import MAX_UNWRITTEN, Link, Row

@@ -1,23 +1,15 @@
-"""What the server and nats-py say, translated into the errors of :mod:`mama_spark.errors`: one table each.
+"""What the server says, translated into the errors of :mod:`mama_spark.errors`. Pure; one table.
 
 A number that the table does not know is a refusal for good, unless its HTTP-like code says "not now".
 """
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 from collections.abc import Mapping
 
-import nats.errors
-import nats.js.errors
-
 from ...errors import (
-    ConfigError,
     ExpectationFailed,
     InProcess,
-    LoopDied,
-    MamaError,
     NoResponders,
     NotEntitled,
     NotReady,
@@ -26,7 +18,6 @@ from ...errors import (
     PublishError,
     Refused,
     TooLarge,
-    Unavailable,
     Uncertain,
 )
 
@@ -84,66 +75,6 @@ def no_responders(subject: str = "") -> NoResponders:
     """The error of an empty 503."""
     where = f"topic {subject!r}" if subject else "this topic"
     return NoResponders(f"no stream, or no leader, takes {where} now", 503)
-
-
-_E, _J = nats.errors, nats.js.errors
-
-#: nats-py's exceptions -> what they mean when connecting, asking or publishing. Looked up along the class's bases.
-CLIENT: Mapping[type[BaseException], type[MamaError]] = {
-    _E.Error: Unavailable,
-    _E.AuthorizationError: ConfigError,
-    _E.BadHeaderError: Refused,
-    _E.BadSubjectError: Refused,
-    _E.BadSubscriptionError: ConfigError,
-    _E.BadTimeoutError: ConfigError,
-    _E.ConnectionClosedError: Unavailable,
-    _E.ConnectionDrainingError: Unavailable,
-    _E.ConnectionReconnectingError: Unavailable,
-    _E.DrainTimeoutError: Unavailable,
-    _E.FlushTimeoutError: Unavailable,
-    _E.InvalidCallbackTypeError: ConfigError,
-    _E.InvalidUserCredentialsError: ConfigError,
-    _E.JsonParseError: Unavailable,
-    _E.MaxPayloadError: TooLarge,
-    _E.MsgAlreadyAckdError: Refused,
-    _E.NoRespondersError: NoResponders,
-    _E.NoServersError: Unavailable,
-    _E.NotJSMessageError: Refused,
-    _E.OutboundBufferLimitError: Unavailable,
-    _E.ProtocolError: Unavailable,
-    _E.SecureConnFailedError: ConfigError,
-    _E.SecureConnRequiredError: ConfigError,
-    _E.SecureConnWantedError: ConfigError,
-    _E.SlowConsumerError: Uncertain,
-    _E.StaleConnectionError: Unavailable,
-    _E.TimeoutError: Unavailable,
-    _E.UnexpectedEOF: Unavailable,
-    _J.Error: Unavailable,
-    _J.APIError: Refused,
-    _J.BadRequestError: ConfigError,
-    _J.NotFoundError: ConfigError,
-    _J.ServerError: Unavailable,
-    _J.ServiceUnavailableError: Unavailable,
-    _J.NoStreamResponseError: NoResponders,
-    ssl.SSLError: ConfigError,
-    OSError: Unavailable,
-    asyncio.TimeoutError: Unavailable,
-    ValueError: ConfigError,
-}
-
-
-def from_client(error: BaseException) -> MamaError:
-    """One of our errors for one of nats-py's (or of the network below it)."""
-    if isinstance(error, MamaError):
-        return error
-    text = str(error) or type(error).__name__
-    if "authorization violation" in text.lower() or "authentication" in text.lower():
-        return ConfigError(f"the server refuses the credentials: {text}")
-    for base in type(error).__mro__:
-        kind = CLIENT.get(base)
-        if kind is not None:
-            return kind(text)
-    return LoopDied(f"{type(error).__name__}: {text}")
 
 
 def denied(text: str) -> tuple[str, str] | None:

@@ -24,7 +24,8 @@ from nats.nuid import NUID
 from ...errors import ConfigError, MamaError, Unavailable
 from . import wire
 from .acks import Columns, Reply, classify, classify_parts
-from .errors import denied, from_client
+from .client_errors import from_client
+from .errors import denied
 from .frames import Frames
 from .loop import Loop
 from .settings import NatsSettings
