@@ -69,10 +69,11 @@ class RowEncoder:
             what = "the topic is null"
         else:
             parts = [rows.column(name).cast(pa.string()) for _, name in plan.parts]
-            column = pc.binary_join_element_wise(*parts, ".", null_handling="skip")
-            empty = np.logical_and.reduce([np.asarray(p.is_null()) for p in parts])
-            if empty.any():
-                column = pc.if_else(pa.array(empty), pa.scalar(None, pa.string()), column)
+            empty = pa.array(np.logical_and.reduce([np.asarray(p.is_null()) for p in parts]))
+            # a row without any part would get no element at all from the kernel
+            filled = pc.if_else(empty, "", parts[0])
+            column = pc.binary_join_element_wise(filled, *parts[1:], ".", null_handling="skip")
+            column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
             what = f"all of {', '.join(name for _, name in plan.parts)} are null"
         coded = column.cast(pa.string()).dictionary_encode()
         names, codes = coded.dictionary, coded.indices

@@ -1,0 +1,197 @@
+"""Arrow batches become messages, row for row, and what cannot be one is named by row."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.spark.columns import ColumnPlan
+from mama_spark.spark.json_rows import json_rows
+from mama_spark.spark.rows import Encoded, RowEncoder
+
+
+def plan(**given_columns: Any) -> ColumnPlan:
+    base: dict[str, Any] = {
+        "topic": "topic", "parts": (), "value": "value", "json": (), "headers": None, "headers_form": "", "id": None,
+        "log": (),
+    }  # fmt: skip
+    return ColumnPlan(**{**base, **given_columns})
+
+
+def encode(
+    columns: dict[str, pa.Array], *, prefix: str | None = None, plan_topic: str | None = "topic", **p: Any
+) -> Encoded:
+    return RowEncoder(plan(topic=plan_topic, **p), None, prefix).encode(pa.record_batch(columns))
+
+
+def strings(*values: str | None) -> pa.Array:
+    return pa.array(values, pa.string())
+
+
+def blobs(*values: bytes | None) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
+def header_lists(encoded: Encoded) -> list[Any]:
+    assert encoded.batch.headers is not None
+    lists: list[Any] = encoded.batch.headers.to_pylist()
+    return lists
+
+
+def test_null_topics_and_values_are_bad_rows_with_a_reason() -> None:
+    encoded = encode({"topic": strings("a", None, "b", None), "value": blobs(b"1", b"2", None, None)})
+    assert [row for row, _ in encoded.bad] == [1, 2, 3]
+    assert [str(e) for _, e in encoded.bad] == [
+        "BAD_SYMBOL: the topic is null",
+        "INVALID_ARG: the value is null",
+        "BAD_SYMBOL: the topic is null",
+    ]
+    assert encoded.batch.topics.to_pylist() == ["a", "", "b", ""]
+    assert encoded.batch.payloads.to_pylist() == [b"1", b"2", b"", b""]
+
+
+def test_null_ids_are_bad_rows() -> None:
+    encoded = encode({"topic": strings("a", "a"), "value": strings("x", "y"), "id": strings("1", None)}, id="id")
+    assert [row for row, _ in encoded.bad] == [1]
+    assert encoded.batch.ids is not None
+    assert encoded.batch.ids.to_pylist() == ["1", ""]
+
+
+def test_prefix_stands_before_column_and_option_topics() -> None:
+    assert encode({"topic": strings("a", "b"), "value": strings("x", "y")}, prefix="p").batch.topics.to_pylist() == [
+        "p.a",
+        "p.b",
+    ]
+    fixed = RowEncoder(plan(topic=None), "t", "p.").encode(pa.record_batch({"value": strings("x")}))
+    assert fixed.batch.topics.to_pylist() == ["p.t"]
+
+
+def test_root_source_symbol_join_with_missing_parts_skipped_and_travel_as_headers() -> None:
+    encoded = encode(
+        {
+            "root": strings(None, "r", None),
+            "source": strings("s", "s", None),
+            "symbol": strings("y", None, None),
+            "value": strings("1", "2", "3"),
+        },
+        plan_topic=None,
+        parts=(("root", "root"), ("source", "source"), ("symbol", "symbol")),
+    )
+    assert encoded.batch.topics.to_pylist() == ["s.y", "r.s", ""]
+    assert [row for row, _ in encoded.bad] == [2]
+    assert header_lists(encoded) == [
+        [("Mama-Source", ["s"]), ("Mama-Symbol", ["y"])],
+        [("Mama-Root", ["r"]), ("Mama-Source", ["s"])],
+        [],
+    ]
+
+
+MULTI = pa.map_(pa.string(), pa.list_(pa.string()))
+KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "values", "expected", "bad"),
+    [
+        (
+            "map",
+            pa.map_(pa.string(), pa.string()),
+            [[("a", "1"), ("b", "2")], None, [], [("c", None)]],
+            [[("a", ["1"]), ("b", ["2"])], [], [], []],
+            {3: "header 'c' has a null value"},
+        ),
+        (
+            "multimap",
+            MULTI,
+            [[("a", ["1", "2"])], None, [("b", [])], [("c", None)], [("d", ["x", None])]],
+            [[("a", ["1", "2"])], [], [("b", [])], [], [("d", ["x", ""])]],
+            {3: "header 'c' has a null value", 4: "header 'd' has a null value"},
+        ),
+        (
+            "kafka",
+            KAFKA,
+            [
+                [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}],
+                None,
+                [None],
+                [{"key": "b", "value": b"\xff"}],
+                [{"key": None, "value": b"x"}],
+                [{"key": "c", "value": None}],
+            ],
+            [[("a", ["1"]), ("a", ["2"])], [], [], [("b", [""])], [("", ["x"])], []],
+            {3: "header 'b' is not UTF-8", 4: "a header has no name", 5: "header 'c' has a null value"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_headers_of_every_form(
+    form: str, kind: pa.DataType, values: list[Any], expected: list[Any], bad: dict[int, str], offset: int
+) -> None:
+    n = len(values)
+    whole = pa.record_batch(
+        {"topic": strings(*["t"] * n), "value": strings(*["v"] * n), "headers": pa.array(values, kind)}
+    )
+    encoded = RowEncoder(plan(headers="headers", headers_form=form), None, None).encode(whole.slice(offset))
+    assert header_lists(encoded) == expected[offset:]
+    assert {row: e.info for row, e in encoded.bad} == {r - offset: t for r, t in bad.items() if r >= offset}
+
+
+def test_columns_for_the_flight_log_go_along_as_they_are() -> None:
+    encoded = encode({"topic": strings("a"), "value": strings("x"), "k": pa.array([7])}, log=("k",))
+    assert encoded.extra is not None
+    assert encoded.extra.to_pylist() == [{"k": 7}]
+
+
+def test_json_keeps_every_type() -> None:
+    when = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
+    columns = {
+        "n": pa.array([None], pa.int32()),
+        "i": pa.array([2**53 + 1]),
+        "d": pa.array([Decimal("12345678901234567890.10")]),
+        "nan": pa.array([float("nan")]),
+        "inf": pa.array([float("inf")]),
+        "bin": blobs(b"\xff\x00"),
+        "ts": pa.array([when], pa.timestamp("us", "UTC")),
+        "ntz": pa.array([when], pa.timestamp("us")),
+        "day": pa.array([when.date()]),
+        "s": pa.array([{"x": None, "y": [Decimal("1.50"), None]}]),
+        "m": pa.array([[("k", b"z"), ("l", None)]], pa.map_(pa.string(), pa.binary())),
+        "text": strings('quote " and \n and é'),
+        "flag": pa.array([True]),
+    }
+    (text,) = json_rows(pa.record_batch(columns), list(columns)).to_pylist()
+    assert b'"d":12345678901234567890.10,' in text
+    parsed = json.loads(text, parse_float=Decimal)
+    assert parsed == {
+        "n": None,
+        "i": 2**53 + 1,
+        "d": Decimal("12345678901234567890.10"),
+        "nan": None,
+        "inf": None,
+        "bin": "/wA=",
+        "ts": "2026-01-02T03:04:05.678901Z",
+        "ntz": "2026-01-02T03:04:05.678901",
+        "day": "2026-01-02",
+        "s": {"x": None, "y": [Decimal("1.50"), None]},
+        "m": {"k": "eg==", "l": None},
+        "text": 'quote " and \n and é',
+        "flag": True,
+    }
+
+
+@given(st.lists(st.tuples(st.one_of(st.none(), st.text()), st.one_of(st.none(), st.binary())), max_size=20))
+def test_every_row_is_a_message_or_bad(rows: list[tuple[str | None, bytes | None]]) -> None:
+    encoded = encode({"topic": strings(*[t for t, _ in rows]), "value": blobs(*[v for _, v in rows])})
+    bad = {row for row, _ in encoded.bad}
+    assert bad == {i for i, (t, v) in enumerate(rows) if t is None or v is None}
+    assert len(encoded.batch) == len(rows)
+    assert encoded.batch.topics.null_count == encoded.batch.payloads.null_count == 0
+    for i, (t, v) in enumerate(rows):
+        if i not in bad:
+            assert (encoded.batch.topics[i].as_py(), encoded.batch.payloads[i].as_py()) == (t, v)

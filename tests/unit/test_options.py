@@ -1,0 +1,99 @@
+"""Options are declared once; everything that the user can get wrong is named."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.errors import OptionError
+from mama_spark.options import SinkOptions, camel, duration, markdown, spellings
+
+
+def test_defaults_work_without_any_option() -> None:
+    o = SinkOptions.parse({})
+    assert o.url == ("nats://127.0.0.1:4222",)
+    assert (o.max_in_flight, o.refill, o.wait_timeout, o.retry_deadline) == (4096, 2048, 5.0, 30.0)
+    assert (o.ack_mode, o.dedup, o.on_error, o.flight_log_level) == ("auto", True, "fail", "outcomes")
+
+
+def test_names_are_case_insensitive_and_spark_keys_are_known() -> None:
+    o = SinkOptions.parse({"MAXINFLIGHT": "7", "checkpointlocation": "/x", "path": "y", "queryname": "q"})
+    assert o.max_in_flight == 7
+
+
+def test_refill_follows_a_smaller_window() -> None:
+    assert SinkOptions.parse({"maxInFlight": "10"}).refill == 5
+    assert SinkOptions.parse({"maxInFlight": "1"}).refill == 0
+
+
+@pytest.mark.parametrize(
+    ("given_options", "said"),
+    [
+        ({"maxInFligth": "5"}, "did you mean 'maxInFlight'"),
+        ({"flightlogs": "x"}, "did you mean 'flightLog'"),
+        ({"maxInFlight": "0"}, "must be from 1"),
+        ({"maxInFlight": "many"}, "whole number"),
+        ({"maxInFlight": "5", "refillAllowedAt": "5"}, "refillAllowedAt must be below"),
+        ({"waitTimeout": "soon"}, "like 5s"),
+        ({"waitTimeout": "0"}, "positive duration"),
+        ({"dedup": "maybe"}, "true or false"),
+        ({"ackMode": "bach"}, "did you mean batch"),
+        ({"url": "http://x"}, "unknown scheme http"),
+        ({"url": "nats://a,memory://b"}, "different middlewares"),
+        ({"url": "nats://host:99999"}, "bad port"),
+        ({"url": ""}, "at least one server"),
+        ({"url": "nats://a", "servers": "nats://b"}, "given twice"),
+        ({"txnAppId": "a"}, "go together"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be from 0"),
+        ({"tlsCert": "a"}, "go together"),
+        ({"password": "a"}, "needs user"),
+        ({"user": "a", "token": "b"}, "exclude each other"),
+        ({"onError": "deadletter"}, "needs deadLetterTopic or deadLetterTable"),
+        ({"deadLetterTopic": "d"}, "needs onError=deadletter"),
+        ({"onError": "log"}, "needs flightLog"),
+        ({"flightLogLevel": "all"}, "flightLogLevel needs flightLog"),
+        ({"ackMode": "none", "order": "partition"}, "needs acknowledgements"),
+        ({"maxRatePerPartition": "-1"}, "positive number"),
+        ({"retryBackoff": "10s"}, "longer than retryMaxBackoff"),
+        ({"topic": "a b"}, "blanks"),
+        ({"token": " "}, "must not be empty"),
+    ],
+)
+def test_what_is_wrong_is_named(given_options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError) as e:
+        SinkOptions.parse(given_options)
+    assert said in str(e.value)
+
+
+def test_secrets_are_in_neither_repr_nor_errors() -> None:
+    o = SinkOptions.parse(
+        {"url": "nats://joe:s3cret@h:4222", "storage.aws_secret_access_key": "s3cret", "nkeySeed": "s3cret"}
+    )
+    assert "s3cret" not in repr(o)
+    assert "***" in repr(o)
+    assert o.storage_options == {"aws_secret_access_key": "s3cret"}
+    for bad in ({"url": "nats://joe:s3cret@h:0"}, {"url": "ftp://joe:s3cret@h"}):
+        with pytest.raises(OptionError) as e:
+            SinkOptions.parse(bad)
+        assert "s3cret" not in str(e.value)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("250", 0.25), ("250ms", 0.25), ("5s", 5), ("2m", 120), ("1h", 3600)])
+def test_durations_are_milliseconds_or_have_a_unit(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@given(st.text(max_size=20))
+def test_a_value_is_taken_or_refused_never_anything_else(text: str) -> None:
+    for name in spellings(SinkOptions):
+        with contextlib.suppress(OptionError):
+            SinkOptions.parse({name: text})
+
+
+def test_every_option_is_documented() -> None:
+    text = markdown()
+    for name in spellings(SinkOptions):
+        assert f"`{name}`" in text
+    assert camel("max_rate_per_partition") == "maxRatePerPartition"
