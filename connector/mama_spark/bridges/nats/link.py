@@ -157,6 +157,7 @@ class Link:
                 subject, cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
             )
             await self.client.flush(max(1, int(timeout)))
+            await self.client.flush(max(1, int(timeout)))  # the client writes a PING ahead of a SUB that waits
         except (TimeoutError, nats.errors.Error, OSError) as e:
             raise from_client(e) from e
         finally:
