@@ -114,7 +114,9 @@ class Bench:
             rows = (
                 self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2)
             )
-            df = rows.load().selectExpr("concat('b.m', value % 16) AS topic", "cast(value as binary) AS value")
+            df = rows.load().selectExpr(
+                "concat('b.m', value % 16) AS topic", "cast(cast(value as string) as binary) AS value"
+            )
             writer = df.writeStream.outputMode("append").option("checkpointLocation", str(work / "checkpoint"))
             if name == "sink":
                 writer = (

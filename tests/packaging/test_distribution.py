@@ -42,7 +42,7 @@ def environment(python: Path | str) -> dict[str, str]:
 
 
 def fresh_environment(folder: Path) -> Path:
-    """An environment that sees the libraries of this one, but not the package: `.pth` files of a path entry do not nest."""
+    """Sees the libraries of this environment, but not the package: `.pth` files of a path entry do not nest."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     (site,) = folder.glob("lib/python*/site-packages")
     libraries = Path(next(p for p in sys.path if p.endswith("site-packages")))
@@ -99,10 +99,12 @@ def test_the_editable_installation_is_a_plain_path_entry_and_spark_finds_the_for
     assert "ackMode" in found["SAID"]
 
 
-def test_spark_submit_finds_the_format_in_a_wheel_given_by_py_files(wheel: Path, tmp_path: Path) -> None:
+def test_a_wheel_given_by_py_files_works_once_the_format_is_registered(wheel: Path, tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "env")
     job = tmp_path / "job.py"
-    job.write_text(TRY_FORMAT)
+    # Spark looks for formats with the path of its JVM, which does not have what --py-files brings
+    register = "from pyspark_mamapub import DefaultSource\nspark.dataSource.register(DefaultSource)\ntry:\n"
+    job.write_text(TRY_FORMAT.replace("try:\n", register, 1))
     submit = Path(sys.executable).parent / "spark-submit"
     done = subprocess.run(
         [str(submit), "--master", "local[1]", "--py-files", str(wheel), str(job)],

@@ -6,7 +6,6 @@ the server itself and read back, so that two runs never meet.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
@@ -28,8 +27,6 @@ from ...errors import ConfigError, Unavailable
 READY_TIMEOUT = 30.0  #: seconds; recovering a large store takes time
 STOP_TIMEOUT = 15.0
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _spawners: dict[int, ThreadPoolExecutor] = {}
 
 
@@ -52,12 +49,16 @@ def find_binary() -> str:
     return found
 
 
-def _die_with_parent(parent: int) -> None:
-    """Runs in the child before exec. The kernel watches the *thread* that forked, hence the spawner thread."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+#: Runs before the server, as a program of its own: Python code between fork and exec (``preexec_fn``) would drop the
+#: thread-locals of the other threads in the child, and with them close the connection that pyspark shares with its JVM.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG survives exec
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
@@ -67,12 +68,11 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     def start() -> subprocess.Popen[bytes]:
         with log.open("ab") as out:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(parent), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,  # Ctrl-C is ours to handle: the server is told to stop, not hit
-                preexec_fn=lambda: _die_with_parent(parent),
             )
 
     return spawner.submit(start).result()
