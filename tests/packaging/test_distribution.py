@@ -101,15 +101,18 @@ def test_the_editable_installation_is_a_plain_path_entry_and_spark_finds_the_for
 
 def test_a_wheel_given_by_py_files_works_once_the_format_is_registered(wheel: Path, tmp_path: Path) -> None:
     python = fresh_environment(tmp_path / "env")
+    # pyspark gives .zip, .egg and .jar of --py-files to its workers, but not .whl
+    archive = tmp_path / "mama_spark.zip"
+    archive.write_bytes(wheel.read_bytes())
     job = tmp_path / "job.py"
     # Spark looks for formats with the path of its JVM, which does not have what --py-files brings
     register = "from pyspark_mamapub import DefaultSource\nspark.dataSource.register(DefaultSource)\ntry:\n"
     job.write_text(TRY_FORMAT.replace("try:\n", register, 1))
     submit = Path(sys.executable).parent / "spark-submit"
     done = subprocess.run(
-        [str(submit), "--master", "local[1]", "--py-files", str(wheel), str(job)],
+        [str(submit), "--master", "local[1]", "--py-files", str(archive), str(job)],
         capture_output=True, text=True, cwd=tmp_path, env=environment(python), timeout=250,
     )  # fmt: skip
     home = next((line for line in done.stdout.splitlines() if line.startswith("HOME ")), "")
-    assert ".whl" in home, done.stderr[-3000:]
+    assert "mama_spark.zip" in home, done.stderr[-3000:]
     assert "ackMode" in done.stdout
