@@ -432,6 +432,10 @@ def _cross_check(o: SinkOptions, given: Iterable[str]) -> None:
         need(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs flightLog")
     if o.ack_mode == "none":
         need(o.order == "none", "option order=partition needs acknowledgements, and ackMode=none has none")
+    need(
+        not (o.order == "partition" and o.ack_mode == "batch" and not o.dedup),
+        "option order=partition with ackMode=batch needs dedup=true: after a lost batch only ids make a resend safe",
+    )
     need(o.topic is None or not any(c.isspace() for c in o.topic), "option topic must not contain blanks")
 
 

@@ -163,10 +163,10 @@ class _Session:
         for rows in batches:
             if not rows.num_rows:
                 continue
-            if publisher is None:  # an empty partition opens nothing
-                publisher = self._open()
             encoded = encoder.encode(rows)
             batch = encoded.batch
+            if publisher is None:  # an empty partition opens nothing
+                publisher = self._open(batch)
             if not self._with_ids:
                 batch = MessageBatch(batch.topics, batch.payloads, batch.headers, None)
             elif batch.ids is None:
@@ -184,7 +184,7 @@ class _Session:
         self._raise_retryable()
         return self.report
 
-    def _open(self) -> BatchPublisher:
+    def _open(self, first: MessageBatch) -> BatchPublisher:
         """Everything that needs I/O is checked here, before the first publish."""
         o = self._options
         if self._facts.speculation and not o.dedup:
@@ -197,7 +197,7 @@ class _Session:
                 staging.check()
         self._bridge = make_bridge(o)
         self._bridge.open()
-        self._dead = None
+        self._bridge.prepare(first)  # what the bridge can do may depend on where the topics lead
         if o.on_error == "deadletter":
             self._dead = DeadLetters(o.dead_letter_topic, self._dead_staging, self._with_ids)
         self._publisher = BatchPublisher(

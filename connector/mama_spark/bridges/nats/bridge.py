@@ -93,7 +93,7 @@ class NatsBridge:
             sequence=self.mode == "message",
             dedup=self.settings.dedup,
             headers=True,
-            ordered=self.mode == "batch" and self.settings.dedup and self.settings.stream is not None,
+            ordered=self.mode == "batch" and self.settings.dedup,  # in each stream: a gap refuses all that follows
             max_payload=self._max_payload,
             max_topic=MAX_CONTROL_LINE - reply - 24,
         )
@@ -200,7 +200,8 @@ class NatsBridge:
         """``auto``: fast ingest where ids do not need an answer each and everything allows it."""
         link = self._link
         assert link is not None
-        wanted = not self.settings.dedup or self.settings.ordered
+        # with ids, fast ingest costs more than it gains, unless order is asked for, which only both together keep
+        wanted = self.settings.ordered == self.settings.dedup
         version = link.client.connected_server_version
         able = link.fast and (version.major, version.minor) >= (2, 14) and all(s.batched for s in streams)
         if not self._decided and streams:

@@ -1,0 +1,344 @@
+"""Batch writes of ``mamapub`` against a real nats-server: every row has its one outcome, and it is true."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.testing.oracle import Outcome, conserve
+from mama_spark.testing.servers import Admin, StoredMessage
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    """A client of its own; every test has its own streams, dropped at the end."""
+    with Admin(nats_server.url) as client:
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.api(f"STREAM.DELETE.{name}")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    return str(tmp_path / "flight_log")
+
+
+def write(df: DataFrame, server: NatsServer, **options: str) -> None:
+    df.write.format("mamapub").option("url", server.url).options(**options).mode("append").save()
+
+
+def failure(df: DataFrame, server: NatsServer, **options: str) -> str:
+    with pytest.raises((PySparkException, Py4JJavaError)) as e:
+        write(df, server, **options)
+    return str(e.value)
+
+
+def table(path: str | Path) -> Rows:
+    rows: Rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def orders(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, n, 1, partitions).selectExpr(
+        "concat('orders.r', cast(id % 7 as string)) AS topic", "cast(concat('row ', id) as binary) AS value", "id AS k"
+    )
+
+
+def check_conserved(flights: Rows, sent: DataFrame, stored: list[StoredMessage]) -> None:
+    payloads = {r.k: (r.topic, bytes(r.value)) for r in sent.collect()}
+    outcomes = [
+        Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
+        for f in flights
+    ]
+    verdict = conserve(outcomes, [(m.sequence, m.topic, m.payload) for m in stored], sent=len(payloads))
+    verdict.raise_faults()
+
+
+@pytest.mark.parametrize(
+    ("options", "sequences"),
+    [
+        ({}, True),
+        ({"dedup": "false", "ackMode": "message"}, True),
+        ({"dedup": "false"}, False),
+        ({"ackMode": "batch"}, False),
+        ({"order": "partition"}, False),
+        ({"maxInFlight": "7", "refillAllowedAt": "0"}, True),
+        ({"maxRatePerPartition": "20000"}, True),
+    ],
+    ids=str,
+)
+def test_every_row_is_acked_stored_and_logged_once(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str, options: dict[str, str], sequences: bool
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"], allow_batched=True)
+    df = orders(spark, 5_000)
+    write(df, nats_server, flightLog=log, flightLogColumns="k", **options)
+    flights = table(log)
+    assert Counter(f["event"] for f in flights) == {"acked": 5_000}
+    assert {f["ack_level"] for f in flights} == {"stored"}
+    assert all((f["sequence"] is not None) == sequences for f in flights)
+    assert all(f["committed"] and f["latency_us"] >= 0 and f["sends"] == 1 for f in flights)
+    assert len({f["flight_id"] for f in flights}) == 5_000
+    check_conserved(flights, df, admin.messages("ORDERS"))
+
+
+def test_ack_mode_none_says_published_and_no_more(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    write(orders(spark, 500), nats_server, flightLog=log, ackMode="none", flightLogColumns="k")
+    assert Counter((f["event"], f["ack_level"]) for f in table(log)) == {("published", "none"): 500}
+
+
+def test_level_all_has_published_and_terminal_events_level_errors_only_failures(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    df = orders(spark, 50)
+    write(df, nats_server, flightLog=str(tmp_path / "all"), flightLogLevel="all", flightLogColumns="k")
+    assert Counter(f["event"] for f in table(tmp_path / "all")) == {"published": 50, "acked": 50}
+    bad = df.selectExpr("if(k = 3, 'orders.*', topic) AS topic", "value")
+    write(
+        bad, nats_server, flightLog=str(tmp_path / "errors"), flightLogLevel="errors", onError="log",
+    )  # fmt: skip
+    assert [f["event"] for f in table(tmp_path / "errors")] == ["completed_exceptionally"]
+
+
+def test_json_headers_ids_prefix_and_parts_reach_the_broker(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
+) -> None:
+    admin.create_stream("ALL", ["p.>"])
+    df = spark.sql(
+        "SELECT 'src' AS source, 'sym.1' AS symbol, cast(null as string) AS root, map('h', 'ü', 'g', '2') AS headers, "
+        "'id-é-1' AS id, 1.50BD AS price, timestamp'2026-01-02 03:04:05' AS at, cast('nan' as double) AS nothing"
+    )
+    write(df, nats_server, flightLog=log, topicPrefix="p")
+    (message,) = admin.messages("ALL")
+    assert message.topic == "p.src.sym.1"
+    assert message.payload == b'{"price":1.50,"at":"2026-01-02T03:04:05Z","nothing":null}'
+    assert message.headers == {
+        "h": ["ü"], "g": ["2"], "Mama-Source": ["src"], "Mama-Symbol": ["sym.1"], "Nats-Msg-Id": ["id-é-1"],
+    }  # fmt: skip
+    (flight,) = table(log)
+    assert flight["flight_id"] == "id-é-1"
+    # the same id again: stored once, and the flight log says so
+    write(df, nats_server, flightLog=log, topicPrefix="p")
+    assert len(admin.messages("ALL")) == 1
+    assert sorted(f["duplicate"] for f in table(log)) == [False, True]
+
+
+BAD_ROWS = """
+SELECT * FROM VALUES
+  (0, 'orders.ok', 'v', map('a', '1'), 'i0'),
+  (1, null, 'v', null, 'i1'),
+  (2, 'orders.*', 'v', null, 'i2'),
+  (3, 'orders..x', 'v', null, 'i3'),
+  (4, 'orders.a b', 'v', null, 'i4'),
+  (5, 'orders.x', null, null, 'i5'),
+  (6, 'orders.x', 'v', map('a', 'x\\r\\nNats-Msg-Id: forged'), 'i6'),
+  (7, 'orders.x', 'v', map('bad name:', '1'), 'i7'),
+  (8, 'orders.x', 'v', map('Nats-Msg-Id', '1'), 'i8'),
+  (9, 'orders.x', 'v', null, null),
+  (10, 'elsewhere.x', 'v', null, 'i10'),
+  (11, repeat('orders.', 700), 'v', null, 'i11'),
+  (12, 'orders.日本', '', null, 'i12')
+AS t(k, topic, value, headers, id)
+"""
+GOOD_ROWS = {0, 12}
+
+
+def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    df = spark.sql(BAD_ROWS).repartition(2)
+    said = failure(df, nats_server, flightLog=log, flightLogColumns="k")
+    assert "11 rows were not published: 13 rows: 2 acked, 11 failed, 0 timed out" in said
+    assert "first failures" in said
+    assert log in said
+    flights = {f["k"]: f for f in table(log)}
+    assert len(flights) == 13
+    assert {f["task_attempt"] for f in flights.values()} == {0}
+    assert {f["committed"] for f in flights.values()} == {False}
+    for k, flight in flights.items():
+        assert flight["event"] == ("acked" if k in GOOD_ROWS else "completed_exceptionally"), flight
+        assert (flight["info"] is None) == (k in GOOD_ROWS)
+        assert flight["may_have_landed"] is False
+    assert {m.topic for m in admin.messages("ORDERS")} == {"orders.ok", "orders.日本"}
+    assert flights[1]["status"] == flights[2]["status"] == "BAD_SYMBOL"
+    assert flights[5]["payload"] is None or flights[5]["payload"] == b""
+    assert flights[2]["payload"] == b"v"
+
+
+def test_on_error_log_keeps_the_failures_and_the_write(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    write(spark.sql(BAD_ROWS), nats_server, flightLog=log, flightLogColumns="k", onError="log")
+    assert Counter((f["event"], f["committed"]) for f in table(log)) == {
+        ("acked", True): 2,
+        ("completed_exceptionally", True): 11,
+    }
+
+
+def test_dead_letters_go_to_topic_and_table_in_full(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str, tmp_path: Path
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    admin.create_stream("DEAD", ["dead"])
+    dead = str(tmp_path / "dead")
+    write(
+        spark.sql(BAD_ROWS), nats_server, flightLog=log, flightLogColumns="k",
+        onError="deadletter", deadLetterTopic="dead", deadLetterTable=dead,
+    )  # fmt: skip
+    letters = admin.messages("DEAD")
+    assert len(letters) == 11
+    assert all(set(m.headers) >= {f"Mama-Error-{x}" for x in ("Status", "Code", "Info", "Topic")} for m in letters)
+    assert "i2-dlq" in {m.headers["Nats-Msg-Id"][0] for m in letters}
+    rows = table(dead)
+    assert len(rows) == 11
+    assert {r["flight_id"] for r in rows} >= {f"i{k}" for k in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11)}
+    assert Counter(bool(f["dead_lettered"]) for f in table(log)) == {True: 11, False: 2}
+
+
+def test_too_large_rows_go_to_the_dead_letters_without_their_payload(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    admin.create_stream("DEAD", ["dead"])
+    dead = str(tmp_path / "dead")
+    df = spark.sql("SELECT 'orders.x' AS topic, repeat('x', 17 * 1024 * 1024) AS value")
+    write(df, nats_server, onError="deadletter", deadLetterTopic="dead", deadLetterTable=dead)
+    (letter,) = admin.messages("DEAD")
+    assert letter.payload == b""
+    (row,) = table(dead)
+    assert len(row["payload"]) == 17 << 20
+    assert "max_payload" in row["info"] or "larger" in row["info"] or "bytes" in row["info"]
+
+
+@pytest.mark.parametrize("size", [1 << 20, 8 << 20])
+def test_large_values_are_published(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str, size: int
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    n = 40 if size < 2 << 20 else 6
+    df = spark.range(0, n, 1, 2).selectExpr(
+        "'orders.big' AS topic", f"concat(cast(id as string), repeat('x', {size})) AS value", "id AS k"
+    )
+    write(df, nats_server, flightLog=log, flightLogColumns="k")
+    assert Counter(f["event"] for f in table(log)) == {"acked": n}
+    assert sorted(len(m.payload) for m in admin.messages("ORDERS")) == sorted(size + len(str(i)) for i in range(n))
+
+
+def test_ten_thousand_topics(spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    df = spark.range(0, 20_000, 1, 2).selectExpr(
+        "concat('orders.', id % 10000) AS topic", "cast(id as string) AS value"
+    )
+    write(df, nats_server, flightLog=log)
+    assert len({f["topic"] for f in table(log) if f["event"] == "acked"}) == 10_000
+    assert admin.info("ORDERS")["state"]["messages"] == 20_000
+
+
+def test_an_empty_dataframe_publishes_nothing_and_succeeds(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
+) -> None:
+    write(orders(spark, 0).drop("k"), nats_server, flightLog=log)
+    write(orders(spark, 10).where("k < 0").drop("k"), nats_server, flightLog=log)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"flightLgo": "x"}, "did you mean 'flightLog'"),
+        ({"stream": "NOPE"}, "NOPE"),
+        ({"url": "nats://127.0.0.1:1", "retryDeadline": "1s"}, "127.0.0.1:1"),
+    ],
+)
+def test_wrong_settings_are_named(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, options: dict[str, str], said: str
+) -> None:
+    df = orders(spark, 10).drop("k")
+    text = failure(df, nats_server, **options)
+    assert said in text
+
+
+def test_no_stream_for_the_topics_is_said_before_anything_is_published(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin
+) -> None:
+    admin.create_stream("OTHER", ["other.>"])
+    text = failure(orders(spark, 10).drop("k"), nats_server)
+    assert "orders.r" in text
+    assert "stream" in text
+    assert admin.info("OTHER")["state"]["messages"] == 0
+
+
+def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
+    write(orders(spark, 100).drop("k"), nats_server, createStream="true", stream="NEW")
+    config = admin.info("NEW")["config"]
+    assert admin.info("NEW")["state"]["messages"] == 100
+    assert config["duplicate_window"] == 60 * 10**9
+    assert config["storage"] == "file"
+    assert config["allow_batched"] is True
+
+
+def test_overwrite_is_refused_with_the_way_out(spark: SparkSession, nats_server: NatsServer) -> None:
+    df = orders(spark, 1).drop("k")
+    with pytest.raises(PySparkException) as e:
+        df.write.format("mamapub").option("url", nats_server.url).mode("overwrite").save()
+    assert "cannot overwrite" in str(e.value)
+    assert 'mode("append")' in str(e.value)
+
+
+def test_a_flight_log_that_cannot_be_written_is_found_before_the_first_row(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    other = tmp_path / "other"
+    write_deltalake(str(other), pa.table({"x": [1]}))
+    occupied = tmp_path / "file"
+    occupied.write_text("no folder")
+    for path in (other, occupied):
+        assert str(path) in failure(orders(spark, 10).drop("k"), nats_server, flightLog=str(path))
+    taken = orders(spark, 10).selectExpr("topic", "value", "k AS sequence")
+    said = failure(taken, nats_server, flightLog=str(tmp_path / "new"), flightLogColumns="sequence")
+    assert "sequence" in said
+    assert admin.info("ORDERS")["state"]["messages"] == 0
+
+
+def test_a_repeated_batch_with_the_same_txn_version_stores_and_commits_once(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    df = orders(spark, 300)
+    options = {"flightLog": log, "flightLogColumns": "k", "txnAppId": "nightly", "txnVersion": "7"}
+    write(df, nats_server, **options)
+    write(df, nats_server, **options)
+    assert admin.info("ORDERS")["state"]["messages"] == 300
+    flights = table(log)
+    assert Counter((f["committed"], f["duplicate"]) for f in flights) == {(True, False): 300, (False, True): 300}
+    assert {f["flight_id"].rsplit("-", 3)[0] for f in flights} == {"nightly-7"}
+    assert {f["batch_id"] for f in flights} == {7}
+
+
+def test_payload_all_keeps_payload_and_headers_of_every_row(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
+) -> None:
+    admin.create_stream("ORDERS", ["orders.>"])
+    df = spark.sql("SELECT 'orders.x' AS topic, '{\"a\":1}' AS value, map('h', array('1', '2')) AS headers")
+    write(df, nats_server, flightLog=log, flightLogPayload="all")
+    (flight,) = table(log)
+    assert json.loads(flight["payload"]) == {"a": 1}
+    assert flight["headers"] == [("h", ["1", "2"])]
