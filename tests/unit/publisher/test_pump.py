@@ -139,19 +139,28 @@ def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(desk:
 def test_put_blocks_while_two_batches_wait(desk: Desk) -> None:
     desk.broker.then(["late"])
     publisher = desk.publisher(Policy(1, 0, wait_timeout=60))
-    for i in range(2):
-        publisher.put(batch(1, i * 10))
-    third = threading.Thread(target=lambda: [publisher.put(batch(5, 20 + i * 10)) for i in range(2)])
-    third.start()
+    publisher.put(batch(1))
     until = time.monotonic() + 60
     while not desk.broker._late and time.monotonic() < until:
         time.sleep(0.001)
-    assert len(publisher._jobs) <= 2
+    returned: list[int] = []
+
+    def put_three() -> None:
+        for i in range(3):
+            publisher.put(batch(5, 10 + i * 10))
+            returned.append(i)
+
+    caller = threading.Thread(target=put_three)
+    caller.start()
+    while len(returned) < 2 and time.monotonic() < until:
+        time.sleep(0.001)
+    caller.join(0.5)
+    assert returned == [0, 1], "the window is full, two batches wait: the third put must not return"
     desk.broker.release()
-    third.join(60)
-    assert not third.is_alive()
+    caller.join(60)
+    assert returned == [0, 1, 2], "and does when one of them went"
     publisher.drain()
-    assert publisher.counters.acked == 12
+    assert publisher.counters.acked == 16
 
 
 def test_stop_settles_everything_and_later_puts_raise(desk: Desk) -> None:
