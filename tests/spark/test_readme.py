@@ -1,0 +1,48 @@
+"""The quick starts of README.md run as they stand, against a broker like that of ``mama serve``."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.testing.servers import Admin
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def snippet(name: str) -> str:
+    found = re.search(rf"<!-- run: {name} -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None, f"README has no snippet {name!r}"
+    return found[1]
+
+
+@pytest.mark.parametrize("name", ["batch", "streaming", "flight log"])
+def test_snippets_are_short(name: str) -> None:
+    assert len(snippet(name).strip().splitlines()) <= 25
+
+
+def test_the_quick_starts_run_as_they_stand(nats_server: NatsServer, tmp_path: Path) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("DEMO", ["demo.>"], allow_batched=True)
+
+    def run(code: str) -> str:
+        code = code.replace("nats://127.0.0.1:4222", nats_server.url).replace("/tmp/mama", str(tmp_path))
+        script = tmp_path / "quick_start.py"
+        script.write_text(code)
+        command = [sys.executable, str(script)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    run(snippet("batch") + snippet("streaming"))
+    shown = run(snippet("flight log"))  # a process of its own: Delta's jars are for a JVM to be started
+    assert re.search(r"\|\s*acked\|\s*NULL\|\s*1000\|", shown), shown
+    assert DeltaTable(str(tmp_path / "flight_log")).to_pyarrow_table().num_rows == 1000
+    ticks = DeltaTable(str(tmp_path / "tick_log")).to_pyarrow_table()
+    assert ticks.num_rows > 0
+    assert set(ticks["event"].to_pylist()) == {"acked"}
