@@ -17,8 +17,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..bridge import Ack, BridgeEvent, EventKind, Polled, PublisherBridge
-from ..errors import ClientClosed, ConfigError, LoopDied, NotPublished, PublishError, Stopped, Unavailable
+from ..errors import (
+    ClientClosed,
+    ConfigError,
+    LoopDied,
+    NoResponders,
+    NotPublished,
+    PublishError,
+    Stopped,
+    Unavailable,
+)
 from ..message import Bools, MessageBatch
+from .flight import State
 from .retry import RateLimiter
 from .window import Block, Counters, Policy, Window
 
@@ -61,6 +71,7 @@ class BatchPublisher:
     :param poll_time: longest wait in seconds (MP-07)
     :param patience: seconds without an acknowledgement, while messages wait and the middleware takes nothing, after
         which the pump gives up with :class:`Unavailable`. None = the retry deadline, or else the ``wait_timeout``
+    :param outlast: do not give up then: fail what waits, and what comes, until the middleware takes messages again
     """
 
     def __init__(
@@ -74,6 +85,7 @@ class BatchPublisher:
         poll_time: float = 0.1,
         name: str = "",
         patience: float | None = None,
+        outlast: bool = False,
     ) -> None:
         self.bridge = bridge
         self.window = Window(policy)
@@ -97,6 +109,7 @@ class BatchPublisher:
         self._last_send = 0.0
         self._unflushed = False
         self._stuck_since: float | None = None
+        self._outlast, self._outage = outlast, False
         self._last_trouble = ""
         self._bridge_full = False
 
@@ -341,7 +354,7 @@ class BatchPublisher:
             self._last_trouble = str(refusals.error)
             window.refused(refusals)
         if polled.acks:
-            self._stuck_since = None
+            self._stuck_since, self._outage = None, False
         for event in polled.events:
             self._event(event)
 
@@ -352,6 +365,7 @@ class BatchPublisher:
             log.warning("disconnected: %s", event.info)
         elif event.kind is EventKind.RECONNECTED:
             self.window.reconnected(event.at)
+            self._outage = False
             log.warning("connected again: %s", event.info)
         elif event.kind is EventKind.CLOSED:
             raise Unavailable(f"the connection was closed: {event.info}") from event.error
@@ -367,9 +381,22 @@ class BatchPublisher:
             self._stuck_since = None
         elif self._stuck_since is None:
             self._stuck_since = now
-        elif now - self._stuck_since > self._patience and not window.in_flight:
+        elif (self._outage or now - self._stuck_since > self._patience) and not window.in_flight:
             trouble = self._last_trouble or "the bridge takes no messages"
-            raise Unavailable(f"nothing was acknowledged for {self._patience:g} s: {trouble}")
+            if not self._outlast:
+                raise Unavailable(f"nothing was acknowledged for {self._patience:g} s: {trouble}")
+            self._outage = True
+            self._fail_queued(f"not sent, nothing was acknowledged for {self._patience:g} s: {trouble}", now)
+
+    def _fail_queued(self, why: str, now: float) -> None:
+        """Whatever waits to be sent fails now; sent flights go on as they are."""
+        with self._changed:
+            jobs, self._jobs = list(self._jobs), deque()
+            self._changed.notify_all()
+        for job in jobs:
+            queued = np.flatnonzero(job.block.state == State.QUEUED)
+            bad, error = dict(job.bad), NoResponders(why)
+            self.window.reject(job.block, queued, [bad.get(row, error) for row in queued.tolist()], now)
 
     def _abandon(self, why: str, error: PublishError | None = None) -> None:
         with self._changed:

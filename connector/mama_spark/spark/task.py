@@ -207,6 +207,7 @@ class _Session:
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(self._facts.partition),
+            outlast=o.error_tolerance == "all" and o.on_error != "fail",
         )
         self._publisher.start()
         self._progress = _Progress(self._facts.partition, self._publisher)
