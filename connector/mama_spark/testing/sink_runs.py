@@ -1,0 +1,96 @@
+"""What runs of the sink left behind, for tests: the flight log held against the broker, and who is connected."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from .oracle import Outcome, Verdict, conserve
+from .servers import Admin
+
+TERMINAL = ("acked", "completed_exceptionally", "timeout")
+
+
+def flights(log: Path | str, committed: bool | None = True) -> pa.Table:
+    """The terminal events of a flight log; ``committed=None``: of all attempts."""
+    table = pa.table(DeltaTable(str(log)).to_pyarrow_table())
+    table = table.filter(pc.is_in(table["event"], value_set=pa.array(TERMINAL)))
+    return table if committed is None else table.filter(pc.equal(table["committed"], committed))
+
+
+def counts(table: pa.Table, column: str) -> dict[Any, int]:
+    """How often each value stands in ``column``."""
+    return {v["values"]: v["counts"] for v in pc.value_counts(table[column].combine_chunks()).to_pylist()}
+
+
+def verdict(admin: Admin, stream: str, log: Path | str, *, sent: int, exactly_once: bool = True) -> Verdict:
+    """Hold the flight log, kept with ``flightLogPayload=all``, against what the broker holds.
+
+    The committed attempts must have one outcome for each of the ``sent`` rows, all of them different. What an attempt
+    that was not committed calls acked must be there, too.
+    """
+    stored = admin.messages(stream)
+    good = flights(log)
+    found = conserve(_outcomes(good), ((m.sequence, m.topic, m.payload) for m in stored), sent=sent,
+                     exactly_once=exactly_once)  # fmt: skip
+    held = {(m.topic, m.payload) for m in stored}
+    for o in _outcomes(flights(log, committed=False)):
+        if o.event == "acked" and (o.topic, o.payload) not in held:
+            found.faults.append(f"acked by an attempt that failed, but not at the broker: {o.payload[:40]!r}")
+    if len({(o.topic, o.payload) for o in _outcomes(good)}) != sent:
+        found.faults.append(f"{sent} different rows went in, others came out")
+    return found
+
+
+def _outcomes(table: pa.Table) -> list[Outcome]:
+    names = ("topic", "payload", "event", "may_have_landed", "sequence")
+    columns = [table[name].to_pylist() for name in names]
+    return [
+        Outcome(topic, payload, event, bool(doubt), -1 if sequence is None else sequence)
+        for topic, payload, event, doubt, sequence in zip(*columns, strict=True)
+    ]
+
+
+def processes() -> dict[int, int]:
+    """Process id -> parent's, of all living processes."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = entry.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue  # it has just ended
+        if state not in "ZX":
+            found[int(entry.parent.name)] = int(parent)
+    return found
+
+
+def below(root: int) -> set[int]:
+    """The living descendants of a process."""
+    parents = processes()
+    found: set[int] = set()
+    while more := {pid for pid, parent in parents.items() if parent in {root} | found} - found:
+        found |= more
+    return found
+
+
+def connected(port: int, among: set[int]) -> list[int]:
+    """Which of these processes have a connection to ``port`` of this machine: the workers that publish."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    remote = f"0100007F:{port:04X}"
+    sockets = {f"socket:[{c[9]}]" for c in map(str.split, lines) if c[2] == remote and c[3] == "01"}
+    return sorted(pid for pid in among if _open_files(pid) & sockets)
+
+
+def _open_files(pid: int) -> set[str]:
+    links: set[str] = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                links.add(os.readlink(entry.path))
+    return links
