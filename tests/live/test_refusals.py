@@ -227,3 +227,32 @@ def test_late_acknowledgements_of_an_earlier_lease_are_not_taken_for_new_ones(na
         second.close()
         by_sequence = {m.sequence: m.payload for m in admin.messages("S")}
         assert [by_sequence[int(s)] for a in acks for s in a.sequences] == [b"new"]
+
+
+def test_what_is_questionable_reaches_the_log(nats_server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["s.>"], retention="interest", duplicate_window=10**9)
+        for _ in range(2):
+            with caplog.at_level("WARNING", "mama_spark"), Driver(nats_server.url) as driver:
+                driver.put(["s.a"], 10)
+                driver.drain()
+                assert driver.events() == {"acked": 10}
+                assert len(driver.bridge.warnings) == 2
+    said = [r.getMessage() for r in caplog.records if r.name == "mama_spark"]
+    assert sum("has none" in text for text in said) == 1, "once a connection, not once a bridge"
+    assert sum("stored twice" in text for text in said) == 1
+
+
+def test_a_user_who_may_not_ask_the_api_is_warned_and_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    users = (
+        "authorization { users = [ {user: root, password: p}, "
+        '{user: a, password: p, permissions: {publish: {deny: "$JS.API.>"}}} ] }'
+    )
+    with NatsServer(tmp_path / "n", config=users) as server, Admin(server.url, user="root", password="p") as admin:
+        admin.create_stream("S", ["s.>"])
+        with caplog.at_level("WARNING", "mama_spark"), Driver(server.url, user="a", password="p") as driver:
+            driver.put(["s.a"], 10)
+            driver.drain()
+            assert driver.events() == {"acked": 10}
+            driver.conserved(admin)
+    assert "streams are not checked" in caplog.text

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...bridge import Ack, Acks, BridgeEvent, Capabilities, EventKind, Polled, Prepared, Refusals
-from ...errors import BadTopic, ClientClosed, ConfigError, MamaError, PublishError, Refused, Unavailable
+from ...errors import ClientClosed, ConfigError, MamaError, PublishError, Refused, Unavailable
 from ...message import Int64s, MessageBatch
 from . import headers as hd
-from . import streams as st
 from .acks import Columns, Reply, Stored
 from .batching import Batching
 from .client_errors import from_client
@@ -26,9 +25,9 @@ from .frames import Reply as ReplyTo
 from .link import MAX_UNWRITTEN, Link, Row
 from .loop import Loop
 from .mailbox import Mailbox
+from .places import Places
 from .pool import POOL
 from .settings import NatsSettings
-from .subjects import bad_subjects, why_bad
 
 #: Most bytes of frames made in one call of ``send``.
 _CHUNK = 1024 * 1024
@@ -38,29 +37,23 @@ _REMEMBERED = 128 * 1024  #: sends whose topics are kept, to find those that a p
 class NatsBridge:
     """Publishes to JetStream over one leased connection.
 
-    :ivar mode: ``message`` (an ack each), ``batch`` (fast ingest: acks settle prefixes, no sequences) or ``none``;
-        with ``ack_mode="auto"`` it is known after the first :meth:`prepare`
     :ivar warnings: what :meth:`open` and :meth:`prepare` found questionable, for the log
     """
 
     def __init__(self, settings: NatsSettings) -> None:
         self.settings = settings
-        self.mode = "message" if settings.ack_mode == "auto" else settings.ack_mode
         self.warnings: list[str] = []
         self._attached: tuple[Any, Loop | None] | None = None
         self._link: Link | None = None
         self._mail = Mailbox()
-        self._directory = st.Directory()
+        self._places = Places(settings, self._warn)
         self._base = 0
         self._last_token = -1
         self._sent: deque[tuple[int, pa.DictionaryArray]] = deque()
         self._framer: Framer | None = None
         self._batching: Batching | None = None
-        self._decided = settings.ack_mode != "auto"
         self._starved = False
         self._none: deque[tuple[int, Int64s]] = deque()
-        self._checked: Any = None
-        self._owners: dict[str, str | None] = {}
         self._max_payload = 1024 * 1024
 
     @classmethod
@@ -70,19 +63,24 @@ class NatsBridge:
         """A bridge over a user's live JetStream context, on the loop that it lives on; uses public calls only.
 
         :param js: ``nats.js.JetStreamContext``
-        :param loop: where the client runs; needed when called from another thread than the loop's
+        :param loop: where the client runs; None = found from the client, or else the running one
+        :raises ConfigError: the loop cannot be found
         """
-        if loop is None:
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:
-                raise ConfigError("attach() outside of the client's event loop needs loop=") from None
+        loop = loop or _loop_of(js)
         bridge = cls(NatsSettings(dedup=dedup, fast=False, ack_mode="message", **options))
         bridge._attached = (js, Loop(loop))
         return bridge
 
     def __repr__(self) -> str:
         return f"<NatsBridge {self.mode}, {'closed' if self._link is None else repr(self._link)}>"
+
+    @property
+    def mode(self) -> str:
+        """``message`` (an ack each), ``batch`` (fast ingest: acks settle prefixes, no sequences) or ``none``.
+
+        With ``ack_mode="auto"`` it is known after the first :meth:`prepare`.
+        """
+        return self._places.mode
 
     @property
     def capabilities(self) -> Capabilities:
@@ -108,11 +106,7 @@ class NatsBridge:
 
     def describe_streams(self) -> list[str]:
         """The streams that have been looked at, a line each."""
-        return [
-            f"{s.name} takes {', '.join(s.subjects) or 'nothing'}; fast ingest {'on' if s.batched else 'off'}, "
-            f"duplicates recognised for {s.duplicate_window:g} s"
-            for s in self._directory.streams.values()
-        ]
+        return self._places.describe()
 
     # --- opening ---------------------------------------------------------------------------------------------
 
@@ -124,7 +118,7 @@ class NatsBridge:
         link = POOL.lease(self.settings)
         self._take(link)
         try:
-            link.loop.run(self._check(link), 3 * self.settings.connect_timeout + 5, "checking JetStream")
+            link.loop.run(self._places.check(link), 3 * self.settings.connect_timeout + 5, "checking JetStream")
         except BaseException:
             self.close()
             raise
@@ -157,59 +151,16 @@ class NatsBridge:
         if link.client.max_payload:
             self._max_payload = link.client.max_payload
 
-    async def _check(self, link: Link) -> None:
-        directory = link.remember("directory")
-        if directory is None:
-            directory = st.Directory()
-            await st.check_jetstream(link, directory, self.settings.connect_timeout)
-            link.note("directory", directory)
-        self._directory = directory
-        if directory.blind:
-            self.warnings.append("no permission to ask the JetStream API: streams are not checked")
-        name = self.settings.stream
-        if name is None or directory.blind:
-            return
-        stream = directory.streams.get(name) or await st.stream_info(link, name, self.settings.connect_timeout)
-        if stream is not None:
-            directory.add(stream)
-            self._judge(stream)
-            self._decide([stream])
-        elif not self.settings.create_stream:
-            known = ", ".join(await st.names(link, self.settings.connect_timeout) or []) or "none"
-            raise ConfigError(f"there is no stream {name!r}; existing streams: {known}")
-
-    def _judge(self, stream: st.Stream) -> None:
-        """:raises ConfigError: a publisher that waits for acknowledgements cannot use it"""
-        if stream.no_ack and self.mode != "none":
-            raise ConfigError(f"stream {stream.name!r} never acknowledges (no_ack): use ackMode=none or change it")
-        if self.settings.ack_mode == "batch" and not stream.batched:
-            raise ConfigError(f"stream {stream.name!r} does not allow fast ingest (allow_batched): ackMode=message")
-        if stream.interest and not stream.consumers:
-            self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
-        if self.settings.dedup and stream.duplicate_window < self.settings.retry_deadline:
-            self._warn(
-                f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and resends go "
-                f"on for {self.settings.retry_deadline:g} s: late ones would be stored twice"
-            )
-
     def _warn(self, text: str) -> None:
-        if text not in self.warnings:
-            self.warnings.append(text)
-
-    def _decide(self, streams: list[st.Stream]) -> None:
-        """``auto``: fast ingest where ids do not need an answer each and everything allows it."""
+        """Once a bridge; to the log once a minute and connection, for tasks follow each other on it."""
+        if text in self.warnings:
+            return
+        self.warnings.append(text)
         link = self._link
-        assert link is not None
-        # with ids, fast ingest costs more than it gains, unless order is asked for, which only both together keep
-        wanted = self.settings.ordered == self.settings.dedup
-        version = link.client.connected_server_version
-        able = link.fast and (version.major, version.minor) >= (2, 14) and all(s.batched for s in streams)
-        if not self._decided and streams:
-            self._decided = True
-            if wanted and able and len(streams) == 1:
-                self.mode = "batch"
-        if self.mode == "batch" and not link.fast:
-            raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
+        if link is None or link.remember(text) is None:
+            self._mail.event(BridgeEvent(EventKind.WARNING, text, time.monotonic()))
+        if link is not None:
+            link.note(text, True)
 
     # --- preparing -------------------------------------------------------------------------------------------
 
@@ -217,7 +168,7 @@ class NatsBridge:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
         bad, fragile = hd.check(batch, self._max_payload)
         names = batch.topics.dictionary
-        reasons = self._topic_reasons(names)
+        reasons = self._places.reasons(self._link, names, self.capabilities.max_topic)
         if reasons:
             wrong = np.zeros(len(names) + 1, np.bool_)
             wrong[list(reasons)] = True
@@ -225,81 +176,6 @@ class NatsBridge:
             for row in np.flatnonzero(wrong[indices]).tolist():
                 bad.setdefault(row, reasons[int(indices[row])])
         return Prepared(sorted(bad.items()), fragile)
-
-    def _topic_reasons(self, names: pa.Array) -> dict[int, PublishError]:
-        """Which topics of the dictionary are no place to publish to, and why; remembers the last dictionary."""
-        buffer = names.buffers()[2]
-        key = (buffer.address if buffer else 0, names.offset, len(names))
-        if self._checked is not None and self._checked[0] == key:
-            reasons: dict[int, PublishError] = self._checked[2]
-            return reasons
-        reasons = {}
-        wrong = bad_subjects(names)
-        topics = names.to_pylist()
-        longest = self.capabilities.max_topic
-        for i, topic in enumerate(topics):
-            if wrong[i]:
-                reasons[i] = BadTopic("null topic" if topic is None else why_bad(topic))
-            elif len(topic) * 4 > longest and len(topic.encode()) > longest:
-                reasons[i] = BadTopic(f"a topic of {len(topic.encode())} bytes; {longest} fit into a control line")
-        fine = {i: t for i, t in enumerate(topics) if i not in reasons}
-        reasons.update(self._placeless(fine))
-        self._checked = (key, names, reasons)
-        return reasons
-
-    def _placeless(self, topics: dict[int, str]) -> dict[int, PublishError]:
-        """Topics that no stream takes, or another one than the one named."""
-        link = self._link
-        if link is None or not link.owned or self._directory.blind or not topics:
-            return {}
-        new = [t for t in topics.values() if t not in self._owners]
-        if new:
-            timeout = self.settings.connect_timeout
-            link.loop.run(self._find(link, new), 10 * timeout, "looking up the streams of the topics")
-        if self._directory.blind:
-            return {}
-        named = self.settings.stream
-        reasons: dict[int, PublishError] = {}
-        for i, topic in topics.items():
-            owner = self._owners[topic]
-            if owner is None:
-                reasons[i] = Refused(f"no stream takes topic {topic!r}", 503)
-            elif named is not None and owner != named:
-                reasons[i] = Refused(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
-        if not any(owner is not None and named in (None, owner) for owner in self._owners.values()):
-            known = ", ".join(sorted(self._directory.streams)) or "none"
-            first = next(iter(reasons.values()))
-            raise ConfigError(f"nothing to publish to: {first.info}; known streams: {known} (createStream makes one)")
-        return reasons
-
-    async def _find(self, link: Link, topics: list[str]) -> None:
-        timeout = self.settings.connect_timeout
-        directory = self._directory
-        await st.look_up(link, directory, topics, timeout)
-        if directory.blind:
-            return
-        homeless = [t for t in topics if directory.filters.owner(t) is None]
-        if homeless and self.settings.create_stream:
-            await self._create_for(link, homeless)
-        for topic in topics:
-            self._owners[topic] = directory.filters.owner(topic)
-        used = {o for o in self._owners.values() if o is not None}
-        found = [directory.streams[name] for name in sorted(used) if name in directory.streams]
-        for stream in found:
-            if self.settings.stream in (None, stream.name):
-                self._judge(stream)
-        self._decide(found)
-
-    async def _create_for(self, link: Link, topics: list[str]) -> None:
-        wanted: dict[str, set[str]] = {}
-        for topic in topics:
-            name, subject = st.derive_name(topic)
-            wanted.setdefault(self.settings.stream or name, set()).add(subject)
-        for name, subjects in wanted.items():
-            if name in self._directory.streams:
-                continue  # it exists and takes other topics: widening it is for its owner to do
-            self._directory.add(await st.create(link, name, sorted(subjects), self.settings))
-            self._directory.nowhere.difference_update(topics)
 
     # --- sending ---------------------------------------------------------------------------------------------
 
@@ -317,7 +193,7 @@ class NatsBridge:
         n = max(1, int(np.searchsorted(ends, room, "right")))
         if self.mode == "batch":
             assert self._batching is not None
-            taken = self._batching.send(batch.slice(0, n), first_token, self._home)
+            taken = self._batching.send(batch.slice(0, n), first_token, self._places.home)
             self._starved = taken < n
             self._remember(batch, first_token, taken)
             return taken
@@ -348,9 +224,6 @@ class NatsBridge:
         self._sent.append((first_token, part.topics.slice(0, n)))
         while len(self._sent) > 1 and self._sent[1][0] < first_token - _REMEMBERED:
             self._sent.popleft()
-
-    def _home(self, topic: str) -> str:
-        return self._owners.get(topic) or self.settings.stream or ""
 
     def flush(self) -> None:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
@@ -502,6 +375,17 @@ def _rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> list[Row]:
         to = f"{inbox}{token + i:0{TOKEN_WIDTH}d}" if reply else ""
         rows.append((token + i, topic, payload, to, headers or None))
     return rows
+
+
+def _loop_of(js: Any) -> asyncio.AbstractEventLoop:
+    """The loop that a context's client reads on. The client has no public name for it, its reading task has."""
+    reading = getattr(getattr(js, "_nc", None), "_reading_task", None)
+    if isinstance(reading, asyncio.Task):
+        return reading.get_loop()
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError("the event loop of this JetStream context cannot be found: give it as loop=") from None
 
 
 def _hook(client: Any, link: Link) -> None:
