@@ -31,7 +31,7 @@ MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
 #: A live JetStream context becomes a bridge by the registry, so that the publisher itself knows none.
 EXCEPTIONS = {("publisher/managed", "mama_spark.bridges.attach")}
 PURE = {
-    *WORDS, "publisher/flight", "publisher/window", "publisher/retry", "publisher/ids",
+    *WORDS, *(f"publisher/{name}" for name in ("flight", "block", "sends", "window", "retry", "ids")),
     *(f"bridges/nats/{name}" for name in ("wire", "frames", "headers", "subjects", "acks", "fast")),
 }  # fmt: skip
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats"}

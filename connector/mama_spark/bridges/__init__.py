@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from importlib import import_module
 from types import ModuleType
 
@@ -44,14 +45,15 @@ def load(name: str) -> ModuleType:
         raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {_INSTALL[name]}") from error
 
 
-def attach(context: object) -> PublisherBridge:
+def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherBridge:
     """A bridge that sends through something live of the user's: a bridge itself, or a nats-py JetStream context.
 
+    :param loop: where the context's client runs; None = found from the client
     :raises ConfigError: if it is neither
     """
     if all(hasattr(context, name) for name in ("prepare", "send", "poll", "capabilities")):
         return context  # type: ignore[return-value]
     if type(context).__module__.partition(".")[0] == "nats":
-        bridge: PublisherBridge = load("nats").NatsBridge.attach(context)
+        bridge: PublisherBridge = load("nats").NatsBridge.attach(context, loop=loop)
         return bridge
     raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..errors import ConfigError
 from .retry import RetryPolicy
 
 #: The specification's name (MP-06).
@@ -23,6 +24,9 @@ class PublishOptions:
     resends, because a stored message would make its own expectation fail.
 
     :param msg_id: replaces the id that the publisher would make
+    :param expected_last_subject_sequence_subject: whose last sequence is meant, wildcards allowed; None = the message's
+        own subject
+    :raises ConfigError: a subject without the sequence that is expected of it
     """
 
     msg_id: str | None = None
@@ -30,6 +34,11 @@ class PublishOptions:
     expected_last_msg_id: str | None = None
     expected_last_sequence: int | None = None
     expected_last_subject_sequence: int | None = None
+    expected_last_subject_sequence_subject: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.expected_last_subject_sequence_subject is not None and self.expected_last_subject_sequence is None:
+            raise ConfigError("expected_last_subject_sequence_subject needs expected_last_subject_sequence")
 
     def headers(self) -> Headers:
         """The ``Nats-Expected-*`` headers that say the same."""
@@ -38,6 +47,7 @@ class PublishOptions:
             "Nats-Expected-Last-Msg-Id": self.expected_last_msg_id,
             "Nats-Expected-Last-Sequence": self.expected_last_sequence,
             "Nats-Expected-Last-Subject-Sequence": self.expected_last_subject_sequence,
+            "Nats-Expected-Last-Subject-Sequence-Subject": self.expected_last_subject_sequence_subject,
         }
         return {name: [str(value)] for name, value in named.items() if value is not None}
 

@@ -28,9 +28,10 @@ from ..errors import (
     Unavailable,
 )
 from ..message import Bools, MessageBatch
+from .block import Block, Counters
 from .flight import State
 from .retry import RateLimiter
-from .window import Block, Counters, Policy, Window
+from .window import Policy, Window
 
 log = logging.getLogger("mama_spark")
 

@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..bridge import Acks, Refusals
 from ..errors import AckTimeout, ConfigError, Pace, PublishError, Uncertain
 from ..message import Bools, Int64s
-from .flight import State, States, Step, advance
+from .block import Block, Counters, Rows, Seconds, array_of, length_of
+from .flight import State, Step, advance
 from .retry import RetryPolicy
-
-Rows = slice | Int64s
-Seconds = npt.NDArray[np.float64]
+from .sends import SendBook, Sends
 
 #: After a hold only this many sends go out until one of them is acknowledged: enough that one topic without a
 #: stream does not stop the others, few enough that an outage does not cost a storm of refusals.
@@ -73,99 +69,6 @@ class Policy:
             raise ConfigError(f"waitTimeout must be positive, got {self.wait_timeout}")
 
 
-class Block:
-    """Flights opened together, one element of each column a flight.
-
-    :ivar n: how many; ``open``: how many of them are not settled
-    :ivar tag: whatever the shell wants to find again (its messages)
-    :ivar state: :class:`State`
-    :ivar sends: how often sent; ``token``: of the last send
-    :ivar published: monotonic time of the first send, NaN before; ``settled``: of the terminal event
-    :ivar sequence: -1 where not told; ``duplicate``; ``stream``: index into ``Window.streams``, -1 if not told
-    :ivar doubt: a send of it may have landed without an answer that says so
-    :ivar errors: row -> the last error, for rows that had one
-    """
-
-    __slots__ = (
-        "n", "open", "tag", "state", "sends", "token", "published", "settled", "sequence", "duplicate", "stream",
-        "doubt", "errors", "fragile", "ends",
-    )  # fmt: skip
-
-    def __init__(self, n: int, tag: Any, sizes: Int64s | None, fragile: Bools | None) -> None:
-        self.n = self.open = n
-        self.tag = tag
-        self.state: States = np.zeros(n, np.uint8)
-        self.sends: npt.NDArray[np.int32] = np.zeros(n, np.int32)
-        self.token: Int64s = np.full(n, -1, np.int64)
-        self.published: Seconds = np.full(n, np.nan)
-        self.settled: Seconds = np.full(n, np.nan)
-        self.sequence: Int64s = np.full(n, -1, np.int64)
-        self.duplicate: Bools = np.zeros(n, np.bool_)
-        self.stream: npt.NDArray[np.int16] = np.full(n, -1, np.int16)
-        self.doubt: Bools = np.zeros(n, np.bool_)
-        self.errors: dict[int, PublishError] = {}
-        self.fragile = fragile
-        self.ends: Int64s = np.zeros(n + 1, np.int64)  # payload bytes of rows before i
-        if sizes is not None:
-            np.cumsum(sizes, out=self.ends[1:])
-
-    def bytes_of(self, rows: Rows) -> int:
-        if isinstance(rows, slice):
-            return int(self.ends[rows.stop] - self.ends[rows.start])
-        return int((self.ends[rows + 1] - self.ends[rows]).sum())
-
-    def __repr__(self) -> str:
-        return f"<Block of {self.n}, {self.open} open>"
-
-
-@dataclass(frozen=True, slots=True)
-class Sends:
-    """Sends handed to the bridge together: tokens ``first .. end-1`` are ``rows`` of ``block``, in order."""
-
-    first: int
-    end: int
-    block: Block
-    rows: Rows
-    at: float
-
-    def pick(self, tokens: Int64s) -> Rows:
-        """Rows of ascending ``tokens`` that lie in this range; a slice where they are consecutive."""
-        lo, hi = int(tokens[0]) - self.first, int(tokens[-1]) - self.first + 1
-        if hi - lo == len(tokens):
-            return _sub(self.rows, lo, hi)
-        off = tokens - self.first
-        return off + self.rows.start if isinstance(self.rows, slice) else self.rows[off]
-
-
-def _sub(rows: Rows, lo: int, hi: int) -> Rows:
-    return slice(rows.start + lo, rows.start + hi) if isinstance(rows, slice) else rows[lo:hi]
-
-
-def _array(rows: Rows) -> Int64s:
-    return np.arange(rows.start, rows.stop, dtype=np.int64) if isinstance(rows, slice) else rows
-
-
-def _len(rows: Rows) -> int:
-    return int(rows.stop - rows.start) if isinstance(rows, slice) else len(rows)
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened since the window was made; flights, unless it says sends."""
-
-    opened: int = 0
-    acked: int = 0
-    duplicates: int = 0
-    failed: int = 0
-    timed_out: int = 0
-    published: int = 0  #: handed over where nothing is acknowledged
-    sends: int = 0
-    resends: int = 0
-    late: int = 0  #: answers to sends of flights that were settled already, or that a newer send replaced
-    unknown: int = 0  #: answers to tokens that were never handed out or are forgotten
-    holds: int = 0  #: times the server made the whole publisher wait
-
-
 @dataclass(order=True, slots=True)
 class _Waiting:
     due: float
@@ -188,10 +91,7 @@ class Window:
         self.limit = policy.max_in_flight  #: smaller than the policy's after the server was overrun
         self.connected = True
         self.next_token = 0
-        self._ranges: list[Sends] = []
-        self._firsts: list[int] = []
-        self._timers: deque[Sends] = deque()  # wait_timeout is constant, so this is sorted by deadline
-        self._prune_at = 64
+        self._book = SendBook()
         self._waiting: list[_Waiting] = []
         self._give_up = math.inf  # lower bound of all give_up
         self._order = count()
@@ -227,7 +127,7 @@ class Window:
 
     def hand_over(self, block: Block, rows: Rows, now: float) -> None:
         """The bridge took these queued flights and will never answer: ``published`` is their terminal event."""
-        first, n = self.next_token, _len(rows)
+        first, n = self.next_token, length_of(rows)
         self.next_token += n
         block.published[rows] = now
         block.token[rows] = np.arange(first, first + n)
@@ -257,7 +157,7 @@ class Window:
     def launch(self, block: Block, rows: Rows, now: float) -> int:
         """The bridge took these queued flights under ``next_token`` ff.; returns the first token (MP-33)."""
         block.published[rows] = now
-        self.in_flight += _len(rows)
+        self.in_flight += length_of(rows)
         self.bytes_in_flight += block.bytes_of(rows)
         if self.in_flight >= self.limit:
             self.holding = True
@@ -272,7 +172,7 @@ class Window:
         if not self._waiting or not self._may_send(now):
             return
         if self.policy.ordered:
-            if self._unanswered():
+            if self._book.unanswered():
                 return
             self._gather()
         while self._waiting and self._waiting[0].due <= now and not self._probing():
@@ -290,16 +190,12 @@ class Window:
 
     def _sent(self, block: Block, rows: Rows, now: float) -> int:
         block.state[rows] = advance(block.state[rows], Step.SEND)
-        n, first = _len(rows), self.next_token
+        n, first = length_of(rows), self.next_token
         self.next_token += n
         block.token[rows] = np.arange(first, first + n)
         block.sends[rows] += 1
         self.counters.sends += n
-        sends = Sends(first, first + n, block, rows, now)
-        self._forget()
-        self._ranges.append(sends)
-        self._firsts.append(first)
-        self._timers.append(sends)
+        self._book.add(Sends(first, first + n, block, rows, now))
         return first
 
     def _drop_settled(self) -> None:
@@ -319,16 +215,8 @@ class Window:
         return self._pause_level > 0 and self._sent_since_pause()
 
     def _sent_since_pause(self) -> bool:
-        """Sends launched after the last back-off ended are still unanswered (ranges are in order of time)."""
-        for sends in reversed(self._ranges):
-            if sends.at < self._pause_until:
-                return False
-            if self._live(sends).any():
-                return True
-        return False
-
-    def _unanswered(self) -> bool:
-        return any(self._live(sends).any() for sends in self._ranges)
+        """Sends launched after the last back-off ended are still unanswered."""
+        return self._book.unanswered(self._pause_until)
 
     def _gather(self) -> None:
         """Ordered: all that waits, in order of opening, as one queue."""
@@ -359,7 +247,7 @@ class Window:
             sequences = None if sequences is None else sequences[index]
             duplicates = None if duplicates is None else duplicates[index]
         stream = self._stream_index(acks.stream)
-        for sends, lo, hi in self._split(tokens):
+        for sends, lo, hi in self._known(tokens):
             rows = sends.pick(tokens[lo:hi])
             block = sends.block
             state = block.state[rows]
@@ -368,7 +256,7 @@ class Window:
             dup = None if duplicates is None else duplicates[lo:hi]
             if not live.all():
                 self.counters.late += int((~live).sum())
-                rows = _array(rows)[live]
+                rows = array_of(rows)[live]
                 if not len(rows):
                     continue
                 seq = None if seq is None else seq[live]
@@ -387,8 +275,8 @@ class Window:
     def refused(self, refusals: Refusals) -> None:
         """Negative answers, or sends known to be in doubt, with one cause (MP-40)."""
         tokens = np.unique(refusals.tokens)
-        for sends, lo, hi in self._split(tokens):
-            rows = _array(sends.pick(tokens[lo:hi]))
+        for sends, lo, hi in self._known(tokens):
+            rows = array_of(sends.pick(tokens[lo:hi]))
             block = sends.block
             mine = (block.token[rows] == tokens[lo:hi]) & (block.state[rows] == _IN_FLIGHT)
             self.counters.late += int((~mine).sum())
@@ -400,8 +288,8 @@ class Window:
         """The connection is lost: all that is unanswered is in doubt; nothing goes until :meth:`reconnected`."""
         self.connected = False
         error = Uncertain(info)
-        for sends in list(self._ranges):
-            rows = _array(sends.rows)[self._live(sends)]
+        for sends in self._book:
+            rows = array_of(sends.rows)[self._book.live(sends)]
             # what may not go again stays in flight until its time is up: its answer is lost, its verdict is timeout
             rows = rows[self._may_resend(sends.block, rows, error, now)]
             if len(rows):
@@ -414,9 +302,8 @@ class Window:
 
     def expire(self, now: float) -> None:
         """Give up waiting: for acknowledgements (per send), and for flights whose retry deadline has passed (MP-41)."""
-        while self._timers and self._timers[0].at + self.policy.wait_timeout <= now:
-            sends = self._timers.popleft()
-            rows = _array(sends.rows)[self._live(sends)]
+        for sends in self._book.expired(now, self.policy.wait_timeout):
+            rows = array_of(sends.rows)[self._book.live(sends)]
             if len(rows):
                 waited = f"no acknowledgement within {self.policy.wait_timeout:g} s"
                 self._trouble(sends.block, rows, AckTimeout(waited), now, sends.at)
@@ -451,14 +338,13 @@ class Window:
 
         A moment in the past means that there is something to send at once (or that the bridge did not take it).
         """
-        while self._timers and not self._live(self._timers[0]).any():
-            self._timers.popleft()
-        moments = [self._timers[0].at + self.policy.wait_timeout] if self._timers else []
+        oldest = self._book.oldest()
+        moments = [] if oldest is None else [oldest.at + self.policy.wait_timeout]
         self._drop_settled()
         if self._waiting:
             moments.append(self._give_up)
         if self.connected and not self._probing():  # else only an answer or an expiry changes anything
-            if self._waiting and not (self.policy.ordered and self._unanswered()):
+            if self._waiting and not (self.policy.ordered and self._book.unanswered()):
                 moments.append(max(self._waiting[0].due, self._pause_until))
             elif self._pause_level:
                 moments.append(self._pause_until)
@@ -532,7 +418,7 @@ class Window:
                 self._settle(block, some, step, now)
 
     def _settle(self, block: Block, rows: Rows, step: Step, now: float) -> None:
-        n = _len(rows)
+        n = length_of(rows)
         if not n:
             return
         before = block.state[rows]
@@ -575,39 +461,12 @@ class Window:
                 self._acked_since_growth = 0
                 self.limit = min(self.policy.max_in_flight, self.limit + max(1, self.limit // 8))
 
-    def _live(self, sends: Sends) -> Bools:
-        """Which sends of this range are unanswered: the flight is in flight, and this is its last send."""
-        state, token = sends.block.state[sends.rows], sends.block.token[sends.rows]
-        live: Bools = (state == _IN_FLIGHT) & (token >= sends.first) & (token < sends.end)
-        return live
-
-    def _split(self, tokens: Int64s) -> Iterator[tuple[Sends, int, int]]:
-        """Cut ascending ``tokens`` by the range they belong to: (range, from, to); unknown ones are counted."""
-        i, n = 0, len(tokens)
-        while i < n:
-            at = bisect_right(self._firsts, int(tokens[i])) - 1
-            sends = self._ranges[at] if at >= 0 else None
-            if sends is not None and tokens[i] < sends.end:
-                j = n if tokens[-1] < sends.end else int(np.searchsorted(tokens, sends.end))
-                yield sends, i, j
+    def _known(self, tokens: Int64s) -> Iterator[tuple[Sends, int, int]]:
+        for sends, lo, hi in self._book.split(tokens):
+            if sends is None:
+                self.counters.unknown += hi - lo
             else:
-                j = int(np.searchsorted(tokens, self._firsts[at + 1])) if at + 1 < len(self._firsts) else n
-                self.counters.unknown += j - i
-            i = j
-
-    def _forget(self) -> None:
-        """Drop ranges none of whose flights is open: their answers, if any still come, are unknown tokens."""
-        done = 0
-        for sends in self._ranges:
-            if sends.block.open and (sends.block.state[sends.rows] < State.ACKED).any():
-                break
-            done += 1
-        del self._ranges[:done], self._firsts[:done]
-        if len(self._ranges) + len(self._timers) > self._prune_at:  # one stuck flight must not keep all the rest
-            self._ranges = [s for s in self._ranges if (s.block.state[s.rows] < State.ACKED).any()]
-            self._firsts = [s.first for s in self._ranges]
-            self._timers = deque(s for s in self._timers if self._live(s).any())
-            self._prune_at = max(64, 2 * (len(self._ranges) + len(self._timers)))
+                yield sends, lo, hi
 
     def _stream_index(self, name: str | None) -> int:
         if name is None:

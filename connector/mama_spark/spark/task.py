@@ -23,12 +23,13 @@ from ..flightlog.schema import Level
 from ..flightlog.staging import Run, Staging
 from ..message import Bools, MessageBatch
 from ..options import SinkOptions
+from ..publisher.block import Block
 from ..publisher.clock import WallClock
 from ..publisher.flight import State
 from ..publisher.ids import IdMaker
 from ..publisher.pump import BatchPublisher, Tag
 from ..publisher.retry import RetryPolicy
-from ..publisher.window import Block, Policy
+from ..publisher.window import Policy
 from .bridges import make_bridge
 from .columns import ColumnPlan
 from .deadletters import DeadLetters, DeadTag

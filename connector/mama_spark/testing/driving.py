@@ -8,10 +8,11 @@ from typing import Any
 
 from ..bridges.nats import NatsBridge, NatsSettings
 from ..message import MessageBatch
+from ..publisher.block import Block, Counters
 from ..publisher.flight import EVENT, State
 from ..publisher.pump import BatchPublisher, Tag
 from ..publisher.retry import RetryPolicy
-from ..publisher.window import Block, Counters, Policy
+from ..publisher.window import Policy
 from .oracle import Outcome, Verdict, conserve
 from .servers import Admin
 

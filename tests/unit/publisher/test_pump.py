@@ -12,11 +12,12 @@ import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import BadRow, ClientClosed, ConfigError, LoopDied, NotPublished, PublishError, Unavailable
 from mama_spark.message import MessageBatch
+from mama_spark.publisher.block import Block
 from mama_spark.publisher.clock import NEVER, WallClock
 from mama_spark.publisher.flight import State
 from mama_spark.publisher.pump import BatchPublisher
 from mama_spark.publisher.retry import RetryPolicy
-from mama_spark.publisher.window import Block, Policy
+from mama_spark.publisher.window import Policy
 
 RETRY = RetryPolicy.doubling(0.01, 0.05, deadline=60)
 POLICY = Policy(256, 128, wait_timeout=30, retry=RETRY)

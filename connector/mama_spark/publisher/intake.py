@@ -1,0 +1,140 @@
+"""What users handed over and the publish runner has not taken yet: a bounded queue of flights.
+
+Callers on plain threads wait for room, coroutines are woken when there is some, and everybody else is told that the
+queue is full. Closing it and putting into it exclude each other, so that a message is either refused or handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from ..errors import MamaError, QueueFull
+from .api import Flight, Headers, HeadersLike, PublishOptions
+
+T = TypeVar("T")
+Entry = tuple[Flight, "Future[Flight]"]
+Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class Intake:
+    """The queue. Thread-safe.
+
+    :param size: messages that may wait
+    :param id_prefix: ids are ``<id_prefix>-<number>`` (MP-18)
+    :param callers: threads that must not wait for room, because they make it
+    """
+
+    def __init__(self, size: int, id_prefix: str, callers: set[int]) -> None:
+        self._size, self._prefix, self._callers = size, id_prefix, callers
+        self._entries: deque[Entry] = deque()
+        self._changed = threading.Condition()  # guards everything here
+        self._number = 0
+        self._waiters: list[Waiter] = []
+        self._why: Callable[[], MamaError] | None = None
+        self._hand_out = True
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def closed(self) -> bool:
+        return self._why is not None
+
+    def raise_closed(self) -> None:
+        """:raises MamaError: what :meth:`close` was given"""
+        if self._why is not None:
+            raise self._why()
+
+    def put(
+        self, subject: str, body: bytes, headers: HeadersLike | None, options: PublishOptions | None
+    ) -> Future[Flight]:
+        """Queue a message; its future.
+
+        :raises QueueFull: the queue is full and this thread may not block
+        """
+        plain: Headers | None = None
+        if headers is not None:
+            plain = {k: [v] if isinstance(v, str) else list(v) for k, v in headers.items()}
+        future: Future[Flight] = Future()
+        with self._changed:
+            self.raise_closed()
+            if len(self._entries) >= self._size:
+                if threading.get_ident() in self._callers or on_event_loop():
+                    raise QueueFull(f"{self._size} messages wait already")
+                self._changed.wait_for(lambda: len(self._entries) < self._size or self.closed)
+                self.raise_closed()
+            self._number += 1
+            id_ = options.msg_id if options and options.msg_id else f"{self._prefix}-{self._number}"
+            flight = Flight(id_, subject, bytes(body), plain, options)
+            flight.publish_ack_future.set_running_or_notify_cancel()
+            self._entries.append((flight, future))
+            self._changed.notify_all()
+        return future
+
+    async def room(self) -> None:
+        """Returns when there may be room, or the queue is closed."""
+        loop = asyncio.get_running_loop()
+        room: asyncio.Future[None] = loop.create_future()
+        with self._changed:
+            if len(self._entries) < self._size or self.closed:
+                return
+            self._waiters.append((loop, room))
+        await room
+
+    def take(self, most: int, timeout: float, admit: Callable[[list[Entry]], T]) -> T | None:
+        """What ``admit`` makes of the next entries; None if there is none for ``timeout`` seconds, or not any more.
+
+        It is called under the lock, so that a message is always either here or in what it makes.
+        """
+        with self._changed:
+            if not self._entries:
+                self._changed.wait_for(lambda: bool(self._entries) or self.closed, timeout)
+            if not self._entries or not self._hand_out:
+                return None
+            taken = [self._entries.popleft() for _ in range(min(len(self._entries), most))]
+            admitted = admit([entry for entry in taken if entry[1].set_running_or_notify_cancel()])
+        self.wake()
+        return admitted
+
+    def close(self, why: Callable[[], MamaError], *, hand_out: bool) -> None:
+        """Take nothing more. The last reason counts.
+
+        :param hand_out: whether what is queued is still taken
+        """
+        with self._changed:
+            self._why = why
+            self._hand_out = self._hand_out and hand_out
+        self.wake()
+
+    def rest(self) -> list[Entry]:
+        """Everything that is left; then it is empty."""
+        with self._changed:
+            rest, self._entries = list(self._entries), deque()
+        return rest
+
+    def wake(self) -> None:
+        """Whoever waits for room, for entries or for the end looks again."""
+        with self._changed:
+            self._changed.notify_all()
+            waiters, self._waiters = self._waiters, []
+        for loop, room in waiters:
+            loop.call_soon_threadsafe(_let_in, room)
+
+
+def on_event_loop() -> bool:
+    """Does this thread run an event loop? Then it must not wait."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _let_in(room: asyncio.Future[None]) -> None:
+    if not room.done():
+        room.set_result(None)

@@ -1,0 +1,114 @@
+"""Which send of which flight a token names. Pure."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..message import Bools, Int64s
+from .block import Block, Rows, part_of
+from .flight import State
+
+_IN_FLIGHT = int(State.IN_FLIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """Sends handed to the bridge together: tokens ``first .. end-1`` are ``rows`` of ``block``, in order."""
+
+    first: int
+    end: int
+    block: Block
+    rows: Rows
+    at: float
+
+    def pick(self, tokens: Int64s) -> Rows:
+        """Rows of ascending ``tokens`` that lie in this range; a slice where they are consecutive."""
+        lo, hi = int(tokens[0]) - self.first, int(tokens[-1]) - self.first + 1
+        if hi - lo == len(tokens):
+            return part_of(self.rows, lo, hi)
+        off = tokens - self.first
+        return off + self.rows.start if isinstance(self.rows, slice) else self.rows[off]
+
+
+class SendBook:
+    """The sends whose answers may still come: by token, and by the moment at which waiting for them ends."""
+
+    def __init__(self) -> None:
+        self._ranges: list[Sends] = []
+        self._firsts: list[int] = []
+        self._timers: deque[Sends] = deque()  # every send waits equally long, so this is sorted by deadline
+        self._prune_at = 64
+
+    def __len__(self) -> int:
+        return len(self._ranges) + len(self._timers)
+
+    def __iter__(self) -> Iterator[Sends]:
+        return iter(list(self._ranges))
+
+    def add(self, sends: Sends) -> None:
+        """Tokens must be higher than all before."""
+        self._forget()
+        self._ranges.append(sends)
+        self._firsts.append(sends.first)
+        self._timers.append(sends)
+
+    def oldest(self) -> Sends | None:
+        """Of those with an unanswered send, the one whose time is up first."""
+        while self._timers and not self.live(self._timers[0]).any():
+            self._timers.popleft()
+        return self._timers[0] if self._timers else None
+
+    def expired(self, now: float, wait: float) -> Iterator[Sends]:
+        """What has waited ``wait`` seconds for its answer, each once and never again."""
+        while self._timers and self._timers[0].at + wait <= now:
+            yield self._timers.popleft()
+
+    def unanswered(self, since: float = -math.inf) -> bool:
+        """Whether any send from ``since`` on has no answer yet (ranges are in order of time)."""
+        for sends in reversed(self._ranges):
+            if sends.at < since:
+                return False
+            if self.live(sends).any():
+                return True
+        return False
+
+    @staticmethod
+    def live(sends: Sends) -> Bools:
+        """Which sends of this range are unanswered: the flight is in flight, and this is its last send."""
+        state, token = sends.block.state[sends.rows], sends.block.token[sends.rows]
+        live: Bools = (state == _IN_FLIGHT) & (token >= sends.first) & (token < sends.end)
+        return live
+
+    def split(self, tokens: Int64s) -> Iterator[tuple[Sends | None, int, int]]:
+        """Cut ascending ``tokens`` by the range they belong to: (range, from, to); None for unknown ones."""
+        i, n = 0, len(tokens)
+        while i < n:
+            at = bisect_right(self._firsts, int(tokens[i])) - 1
+            sends = self._ranges[at] if at >= 0 else None
+            if sends is not None and tokens[i] < sends.end:
+                j = n if tokens[-1] < sends.end else int(np.searchsorted(tokens, sends.end))
+                yield sends, i, j
+            else:
+                j = int(np.searchsorted(tokens, self._firsts[at + 1])) if at + 1 < len(self._firsts) else n
+                yield None, i, j
+            i = j
+
+    def _forget(self) -> None:
+        """Drop ranges none of whose flights is open: their answers, if any still come, are unknown tokens."""
+        done = 0
+        for sends in self._ranges:
+            if sends.block.open and (sends.block.state[sends.rows] < State.ACKED).any():
+                break
+            done += 1
+        del self._ranges[:done], self._firsts[:done]
+        if len(self._ranges) + len(self._timers) > self._prune_at:  # one stuck flight must not keep all the rest
+            self._ranges = [s for s in self._ranges if (s.block.state[s.rows] < State.ACKED).any()]
+            self._firsts = [s.first for s in self._ranges]
+            self._timers = deque(s for s in self._timers if self.live(s).any())
+            self._prune_at = max(64, 2 * (len(self._ranges) + len(self._timers)))

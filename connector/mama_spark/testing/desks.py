@@ -1,0 +1,185 @@
+"""Desks to publish from: a managed publisher's user, its listener and its middleware, in memory or on a real server."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import nats
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+
+from ..bridges.memory import MemoryBridge, MemoryBroker
+from ..bridges.nats.loop import Loop
+from ..bridges.nats.server import NatsServer
+from ..publisher.api import Flight, PublishAck
+from ..publisher.managed import ManagedPublisher
+from .servers import Admin
+
+LONG = 60.0  #: seconds for a condition; never reached by a sound publisher
+
+
+class Held(NamedTuple):
+    """What the middleware holds."""
+
+    topic: str
+    payload: bytes
+    headers: dict[str, list[str]]
+
+
+class Ear:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def published(self, flight: Flight) -> None:
+        self.heard.append(("published", flight.id))
+
+    def acked(self, flight: Flight) -> None:
+        self.heard.append(("acked", flight.id))
+
+    def completed_exceptionally(self, flight: Flight) -> None:
+        self.heard.append(("completed_exceptionally", flight.id))
+
+    def timeout(self, flight: Flight) -> None:
+        self.heard.append(("timeout", flight.id))
+
+    def events(self, id_: str) -> list[str]:
+        """What was heard of one flight, in order."""
+        return [event for event, flight in self.heard if flight == id_]
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def ack_of(future: Future[Flight]) -> Future[PublishAck]:
+    """The acknowledgement of what :meth:`ManagedPublisher.publish_async` gave."""
+    return future.result(LONG).publish_ack_future
+
+
+class Desk(ABC):
+    """Makes publishers and stops them in the end.
+
+    :ivar topic: stored and acknowledged
+    :ivar stream: where
+    """
+
+    topic = "t.x"
+    stream: str
+
+    def __init__(self) -> None:
+        self.ear = Ear()
+        self.made: list[ManagedPublisher] = []
+
+    def publisher(self, *, target: object = None, **options: Any) -> ManagedPublisher:
+        """A publisher that was not started."""
+        options = {"id_prefix": "p", "listener": self.ear, **options}
+        publisher = ManagedPublisher(self.target() if target is None else target, **options)
+        self.made.append(publisher)
+        return publisher
+
+    @abstractmethod
+    def target(self) -> object:
+        """What a publisher publishes through."""
+
+    @abstractmethod
+    def held(self) -> list[Held]:
+        """What is stored under :attr:`topic` and its neighbours, in order."""
+
+    @abstractmethod
+    def lose(self, n: int) -> str:
+        """A topic whose next ``n`` messages are taken and not acknowledged."""
+
+    def payloads(self) -> list[bytes]:
+        return [m.payload for m in self.held()]
+
+    def close(self) -> None:
+        for publisher in self.made:
+            publisher.stop()
+
+
+class MemoryDesk(Desk):
+    """Publishers to a broker in memory, with faults by script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = self.stream = uuid4().hex
+        self.broker = MemoryBroker.get(self.name)
+
+    def target(self) -> MemoryBridge:
+        return MemoryBridge(self.name)
+
+    def held(self) -> list[Held]:
+        return [Held(m.topic, m.payload, m.headers) for m in self.broker.messages()]
+
+    def lose(self, n: int) -> str:
+        self.broker.then(["lose"] * n)
+        return self.topic
+
+    def close(self) -> None:
+        super().close()
+        MemoryBroker.forget(self.name)
+
+
+class NatsDesk(Desk):
+    """Publishers over a live JetStream context whose event loop runs on a thread of its own.
+
+    :param server: running
+    """
+
+    def __init__(self, server: NatsServer, *, domain: str | None = None, **options: Any) -> None:
+        super().__init__()
+        self.server, self.stream = server, "S"
+        self.admin = Admin(server.url, **options).__enter__()
+        self.admin.create_stream("S", ["t.>"])
+        self.loop = Loop()
+        self.client: Client = self.loop.run(self._connect(options), LONG, "connecting")
+        self._domain = domain
+
+    async def _connect(self, options: dict[str, Any]) -> Client:
+        async def quiet(_: Exception) -> None:
+            """Outages are what the tests make."""
+
+        return await nats.connect(
+            self.server.url, error_cb=quiet, reconnect_time_wait=0.05, max_reconnect_attempts=-1, **options
+        )
+
+    @classmethod
+    def started(cls, folder: Path, *, config: str = "", jetstream: str = "", **options: Any) -> NatsDesk:
+        """With a server of its own, which :meth:`close` ends."""
+        server = NatsServer(folder / "nats", config=config, jetstream=jetstream).start()
+        try:
+            return cls(server, **options)
+        except BaseException:
+            server.stop()
+            raise
+
+    def target(self) -> JetStreamContext:
+        return self.client.jetstream(domain=self._domain)
+
+    def held(self) -> list[Held]:
+        return [Held(m.topic, m.payload, m.headers) for m in self.admin.messages("S")]
+
+    def lose(self, n: int) -> str:
+        if not self.admin.api("STREAM.NAMES", {"subject": "quiet.x"})["streams"]:
+            self.admin.create_stream("QUIET", ["quiet.>"], no_ack=True)
+        return "quiet.x"
+
+    def close(self) -> None:
+        super().close()
+        if self.server.running:
+            self.loop.run(self.client.close(), LONG, "closing")
+            self.admin.__exit__(None, None, None)
+        self.server.stop()
+        self.loop.stop()

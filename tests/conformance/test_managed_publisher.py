@@ -1,0 +1,422 @@
+"""The specification's publisher over both kinds of target: other clients' tests by name, and the rules of the text."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from itertools import pairwise
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+from mama_spark.errors import (
+    AckTimeout,
+    BadRow,
+    BadTopic,
+    ClientClosed,
+    ConfigError,
+    NotPublished,
+    QueueFull,
+    Stopped,
+    TooLarge,
+)
+from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
+from mama_spark.publisher.managed import ManagedPublisher
+from mama_spark.testing.desks import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, until
+
+RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
+
+
+@pytest.fixture(params=["memory", "nats"])
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+    desk: Desk = MemoryDesk() if request.param == "memory" else NatsDesk.started(tmp_path)
+    yield desk
+    desk.close()
+
+
+def test_publish_msg_async(desk: Desk) -> None:
+    """MP-01, MP-02, MP-11, MP-12, MP-15 to MP-22, MP-28, MP-33, MP-39: a flight tells all of itself."""
+    publisher = desk.publisher().start()
+    options = PublishOptions(expected_stream=desk.stream)
+    before = time()
+    flight = publisher.publish_async("t.b", b"body", {"k": "v"}, options).result(LONG)
+    ack = flight.publish_ack_future.result(LONG)
+    assert (flight.id, flight.subject, flight.body, flight.headers) == ("p-1", "t.b", b"body", {"k": ["v"]})
+    assert flight.options is options
+    assert flight.publish_time is not None
+    assert before - 1 < flight.publish_time < time() + 1
+    assert (ack.stream, ack.sequence, ack.duplicate) == (desk.stream, 1, False)
+    publisher.drain(LONG)
+    assert desk.ear.events("p-1") == ["published", "acked"]
+    (stored,) = desk.held()
+    assert (stored.topic, stored.payload, stored.headers["k"]) == ("t.b", b"body", ["v"])
+    assert stored.headers["Nats-Expected-Stream"] == [desk.stream]
+
+
+def test_the_id_is_sent_for_deduplication(desk: Desk) -> None:
+    """MP-03, MP-18: two publishers of one prefix give the same ids, and the middleware stores them once."""
+    for _ in range(2):
+        with desk.publisher(id_prefix="same") as publisher:
+            futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(3)]
+        assert [f.result(0).id for f in futures] == ["same-1", "same-2", "same-3"]
+    assert [ack_of(f).result(0).duplicate for f in futures] == [True] * 3
+    assert desk.payloads() == [b"0", b"1", b"2"]
+
+
+def test_publish_msg_async_with_msg_id_is_a_duplicate_the_second_time(desk: Desk) -> None:
+    with desk.publisher() as publisher:
+        futures = [publisher.publish_async("t.a", b"x", options=PublishOptions(msg_id="mine")) for _ in range(2)]
+        acks = [ack_of(f).result(LONG) for f in futures]
+    assert [a.duplicate for a in acks] == [False, True]
+    assert acks[0].sequence == acks[1].sequence
+
+
+def test_publish_async_varieties(desk: Desk) -> None:
+    """As testPublishAsyncVarieties and the three plain cases of TestPublishMsgAsync."""
+    with desk.publisher() as publisher:
+        futures = [
+            publisher.publish_async("t.1", b"1"),
+            publisher.publish_async("t.2", b"2", {"h": "v"}),
+            publisher.publish_async("t.3", b"3", None, PublishOptions(msg_id="three")),
+            publisher.publish_async("t.4", b"4", {"h": ["v", "w"]}, PublishOptions(expected_stream=desk.stream)),
+            publisher.publish_async("t.5", b""),
+        ]
+    assert [ack_of(f).result(0).sequence for f in futures] == [1, 2, 3, 4, 5]
+    assert [m.topic for m in desk.held()] == ["t.1", "t.2", "t.3", "t.4", "t.5"]
+    assert [m.headers.get("h") for m in desk.held()] == [None, ["v"], None, ["v", "w"], None]
+
+
+def test_a_reply_subject_cannot_be_given(desk: Desk) -> None:
+    """As TestPublishMsgAsync, "reply subject set": it is how the acknowledgement finds back."""
+    publisher: Any = desk.publisher()
+    with pytest.raises(TypeError):
+        publisher.publish_async(desk.topic, b"", reply="mine")
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "headers", "error"),
+    [("t.*", b"", None, BadTopic), ("", b"", None, BadTopic), ("t..x", b"", None, BadTopic),
+     ("t.x", bytes((1 << 20) + 1), None, TooLarge), ("t.x", bytes((1 << 20) - 5), {"h": "x" * 10}, TooLarge),
+     ("t.x", b"", {"h": "x\r\ny"}, BadRow)],
+)  # fmt: skip
+def test_bad_messages_fail_unsent_and_the_connection_lives(
+    desk: Desk, subject: str, body: bytes, headers: dict[str, str] | None, error: type[Exception]
+) -> None:
+    """As testMaxPayloadJs and TestPublishMsgAsync, "bad subject"; header and payload count together."""
+    with desk.publisher() as publisher:
+        with pytest.raises(error):
+            publisher.publish_async(subject, body, headers).result(LONG)
+        assert ack_of(publisher.publish_async(desk.topic, b"ok")).result(LONG).sequence == 1
+    assert desk.payloads() == [b"ok"]
+
+
+def test_publish_async_100_in_order(desk: Desk) -> None:
+    with desk.publisher() as publisher:
+        futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(100)]
+    assert [ack_of(f).result(0).sequence for f in futures] == list(range(1, 101))
+
+
+def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(desk: Desk) -> None:
+    """As test_publish_async with a stall wait: a coroutine waits for room instead of failing."""
+    publisher = desk.publisher(max_in_flight=10, queue_size=10).start()
+
+    async def all_of_them() -> list[Flight]:
+        return await asyncio.gather(*(publisher.publish(desk.topic, b"%d" % i) for i in range(1000)))
+
+    flights = asyncio.run(all_of_them())
+    publisher.drain(LONG)
+    assert sorted(f.publish_ack_future.result(0).sequence or 0 for f in flights) == list(range(1, 1001))
+
+
+def test_wait_stall_0(desk: Desk) -> None:
+    """As test_publish_async with ``wait_stall=0``: where the caller may not wait, a full queue refuses at once."""
+    topic = desk.lose(1)
+    publisher = desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=LONG).start()
+
+    async def one_too_many() -> None:
+        publisher.publish_async(topic, b"in flight")
+        while publisher.counters.sends < 1:
+            await asyncio.sleep(0.001)
+        publisher.publish_async(topic, b"taken by the runner, waits for the window")
+        while publisher._intake:
+            await asyncio.sleep(0.001)
+        publisher.publish_async(topic, b"queued")
+        with pytest.raises(QueueFull):
+            publisher.publish_async(topic, b"refused")
+
+    asyncio.run(one_too_many())
+
+
+def test_async_publish_backpressure(desk: Desk) -> None:
+    """Limit 10: whoever waits has all 50,000 stored; the window is never exceeded."""
+    n = 50_000
+    with desk.publisher(max_in_flight=10, queue_size=1000, retry_config=RETRY, listener=None) as publisher:
+        for i in range(n):
+            publisher.publish_async(desk.topic, b"%d" % i)
+            assert publisher.window.in_flight <= 10
+    assert publisher.counters.acked == n
+    assert desk.payloads() == [b"%d" % i for i in range(n)]
+
+
+def test_async_publish_max_ack_pending(desk: Desk) -> None:
+    """Limit 10, error mode: what does not fit is refused with an error and nothing of it is sent."""
+    topic = desk.lose(10)
+    publisher = desk.publisher(max_in_flight=10, queue_size=10, wait_timeout=LONG).start()
+
+    async def publish() -> int:
+        refused = 0
+        for i in range(100):
+            try:
+                publisher.publish_async(topic, b"%d" % i)
+            except QueueFull:
+                refused += 1
+            await asyncio.sleep(0)
+        return refused
+
+    assert asyncio.run(publish()) >= 100 - 10 - 10 - 10, "in flight, at the runner, queued"
+    until(lambda: publisher.counters.sends == 10)
+    assert publisher.window.holding
+
+
+def test_multithreaded_publish_async(desk: Desk) -> None:
+    with desk.publisher(max_in_flight=100) as publisher:
+
+        def work(k: int) -> None:
+            for i in range(200):
+                publisher.publish_async(desk.topic, b"%d" % (k * 200 + i))
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(5)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(LONG)
+    assert sorted(map(int, desk.payloads())) == list(range(1000))
+
+
+def test_publish_async_ack_timeout(desk: Desk) -> None:
+    """MP-09, MP-14, MP-41: a lost acknowledgement times out, whoever waits for it is told, and its place is free."""
+    topic = desk.lose(1)
+    with desk.publisher(max_in_flight=1, wait_timeout=0.1) as publisher:
+        flight = publisher.publish_async(topic, b"").result(LONG)
+        assert isinstance(flight.publish_ack_future.exception(LONG), AckTimeout)
+        assert publisher.window.in_flight == 0
+        assert ack_of(publisher.publish_async(desk.topic, b"")).result(LONG)
+    assert desk.ear.events("p-1") == ["published", "timeout"]
+
+
+def test_publish_async_ack_timeout_clears_a_stall(desk: Desk) -> None:
+    """As …ClearStall: whoever waits for room is let in when what was in flight times out."""
+    topic = desk.lose(3)
+    with desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=0.1) as publisher:
+        futures = [publisher.publish_async(topic, b"%d" % i) for i in range(3)]
+    assert all(isinstance(ack_of(f).exception(0), AckTimeout) for f in futures)
+
+
+def test_n_lost_acks_cost_one_time_out(desk: Desk) -> None:
+    topic = desk.lose(50)
+    publisher = desk.publisher(wait_timeout=1.0).start()
+    futures = [publisher.publish_async(topic, b"") for _ in range(50)]
+    publisher.drain(LONG)
+    assert all(isinstance(ack_of(f).exception(0), AckTimeout) for f in futures)
+    began = [f.result().publish_time or 0 for f in futures]
+    assert time() - min(began) < 25, "fifty timeouts in a row would take 50 s"
+
+
+def test_publish_async_ack_handler(desk: Desk) -> None:
+    """MP-10 to MP-14: the listener hears of each flight once per event, in order, and the future says the same."""
+    quiet = desk.lose(1)
+    publisher = desk.publisher(wait_timeout=0.1).start()
+    lost = publisher.publish_async(quiet, b"")
+    assert isinstance(ack_of(lost).exception(LONG), AckTimeout)
+    good = publisher.publish_async(desk.topic, b"")
+    bad = publisher.publish_async("t.*", b"")
+    publisher.drain(LONG)
+    assert ack_of(good).result(0)
+    assert isinstance(bad.exception(0), BadTopic)
+    assert desk.ear.events("p-1") == ["published", "timeout"], "acked is skipped on a time-out"
+    assert desk.ear.events("p-2") == ["published", "acked"]
+    assert desk.ear.events("p-3") == ["completed_exceptionally"]
+    assert len(desk.ear.heard) == 5
+
+
+def test_stop_in_a_callback(desk: Desk) -> None:
+    """As "destroy in callback": it ends the publisher, and whoever waits is told."""
+    publisher = desk.publisher(max_in_flight=5)
+
+    class Stops(Ear):
+        def acked(self, flight: Flight) -> None:
+            super().acked(flight)
+            publisher.stop()
+
+    ear = publisher.listener = Stops()
+    futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(500)]
+    publisher.start()
+    for future in futures:
+        error = future.exception(LONG)
+        assert error is None or isinstance(error, NotPublished)
+        if error is None:
+            error = ack_of(future).exception(LONG)
+            assert error is None or isinstance(error, Stopped)
+    assert ear.heard
+    assert publisher.listener_errors == 0
+    with pytest.raises(ClientClosed):
+        publisher.publish_async(desk.topic, b"")
+    for thread in publisher._threads:
+        thread.join(LONG)
+        assert not thread.is_alive()
+
+
+def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(desk: Desk) -> None:
+    publisher = desk.publisher()
+    refused: list[str] = []
+
+    class Drains(Ear):
+        def published(self, flight: Flight) -> None:
+            with pytest.raises(ConfigError):
+                publisher.drain()
+            refused.append(flight.id)
+
+    publisher.listener = Drains()
+    with publisher:
+        publisher.publish_async(desk.topic, b"")
+    assert refused == ["p-1"]
+
+
+def test_own_threads_may_call_the_runners(desk: Desk) -> None:
+    """MP-23, MP-24, MP-25."""
+    publisher = desk.publisher()
+    threads = [threading.Thread(target=r) for r in (publisher.publish_runner, publisher.flights_runner)]
+    for t in threads:
+        t.start()
+    future = publisher.publish_async(desk.topic, b"x")
+    assert ack_of(future).result(LONG)
+    publisher.drain(LONG)
+    for t in threads:
+        t.join(LONG)
+        assert not t.is_alive()
+
+
+def test_drain_of_an_idle_publisher_ends(desk: Desk) -> None:
+    """MP-27, MP-31, MP-38: the text tests the marker only when a message was taken, and never ends here."""
+    publisher = desk.publisher().start()
+    publisher.drain(LONG)
+    with pytest.raises(ClientClosed):
+        publisher.publish_async(desk.topic, b"")
+    assert "drained" in repr(publisher)
+
+
+def test_message_racing_with_drain_is_published_or_refused_never_lost(desk: Desk) -> None:
+    publisher = desk.publisher().start()
+    accepted: list[Future[Flight]] = []
+
+    def work() -> None:
+        try:
+            while True:
+                accepted.append(publisher.publish_async(desk.topic, b"x"))
+        except ClientClosed:
+            return
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for t in threads:
+        t.start()
+    until(lambda: len(accepted) > 50)
+    publisher.drain(LONG)
+    for t in threads:
+        t.join(LONG)
+    assert all(ack_of(f).done() for f in accepted)
+    assert len(desk.held()) == len(accepted)
+
+
+def test_stop_resolves_everything(desk: Desk) -> None:
+    """MP-26, MP-29, MP-36: the text leaves queue and flights open."""
+    topic = desk.lose(5)
+    publisher = desk.publisher(max_in_flight=5, wait_timeout=LONG).start()
+    futures = [publisher.publish_async(topic, b"") for _ in range(20)]
+    until(lambda: publisher.counters.sends == 5)
+    publisher.stop()
+    publisher.stop()
+    assert all(isinstance(ack_of(f).exception(0), Stopped) for f in futures[:5])
+    assert all(isinstance(f.exception(0), NotPublished) for f in futures[5:])
+    with pytest.raises(ClientClosed):
+        publisher.publish_async(topic, b"")
+
+
+def test_hold_is_ended_by_settlements_not_by_the_pause(desk: Desk) -> None:
+    """MP-08, MP-35, MP-43: with a pause of a minute, the text's loop would take hours."""
+    with desk.publisher(max_in_flight=2, hold_pause_time=LONG) as publisher:
+        futures = [publisher.publish_async(desk.topic, b"") for _ in range(100)]
+    assert all(f.done() for f in futures)
+
+
+def test_a_cancelled_future_takes_its_message_back(desk: Desk) -> None:
+    publisher = desk.publisher()
+    one, two = publisher.publish_async(desk.topic, b"1"), publisher.publish_async(desk.topic, b"2")
+    assert one.cancel()
+    with publisher:
+        assert ack_of(two).result(LONG)
+    assert desk.payloads() == [b"2"]
+    with pytest.raises(CancelledError):
+        one.result(0)
+
+
+def test_listener_that_raises_is_counted_and_changes_nothing(desk: Desk) -> None:
+    class Broken(Ear):
+        def acked(self, flight: Flight) -> None:
+            raise RuntimeError("no")
+
+    with desk.publisher(listener=Broken()) as publisher:
+        futures = [publisher.publish_async(desk.topic, b"") for _ in range(3)]
+    assert publisher.listener_errors == 3
+    assert all(ack_of(f).result(0) for f in futures)
+
+
+def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(desk: Desk) -> None:
+    """MP-28 and the unbounded queue of the text."""
+    publisher = desk.publisher(queue_size=2)
+
+    async def fill() -> list[Flight]:
+        publisher.publish_async(desk.topic, b"")
+        publisher.publish_async(desk.topic, b"")
+        with pytest.raises(QueueFull):
+            publisher.publish_async(desk.topic, b"")
+        waits = [asyncio.ensure_future(publisher.publish(desk.topic, b"%d" % i)) for i in range(10)]
+        await asyncio.sleep(0)
+        publisher.start()
+        return await asyncio.gather(*waits)
+
+    flights = asyncio.run(fill())
+    publisher.drain(LONG)
+    assert len(flights) == 10
+    assert publisher.counters.acked == 12
+
+
+def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(desk: Desk) -> None:
+    async def run() -> Flight:
+        with pytest.raises(ConfigError, match="async with"), desk.publisher():
+            pass
+        async with desk.publisher() as publisher:
+            return await publisher.publish(desk.topic, b"x")
+
+    assert asyncio.run(run()).publish_ack_future.result(0).sequence == 1
+
+
+def test_defaults_are_those_of_the_specification(desk: Desk) -> None:
+    """MP-03 to MP-09."""
+    one, other = ManagedPublisher(desk.target()), ManagedPublisher(desk.target())
+    policy = one.window.policy
+    assert (policy.max_in_flight, policy.refill_allowed_at, policy.wait_timeout, policy.retry) == (50, 0, 5.0, None)
+    assert (one.poll_time, one.hold_pause_time) == (0.1, 0.1)
+    assert one.id_prefix != other.id_prefix
+
+
+def test_flights_are_told_in_the_order_of_their_events(desk: Desk) -> None:
+    """MP-33: published comes before what settles the flight, and messages go in the order in which they came."""
+    with desk.publisher(max_in_flight=7) as publisher:
+        for _ in range(60):
+            publisher.publish_async(desk.topic, b"")
+    published = [int(id_.split("-")[1]) for event, id_ in desk.ear.heard if event == "published"]
+    assert all(a < b for a, b in pairwise(published))
+    assert all(desk.ear.events(f"p-{i}") == ["published", "acked"] for i in range(1, 61))
