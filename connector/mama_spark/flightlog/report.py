@@ -14,6 +14,11 @@ from .storage import Store, storage_errors
 
 Row = dict[str, Any]
 
+#: A percentile is estimated by a t-digest (100 centroids) and has the rank that it names within this much: p50 lies
+#: between the exact p49 and p51. That bounds the rank, not the value, which may be far off where few flights have
+#: latencies between two humps; the maximum is exact. Below 100 flights the estimate interpolates between neighbours.
+PERCENTILE_RANK_ERROR = 0.01
+
 _EVENTS = """
 SELECT event, status, committed, count(*) AS flights, sum(rows) AS rows, sum(CAST(duplicate AS int)) AS duplicates,
        sum(CASE WHEN may_have_landed AND event <> 'acked' THEN 1 ELSE 0 END) AS in_doubt
@@ -51,7 +56,8 @@ class Summary:
     """What became of the flights of a log.
 
     :ivar events: one row for each event, status and ``committed``: flights, rows, duplicates, in_doubt
-    :ivar latency: of acknowledged flights, µs: flights, p50, p90, p99 (estimated within about 1 %), max
+    :ivar latency: of acknowledged flights, µs: flights, p50, p90, p99 (rank exact within
+        :data:`PERCENTILE_RANK_ERROR`), max (exact)
     :ivar slowest_topics: topic, flights, p99, max
     :ivar failures: event, status, code, info, flights, example_topic, example_id; most frequent first
     :ivar first, last: ISO times of the first publish and the last event; None if there are no flights

@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from mama_spark.flightlog.columns import FlightColumns
+from mama_spark.flightlog.deadletter import DeadLetterStaging
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY
 from mama_spark.flightlog.staging import Run, Staging
@@ -51,6 +52,23 @@ def stage(
     staging.check()
     for some in columns:
         staging.flights(some)
+    return staging.close()
+
+
+def stage_letters(
+    table: Path | str, run: Run, n: int, name: str = "dead", storage: dict[str, str] | None = None
+) -> list[Part]:
+    """``n`` dead letters ``<name>-<i>``, 1 ms apart, from check to close."""
+    staging = DeadLetterStaging(str(table), storage or {}, run, 0, 0)
+    staging.check()
+    staging.letters(
+        pa.array([f"{name}-{i}" for i in range(n)]),
+        pa.array(["orders.new"] * n).dictionary_encode(),
+        pa.array([f"payload of {name}-{i}".encode() for i in range(n)], pa.binary()),
+        None,
+        [("PUBLISH_ERROR_NOT_ENTITLED", 403, "denied")] * n,
+        T0 + 1000 * np.arange(n, dtype=np.int64),
+    )
     return staging.close()
 
 

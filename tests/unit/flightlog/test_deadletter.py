@@ -1,0 +1,190 @@
+"""The dead-letter table: rows in full, staged by tasks and committed before the flight log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from mama_spark.errors import FlightLogError, Unavailable
+from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.deadletter import DeadLetterStaging, abort_dead_letters, commit_dead_letters
+from mama_spark.flightlog.parts import Part
+from mama_spark.flightlog.schema import DEAD_LETTERS
+from mama_spark.flightlog.staging import Run
+from mama_spark.flightlog.storage import Store
+from mama_spark.flightlog.sweep import sweep
+from mama_spark.message import HEADERS_TYPE
+from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters
+
+
+def ids(table: Path) -> list[tuple[str, bool]]:
+    return [(r["flight_id"], r["committed"]) for r in rows(table)]
+
+
+def test_letters_hold_the_row_in_full_and_why(tmp_path: Path) -> None:
+    staging = DeadLetterStaging(str(tmp_path), {}, STREAM, 3, 1)
+    staging.check()
+    staging.letters(
+        pa.array(["id-0", None]),
+        pa.array(["a.b", None]).dictionary_encode(),
+        pa.array([b"\x00\xff", None], pa.binary()),
+        pa.array([[("h", ["1", "2"])], None], HEADERS_TYPE),
+        [("TOO_LARGE", 413, "1 MB"), ("INVALID_ARG", None, None)],
+        np.array([T0, T0 + 1]),
+    )
+    (part,) = staging.close()
+    assert part.rows == 2
+    assert commit_dead_letters(str(tmp_path), {}, STREAM, [part], app=("query-1", 0)).committed == 1
+    first, second = rows(tmp_path)
+    assert first == {
+        "flight_id": "id-0",
+        "topic": "a.b",
+        "headers": [("h", ["1", "2"])],
+        "payload": b"\x00\xff",
+        "status": "TOO_LARGE",
+        "code": 413,
+        "info": "1 MB",
+        "event_time": datetime.fromtimestamp(T0 / 1e6, UTC),
+        "query_id": "query-1",
+        "run_id": "run-1",
+        "bridge": "nats",
+        "batch_id": 0,
+        "partition_id": 3,
+        "task_attempt": 1,
+        "event_date": datetime.fromtimestamp(T0 / 1e6, UTC).date(),
+        "committed": True,
+    }
+    full = ("flight_id", "topic", "headers", "payload", "code", "info")
+    assert {second[name] for name in full} == {None}
+    assert second["status"] == "INVALID_ARG"
+
+
+def test_table_has_the_documented_columns_and_partitions(tmp_path: Path) -> None:
+    commit_dead_letters(str(tmp_path), {}, BATCH, stage_letters(tmp_path, BATCH, 1))
+    table = DeltaTable(tmp_path)
+    assert sorted(f.name for f in table.schema().fields) == sorted(DEAD_LETTERS.names)
+    assert table.metadata().partition_columns == ["event_date", "committed"]
+
+
+def test_payload_and_headers_may_be_missing_for_all_rows(tmp_path: Path) -> None:
+    staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0)
+    staging.letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))
+    commit_dead_letters(str(tmp_path), {}, BATCH, staging.close())
+    (row,) = rows(tmp_path)
+    assert (row["payload"], row["headers"]) == (None, None)
+
+
+def test_no_letters_make_no_part_and_close_may_be_repeated(tmp_path: Path) -> None:
+    staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0)
+    staging.check()
+    staging.letters(pa.array([], pa.string()), pa.array([], pa.string()), None, None, [], np.array([], np.int64))
+    assert staging.close() == []
+    parts = stage_letters(tmp_path, BATCH, 2)
+    assert [p.rows for p in parts] == [2]
+
+
+def test_large_letters_are_closed_in_parts(tmp_path: Path) -> None:
+    staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0, part_rows=10)
+    for i in range(3):
+        payload = pa.array([np.random.default_rng(i).bytes(100_000)] * 10, pa.binary())
+        names = pa.array([f"{i}-{j}" for j in range(10)])
+        staging.letters(names, names, payload, None, [("TOO_LARGE", 413, "big")] * 10, np.full(10, T0))
+    assert [p.rows for p in staging.close()] == [10, 10, 10]
+
+
+@pytest.mark.parametrize("app", [None, ("query-1", 0)])
+def test_repeated_commit_changes_nothing(tmp_path: Path, app: tuple[str, int] | None) -> None:
+    parts = stage_letters(tmp_path, STREAM, 2)
+    first = commit_dead_letters(str(tmp_path), {}, STREAM, parts, app=app)
+    again = commit_dead_letters(str(tmp_path), {}, STREAM, parts, app=app)
+    assert (again.version, again.committed, again.uncommitted) == (first.version, 0, 0)
+    assert ids(tmp_path) == [("dead-0", True), ("dead-1", True)]
+
+
+def test_letters_of_a_batch_that_is_recorded_are_not_committed(tmp_path: Path) -> None:
+    commit_dead_letters(str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 1), app=("query-1", 0))
+    again = commit_dead_letters(
+        str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 1, "again"), app=("query-1", 0)
+    )
+    assert (again.recorded, again.committed, again.uncommitted) == (True, 0, 1)
+    assert sorted(ids(tmp_path)) == [("again-0", False), ("dead-0", True)]
+
+
+def test_superseded_attempts_are_not_committed(tmp_path: Path) -> None:
+    good, bad = stage_letters(tmp_path, BATCH, 1, "good"), stage_letters(tmp_path, BATCH, 1, "bad")
+    commit_dead_letters(str(tmp_path), {}, BATCH, good, superseded=bad)
+    assert sorted(ids(tmp_path)) == [("bad-0", False), ("good-0", True)]
+
+
+def test_abort_keeps_what_was_staged_as_not_committed(tmp_path: Path) -> None:
+    known = stage_letters(tmp_path, BATCH, 1, "known")
+    stage_letters(tmp_path, BATCH, 1, "unknown")  # of a task that died without a word
+    assert abort_dead_letters(str(tmp_path), {}, BATCH, known).uncommitted == 2
+    assert abort_dead_letters(str(tmp_path), {}, BATCH, known).uncommitted == 0
+    assert sorted(ids(tmp_path)) == [("known-0", False), ("unknown-0", False)]
+
+
+def test_abort_after_a_commit_does_nothing(tmp_path: Path) -> None:
+    parts = stage_letters(tmp_path, STREAM, 1)
+    commit_dead_letters(str(tmp_path), {}, STREAM, parts, app=("query-1", 0))
+    assert abort_dead_letters(str(tmp_path), {}, STREAM, parts).recorded
+    assert ids(tmp_path) == [("dead-0", True)]
+
+
+def test_abort_with_nothing_staged_makes_no_table(tmp_path: Path) -> None:
+    abort_dead_letters(str(tmp_path / "none"), {}, BATCH)
+    assert not (tmp_path / "none").exists()
+
+
+def test_batch_with_both_tables_dead_letters_first(tmp_path: Path) -> None:
+    """A crash between the two commits is repaired by repeating both: no letter without its flight, none twice."""
+    letters, log = tmp_path / "letters", tmp_path / "log"
+    dead = stage_letters(letters, STREAM, 1)
+    parts = stage(log, STREAM, flights(3, failed=1))
+    app = ("query-1", 0)
+    assert commit_dead_letters(str(letters), {}, STREAM, dead, app=app).committed == 1
+    assert Store(str(log), {}).table() is None  # here the driver died
+    assert commit_dead_letters(str(letters), {}, STREAM, dead, app=app).recorded
+    assert commit(str(log), {}, STREAM, parts, app=app).committed == 1
+    assert ids(letters) == [("dead-0", True)]
+    assert [r["event"] for r in rows(log)] == ["acked", "acked", "completed_exceptionally"]
+
+
+def test_sweep_adds_letters_that_no_commit_refers_to(tmp_path: Path) -> None:
+    stage_letters(tmp_path, BATCH, 2)
+    assert sweep(str(tmp_path), {}, timedelta(seconds=-5)).rows == 2
+    assert ids(tmp_path) == [("dead-0", False), ("dead-1", False)]
+
+
+def test_check_refuses_a_flight_log_and_a_foreign_table(tmp_path: Path) -> None:
+    commit(str(tmp_path / "log"), {}, BATCH, stage(tmp_path / "log", BATCH, flights(1)))
+    write_deltalake(tmp_path / "other", pa.table({"a": [1]}))
+    for name in ("log", "other"):
+        with pytest.raises(FlightLogError, match=r"deadLetterTable: .* is another table"):
+            DeadLetterStaging(str(tmp_path / name), {}, BATCH, 0, 0).check()
+
+
+def test_commit_refuses_a_table_with_columns_of_its_own(tmp_path: Path) -> None:
+    parts: list[Part] = stage_letters(tmp_path, BATCH, 1)
+    commit_dead_letters(str(tmp_path), {}, BATCH, parts)
+    DeltaTable(tmp_path).alter.add_columns([_field("mine")])
+    with pytest.raises(FlightLogError, match="mine"):
+        commit_dead_letters(str(tmp_path), {}, Run(None, "next", None, "nats"), [])
+
+
+def test_storage_that_goes_away_is_told_by_close(tmp_path: Path) -> None:
+    staging = DeadLetterStaging(str(tmp_path / "x"), {}, BATCH, 0, 0)
+    (tmp_path / "x").write_text("in the way")
+    staging.letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))
+    with pytest.raises((Unavailable, FlightLogError), match="x"):
+        staging.close()
+
+
+def _field(name: str) -> Any:
+    return Field(name, PrimitiveType("string"))

@@ -1,0 +1,193 @@
+"""The summary of a flight log, held against exact computations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from mama_spark.errors import FlightLogError
+from mama_spark.flightlog.commit import abort, commit
+from mama_spark.flightlog.report import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
+from mama_spark.flightlog.schema import TIMEOUT
+from mama_spark.flightlog.staging import Run, Staging
+from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, stage
+
+
+def keep(table: Path, run: Run, *columns: Any) -> None:
+    commit(str(table), {}, run, stage(table, run, *columns))
+
+
+def late(n: int = 1, name: str = "late", **other: Any) -> Any:
+    event = np.full(n, TIMEOUT, np.uint8)
+    reasons = dict.fromkeys(range(n), ("TIMEOUT", None, "no answer"))
+    return flights(n, name, event=event, reasons=reasons, **{"may_have_landed": np.ones(n, np.bool_), **other})
+
+
+def test_counts_by_event_and_status(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(5, failed=2), late(3), flights(2, "twice", duplicate=np.ones(2, np.bool_)))
+    found = summarise(str(tmp_path), {})
+    assert {(r["event"], r["status"], r["committed"]): r["flights"] for r in found.events} == {
+        ("acked", None, True): 5,
+        ("completed_exceptionally", "PUBLISH_ERROR_NOT_ENTITLED", True): 2,
+        ("timeout", "TIMEOUT", True): 3,
+    }
+    assert found.count() == 10
+    assert found.count("acked", "timeout") == 8
+    assert (found.duplicates, found.in_doubt) == (2, 3)
+    assert sum(r["rows"] for r in found.events) == 10
+
+
+def test_acknowledged_after_doubt_is_not_in_doubt(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(2, may_have_landed=np.ones(2, np.bool_)))
+    assert summarise(str(tmp_path), {}).in_doubt == 0
+
+
+def test_attempts_that_were_not_committed_are_counted_apart(tmp_path: Path) -> None:
+    stage(tmp_path, STREAM, flights(4, "first"))
+    abort(str(tmp_path), {}, STREAM)
+    keep(tmp_path, BATCH, flights(3))
+    found = summarise(str(tmp_path), {})
+    assert found.count("acked", committed=True) == 3
+    assert found.count("acked", committed=False) == 4
+    assert "in attempts that were not committed 4" in found.text()
+
+
+def test_publisher_and_topic_events_are_not_flights(tmp_path: Path) -> None:
+    staging = Staging(str(tmp_path), {}, BATCH, 0, 0)
+    staging.publisher_event("create", "LIVE", event_time=T0 - 10**9)
+    staging.topic_event("error", "a.b", status="TIMEOUT", event_time=T0 + 10**9)
+    staging.flights(flights(2))
+    commit(str(tmp_path), {}, BATCH, staging.close())
+    found = summarise(str(tmp_path), {})
+    assert found.count() == 2
+    assert found.last == "2026-09-21T14:13:20.001000+00:00"
+
+
+@pytest.mark.parametrize("shape", ["uniform", "long tail", "two humps", "constant"])
+def test_percentiles_are_within_the_stated_rank_error(tmp_path: Path, shape: str) -> None:
+    random = np.random.default_rng(7)
+    n = 50_000
+    latency = {
+        "uniform": random.integers(100, 100_000, n),
+        "long tail": np.minimum(random.lognormal(7, 2, n), 1e9).astype(np.int64),
+        "two humps": np.where(random.random(n) < 0.93, random.integers(100, 200, n), random.integers(10**6, 10**7, n)),
+        "constant": np.full(n, 500),
+    }[shape]
+    keep(tmp_path, BATCH, *(flights(5000, str(i), latency_us=part) for i, part in enumerate(np.split(latency, 10))))
+    found = summarise(str(tmp_path), {})
+    assert found.latency["flights"] == n
+    assert found.latency["max"] == latency.max()
+    for name, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        low, high = np.quantile(latency, [q - PERCENTILE_RANK_ERROR, min(1.0, q + PERCENTILE_RANK_ERROR)])
+        assert low - 1 <= found.latency[name] <= high + 1, name
+
+
+def test_only_acknowledged_flights_have_a_latency(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(2), late(latency_us=np.array([10**9])))
+    assert summarise(str(tmp_path), {}).latency == {"flights": 2, "max": 500, "p50": 500, "p90": 500, "p99": 500}
+
+
+def test_slowest_topics_come_first_up_to_the_limit(tmp_path: Path) -> None:
+    for i in range(5):
+        topics = pa.array([f"t.{i}"] * 10).dictionary_encode()
+        run = Run(None, f"run-{i}", None, "nats")
+        keep(tmp_path, run, flights(10, str(i), topic=topics, latency_us=np.full(10, 1000 * (i + 1))))
+    found = summarise(str(tmp_path), {}, limit=3).slowest_topics
+    assert found == [
+        {"topic": f"t.{i}", "flights": 10, "p99": 1000 * (i + 1), "max": 1000 * (i + 1)} for i in (4, 3, 2)
+    ]
+
+
+def test_failures_are_grouped_by_reason_most_frequent_first(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, late(1), flights(4, failed=3))
+    assert summarise(str(tmp_path), {}).failures == [
+        {
+            "event": "completed_exceptionally",
+            "status": "PUBLISH_ERROR_NOT_ENTITLED",
+            "code": 403,
+            "info": "denied",
+            "flights": 3,
+            "example_topic": "orders.new",
+            "example_id": "id-1",
+        },
+        {
+            "event": "timeout",
+            "status": "TIMEOUT",
+            "code": None,
+            "info": "no answer",
+            "flights": 1,
+            "example_topic": "orders.new",
+            "example_id": "late-0",
+        },
+    ]
+    assert len(summarise(str(tmp_path), {}, limit=1).failures) == 1
+
+
+def test_rate_is_of_acknowledged_flights_between_first_publish_and_last_event(tmp_path: Path) -> None:
+    times = T0 + np.array([500, 2_000_500])
+    keep(tmp_path, BATCH, flights(2, event_time=times, publish_time=np.array([T0 + 500, T0 + 1000])))
+    assert summarise(str(tmp_path), {}).rate == pytest.approx(1.0)
+
+
+def test_json_is_one_line_with_all_fields(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(3, failed=1))
+    line = summarise(str(tmp_path), {}).json()
+    assert "\n" not in line
+    read = json.loads(line)
+    assert read["path"] == str(tmp_path)
+    assert {*read} == {
+        *("path", "version", "events", "latency", "slowest_topics", "failures", "first", "last", "rate"),
+        *("duplicates", "in_doubt"),
+    }
+
+
+def test_text_says_what_became_of_the_rows(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(1500, failed=2), late(1))
+    text = summarise(str(tmp_path), {}).text()
+    assert "1,498 acked, 2 failed, 1 timed out" in text
+    assert "p50 0.50 ms" in text
+    for title in ("events:", "slowest topics:", "failures:"):
+        assert f"\n{title}\n" in text
+    assert "denied" in text
+
+
+def test_log_of_a_run_without_rows_is_empty_and_says_so(tmp_path: Path) -> None:
+    commit(str(tmp_path), {}, STREAM, [], app=("query-1", 0))
+    found = summarise(str(tmp_path), {})
+    assert (found.count(), found.first, found.rate, found.events) == (0, None, None, [])
+    assert (found.duplicates, found.in_doubt) == (0, 0)
+    assert "0 acked, 0 failed, 0 timed out" in found.text()
+    assert json.loads(found.json())["latency"]["flights"] == 0
+    assert failed(str(tmp_path), {}) == []
+    assert failed_text([]) == "no flight failed"
+
+
+def test_log_with_failures_only_has_no_latency_and_no_rate(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(2, failed=2))
+    found = summarise(str(tmp_path), {})
+    assert (found.rate, found.latency["flights"], found.slowest_topics) == (None, 0, [])
+    assert "latency" not in found.text()
+    assert "0 acked, 2 failed" in found.text()
+
+
+def test_failed_flights_come_newest_first_up_to_the_limit(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(5, failed=3))
+    assert [r["flight_id"] for r in failed(str(tmp_path), {}, limit=2)] == ["id-4", "id-3"]
+    text = failed_text(failed(str(tmp_path), {}))
+    assert text.startswith("failed:\n")
+    assert text.index("id-4") < text.index("id-2")
+
+
+def test_another_table_and_no_table_are_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "other", pa.table({"a": [1]}))
+    for read in (summarise, failed):
+        with pytest.raises(FlightLogError, match="no flight log"):
+            read(str(tmp_path / "other"), {})
+        with pytest.raises(FlightLogError, match="no flight log there"):
+            read(str(tmp_path / "none"), {})
+    assert not (tmp_path / "none").exists()
