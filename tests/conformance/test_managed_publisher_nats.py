@@ -1,164 +1,272 @@
-"""The managed publisher over a live nats-py JetStream context and a real server."""
+"""The managed publisher over a live nats-py JetStream context, where a real server has its own say."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
-from mama_spark.errors import AckTimeout, BadTopic, ExpectationFailed, PublishError, TooLarge
-from mama_spark.publisher.api import Flight, PublishAck, PublishOptions, RetryConfig
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.pool import POOL
+from mama_spark.errors import (
+    AckTimeout,
+    ConfigError,
+    ExpectationFailed,
+    LoopDied,
+    NoResponders,
+    NotEntitled,
+    PublishError,
+)
+from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed import ManagedPublisher
-from mama_spark.testing.servers import Admin, nats_server  # noqa: F401
+from mama_spark.testing.desks import LONG, Ear, NatsDesk, ack_of, until
 from nats.aio.client import Client
-from nats.js import JetStreamContext
 
-LONG = 60.0
-
-
-@pytest.fixture
-def server(nats_server: NatsServer) -> NatsServer:  # noqa: F811
-    return nats_server
+RETRY = RetryConfig.doubling(0.05, 0.2, deadline=LONG)
 
 
 @pytest.fixture
-def admin(server: NatsServer) -> Iterator[Admin]:
-    with Admin(server.url) as admin:
-        admin.create_stream("S", ["t.>"])
-        yield admin
+def desk(tmp_path: Path) -> Iterator[NatsDesk]:
+    desk = NatsDesk.started(tmp_path)
+    yield desk
+    desk.close()
 
 
-async def connected(server: NatsServer) -> tuple[Client, JetStreamContext]:
-    client = await nats.connect(server.url)
-    return client, client.jetstream()
+# --- the connection --------------------------------------------------------------------------------------------
 
 
-async def ack_of(flight: Flight) -> PublishAck:
-    return await asyncio.wait_for(asyncio.wrap_future(flight.publish_ack_future), LONG)
+def test_a_context_whose_loop_runs_elsewhere_is_found_from_a_plain_thread(desk: NatsDesk) -> None:
+    """MP-02: constructed, used and ended on this thread, which has no event loop."""
+    with ManagedPublisher(desk.target()) as publisher:
+        future = publisher.publish_async(desk.topic, b"x")
+    assert ack_of(future).result(0).sequence == 1
+    with ManagedPublisher(desk.target(), loop=desk.loop.loop) as publisher:
+        future = publisher.publish_async(desk.topic, b"y")
+    assert ack_of(future).result(0).sequence == 2
 
 
-def test_example_with_a_live_context(server: NatsServer, admin: Admin) -> None:
-    async def example() -> list[PublishAck]:
-        client = await nats.connect(server.url)
-        async with ManagedPublisher(client.jetstream(), max_in_flight=100) as publisher:
-            flights = [await publisher.publish(f"t.{i}", b"hello") for i in range(10)]
-            acks = [await asyncio.wrap_future(flight.publish_ack_future) for flight in flights]
-        await client.close()
-        return acks
-
-    assert [(ack.stream, ack.sequence) for ack in asyncio.run(example())] == [("S", i) for i in range(1, 11)]
+def test_a_context_that_never_connected_is_refused_and_the_error_names_the_way_out() -> None:
+    context = Client().jetstream()
+    with pytest.raises(ConfigError, match="loop="):
+        ManagedPublisher(context)
 
 
-def test_publish_async_1000_in_order(server: NatsServer, admin: Admin) -> None:
-    async def run() -> None:
-        client, js = await connected(server)
-        async with ManagedPublisher(js) as publisher:
-            futures = [publisher.publish_async("t.x", b"%d" % i) for i in range(1000)]
-        assert all(f.result(0).publish_ack_future.result(0) for f in futures)
-        await client.close()
-
-    asyncio.run(run())
-    assert [int(m.payload) for m in admin.messages("S")] == list(range(1000))
+def test_the_users_connection_is_left_as_it_was(desk: NatsDesk) -> None:
+    with desk.publisher() as publisher:
+        publisher.publish_async(desk.topic, b"ours")
+    theirs = desk.loop.run(desk.client.jetstream().publish(desk.topic, b"theirs"), LONG, "publishing")
+    assert theirs.seq == 2
 
 
-def test_publish_msg_async_with_msg_id_is_a_duplicate(server: NatsServer, admin: Admin) -> None:
-    async def run() -> list[bool]:
-        client, js = await connected(server)
-        async with ManagedPublisher(js) as publisher:
-            mine = PublishOptions(msg_id="mine")
-            acks = [await ack_of(await publisher.publish("t.x", b"", options=mine)) for _ in range(2)]
-        await client.close()
-        return [a.duplicate for a in acks]
+@pytest.mark.parametrize("attached", [True, False], ids=["live context", "bridge"])
+def test_publish_msg_async_with_a_domain(tmp_path: Path, attached: bool) -> None:
+    """As TestPublishMsgAsync, "domain": acknowledgements name it ahead of the sequence."""
+    desk = NatsDesk.started(tmp_path, jetstream="domain: hub", domain="hub")
+    try:
+        target = desk.target() if attached else NatsBridge(NatsSettings((desk.server.url,), stream="S"))
+        with desk.publisher(target=target) as publisher:
+            futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(100)]
+        acks = [ack_of(f).result(0) for f in futures]
+        assert [(a.stream, a.sequence) for a in acks] == [("S", i) for i in range(1, 101)]
+    finally:
+        desk.close()
+        POOL.clear()
 
-    assert asyncio.run(run()) == [False, True]
+
+# --- expectations ----------------------------------------------------------------------------------------------
+
+EXPECTATIONS = [
+    (PublishOptions(expected_stream="S"), PublishOptions(expected_stream="OTHER")),
+    (PublishOptions(expected_last_msg_id="p-1"), PublishOptions(expected_last_msg_id="no")),
+    (PublishOptions(expected_last_sequence=1), PublishOptions(expected_last_sequence=9)),
+    (PublishOptions(expected_last_subject_sequence=1), PublishOptions(expected_last_subject_sequence=9)),
+    (
+        PublishOptions(expected_last_subject_sequence=1, expected_last_subject_sequence_subject="t.*"),
+        PublishOptions(expected_last_subject_sequence=9, expected_last_subject_sequence_subject="t.*"),
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("good", "bad"),
-    [
-        (PublishOptions(expected_stream="S"), PublishOptions(expected_stream="OTHER")),
-        (PublishOptions(expected_last_msg_id="p-1"), PublishOptions(expected_last_msg_id="no")),
-        (PublishOptions(expected_last_sequence=1), PublishOptions(expected_last_sequence=9)),
-        (PublishOptions(expected_last_subject_sequence=1), PublishOptions(expected_last_subject_sequence=9)),
-    ],
+    ("good", "bad"), EXPECTATIONS, ids=["stream", "msg id", "seq", "subject seq", "seq for subject"]
 )
-def test_publish_expectations(server: NatsServer, admin: Admin, good: PublishOptions, bad: PublishOptions) -> None:
-    async def run() -> None:
-        client, js = await connected(server)
-        async with ManagedPublisher(js, id_prefix="p", retry_config=RetryConfig()) as publisher:
-            await ack_of(await publisher.publish("t.x", b"1"))
-            refused = await publisher.publish("t.x", b"bad", options=bad)
-            with pytest.raises(ExpectationFailed):
-                await ack_of(refused)
-            assert refused.sends == 1
-            assert (await ack_of(await publisher.publish("t.x", b"2", options=good))).sequence == 2
-        await client.close()
-
-    asyncio.run(run())
+def test_publish_expectations(desk: NatsDesk, good: PublishOptions, bad: PublishOptions) -> None:
+    """MP-22; what carries one is never resent blindly, so a refusal comes after one send."""
+    with desk.publisher(retry_config=RETRY) as publisher:
+        assert ack_of(publisher.publish_async("t.x", b"1")).result(LONG).sequence == 1
+        refused = publisher.publish_async("t.x", b"bad", options=bad).result(LONG)
+        assert isinstance(refused.publish_ack_future.exception(LONG), ExpectationFailed)
+        assert refused.sends == 1
+        assert ack_of(publisher.publish_async("t.x", b"2", options=good)).result(LONG).sequence == 2
+    assert desk.payloads() == [b"1", b"2"]
 
 
-def test_retry_until_the_stream_exists(server: NatsServer) -> None:
+def test_the_last_sequence_of_a_given_subject_is_another_ones(desk: NatsDesk) -> None:
+    other = PublishOptions(expected_last_subject_sequence=2, expected_last_subject_sequence_subject="t.other")
+    with desk.publisher() as publisher:
+        publisher.publish_async("t.x", b"1")
+        publisher.publish_async("t.other", b"2")
+        assert ack_of(publisher.publish_async("t.x", b"3", options=other)).result(LONG).sequence == 3
+        error = ack_of(publisher.publish_async("t.other", b"4")).exception(LONG)
+        assert error is None
+        error = ack_of(publisher.publish_async("t.x", b"5", options=other)).exception(LONG)
+    assert isinstance(error, ExpectationFailed)
+    assert desk.payloads() == [b"1", b"2", b"3", b"4"]
+
+
+def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(desk: NatsDesk) -> None:
+    """As test_JetStreamPublishAsync (AckHandler) and TestPublishAsyncRetryInErrHandler: all ten are stored."""
+    publisher = desk.publisher()
+
+    class Again(Ear):
+        def completed_exceptionally(self, flight: Flight) -> None:
+            super().completed_exceptionally(flight)
+            publisher.publish_async(flight.subject, flight.body)
+
+    ear = publisher.listener = Again()
+    publisher.start()
+    wrong = PublishOptions(expected_last_msg_id="wrong")
+    for i in range(10):
+        publisher.publish_async("t.x", b"%d" % i, options=wrong)
+    until(lambda: publisher.counters.acked == 10)
+    publisher.drain(LONG)
+    assert len([1 for event, _ in ear.heard if event == "completed_exceptionally"]) == 10
+    assert sorted(map(int, desk.payloads())) == list(range(10))
+
+
+# --- refusals --------------------------------------------------------------------------------------------------
+
+
+def test_no_stream_fails_at_once_without_retries(desk: NatsDesk) -> None:
+    """As test_publish_async, "no stream", and TestPublishAsyncRetry, "disabled": MP-06, MP-13, MP-40."""
+    with desk.publisher(wait_timeout=LONG) as publisher:
+        flight = publisher.publish_async("nowhere", b"").result(LONG)
+        error = flight.publish_ack_future.exception(LONG)
+    assert isinstance(error, NoResponders)
+    assert flight.sends == 1
+    assert desk.ear.events("p-1") == ["published", "completed_exceptionally"]
+
+
+def test_retry_until_the_stream_exists(desk: NatsDesk) -> None:
     """As testRetryJsApis and TestPublishAsyncRetry: the stream is made after the first refusal."""
+    with desk.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
+        flight = publisher.publish_async("late.x", b"1").result(LONG)
+        until(lambda: publisher.counters.sends > 1)
+        desk.admin.create_stream("LATE", ["late.>"])
+        assert flight.publish_ack_future.result(LONG).stream == "LATE"
+    assert flight.sends > 1
 
-    async def run(admin: Admin) -> int:
-        client, js = await connected(server)
-        async with ManagedPublisher(js, retry_config=RetryConfig.doubling(0.05, 0.2, LONG)) as publisher:
-            flight = await publisher.publish("late.x", b"1")
-            await asyncio.to_thread(admin.create_stream, "LATE", ["late.>"])
-            await ack_of(flight)
+
+def test_a_full_stream_refuses_and_says_so(desk: NatsDesk) -> None:
+    desk.admin.create_stream("FULL", ["full"], max_msgs=1, discard="new")
+    with desk.publisher(retry_config=RETRY) as publisher:
+        assert ack_of(publisher.publish_async("full", b"1")).result(LONG)
+        error = ack_of(publisher.publish_async("full", b"2")).exception(LONG)
+    assert isinstance(error, PublishError)
+    assert error.code == 10077
+
+
+def test_429_in_mid_stream_shrinks_the_window_and_loses_nothing(tmp_path: Path) -> None:
+    desk = NatsDesk.started(tmp_path, jetstream="max_buffered_msgs: 10")
+    try:
+        with desk.publisher(max_in_flight=2000, refill_allowed_at=1000, retry_config=RETRY) as publisher:
+            for i in range(4000):
+                publisher.publish_async(desk.topic, b"%d" % i)
+        assert publisher.counters.acked == 4000
+        assert sorted(map(int, desk.payloads())) == list(range(4000))
+    finally:
+        desk.close()
+
+
+LOGIN: dict[str, Any] = {"user": "a", "password": "p"}
+
+
+def test_a_denied_subject_fails_at_once_and_no_other_flight(tmp_path: Path) -> None:
+    users = 'authorization { users = [ {user: a, password: p, permissions: {publish: {deny: "t.Secret"}}} ] }'
+    desk = NatsDesk.started(tmp_path, config=users, **LOGIN)
+    try:
+        with desk.publisher(wait_timeout=LONG, retry_config=RETRY) as publisher:
+            denied = [publisher.publish_async("t.Secret", b"%d" % i) for i in range(5)]
+            allowed = [publisher.publish_async("t.open", b"%d" % i) for i in range(5)]
+            assert all(isinstance(ack_of(f).exception(LONG / 2), NotEntitled) for f in denied), "told, not waited for"
+            assert all(ack_of(f).result(LONG) for f in allowed)
+        assert len(desk.held()) == 5
+    finally:
+        desk.close()
+
+
+def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path) -> None:
+    users = """authorization { users = [ {user: a, password: p},
+        {user: deaf, password: p, permissions: {subscribe: {deny: "_INBOX.>"}}} ] }"""
+    desk = NatsDesk.started(tmp_path, config=users, **LOGIN)
+
+    async def deaf() -> BaseException | None:
+        async def quiet(_: Exception) -> None: ...
+
+        client = await nats.connect(desk.server.url, user="deaf", password="p", error_cb=quiet)
+        publisher = ManagedPublisher(client.jetstream(), wait_timeout=LONG)
+        future = publisher.publish_async(desk.topic, b"x")
+        publisher.start()
+        error = await asyncio.to_thread(future.exception, LONG)
+        with pytest.raises(LoopDied, match="inbox"):
+            publisher.publish_async(desk.topic, b"x")
+        await asyncio.to_thread(publisher.stop)
         await client.close()
-        return flight.sends
+        return error
 
-    with Admin(server.url) as admin:
-        asyncio.run(run(admin))
-        assert [m.payload for m in admin.messages("LATE")] == [b"1"]
-
-
-def test_no_ack_stream_times_out_and_frees_its_place(server: NatsServer) -> None:
-    """As TestPublishAsyncAckTimeout: a stream that never acknowledges; publishing stays possible."""
-
-    async def run() -> None:
-        client, js = await connected(server)
-        async with ManagedPublisher(js, max_in_flight=1, wait_timeout=0.2) as publisher:
-            for _ in range(2):
-                flight = await publisher.publish("quiet", b"")
-                with pytest.raises(AckTimeout):
-                    await ack_of(flight)
-        await client.close()
-
-    with Admin(server.url) as admin:
-        admin.create_stream("QUIET", ["quiet"], no_ack=True)
-        asyncio.run(run())
+    try:
+        assert isinstance(asyncio.run(deaf()), PublishError)
+        assert not desk.held()
+    finally:
+        desk.close()
 
 
-def test_bad_subject_and_too_large_fail_unsent_and_the_connection_lives(server: NatsServer, admin: Admin) -> None:
-    """As testMaxPayloadJs: header and payload over the limit would make the server close the connection."""
-
-    async def run() -> None:
-        client, js = await connected(server)
-        async with ManagedPublisher(js) as publisher:
-            with pytest.raises(BadTopic):
-                await publisher.publish("t.*", b"")
-            with pytest.raises(TooLarge):
-                await publisher.publish("t.x", bytes(1 << 20), {"h": "v"})
-            assert (await ack_of(await publisher.publish("t.x", b"ok"))).sequence == 1
-        await client.close()
-
-    asyncio.run(run())
+# --- outages ---------------------------------------------------------------------------------------------------
 
 
-def test_a_full_stream_refuses_and_says_so(server: NatsServer) -> None:
-    async def run() -> None:
-        client, js = await connected(server)
-        async with ManagedPublisher(js) as publisher:
-            await ack_of(await publisher.publish("full", b"1"))
-            with pytest.raises(PublishError) as caught:
-                await ack_of(await publisher.publish("full", b"2"))
-            assert caught.value.code == 10077
-        await client.close()
+@pytest.mark.parametrize("end", ["restart", "SIGKILL"])
+@pytest.mark.parametrize("retry", [RETRY, None], ids=["retry", "once"])
+def test_publish_async_reset_pending_on_reconnect(desk: NatsDesk, end: str, retry: RetryConfig | None) -> None:
+    """100 in flight, the server goes and comes back: every future resolves, and with retries nothing is lost."""
+    publisher = desk.publisher(max_in_flight=100, wait_timeout=5.0, retry_config=retry).start()
+    assert ack_of(publisher.publish_async(desk.topic, b"first")).result(LONG)
+    desk.server.pause()
+    futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(100)]
+    until(lambda: publisher.window.in_flight == 100)
+    if end == "SIGKILL":
+        desk.server.kill()
+        desk.server.start()
+    else:
+        desk.server.restart()
+    publisher.drain(LONG)
+    errors = [ack_of(f).exception(0) for f in futures]
+    if retry is None:
+        assert all(e is None or isinstance(e, AckTimeout | PublishError) for e in errors)
+        assert publisher.counters.resends == 0
+    else:
+        assert errors == [None] * 100
+    stored = desk.payloads()
+    assert len(stored) == len(set(stored)), "resends carry the same id"
+    assert {b"%d" % i for i, e in enumerate(errors) if e is None} <= set(stored)
+    assert publisher.window.in_flight == 0
 
-    with Admin(server.url) as admin:
-        admin.create_stream("FULL", ["full"], max_msgs=1, discard="new")
-        asyncio.run(run())
+
+def test_complete_fires_over_a_restart(desk: NatsDesk) -> None:
+    """As TestPublishMsgAsyncWithPendingMsgs and TestPublishAsyncRetry, "complete fires"; later messages go, too."""
+    publisher = desk.publisher(retry_config=RETRY).start()
+    futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(500)]
+    until(lambda: publisher.counters.acked > 50)
+    desk.server.pause()
+    futures += [publisher.publish_async(desk.topic, b"%d" % i) for i in range(500, 1000)]
+    drain = threading.Thread(target=publisher.drain)
+    drain.start()
+    until(lambda: "draining" in repr(publisher))
+    desk.server.restart()
+    drain.join(LONG)
+    assert not drain.is_alive()
+    assert all(ack_of(f).result(0) for f in futures)
+    assert sorted(map(int, desk.payloads())) == list(range(1000))
