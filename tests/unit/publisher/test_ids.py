@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import struct
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -207,3 +209,38 @@ def test_a_prefix_that_could_inject_a_header_is_refused(prefix: str) -> None:
 def test_prefix_may_be_any_text() -> None:
     (one,) = IdMaker("Größe-ß", 7, 2).ids(MessageBatch.of(["t"], [b"x"])).to_pylist()
     assert one.startswith("Größe-ß-7-2-")
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.slow
+def test_ten_million_rows_get_ten_million_ids_in_flat_memory() -> None:
+    step, n = 100_000, 10_000_000
+    repeats = 250_000  # rows that come twice, far apart
+
+    def batch(start: int) -> MessageBatch:
+        numbers = np.arange(start, start + step)
+        numbers[numbers >= n - repeats] -= n // 2
+        payloads = pa.array(numbers).cast(pa.string()).cast(pa.binary())
+        topics = pa.DictionaryArray.from_arrays(pa.array(np.zeros(step, np.int32)), pa.array(["t"]))
+        return MessageBatch(topics, payloads)
+
+    maker = IdMaker("q", 0, 0)
+    tags = np.zeros(n, np.uint64)  # 64 bits of a hash of each id: by chance two of them agree once in 370,000 runs
+    tags.fill(1)  # its pages are ours before anything is measured
+    at_a_million, most = 0, 0
+    for start in range(0, n, step):
+        rows = batch(start)
+        hashes = digest(MessageBatch(rows.topics, maker.ids(rows).cast(pa.binary())))
+        tags[start : start + step] = hashes.view(np.uint64)[:, 0]
+        if start + step == 1_000_000:
+            at_a_million = resident()
+        elif start + step > 1_000_000:
+            most = max(most, resident() - at_a_million)
+    assert most <= 50 << 20, f"grew by {most >> 20} MB from the first million to the tenth"
+    assert maker.nbytes <= 32 << 20
+    tags.sort()
+    assert (tags[1:] != tags[:-1]).all(), "no id twice"

@@ -1,0 +1,72 @@
+"""The page of the specification: complete, true about its tests, and its example runs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.publisher.api import PublishOptions, RetryConfig
+from mama_spark.publisher.managed import ManagedPublisher
+from mama_spark.testing.desks import NatsDesk
+from mama_spark.testing.servers import Admin, nats_server  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "managed-publisher.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)
+ROWS = dict(re.findall(r"(?m)^\| (MP-\d\d) \|(.*)\|$", PAGE))
+
+
+def all_tests() -> set[str]:
+    files = [*(ROOT / "tests/conformance").glob("*.py"), *(ROOT / "tests/unit/publisher").glob("*.py")]
+    return {
+        node.name
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_every_id_of_the_specification_stands_in_the_checklist_with_a_test() -> None:
+    assert list(ROWS) == [f"MP-{i:02}" for i in range(1, 44)]
+    assert [id_ for id_, row in ROWS.items() if "`test_" not in row] == []
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert len(named) > 30
+    assert named - all_tests() == set()
+
+
+def test_the_example_runs(nats_server: NatsServer) -> None:  # noqa: F811
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("ORDERS", ["orders.>"])
+        names: dict[str, Any] = {}
+        exec(EXAMPLES[0].replace("nats://127.0.0.1:4222", nats_server.url), names)
+        assert [(ack.stream, ack.sequence) for ack in names["acks"]] == [("ORDERS", i) for i in range(1, 11)]
+        assert [m.payload for m in admin.messages("ORDERS")] == [b"hello"] * 10
+
+
+def test_the_example_for_plain_threads_runs(tmp_path: Path) -> None:
+    desk = NatsDesk.started(tmp_path)
+    try:
+        desk.admin.create_stream("ORDERS", ["orders.>"])
+        names: dict[str, Any] = {
+            "js": desk.target(),
+            "ManagedPublisher": ManagedPublisher,
+            "RetryConfig": RetryConfig,
+            "PublishOptions": PublishOptions,
+        }
+        exec(EXAMPLES[1], names)
+        assert (names["ack"].stream, names["ack"].sequence) == ("ORDERS", 1)
+    finally:
+        desk.close()
+
+
+def test_parameters_and_defaults_are_those_of_the_class() -> None:
+    parameters = [name for name in inspect.signature(ManagedPublisher).parameters if name != "self"]
+    table = PAGE[PAGE.index("## What it takes") : PAGE.index("- `publish_async(")]
+    assert sorted(re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\| (`[^|]*)\|", table)))) == sorted(parameters)
