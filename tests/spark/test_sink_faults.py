@@ -1,0 +1,334 @@
+"""What is killed, cancelled or full in the middle of a write loses no row: the flight log agrees with the broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.testing.driving import eventually
+from mama_spark.testing.servers import Admin
+from mama_spark.testing.sink_runs import below, connected, counts, flights, processes, verdict
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+SCRIPTS = Path(__file__).parent / "driver_scripts"
+PATIENCE = 120.0
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    if not nats_server.running:  # the test before failed while it was down
+        nats_server.start()
+    with Admin(nats_server.url) as client:
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.api(f"STREAM.DELETE.{name}")
+
+
+@pytest.fixture
+def background(spark: SparkSession) -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
+    """Run something in a thread. Spark finds Python data sources through the active session of the thread."""
+
+    def activate() -> None:
+        jvm: Any = spark._jvm
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+    with ThreadPoolExecutor(2, initializer=activate) as threads:
+        yield threads.submit
+
+
+class Case:
+    """Rows that are published slowly enough to be interrupted, with a flight log that keeps the payloads."""
+
+    def __init__(self, spark: SparkSession, server: NatsServer, admin: Admin, folder: Path) -> None:
+        self.spark, self.server, self.admin, self.folder = spark, server, admin, folder
+        self.log = folder / "log"
+        self.options = {"url": server.url, "flightLog": str(self.log), "flightLogPayload": "all"}
+
+    def rows(self, n: int, partitions: int = 2) -> DataFrame:
+        return self.spark.range(0, n, 1, partitions).selectExpr(
+            "concat('orders.r', cast(id % 5 as string)) AS topic", "concat('order ', id) AS value"
+        )
+
+    def write(self, rows: DataFrame, **options: str) -> None:
+        rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
+
+    def stored(self) -> int:
+        return int(self.admin.info("ORDERS")["state"]["messages"])
+
+    def under_way(self, writing: Future[Any] | None = None, n: int = 3_000) -> None:
+        def enough() -> bool:
+            if writing is not None and writing.done():
+                writing.result()  # raises what ended it
+            return self.stored() >= n
+
+        eventually(enough, f"{n} messages are stored", PATIENCE)
+
+    def conserved(self, sent: int, *, exactly_once: bool = True) -> None:
+        verdict(self.admin, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
+
+
+@pytest.fixture
+def case(spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path) -> Case:
+    admin.create_stream("ORDERS", ["orders.>"], allow_batched=True)
+    return Case(spark, nats_server, admin, tmp_path)
+
+
+def workers(server: NatsServer, spark: SparkSession) -> list[int]:
+    """The Python workers of this session that are connected to the broker."""
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    return connected(server.port, below(jvm))
+
+
+Background = Callable[[Callable[[], Any]], Future[Any]]
+
+
+def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
+    writing = background(lambda: case.write(case.rows(40_000), maxRatePerPartition="8000"))
+    case.under_way(writing)
+    os.kill(workers(case.server, case.spark)[0], signal.SIGKILL)
+    writing.result(PATIENCE)
+    case.conserved(40_000)
+    log = flights(case.log)
+    assert counts(log, "task_attempt") == {0: 20_000, 1: 20_000}
+    assert counts(log, "duplicate")[True] > 500
+
+
+@pytest.mark.parametrize(
+    ("options", "exactly_once"),
+    [({}, True), ({"dedup": "false", "ackMode": "batch"}, False), ({"dedup": "false", "ackMode": "message"}, False)],
+    ids=["dedup", "batch", "message"],
+)
+def test_killed_broker_comes_back_and_nothing_is_lost(
+    case: Case, background: Background, options: dict[str, str], exactly_once: bool
+) -> None:
+    """Without ids a message whose acknowledgement was lost is sent, and perhaps stored, once more; never lost."""
+    writing = background(lambda: case.write(case.rows(40_000), maxRatePerPartition="8000", **options))
+    case.under_way(writing)
+    case.server.kill()
+    case.server.start()
+    writing.result(PATIENCE)
+    case.conserved(40_000, exactly_once=exactly_once)
+
+
+@pytest.mark.parametrize("ack_mode", ["auto", "message"])
+def test_order_of_each_partition_survives_a_killed_broker(case: Case, background: Background, ack_mode: str) -> None:
+    n = 20_000 if ack_mode == "auto" else 4_000
+    rows = case.rows(n).selectExpr("topic", "concat(spark_partition_id(), ' ', value) AS value")
+    rate = str(n // 4)
+    writing = background(lambda: case.write(rows, maxRatePerPartition=rate, order="partition", ackMode=ack_mode))
+    case.under_way(writing, n // 6)
+    case.server.kill()
+    case.server.start()
+    writing.result(PATIENCE)
+    case.conserved(n)
+    numbers: dict[str, list[int]] = {"0": [], "1": []}
+    for message in case.admin.messages("ORDERS"):
+        partition, _, number = message.payload.decode().split()
+        numbers[partition].append(int(number))
+    assert {p: len(found) for p, found in numbers.items()} == {"0": n // 2, "1": n // 2}
+    assert all(found == sorted(found) for found in numbers.values())
+
+
+def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(case: Case, background: Background) -> None:
+    txn = {"txnAppId": "nightly", "txnVersion": "7"}
+    writing = background(lambda: case.write(case.rows(40_000), maxRatePerPartition="4000", **txn))
+    case.under_way(writing)
+    case.spark.sparkContext.cancelAllJobs()
+    with pytest.raises(Exception, match=r"(?i)cancel"):
+        writing.result(PATIENCE)
+    before = case.stored()
+    assert 3_000 <= before < 40_000
+    case.write(case.rows(40_000), **txn)
+    case.conserved(40_000)
+    assert counts(flights(case.log), "duplicate")[True] >= before - 100
+
+
+# --- a retry that sees its rows in another order ---------------------------------------------------------------
+
+
+def fails_once(monitor: str, n: int, stored: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A partition of ``n`` rows whose first attempt dies when the broker holds ``stored`` of them, and whose second
+    attempt has them in the opposite order; ``id`` is the number of the row in its attempt."""
+
+    def held() -> int:
+        with urllib.request.urlopen(f"{monitor}/jsz", timeout=10) as page:
+            return int(json.load(page)["messages"])
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        first = context.attemptNumber() == 0
+        order = range(n) if first else range(n - 1, -1, -1)
+        for start in range(0, n, 1_000):
+            if first and start == n * 3 // 4:
+                eventually(lambda: held() >= stored, "the first attempt published its rows", 60)
+                raise RuntimeError("the first attempt ends here")
+            chosen = list(order[start : start + 1_000])
+            ids = [f"job-{number}" for number in range(start, start + len(chosen))]
+            yield pa.RecordBatch.from_pydict(
+                {"topic": [f"orders.r{i % 5}" for i in chosen], "value": [f"order {i}" for i in chosen], "id": ids}
+            )
+
+    return rows
+
+
+def shuffled(case: Case, n: int) -> DataFrame:
+    source = fails_once(case.server.monitor, n, n // 4)
+    one = case.spark.range(0, 1, 1, 1)
+    return one.mapInArrow(source, "topic string, value string, id string")
+
+
+def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case) -> None:
+    n = 60_000
+    case.write(shuffled(case, n).drop("id"))
+    case.conserved(n)
+    log = flights(case.log)
+    assert counts(log, "task_attempt") == {1: n}
+    assert counts(log, "duplicate")[True] >= n // 4
+
+
+def test_retry_in_another_order_would_lose_rows_with_row_numbers_as_ids(case: Case) -> None:
+    """Why default ids name the content: a row number names another row in the second attempt, the broker takes it for
+    a duplicate, and acknowledges what it does not store."""
+    n = 60_000
+    case.write(shuffled(case, n))
+    log = flights(case.log)
+    assert counts(log, "event") == {"acked": n}
+    held = {message.payload for message in case.admin.messages("ORDERS")}
+    assert len(held) <= n - n // 4
+    found = verdict(case.admin, "ORDERS", case.log, sent=n, exactly_once=False)
+    assert len([fault for fault in found.faults if "acked, but not at the broker" in fault]) >= n // 4
+
+
+# --- found before the first row, or in time --------------------------------------------------------------------
+
+
+def test_bad_row_costs_one_attempt_a_partition(case: Case) -> None:
+    rows = case.rows(20_000).selectExpr("if(value = 'order 777', NULL, topic) AS topic", "value")
+    with pytest.raises(Exception, match=r"1 rows were not published: 20,000 rows: 19,999 acked, 1 failed"):
+        case.write(rows)
+    log = flights(case.log, committed=None)
+    assert counts(log, "task_attempt") == {0: 20_000}
+    assert counts(log, "event") == {"acked": 19_999, "completed_exceptionally": 1}
+    assert case.stored() == 19_999
+
+
+def test_speculation_without_dedup_is_refused_before_the_first_row(case: Case) -> None:
+    case.spark.sparkContext.setLocalProperty("spark.speculation", "true")
+    try:
+        with pytest.raises(Exception, match=r"spark\.speculation is on and dedup is off"):
+            case.write(case.rows(100), dedup="false")
+        assert case.stored() == 0
+        case.write(case.rows(100))
+    finally:
+        case.spark.sparkContext.setLocalProperty("spark.speculation", None)  # type: ignore[arg-type]
+    assert case.stored() == 100
+
+
+def test_flight_log_that_cannot_be_made_is_found_before_the_first_row(case: Case) -> None:
+    (case.folder / "file").write_text("in the way")
+    for path in (case.folder / "file", case.folder / "file" / "log", Path("/proc/flight_log")):
+        with pytest.raises(Exception, match=str(path)):
+            case.write(case.rows(100), flightLog=str(path))
+    assert case.stored() == 0
+
+
+def test_another_table_in_place_of_the_flight_log_is_found_before_the_first_row(case: Case) -> None:
+    write_deltalake(str(case.folder / "other"), pa.table({"a": [1]}))
+    with pytest.raises(Exception, match="is another table"):
+        case.write(case.rows(100), flightLog=str(case.folder / "other"))
+    assert case.stored() == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_full_disk_while_staging_fails_the_write_and_its_repetition_loses_nothing(case: Case, small_disk: Path) -> None:
+    log, txn = small_disk / "log", {"txnAppId": "nightly", "txnVersion": "1"}
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(900_000))
+    with pytest.raises(Exception, match=r"(?i)no space left"):
+        case.write(case.rows(20_000), flightLog=str(log), **txn)
+    ballast.unlink()
+    case.log = log
+    case.write(case.rows(20_000), flightLog=str(log), flightLogPayload="none", **txn)
+    assert counts(flights(log), "event") == {"acked": 20_000}
+    assert len(counts(flights(log), "flight_id")) == 20_000
+    assert {m.payload for m in case.admin.messages("ORDERS")} == {f"order {i}".encode() for i in range(20_000)}
+    assert case.stored() == 20_000
+
+
+# --- the driver dies -------------------------------------------------------------------------------------------
+
+
+class Driver:
+    """``driver_scripts/stream.py`` in a process of its own."""
+
+    def __init__(self, case: Case, source: Path, **options: str) -> None:
+        given = {
+            "input": str(source),
+            "checkpoint": str(case.folder / "checkpoint"),
+            "options": {**case.options, **options},
+        }
+        env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        command = [sys.executable, str(SCRIPTS / "stream.py"), json.dumps(given)]
+        self.output = case.folder / "driver.out"
+        with self.output.open("wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
+
+    def jvm(self) -> int:
+        for pid in below(self.process.pid):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/exe").endswith("/java"):
+                    return pid
+        raise AssertionError("the driver has no JVM")
+
+    def end(self) -> int:
+        return self.process.wait(PATIENCE)
+
+
+def test_killed_driver_restarted_from_its_checkpoint_loses_nothing(case: Case) -> None:
+    source = case.folder / "input"
+    source.mkdir()
+    for number, count in enumerate((2_000, 30_000)):
+        lines = (f'{{"topic": "orders.r{i % 5}", "value": "{number} {i}"}}' for i in range(count))
+        (source / f"{number}.json").write_text("\n".join([*lines, ""]))
+        os.utime(source / f"{number}.json", (number, number))
+    driver = Driver(case, source, maxRatePerPartition="2000")
+    case.under_way(n=6_000)
+    jvm = driver.jvm()
+    family = below(jvm)
+    assert connected(case.server.port, family)
+    os.kill(jvm, signal.SIGKILL)
+    driver.end()
+    eventually(lambda: not family & processes().keys(), "the workers ended with their driver", PATIENCE)
+    assert case.stored() < 32_000
+    assert Driver(case, source).end() == 0, (case.folder / "driver.out").read_text()[-3_000:]
+    case.conserved(32_000)
+    assert counts(flights(case.log), "batch_id") == {0: 2_000, 1: 30_000}
+    assert counts(flights(case.log), "duplicate")[True] >= 3_000
