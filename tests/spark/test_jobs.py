@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,8 +15,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.sink_runs import counts, flights, verdict
+from mama_spark.testing.sink_runs import below, counts, flights, processes, verdict
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,3 +111,22 @@ def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
     printed = submit(tmp_path, "republish", input={"path": str(dead)}, mamapub=sink)
     assert "200 rows to publish again" in printed
     assert int(admin.info("ORDERS")["state"]["messages"]) == 0  # their ids are known: the broker has had them
+
+
+def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path: Path) -> None:
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    command = [sys.executable, str(ROOT / "jobs" / "demo.py"), "--folder", str(tmp_path / "demo")]
+    with (tmp_path / "out").open("w") as out:
+        demo = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path)
+        family: set[int] = set()
+        while demo.poll() is None:  # children of children are known only while their parents live
+            family |= below(demo.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                demo.wait(0.1)
+    printed = (tmp_path / "out").read_text()
+    assert demo.returncode == 0, printed[-3_000:]
+    assert len(family) >= 2  # a broker and a JVM at least
+    eventually(lambda: not family & processes().keys(), "broker, JVM and workers ended")
+    for line in (r"rows +336,776\n", r"acked +336,776\n", r"failed +0\n", r"duplicates +0\n"):
+        assert re.search(line, printed), printed
+    assert counts(flights(tmp_path / "demo" / "flight_log"), "event") == {"acked": 336_776}
