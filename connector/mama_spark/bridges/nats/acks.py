@@ -2,7 +2,8 @@
 
 Neighbouring acknowledgements of one connection nearly always have the same layout, because the token has a fixed width
 and the sequence rarely gets a digit more. So the first one of a run is taken apart by a regular expression, and the
-rest of the run is compared with it as a matrix of bytes.
+rest of the run is compared with it as a matrix of bytes. Where streams alternate, the frames of a read are first
+sorted by their width, and the same is done with each layout.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from .frames import TOKEN_WIDTH
 
 #: A run shorter than this does not pay for its numpy calls; then the rest of the read goes by regular expression.
 _SHORT = 6
+#: More layouts or widths than this in one read are left to the regular expression.
+_LAYOUTS = 16
 _POWERS: Int64s = 10 ** np.arange(18, -1, -1, dtype=np.int64)
 
 
@@ -32,7 +35,7 @@ class AckError(MamaError):
 
 @dataclass(slots=True)
 class Columns:
-    """Clean acknowledgements of one stream, in order of arrival."""
+    """Clean acknowledgements of one stream; those of one layout are in order of arrival."""
 
     stream: str
     tokens: list[Int64s] = field(default_factory=list)
@@ -51,6 +54,7 @@ class BulkReader:
 
     def __init__(self, inbox: bytes) -> None:
         self._start = b"MSG " + inbox
+        self._alternating = False  #: the last read held more than one layout
         self._clean = re.compile(
             re.escape(self._start)
             + b"(\\d{%d}) (\\d+) (\\d+)\r\n" % TOKEN_WIDTH
@@ -61,36 +65,53 @@ class BulkReader:
     def read(self, data: bytes, at: int, out: list[Columns]) -> int:
         """Take all clean acknowledgements from offset ``at`` on; returns the offset of what is none (or is cut)."""
         matrix = np.frombuffer(data, np.uint8)
-        short = 0
-        while True:
+        while not self._alternating:
             m = self._clean.match(data, at)
             if m is None or len(m.group(4)) != int(m.group(3)):
                 return at
-            if short > 2:
-                return self._rest(data, at, out)
             taken = self._run(matrix, m, at, out)
-            short = short + 1 if taken < _SHORT else 0
             at += taken * (m.end() - at)
+            self._alternating = taken < _SHORT
+        return self._rest(data, self._mixed(data, matrix, at, out), out)
 
     def _run(self, data: npt.NDArray[np.uint8], m: re.Match[bytes], at: int, out: list[Columns]) -> int:
         width = m.end() - at
         rows = (len(data) - at) // width
-        table = data[at : at + rows * width].reshape(rows, width)
-        token, seq = slice(m.start(1) - at, m.end(1) - at), slice(m.start(6) - at, m.end(6) - at)
-        same = table == table[0]
-        numbers = np.concatenate((table[:, token], table[:, seq]), axis=1) - 48
-        same[:, token] = same[:, seq] = True
-        good = same.all(axis=1) & (numbers < 10).all(axis=1)
+        good, numbers = _alike(data[at : at + rows * width].reshape(rows, width), m)
         taken = rows if good.all() else int(np.argmin(good))
-        digits = numbers[:taken].astype(np.int64)
-        columns = _columns(out, m.group(5).decode())
-        columns.tokens.append(digits[:, :TOKEN_WIDTH] @ _POWERS[-TOKEN_WIDTH:])
-        columns.sequences.append(digits[:, TOKEN_WIDTH:] @ _POWERS[-(digits.shape[1] - TOKEN_WIDTH) :])
-        columns.duplicates.append(np.full(taken, m.group(7) is not None))
+        _take(out, m, numbers[:taken])
         return taken
 
+    def _mixed(self, data: bytes, matrix: npt.NDArray[np.uint8], at: int, out: list[Columns]) -> int:
+        """Layouts alternate: take the frames up to the first that is no clean acknowledgement."""
+        ends = np.flatnonzero(matrix[at:] == 10)[1::2] + (at + 1)  # each frame is two lines
+        starts = np.concatenate(([at], ends[:-1]))[: len(ends)]
+        widths = ends - starts
+        good = np.zeros(len(ends), np.bool_)
+        found: list[tuple[re.Match[bytes], Int64s, npt.NDArray[np.uint8]]] = []
+        for width in np.unique(widths)[:_LAYOUTS].tolist():
+            rows = np.flatnonzero(widths == width)
+            anywhere: npt.NDArray[np.void] = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
+            table = anywhere[starts[rows]].view(np.uint8).reshape(-1, width)  # copies row by row, not byte by byte
+            for _ in range(_LAYOUTS):
+                m = self._clean.match(data, int(starts[rows[0]]))
+                if m is None or m.end() != ends[rows[0]] or len(m.group(4)) != int(m.group(3)):
+                    break
+                same, numbers = _alike(table, m)
+                good[rows[same]] = True
+                found.append((m, rows[same], numbers[same]))
+                rows, table = rows[~same], table[~same]
+                if not len(rows):
+                    break
+        self._alternating = len(found) > 1
+        n = len(good) if good.all() else int(np.argmin(good))
+        for m, rows, numbers in found:
+            if taken := int(np.searchsorted(rows, n)):
+                _take(out, m, numbers[:taken])
+        return int(ends[n - 1]) if n else at
+
     def _rest(self, data: bytes, at: int, out: list[Columns]) -> int:
-        """Streams or lengths alternate too much for runs."""
+        """Too many layouts for columns."""
         found: dict[bytes, tuple[list[int], list[int], list[bool]]] = {}
         match = self._clean.match
         while (m := match(data, at)) is not None:
@@ -108,6 +129,25 @@ class BulkReader:
             columns.sequences.append(np.array(sequences, np.int64))
             columns.duplicates.append(np.array(duplicates, np.bool_))
         return at
+
+
+def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt.NDArray[np.uint8]]:
+    """Which rows differ from the first, the match, in token and sequence only; and the digits of both."""
+    at = m.start()
+    token, seq = slice(m.start(1) - at, m.end(1) - at), slice(m.start(6) - at, m.end(6) - at)
+    same = table == table[0]
+    numbers = np.concatenate((table[:, token], table[:, seq]), axis=1) - 48
+    same[:, token] = same[:, seq] = True
+    good: Bools = same.all(axis=1) & (numbers < 10).all(axis=1)
+    return good, numbers
+
+
+def _take(out: list[Columns], m: re.Match[bytes], numbers: npt.NDArray[np.uint8]) -> None:
+    digits = numbers.astype(np.int64)
+    columns = _columns(out, m.group(5).decode())
+    columns.tokens.append(digits[:, :TOKEN_WIDTH] @ _POWERS[-TOKEN_WIDTH:])
+    columns.sequences.append(digits[:, TOKEN_WIDTH:] @ _POWERS[-(digits.shape[1] - TOKEN_WIDTH) :])
+    columns.duplicates.append(np.full(len(digits), m.group(7) is not None))
 
 
 def _columns(out: list[Columns], stream: str) -> Columns:
