@@ -178,6 +178,11 @@ class Certificates:
         """For the server."""
         return f'tls {{\n  cert_file: "{self.cert}"\n  key_file: "{self.key}"\n}}'
 
+    @property
+    def verifying(self) -> str:
+        """For a server that lets nobody in without a certificate of the CA."""
+        return self.config.replace("}", f'  ca_file: "{self.ca}"\n  verify: true\n}}')
+
 
 def make_certificates(folder: Path) -> Certificates:
     """Certificates for 127.0.0.1, a day long."""

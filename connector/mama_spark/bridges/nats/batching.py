@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...bridge import Acks, Polled, Refusals
+from ...errors import NotSent, PublishError, Refused
 from ...message import MessageBatch
 from .acks import Reply
+from .errors import NOT_BATCHED
 from .fast import APPEND, END, START, FastBatch, Settled, parse_reply, reply_prefix, reply_suffix
 from .frames import TOKEN_WIDTH, Framer, Frames
 from .frames import Reply as ReplyTo
@@ -37,10 +39,13 @@ class _Open:
 
 
 class Batching:
-    """Batches of one bridge. ``send``, ``end_all`` and ``poll`` come from its thread, answers from the loop's."""
+    """Batches of one bridge. ``send``, ``end_all`` and ``poll`` come from its thread, answers from the loop's.
 
-    def __init__(self, link: Link, mail: Mailbox, settings: NatsSettings) -> None:
-        self._link, self._mail = link, mail
+    :param fall_back: told of a stream that does not allow fast ingest; True = its messages may go another way
+    """
+
+    def __init__(self, link: Link, mail: Mailbox, settings: NatsSettings, fall_back: Callable[[str], bool]) -> None:
+        self._link, self._mail, self._fall_back = link, mail, fall_back
         self._flow = max(1, min(MAX_FLOW, settings.max_in_flight // 8))
         self._open: dict[str, _Open] = {}  # by stream: takes messages
         self._ids: dict[str, _Open] = {}  # by batch id: has unsettled messages
@@ -119,6 +124,11 @@ class Batching:
         )
         return Frames([memoryview(text)], len(text), np.array([0, len(text)]))
 
+    @property
+    def busy(self) -> bool:
+        """Is a batch without its final answer?"""
+        return bool(self._ids)
+
     def end_all(self) -> None:
         """No more messages for now: ask for the final answers."""
         with self._lock:
@@ -157,10 +167,16 @@ class Batching:
             if opened is None:
                 return
             opened.at = time.monotonic()
+            if isinstance(reply, PublishError) and reply.code == NOT_BATCHED:
+                reply = self._switched_off(opened.stream)
             settled = opened.batch.reply(reply, seq)
             self._tidy(opened)
         self._tell(settled, opened.stream)
         self._maybe_resolved()
+
+    def _switched_off(self, stream: str) -> PublishError:
+        text = f"stream {stream!r} does not allow fast ingest (allow_batched)"
+        return NotSent(text, NOT_BATCHED) if self._fall_back(stream) else Refused(text, NOT_BATCHED)
 
     def _tidy(self, opened: _Open) -> None:
         if opened.batch.room() == 0 and opened.batch.phase.value != "open" and self._open.get(opened.stream) is opened:

@@ -145,7 +145,7 @@ class NatsBridge:
         self._link = link
         self._base = link.next_token
         self._framer = Framer(ReplyTo(link.inbox) if self.mode != "none" else None)
-        self._batching = Batching(link, self._mail, self.settings)
+        self._batching = Batching(link, self._mail, self.settings, self._places.fall_back)
         link.consumer = self
         link.loop.mourn(self._mail.died)
         if link.client.max_payload:
@@ -204,7 +204,7 @@ class NatsBridge:
 
     def _write(self, link: Link, part: MessageBatch, first_token: int) -> None:
         wire_token = self._base + first_token
-        link.next_token = wire_token + len(part)
+        link.next_token = max(link.next_token, wire_token + len(part))  # batches count, too
         if not link.fast:
             link.publish(_rows(part, link.inbox.decode(), wire_token, self.mode != "none"))
             if self.mode == "none":
@@ -227,12 +227,12 @@ class NatsBridge:
 
     def flush(self) -> None:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        if self.mode == "batch" and self._batching is not None and self._link is not None and self._link.up:
+        if self._batching is not None and self._batching.busy and self._link is not None and self._link.up:
             self._batching.end_all()
 
     def poll(self, timeout: float, want: int = 1) -> Polled:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        if self._batching is not None and self.mode == "batch":
+        if self._batching is not None and (self.mode == "batch" or self._batching.busy):
             return self._batching.poll(timeout, want)
         return self._mail.take(timeout, want)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import nats.errors
 import nats.js.errors
+import nkeys  # type: ignore[import-untyped]
 
 from ...errors import (
     ConfigError,
@@ -59,6 +60,7 @@ CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _J.ServerError: Unavailable,
     _J.ServiceUnavailableError: Unavailable,
     _J.NoStreamResponseError: NoResponders,
+    nkeys.NkeysError: ConfigError,  # of the seed, or of the one in the credentials file
     ssl.SSLError: ConfigError,
     OSError: Unavailable,
     asyncio.TimeoutError: Unavailable,

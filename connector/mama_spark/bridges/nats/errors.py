@@ -21,6 +21,7 @@ from ...errors import (
     Uncertain,
 )
 
+NOT_BATCHED = 10205
 UNKNOWN_BATCH = 10208
 
 #: JetStream ``err_code`` of a publish reply -> error.
@@ -48,7 +49,7 @@ BY_CODE: Mapping[int, type[PublishError]] = {
     10174: Refused,  # atomic publish is off
     10176: Refused,  # atomic batch incomplete
     10201: Refused,  # duplicate id in an atomic batch
-    10205: Refused,  # fast ingest is off
+    NOT_BATCHED: Refused,  # fast ingest is off
     10206: Refused,  # fast ingest: pattern
     10207: Refused,  # fast ingest: id
     UNKNOWN_BATCH: Uncertain,  # fast ingest: what came after the last flow ack is unknown

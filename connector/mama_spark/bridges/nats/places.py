@@ -95,8 +95,23 @@ class Places:
             self._decided = True
             if wanted and able and len(streams) == 1:
                 self.mode = "batch"
+        for stream in streams:
+            if self.mode == "batch" and not stream.batched:
+                self.fall_back(stream.name)
         if self.mode == "batch" and not link.fast:
             raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
+
+    def fall_back(self, stream: str) -> bool:
+        """A stream does not allow fast ingest (any more): True if an ack a message will do as well.
+
+        It will in ``auto``, but not where order is promised: only fast ingest keeps it with many messages in flight.
+        """
+        if self.settings.ack_mode != "auto" or self.settings.ordered:
+            return False
+        if self.mode == "batch":
+            self.mode = "message"
+            self._warn(f"stream {stream!r} does not allow fast ingest: going on with an acknowledgement a message")
+        return True
 
     # --- when topics come ------------------------------------------------------------------------------------
 

@@ -1,0 +1,87 @@
+"""A way to a server that can be cut, or fall silent, while the server stays up."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Forwards TCP connections from a free port to ``port`` on loopback."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._lock = threading.Lock()
+        self._speaking = threading.Event()
+        self._speaking.set()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._run(self._accept)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.speak()
+        self.cut()
+        for thread in self._threads:
+            thread.join(30)
+
+    def cut(self) -> None:
+        """Close every connection; new ones are welcome."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for one in (s for pair in pairs for s in pair):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def silence(self) -> None:
+        """Forward nothing from now on, and close nothing."""
+        self._speaking.clear()
+
+    def speak(self) -> None:
+        """Forward again, also what waited."""
+        self._speaking.set()
+
+    def _run(self, work: object, *args: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._to))
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self._pairs.append((near, far))
+            self._run(self._forward, near, far)
+            self._run(self._forward, far, near)
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._speaking.wait()
+                sink.sendall(data)
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        # each socket is read by one thread, which closes it
+        source.close()

@@ -1,0 +1,149 @@
+"""Every way to be let in by a server: user, token, nkey, credentials file, client certificate; and several servers."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import nkeys  # type: ignore[import-untyped]
+import pytest
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.errors import ConfigError
+from mama_spark.testing.driving import Driver, eventually, fresh_message_gets_through
+from mama_spark.testing.servers import Admin, make_certificates
+
+OPERATOR, ACCOUNT, USER = (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER)
+
+
+class Key:
+    """An nkey with its texts, and the JWTs that it signs."""
+
+    def __init__(self, prefix: int) -> None:
+        self.seed = bytes(nkeys.encode_seed(os.urandom(32), prefix))
+        self.pair = nkeys.from_seed(bytearray(self.seed))
+        self.public = self.pair.public_key.decode()
+
+    def sign(self, subject: str, name: str, nats: dict[str, Any]) -> str:
+        claims = {"iat": 1_700_000_000, "iss": self.public, "sub": subject, "name": name}
+        claims["jti"] = base64.b32encode(hashlib.sha256(json.dumps(claims).encode()).digest()).decode().rstrip("=")
+        parts = [{"typ": "JWT", "alg": "ed25519-nkey"}, {**claims, "nats": {"version": 2, **nats}}]
+        text = b".".join(_url64(json.dumps(p).encode()) for p in parts)
+        return (text + b"." + _url64(self.pair.sign(text))).decode()
+
+
+def _url64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def credentials(folder: Path, *, known: bool = True) -> tuple[str, Path]:
+    """Configuration of a server with one operator and account, and the credentials of a user of it.
+
+    :param known: False = a user of another account, which the operator never signed
+    """
+    operator, account, user = Key(OPERATOR), Key(ACCOUNT), Key(USER)
+    unlimited = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
+    storage = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
+    limits = {**unlimited, "wildcards": True, **storage}
+    account_jwt = operator.sign(account.public, "desk", {"type": "account", "limits": limits})
+    system = Key(ACCOUNT)
+    system_jwt = operator.sign(system.public, "SYS", {"type": "account", "limits": unlimited})
+    config = (
+        f"operator: {operator.sign(operator.public, 'test', {'type': 'operator'})}\n"
+        f"system_account: {system.public}\nresolver: MEMORY\n"
+        f"resolver_preload: {{\n  {account.public}: {account_jwt}\n  {system.public}: {system_jwt}\n}}"
+    )
+    issuer = account if known else Key(ACCOUNT)
+    jwt = issuer.sign(user.public, "job", {"type": "user", "subs": -1, "data": -1, "payload": -1})
+    path = folder / "user.creds"
+    path.write_text(
+        f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+        f"-----BEGIN USER NKEY SEED-----\n{user.seed.decode()}\n------END USER NKEY SEED------\n"
+    )
+    return config, path
+
+
+def lets_in(url: str, admin: dict[str, Any], **login: Any) -> None:
+    with Admin(url, **admin) as a:
+        a.create_stream("S", ["s.>"])
+        with Driver(url, **login) as driver:
+            driver.put(["s.a"], 100)
+            driver.drain()
+            assert driver.events() == {"acked": 100}
+            driver.conserved(a)
+
+
+def keeps_out(url: str, secret: str = "", match: str = "credentials", **login: Any) -> None:
+    settings = NatsSettings((url,), **login)
+    bridge = NatsBridge(settings)
+    with pytest.raises(ConfigError, match=match) as caught:
+        bridge.open()
+    bridge.close()
+    assert not secret or secret not in f"{caught.value!r}{settings!r}{bridge!r}"
+
+
+def test_user_and_password(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "n", config="authorization { user: a, password: p }") as server:
+        lets_in(server.url, {"user": "a", "password": "p"}, user="a", password="p")
+        keeps_out(server.url, "sesame", user="a", password="sesame")
+
+
+def test_token(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "n", config="authorization { token: right }") as server:
+        lets_in(server.url, {"token": "right"}, token="right")
+        keeps_out(server.url, "sesame", token="sesame")
+
+
+def test_nkey_seed(tmp_path: Path) -> None:
+    mine, other = Key(USER), Key(USER)
+    with NatsServer(tmp_path / "n", config=f"authorization {{ users = [ {{nkey: {mine.public}}} ] }}") as server:
+        seed = mine.seed.decode()
+        lets_in(server.url, {"nkeys_seed_str": seed}, nkey_seed=seed)
+        keeps_out(server.url, other.seed.decode(), nkey_seed=other.seed.decode())
+        keeps_out(server.url, "SUNONSENSE", "cannot connect", nkey_seed="SUNONSENSE")
+
+
+def test_credentials_file(tmp_path: Path) -> None:
+    config, path = credentials(tmp_path)
+    with NatsServer(tmp_path / "n", config=config) as server:
+        lets_in(server.url, {"user_credentials": str(path)}, credentials=str(path))
+        keeps_out(server.url, "", "no file", credentials=str(tmp_path / "missing.creds"))
+        stranger = tmp_path / "stranger"
+        stranger.mkdir()
+        keeps_out(server.url, "", credentials=str(credentials(stranger, known=False)[1]))
+
+
+def test_a_server_that_wants_a_client_certificate_gets_one(tmp_path: Path) -> None:
+    certs = make_certificates(tmp_path / "tls")
+    with NatsServer(tmp_path / "n", config=certs.verifying) as server:
+        url = server.url.replace("nats:", "tls:")
+        tls: dict[str, Any] = {"tls_ca": str(certs.ca), "tls_cert": str(certs.cert), "tls_key": str(certs.key)}
+        with Driver(url, stream="S", create_stream=True, **tls) as driver:
+            driver.put(["s.a"], 100)
+            driver.drain()
+            assert driver.events() == {"acked": 100}
+        bridge = NatsBridge(NatsSettings((url,), tls_ca=str(certs.ca), connect_timeout=2.0))
+        with pytest.raises(ConfigError, match=r"(?i)certificate"):
+            bridge.open()
+        bridge.close()
+
+
+def test_of_several_servers_one_that_is_up_will_do(nats_server: NatsServer, tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "gone") as gone:
+        dead = gone.url
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["s.>"])
+        with Driver(f"{dead},{nats_server.url}") as driver:
+            driver.put(["s.a"], 100)
+            eventually(lambda: driver.counters.acked == 100, "the first are acknowledged")
+            nats_server.kill()
+            nats_server.restart()
+            driver.put(["s.a"], 100)
+            driver.drain()
+            assert driver.events() == {"acked": 200}
+            driver.conserved(admin)
+        fresh_message_gets_through(f"{dead},{nats_server.url}", "s.new")
