@@ -7,32 +7,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from delta import configure_spark_with_delta_pip
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.spark.flight_log import flight_log
 from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
-    builder = builder.config("spark.databricks.delta.snapshotPartitions", "2")
-    builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-    builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-    session = configure_spark_with_delta_pip(builder).getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.fixture
