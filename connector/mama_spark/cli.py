@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,39 +26,36 @@ def check(args: argparse.Namespace) -> int:
     from .bridges.nats import NatsSettings
     from .bridges.nats.check import run
     from .conf_file import as_options, load
+    from .flightlog.check import look_at_dead_letters, look_at_flight_log
     from .options import SinkOptions
 
     options = SinkOptions.parse(as_options(load(args.conf_file)["mamapub"]))
     if options.bridge != "nats":
         raise ConfigError(f"{args.conf_file}: only the bridge nats can be checked, url is of {options.bridge}")
-    settings = NatsSettings(
-        servers=options.url,
-        credentials=options.credentials,
-        nkey_seed=options.nkey_seed,
-        user=options.user,
-        password=options.password,
-        token=options.token,
-        tls_ca=options.tls_ca,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        stream=options.stream,
-        create_stream=options.create_stream,
-        ack_mode=options.ack_mode,  # type: ignore[arg-type]  # the option has been checked against these words
-        dedup=options.dedup,
-        ordered=options.order == "partition",
-        wait_timeout=options.wait_timeout,
-        retry_deadline=options.retry_deadline,
-        max_in_flight=options.max_in_flight,
-    )
-    code = run(settings, [options.topic] if options.topic else None)
-    if options.flight_log is None:
-        print("ok   flight log: off")
-        return code
-    from .flightlog.staging import Run, Staging
 
-    Staging(options.flight_log, options.storage_options, Run(None, "check", None, "nats"), 0, 0).check()
-    print(f"ok   flight log: {options.flight_log} can be written")
-    return code
+    def say(text: str) -> None:
+        print(" ".join(text[:5].split()).ljust(5) + " ".join(text[5:].split()), flush=True)
+
+    prefix = f"{options.topic_prefix.rstrip('.')}." if options.topic_prefix else ""
+    topics = [f"{prefix}{options.topic}"] if options.topic else []
+    topics += [options.dead_letter_topic] if options.dead_letter_topic else []
+    bad = run(NatsSettings.from_options(options), topics, say=say)
+    log, letters, storage = options.flight_log, options.dead_letter_table, options.storage_options
+    looks: list[tuple[str, Callable[[], list[str]]]] = []
+    if log is not None:
+        looks.append(("flight log", lambda: look_at_flight_log(log, storage, options.flight_log_columns)))
+    else:
+        say("ok   flight log: off")
+    if letters is not None:
+        looks.append(("dead letters", lambda: look_at_dead_letters(letters, storage)))
+    for what, look in looks:
+        try:
+            for text in look():
+                say(f"ok   {what}: {text}")
+        except MamaError as e:
+            bad = 1
+            say(f"BAD  {what}: {e}")
+    return USAGE if bad else 0
 
 
 def flights(args: argparse.Namespace) -> int:
@@ -152,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0, 1 when what was asked for is not fine, 2 for an error of ours, 130 after Ctrl-C."""
+    """Exit code: 0; 2 when something is not fine, with a line that says what; 130 after Ctrl-C."""
     args = parser().parse_args(argv)
     try:
         code: int = args.run(args)

@@ -58,7 +58,7 @@ def test_check_says_that_nobody_answers(tmp_path: Path) -> None:
     conf = tmp_path / "job.toml"
     conf.write_text('[mamapub]\nurl = "nats://127.0.0.1:1"\n')
     done = mama("check", "--conf-file", str(conf))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "BAD" in done.stdout
     assert "Traceback" not in done.stderr
 

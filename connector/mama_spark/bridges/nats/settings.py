@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, Self, cast
 
 from ...errors import ConfigError
+from ...options import SinkOptions
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _SECRET = frozenset({"credentials", "nkey_seed", "password", "token", "tls_key"})
@@ -57,6 +58,29 @@ class NatsSettings:
             raise ConfigError(f"ackMode must be auto, message, batch or none, got {self.ack_mode!r}")
         if self.ack_mode == "none" and self.ordered:
             raise ConfigError("order=partition needs acknowledgements: it does not go with ackMode=none")
+
+    @classmethod
+    def from_options(cls, o: SinkOptions) -> Self:
+        """What the options of the sink say of the transport; the only place that knows both."""
+        return cls(
+            servers=o.url,
+            credentials=o.credentials,
+            nkey_seed=o.nkey_seed,
+            user=o.user,
+            password=o.password,
+            token=o.token,
+            tls_ca=o.tls_ca,
+            tls_cert=o.tls_cert,
+            tls_key=o.tls_key,
+            stream=o.stream,
+            create_stream=o.create_stream,
+            ack_mode=cast(AckMode, o.ack_mode),  # the option has been checked against these words
+            dedup=o.dedup,
+            ordered=o.order == "partition",
+            wait_timeout=o.wait_timeout,
+            retry_deadline=o.retry_deadline,
+            max_in_flight=o.max_in_flight,
+        )
 
     def __repr__(self) -> str:
         shown = []
