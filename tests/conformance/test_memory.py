@@ -15,6 +15,7 @@ class TestMemory(BridgeSuite):
         broker = MemoryBroker.get(name)
         yield Site(
             make=lambda: MemoryBridge(name),
+            silent=lambda: MemoryBridge(name, acks=False),
             stored=lambda: [Stored(m.sequence, m.topic, m.payload, m.headers) for m in broker.messages()],
         )
         MemoryBroker.forget(name)

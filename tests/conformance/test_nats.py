@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mama_spark.bridge import PublisherBridge
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.pool import POOL
 from mama_spark.bridges.nats.server import NatsServer
@@ -17,8 +18,11 @@ from mama_spark.testing.servers import Admin
 def site_of(folder: Path, **options: Any) -> Iterator[Site]:
     with NatsServer(folder / "nats") as server, Admin(server.url) as admin:
         admin.create_stream("T", ["t.>"], allow_batched=True)
+        silent = options | {"ack_mode": "none", "ordered": False}
         yield Site(
             make=lambda: NatsBridge(NatsSettings((server.url,), stream="T", **options)),
+            silent=lambda: NatsBridge(NatsSettings((server.url,), stream="T", **silent)),
+            refused={"Nats-Expected-Stream": ["OTHER"]},
             stored=lambda: [Stored(*m) for m in admin.messages("T")],
         )
         POOL.clear()
@@ -40,3 +44,12 @@ class TestBatchMode(BridgeSuite):
     @pytest.fixture
     def site(self, tmp_path: Path) -> Iterator[Site]:
         yield from site_of(tmp_path, ack_mode="batch")
+
+
+class TestBatchModeInOrder(BridgeSuite):
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Iterator[Site]:
+        yield from site_of(tmp_path, ack_mode="batch", ordered=True)
+
+    def test_it_claims_to_keep_order(self, bridge: PublisherBridge) -> None:
+        assert bridge.capabilities.ordered

@@ -3,7 +3,7 @@
     class TestMemory(BridgeSuite):
         @pytest.fixture
         def site(self):
-            yield Site(open_bridge=..., stored=..., topic="t.1")
+            yield Site(make=..., stored=...)
 
 The bridges that the factory gives are not open; the suite opens and closes them.
 """
@@ -21,6 +21,11 @@ import pytest
 from ..bridge import Ack, PublisherBridge, Refusals
 from ..errors import BadRow, BadTopic, PublishError, TooLarge
 from ..message import MessageBatch
+from ..publisher.block import Block
+from ..publisher.flight import State
+from ..publisher.pump import BatchPublisher
+from ..publisher.retry import RetryPolicy
+from ..publisher.window import Policy
 
 PATIENCE = 60.0  #: seconds for a condition; never reached by a sound bridge
 
@@ -40,12 +45,16 @@ class Site:
 
     :ivar make: a new bridge to it, not open
     :ivar stored: what the middleware stores, in order of sequence
-    :ivar topics: two topics (or more) that it stores
+    :ivar topics: two topics (or more) that it stores; it also stores their neighbours ``<first tokens>.<anything>``
+    :ivar silent: a new bridge of the same kind, not open, that is configured to acknowledge nothing
+    :ivar refused: headers of a message that the middleware itself refuses; needed where a bridge claims to keep order
     """
 
     make: Callable[[], PublisherBridge]
     stored: Callable[[], list[Stored]]
     topics: list[str] = field(default_factory=lambda: ["t.1", "t.2"])
+    silent: Callable[[], PublisherBridge] | None = None
+    refused: dict[str, list[str]] | None = None
 
 
 class Answers:
@@ -162,6 +171,15 @@ class BridgeSuite:
         assert row == 1
         assert isinstance(error, BadTopic)
 
+    def test_a_topic_of_exactly_the_longest_length_is_stored(self, site: Site, bridge: PublisherBridge) -> None:
+        head = site.topics[0].rpartition(".")[0] + "."
+        longest = head + "x" * (bridge.capabilities.max_topic - len(head))
+        for batch, first in ((MessageBatch.of([longest], [b"alone"]), 0),
+                             (MessageBatch.of([longest] * 20, [b"more"] * 20), 1)):  # fmt: skip
+            assert bridge.prepare(batch).bad == []
+            assert not publish(bridge, batch, first).error
+        assert [s.topic for s in site.stored()] == [longest] * 21
+
     def test_prepare_flags_a_topic_that_is_too_long(self, site: Site, bridge: PublisherBridge) -> None:
         topic = "x" * (bridge.capabilities.max_topic + 1)
         ((row, error),) = bridge.prepare(MessageBatch.of([site.topics[0], topic], [b"", b""])).bad
@@ -246,6 +264,49 @@ class BridgeSuite:
         opened.close()
         opened.close()
         assert "closed" in repr(opened).lower()
+
+    def test_order_is_kept_behind_what_the_middleware_refuses(self, site: Site, bridge: PublisherBridge) -> None:
+        """Whoever claims to keep it; what follows a refused message is refused, too, and goes again in order."""
+        if not bridge.capabilities.ordered:
+            return
+        assert site.refused is not None, "the suite needs a message that the middleware refuses"
+        n, guilty = 300, {50, 51, 120, 299}
+        headers = [site.refused if i in guilty else None for i in range(n)]
+        batch = MessageBatch.of([site.topics[0]] * n, [b"%d" % i for i in range(n)], headers,
+                                [f"id-{i}" for i in range(n)])  # fmt: skip
+        policy = Policy(64, 32, 30.0, RetryPolicy.doubling(0.01, 0.1, PATIENCE), ordered=True)
+        (block,) = self._drained(bridge, policy, batch)
+        assert set(np.flatnonzero(block.state != State.ACKED).tolist()) == guilty
+        assert [int(s.payload) for s in site.stored()] == [i for i in range(n) if i not in guilty]
+
+    def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: Site) -> None:
+        assert site.silent is not None, "the suite needs a bridge that acknowledges nothing"
+        bridge = site.silent()
+        bridge.open()
+        assert bridge.capabilities.ack is Ack.NONE
+        assert not bridge.capabilities.sequence
+        batch = self._batch(site, 3000)
+        try:
+            (block,) = self._drained(bridge, Policy(4096, 2048), batch)
+        finally:
+            bridge.close()
+        assert (block.state == State.PUBLISHED).all()
+        until = time.monotonic() + PATIENCE
+        while len(site.stored()) < 3000 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert [s.payload for s in site.stored()] == batch.payloads.to_pylist()
+
+    def _drained(self, bridge: PublisherBridge, policy: Policy, batch: MessageBatch) -> list[Block]:
+        """Publish it as the sink does; the finished blocks."""
+        finished: list[Block] = []
+        publisher = BatchPublisher(bridge, policy, on_finished=finished.append)
+        publisher.start()
+        try:
+            publisher.put(batch)
+            publisher.drain()
+        finally:
+            publisher.stop()
+        return finished
 
     def test_two_bridges_do_not_see_each_others_answers(self, site: Site, bridge: PublisherBridge) -> None:
         other = site.make()

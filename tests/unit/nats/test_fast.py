@@ -80,6 +80,13 @@ def test_a_batch_that_never_began_stored_nothing() -> None:
     assert refused(b.reply(no_responders("a"), 1)) == dict.fromkeys(range(100, 103), NoResponders)
 
 
+@pytest.mark.parametrize("confirmed", [False, True])
+@pytest.mark.parametrize("code", [10060, 10071, 10054, 10166])
+def test_a_start_refused_for_its_own_sake_is_the_only_one_that_fails(code: int, confirmed: bool) -> None:
+    told = refused(batch(3, confirmed=confirmed).reply(from_reply(400, code, "no"), 1))
+    assert told == {100: type(from_reply(400, code, "no")), 101: NotSent, 102: NotSent}
+
+
 def test_no_responders_in_mid_batch_is_certain_from_there_on_only() -> None:
     b = batch(10)
     told = refused(b.reply(no_responders("a"), 6))

@@ -45,7 +45,7 @@ class Batching:
     """
 
     def __init__(self, link: Link, mail: Mailbox, settings: NatsSettings, fall_back: Callable[[str], bool]) -> None:
-        self._link, self._mail, self._fall_back = link, mail, fall_back
+        self._link, self._mail, self._settings, self._fall_back = link, mail, settings, fall_back
         self._flow = max(1, min(MAX_FLOW, settings.max_in_flight // 8))
         self._open: dict[str, _Open] = {}  # by stream: takes messages
         self._ids: dict[str, _Open] = {}  # by batch id: has unsettled messages
@@ -80,6 +80,8 @@ class Batching:
             self._end(opened)
             opened = None
         if opened is None:
+            if self._settings.ordered and (self._mail.refused or any(o.stream == stream for o in self._ids.values())):
+                return 0  # what is refused goes again first: a new batch would overtake it
             opened = self._begin(stream, rows.topics[0].as_py())
         n = min(len(rows), opened.batch.room())
         if n <= 0:
@@ -171,7 +173,7 @@ class Batching:
                 reply = self._switched_off(opened.stream)
             settled = opened.batch.reply(reply, seq)
             self._tidy(opened)
-        self._tell(settled, opened.stream)
+            self._tell(settled, opened.stream)  # under the lock: whoever begins another batch knows of refusals
         self._maybe_resolved()
 
     def _switched_off(self, stream: str) -> PublishError:

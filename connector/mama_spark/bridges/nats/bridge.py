@@ -91,7 +91,7 @@ class NatsBridge:
             sequence=self.mode == "message",
             dedup=self.settings.dedup,
             headers=True,
-            ordered=self.mode == "batch" and self.settings.dedup,  # in each stream: a gap refuses all that follows
+            ordered=self.mode == "batch" and self.settings.dedup and self.settings.ordered,  # in each stream
             max_payload=self._max_payload,
             max_topic=MAX_CONTROL_LINE - reply - 24,
         )

@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from ...errors import NotSent, PublishError, Uncertain
+from ...errors import ExpectationFailed, NotSent, PublishError, TooLarge, Uncertain
 from ...message import Int64s
 from .acks import Flow, Gap, Guilty, Reply, Stored
 from .errors import UNKNOWN_BATCH
@@ -22,6 +22,7 @@ MAX_MESSAGES = 100_000
 OUTSTANDING = 8
 
 START, APPEND, END, PING = 0, 1, 3, 4
+_TTL = frozenset({10165, 10166})
 
 
 class Phase(Enum):
@@ -157,6 +158,9 @@ class FastBatch:
             return  # the answer for the start is the one that says why
         if error.code == UNKNOWN_BATCH:
             self._drop(self.seq, Uncertain("the server has forgotten the batch: restart, new leader or idle"), out)
+        elif seq == 1 and (isinstance(error, ExpectationFailed | TooLarge) or error.code in _TTL):
+            self._drop(seq, error, out)  # the message's own fault: those behind it may begin another batch
+            self._drop(self.seq, NotSent("behind a refused message of the batch"), out)
         elif not self.confirmed:  # a batch that never began stores nothing
             self._drop(self.seq, error, out)
         else:

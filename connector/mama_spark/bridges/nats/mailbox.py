@@ -27,6 +27,11 @@ class Mailbox:
             if 0 < self._want <= self._tokens:
                 self._changed.notify()
 
+    @property
+    def refused(self) -> bool:
+        """Refusals wait to be read."""
+        return bool(self._box.refusals)
+
     def refusals(self, refusals: Refusals) -> None:
         with self._changed:
             self._box.refusals.append(refusals)
