@@ -92,7 +92,7 @@ WRITE = """
 from pyspark.sql import SparkSession
 spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
          .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
-df = spark.range(100).selectExpr("concat('a.', id % 3) AS topic", "id")
+df = spark.range(100).selectExpr("concat('a.', id % 3) AS topic", "id AS n")
 df.write.format("mamapub").option("url", "memory://own").option("flightLog", "log").mode("append").save()
 spark.stop()
 from mama_spark.flightlog.report import summarise
@@ -101,7 +101,6 @@ print("ACKED", summarise("log", {}).count("acked", committed=True))
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.slow
 def test_what_the_wheel_depends_on_is_enough_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     """The wheel and pyspark, and nothing else, from the registry."""
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=120)
