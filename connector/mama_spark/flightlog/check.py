@@ -24,9 +24,7 @@ def look_at_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str]
     table_schema([pa.field(name, pa.null()) for name in columns])
     found = _look(uri, storage, "flightLog", table_schema(), frozenset())
     if columns:
-        found.append(
-            f"flightLogColumns {', '.join(columns)}: that they exist, and their types, the write checks"
-        )
+        found.append(f"flightLogColumns {', '.join(columns)}: that they exist, and their types, the write checks")
     return found
 
 
