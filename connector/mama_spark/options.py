@@ -223,7 +223,7 @@ class SinkOptions:
         _ACK,
         "`message`: an acknowledgement with sequence and duplicate flag for each row. `batch`: fast ingest, "
         "acknowledged in runs, no sequences. `none`: fire and forget. `auto`: `batch` where `dedup` is off and "
-        "stream and server allow it, else `message`.",
+        "stream and server allow it (and while they do), else `message`.",
     )
     dedup: bool = option(
         "boolean",
