@@ -155,6 +155,13 @@ class BatchPublisher:
         if self._stopping:
             raise ClientClosed("the publisher was stopped while it drained")
 
+    def check(self) -> None:
+        """For whoever waits for something else than :meth:`drain`.
+
+        :raises LoopDied: as :meth:`put`
+        """
+        self._raise_death()
+
     def stop(self) -> None:
         """Settle all that is open as failed (``Stopped``, or ``NotPublished`` if never sent) and end the thread."""
         with self._changed:

@@ -40,6 +40,8 @@ log = logging.getLogger("mama_spark")
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
 MAX_BYTES_IN_FLIGHT = 16 << 20
+#: Seconds between looks at whether the publisher is still alive.
+_LOOK_EVERY = 0.5
 #: Seconds between progress lines.
 PROGRESS_EVERY = 5.0
 
@@ -177,8 +179,7 @@ class _Session:
             self._put_dead_letters(publisher, all_of_them=False)
         if publisher is not None:
             if self._dead is not None:
-                with self._settled:
-                    self._settled.wait_for(lambda: self._unsettled == 0)
+                self._wait_settled(publisher)
                 self._put_dead_letters(publisher, all_of_them=True)
             publisher.drain()
         self._close_files()
@@ -238,6 +239,13 @@ class _Session:
         letters = self._dead.take(all_of_them=all_of_them) if self._dead is not None else None
         if letters is not None:
             self._put(publisher, letters, (), DeadTag())
+
+    def _wait_settled(self, publisher: BatchPublisher) -> None:
+        """Until every row has its outcome, and so every dead letter is known. Each flight has its deadline; what has
+        none is a pump that died, and then some blocks are never told."""
+        with self._settled:
+            while not self._settled.wait_for(lambda: self._unsettled == 0, _LOOK_EVERY):
+                publisher.check()
 
     def _raise_retryable(self) -> None:
         o, tally = self._options, self._tally
