@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.check import lines
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.cli import main
 from mama_spark.options import SinkOptions
 from mama_spark.testing.servers import Admin
 
 
-def check(folder: Path, capsys: pytest.CaptureFixture[str], *lines: str) -> tuple[int, str]:
+def check(folder: Path, capsys: pytest.CaptureFixture[str], *conf_lines: str) -> tuple[int, str]:
     conf = folder / "job.toml"
-    conf.write_text("\n".join(["[mamapub]", *lines]))
+    conf.write_text("\n".join(["[mamapub]", *conf_lines]))
     capsys.readouterr()
     code = main(["check", "--conf-file", str(conf)])
     said = capsys.readouterr()
@@ -99,3 +100,12 @@ def test_without_the_inbox_the_connection_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="inbox"):
             bridge.open()
         bridge.close()
+
+
+def test_looking_makes_no_stream_even_where_the_write_would(nats_server: NatsServer) -> None:
+    settings = NatsSettings(servers=(nats_server.url,), stream="LATER", create_stream=True)
+    found = lines(settings, ["later.x"])
+    assert all(fine for fine, _ in found), found
+    assert any("createStream=true" in text for _, text in found)
+    with Admin(nats_server.url) as admin:
+        assert not admin.api("STREAM.NAMES").get("streams")

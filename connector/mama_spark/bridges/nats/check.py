@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ...errors import MamaError
 from ...message import MessageBatch
@@ -17,12 +18,15 @@ def lines(settings: NatsSettings, topics: list[str] | None = None) -> list[tuple
     """
     found: list[tuple[bool, str]] = []
     servers = ", ".join(settings.shown_servers)
-    bridge = NatsBridge(settings)
+    makes = settings.create_stream  # the write may make a stream, looking may not
+    bridge = NatsBridge(replace(settings, create_stream=False, stream=None) if makes else settings)
     try:
         bridge.open()
         found.append((True, f"connection: {bridge.connected_to} of {servers}"))
         found.append((True, "permission: the inbox for acknowledgements is ours to read"))
-        if topics:
+        if makes:
+            found.append((True, "stream: createStream=true, the write makes what is missing"))
+        elif topics:
             prepared = bridge.prepare(MessageBatch.of(topics, [b""] * len(topics)))
             found += [(False, f"topic: {error}") for _, error in prepared.bad]
         found += [(True, f"stream: {text}") for text in bridge.describe_streams()]
@@ -42,7 +46,7 @@ def run(
     *,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
 ) -> int:
-    """Say each line; returns the exit code of the command: 0 = all is fine."""
+    """Say each line; 0 = all is fine, 1 = something is not."""
     found = lines(settings, topics)
     for fine, text in found:
         say(f"{'ok ' if fine else 'BAD'}  {text}")
