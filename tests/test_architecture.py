@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 MODULES = sorted(CONNECTOR.rglob("*.py"))
 
-WORDS = {"errors", "options", "message", "bridge"}
+WORDS = {"errors", "options", "message", "bridge", "log"}
 MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
     "publisher": WORDS,
     "mama": WORDS,
@@ -31,7 +31,8 @@ MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
 #: A live JetStream context becomes a bridge by the registry, so that the publisher itself knows none.
 EXCEPTIONS = {("publisher/managed", "mama_spark.bridges.attach")}
 PURE = {
-    *WORDS, *(f"publisher/{name}" for name in ("flight", "block", "sends", "window", "retry", "ids")),
+    *(WORDS - {"options"}), *(f"options/{name}" for name in ("values", "declare", "transport", "sink", "reading")),
+    *(f"publisher/{name}" for name in ("flight", "block", "sends", "window", "retry", "ids")),
     *(f"bridges/nats/{name}" for name in ("wire", "frames", "headers", "subjects", "acks", "fast")),
 }  # fmt: skip
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats"}

@@ -30,8 +30,8 @@ def check(args: argparse.Namespace) -> int:
     from .options import SinkOptions
 
     options = SinkOptions.parse(as_options(load(args.conf_file)["mamapub"]))
-    if options.bridge != "nats":
-        raise ConfigError(f"{args.conf_file}: only the bridge nats can be checked, url is of {options.bridge}")
+    if options.bridge_name != "nats":
+        raise ConfigError(f"{args.conf_file}: only the bridge nats can be checked, url is of {options.bridge_name}")
 
     def say(text: str) -> None:
         print(" ".join(text[:5].split()).ljust(5) + " ".join(text[5:].split()), flush=True)

@@ -8,7 +8,7 @@ from ..options import SinkOptions
 
 def make_bridge(o: SinkOptions) -> PublisherBridge:
     """A bridge for one partition, not opened yet."""
-    if o.bridge == "memory":
+    if o.bridge_name == "memory":
         from ..bridges.memory import MemoryBridge
 
         return MemoryBridge(o.url[0].split("://", 1)[1], acks=o.ack_mode != "none")

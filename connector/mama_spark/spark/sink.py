@@ -163,7 +163,7 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
 
     def _run(self, reports: Sequence[PartitionReport]) -> Run | None:
         o = self.job.options
-        return Run(None, self.job.run_id, o.txn_version, o.bridge)
+        return Run(None, self.job.run_id, o.txn_version, o.bridge_name)
 
     def _app(self) -> tuple[str, int] | None:
         o = self.job.options

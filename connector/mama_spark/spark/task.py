@@ -111,8 +111,8 @@ def run_of(job: SinkJob, facts: TaskFacts) -> Run:
     """Whose rows these are, in the words of the flight log."""
     o = job.options
     if facts.query_id is not None:
-        return Run(facts.query_id, facts.stream_run or facts.query_id, facts.batch_id, o.bridge)
-    return Run(None, job.run_id, o.txn_version, o.bridge)
+        return Run(facts.query_id, facts.stream_run or facts.query_id, facts.batch_id, o.bridge_name)
+    return Run(None, job.run_id, o.txn_version, o.bridge_name)
 
 
 def publish_partition(job: SinkJob, facts: TaskFacts, batches: Iterator[pa.RecordBatch]) -> PartitionReport:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast
 
 from ...errors import ConfigError
-from ...options import SinkOptions
+from ...options import SinkOptions, TransportOptions
 
 AckMode = Literal["auto", "message", "batch", "none"]
+_CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
 _SECRET = frozenset({"credentials", "nkey_seed", "password", "token", "tls_key"})
 
 
@@ -60,18 +61,15 @@ class NatsSettings:
             raise ConfigError("order=partition needs acknowledgements: it does not go with ackMode=none")
 
     @classmethod
-    def from_options(cls, o: SinkOptions) -> Self:
-        """What the options of the sink say of the transport; the only place that knows both."""
+    def from_options(cls, o: TransportOptions) -> Self:
+        """What the options say of the transport, and those of the sink of publishing; the only place that knows both
+        sides."""
+        connection: dict[str, Any] = {name: getattr(o, name) for name in _CONNECTION}
+        if not isinstance(o, SinkOptions):
+            return cls(servers=o.url, **connection)
         return cls(
             servers=o.url,
-            credentials=o.credentials,
-            nkey_seed=o.nkey_seed,
-            user=o.user,
-            password=o.password,
-            token=o.token,
-            tls_ca=o.tls_ca,
-            tls_cert=o.tls_cert,
-            tls_key=o.tls_key,
+            **connection,
             stream=o.stream,
             create_stream=o.create_stream,
             ack_mode=cast(AckMode, o.ack_mode),  # the option has been checked against these words

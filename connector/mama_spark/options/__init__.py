@@ -1,0 +1,26 @@
+"""Options, declared once: type, default, range and documentation of each stand in its declaration, and parsing,
+nearest-name errors, the redacted ``repr`` and ``docs/options.md`` come from it."""
+
+from .declare import SPARK_KEYS, Options, camel, nearest, spellings
+from .document import markdown
+from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
+from .sink import SinkOptions
+from .transport import TransportOptions
+from .values import SCHEMES, duration, redact_url
+
+__all__ = [
+    "SCHEMES",
+    "SPARK_KEYS",
+    "DiscoveryOptions",
+    "Options",
+    "ReadOptions",
+    "SinkOptions",
+    "SubscribeOptions",
+    "TransportOptions",
+    "camel",
+    "duration",
+    "markdown",
+    "nearest",
+    "redact_url",
+    "spellings",
+]

@@ -1,0 +1,111 @@
+"""The options of ``mamasub`` and ``mamadiscovery``. Where Kafka's source has an option of the same meaning, its name is
+taken."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from .declare import need, option
+from .transport import TransportOptions
+from .values import boolean, duration, instant, integer, offsets, text, topic_patterns
+
+_WHAT, _HOW = "What is read", "How it is read"
+
+
+@dataclass(frozen=True, repr=False)
+class ReadOptions(TransportOptions):
+    """What both sources take; durations are seconds."""
+
+    max_offsets_per_trigger: int | None = option(
+        "integer", integer(1), None, _HOW, "Most records that a micro-batch takes.", shown="unlimited"
+    )
+    fail_on_data_loss: bool = option(
+        "boolean",
+        boolean,
+        True,
+        _HOW,
+        "Fail when records that were not read yet are gone from the middleware. With `false`, what is left is read.",
+    )
+    wait_timeout: float = option(
+        "duration", duration, 30.0, _HOW, "Wait for the middleware before a read fails (and Spark tries again).",
+        shown="30s",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class SubscribeOptions(ReadOptions):
+    """The options of ``mamasub``."""
+
+    topics: tuple[str, ...] = option(
+        "topics",
+        topic_patterns,
+        (),
+        _WHAT,
+        "Topics to read, separated by commas, with wildcards: `*` one part, `>` all that follow. Needed, or `stream`.",
+        shown="all of `stream`",
+    )
+    stream: str | None = option("text", text, None, _WHAT, "JetStream stream to read.", shown="found from the topics")
+    starting_offsets: str | tuple[tuple[str, int], ...] = option(
+        "`earliest`, `latest`, JSON",
+        offsets("earliest", "latest"),
+        "earliest",
+        _WHAT,
+        'Where a new query begins. JSON names the first sequence of each stream: `{"ORDERS": 17}`; -1 = latest, '
+        "-2 = earliest. A checkpoint wins.",
+    )
+    starting_timestamp: int | None = option(
+        "time",
+        instant,
+        None,
+        _WHAT,
+        "Begin with the first record stored at or after this time: milliseconds since the epoch, or ISO 8601.",
+    )
+    ending_offsets: str | tuple[tuple[str, int], ...] = option(
+        "`latest`, JSON",
+        offsets("latest"),
+        "latest",
+        _WHAT,
+        "Where a batch read ends; in JSON, the first sequence not to read. Not for streams.",
+    )
+    min_partitions: int | None = option(
+        "integer", integer(1, 10_000), None, _HOW, "Tasks that a read is split into, by ranges of sequences.",
+        shown="one a core",
+    )  # fmt: skip
+    include_headers: bool = option("boolean", boolean, True, _HOW, "Fill the column `headers`.")
+    progress_consumer: str | None = option(
+        "text",
+        text,
+        None,
+        _HOW,
+        "Durable consumer that shows at the broker how far the query has come. Telemetry only: the checkpoint decides.",
+    )
+
+    def _cross_check(self, given: Collection[str]) -> None:
+        super()._cross_check(given)
+        need(bool(self.topics) or self.stream is not None, "option topics (or stream) is needed: what shall be read?")
+        need(
+            not {"starting_offsets", "starting_timestamp"} <= set(given),
+            "options startingOffsets and startingTimestamp exclude each other",
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class DiscoveryOptions(ReadOptions):
+    """The options of ``mamadiscovery``."""
+
+    starting_offsets: str | tuple[tuple[str, int], ...] = option(
+        "`image`, `earliest`, `latest`, JSON",
+        offsets("image", "earliest", "latest"),
+        "image",
+        _WHAT,
+        "Where a new query begins: with the sources there are, with the oldest change that is kept, or with the next "
+        'change. JSON: `{"MAMA_EVENTS": 17}`. A checkpoint wins.',
+    )
+    advisories: bool = option(
+        "boolean",
+        boolean,
+        True,
+        _WHAT,
+        "Rows for readers that come and go at the broker, from its advisories.",
+    )

@@ -1,0 +1,233 @@
+"""The options of ``mamapub``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from .declare import camel, need, option
+from .transport import DISCOVERY, TransportOptions
+from .values import boolean, duration, integer, names, one_of, rate, text
+
+_WHAT, _ACK, _WINDOW, _ERRORS, _LOG = (
+    "Messages",
+    "Acknowledgement and identity",
+    "Window and retry",
+    "Errors",
+    "Flight log",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class SinkOptions(TransportOptions):
+    """The options of ``mamapub``; durations are seconds. Make it with :meth:`parse`."""
+
+    topic: str | None = option(
+        "text", text, None, _WHAT, "One topic for all rows; then no `topic` column is needed.", shown="column `topic`"
+    )
+    topic_prefix: str | None = option("text", text, None, _WHAT, "Put before every topic, joined with a dot.")
+    stream: str | None = option(
+        "text",
+        text,
+        None,
+        _WHAT,
+        "JetStream stream that must take all topics. Found from the topics when not given.",
+        shown="found from the topics",
+    )
+    create_stream: bool = option(
+        "boolean",
+        boolean,
+        False,
+        _WHAT,
+        "Create a missing stream: file storage, duplicate window of twice `retryDeadline`, fast ingest allowed.",
+    )
+    ignore_unknown_columns: bool = option(
+        "boolean", boolean, False, _WHAT, "Leave out columns that no rule uses instead of refusing them."
+    )
+
+    ack_mode: str = option(
+        "`auto`, `message`, `batch`, `none`",
+        one_of("auto", "message", "batch", "none"),
+        "auto",
+        _ACK,
+        "`message`: an acknowledgement with sequence and duplicate flag for each row. `batch`: fast ingest, "
+        "acknowledged in runs, no sequences. `none`: fire and forget. `auto`: `batch` where `dedup` is off and "
+        "stream and server allow it (and while they do), else `message`.",
+    )
+    dedup: bool = option(
+        "boolean",
+        boolean,
+        True,
+        _ACK,
+        "Send ids that the broker deduplicates on, so that a resend stores nothing twice.",
+    )
+    id_prefix: str | None = option(
+        "text",
+        text,
+        None,
+        _ACK,
+        "First part of default ids. Give a constant one to make ids stable over re-runs of a batch job.",
+        shown="query id or run id",
+    )
+    txn_app_id: str | None = option(
+        "text", text, None, _ACK, "With `txnVersion`: identity of a batch write that may be repeated (Delta's names)."
+    )
+    txn_version: int | None = option(
+        "integer", integer(0, 2**63 - 1), None, _ACK, "With `txnAppId`: rises with each batch, e.g. the batch id."
+    )
+
+    max_in_flight: int = option(
+        "integer", integer(1, 1_000_000), 4096, _WINDOW, "Messages of a partition that wait for an acknowledgement."
+    )
+    refill_allowed_at: int | None = option(
+        "integer",
+        integer(0, 1_000_000),
+        None,
+        _WINDOW,
+        "A full window lets in more when this many or fewer are left.",
+        shown="half of `maxInFlight`",
+    )
+    wait_timeout: float = option(
+        "duration", duration, 5.0, _WINDOW, "Wait for the acknowledgement of each send.", shown="5s"
+    )
+    poll_time: float = option(
+        "duration", duration, 0.1, _WINDOW, "Longest wait of the publisher's loop before it looks again.", shown="100"
+    )
+    hold_pause_time: float = option(
+        "duration", duration, 0.1, _WINDOW, "Longest pause while the window is full; settlements end it.", shown="100"
+    )
+    retry_attempts: int | None = option(
+        "integer", integer(0, 1_000_000), None, _WINDOW, "Resends of one message; 0 = never.", shown="unlimited"
+    )
+    retry_backoff: float = option(
+        "duration", duration, 0.25, _WINDOW, "Wait before the first resend; doubles from there.", shown="250"
+    )
+    retry_max_backoff: float = option("duration", duration, 3.0, _WINDOW, "Longest wait between resends.", shown="3s")
+    retry_deadline: float = option(
+        "duration", duration, 30.0, _WINDOW, "No resend later than this after the first send.", shown="30s"
+    )
+    on_uncertain: str = option(
+        "`resend`, `report`",
+        one_of("resend", "report"),
+        "resend",
+        _WINDOW,
+        "What to do with a message whose acknowledgement is lost when `dedup` is off: send it again (it may be stored "
+        "twice), or settle it as `timeout`.",
+    )
+    order: str = option(
+        "`none`, `partition`",
+        one_of("none", "partition"),
+        "none",
+        _WINDOW,
+        "`partition`: rows of a partition are stored in their order, also over resends.",
+    )
+    max_rate_per_partition: float | None = option(
+        "number", rate, None, _WINDOW, "Messages a second of each partition.", shown="unlimited"
+    )
+
+    on_error: str = option(
+        "`fail`, `deadletter`, `log`",
+        one_of("fail", "deadletter", "log"),
+        "fail",
+        _ERRORS,
+        "When rows failed for good: fail the write when everything else is published, send them to the dead letters, "
+        "or leave them to the flight log.",
+    )
+    error_tolerance: str = option(
+        "`data`, `all`",
+        one_of("data", "all"),
+        "data",
+        _ERRORS,
+        "What `deadletter` and `log` cover: what the row itself is guilty of, or outages too.",
+    )
+    dead_letter_topic: str | None = option(
+        "text", text, None, _ERRORS, "Topic for failed rows, with `Mama-Error-*` headers and id + `-dlq`."
+    )
+    dead_letter_table: str | None = option("path", text, None, _ERRORS, "Delta table for failed rows, in full.")
+
+    flight_log: str | None = option(
+        "path", text, None, _LOG, "Delta table that tells what became of every row.", shown="off, with a warning"
+    )
+    flight_log_level: str = option(
+        "`all`, `outcomes`, `errors`",
+        one_of("all", "outcomes", "errors"),
+        "outcomes",
+        _LOG,
+        "`all`: also `published` events. `outcomes`: one terminal event a row. `errors`: only what was not acked.",
+    )
+    flight_log_columns: tuple[str, ...] = option(
+        "columns",
+        names("column"),
+        (),
+        _LOG,
+        "Columns of the DataFrame that go to the flight log, to join with the source.",
+        shown="",
+    )
+    flight_log_payload: str = option(
+        "`none`, `failed`, `all`",
+        one_of("none", "failed", "all"),
+        "failed",
+        _LOG,
+        "Whose payload and headers the flight log keeps, to publish them again.",
+    )
+
+    announce: bool = option(
+        "boolean", boolean, False, DISCOVERY, "Announce the write as a source, and its partitions as publishers."
+    )
+    source_name: str | None = option(
+        "text", text, None, DISCOVERY, "Name of the source.", shown="query or application name"
+    )
+    source_ttl: float = option(
+        "duration",
+        duration,
+        30.0,
+        DISCOVERY,
+        "A source that is not heard of for half as long turns SUSPECT, and OFFLINE after all of it. Must exceed the "
+        "trigger interval of a stream.",
+        shown="30s",
+    )
+    topic_events: str = option(
+        "`topic`, `publisher`, `off`",
+        one_of("topic", "publisher", "off"),
+        "topic",
+        DISCOVERY,
+        "Which events of publishers go to the flight log (and to discovery with `announce`): of each topic too, only "
+        "of the publishers, or none.",
+    )
+    storage: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def refill(self) -> int:
+        return self.max_in_flight // 2 if self.refill_allowed_at is None else self.refill_allowed_at
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """What ``storage.*`` says, passed to delta-rs as it is."""
+        return dict(self.storage)
+
+    def _cross_check(self, given: Collection[str]) -> None:
+        super()._cross_check(given)
+        need(
+            self.refill < self.max_in_flight,
+            f"option refillAllowedAt must be below maxInFlight ({self.max_in_flight}), got {self.refill}",
+        )
+        need(
+            self.retry_backoff <= self.retry_max_backoff, "option retryBackoff must not be longer than retryMaxBackoff"
+        )
+        need((self.txn_app_id is None) == (self.txn_version is None), "options txnAppId and txnVersion go together")
+        dead = [camel(n) for n in ("dead_letter_topic", "dead_letter_table") if getattr(self, n) is not None]
+        if self.on_error == "deadletter":
+            need(bool(dead), "option onError=deadletter needs deadLetterTopic or deadLetterTable")
+        else:
+            need(not dead, f"option {''.join(dead[:1])} needs onError=deadletter, else nothing would ever go there")
+        if self.flight_log is None:
+            need(self.on_error != "log", "option onError=log needs flightLog: failed rows would vanish without a trace")
+            orphans = sorted(n for n in given if n.startswith("flight_log_"))
+            need(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs flightLog")
+        if self.ack_mode == "none":
+            need(self.order == "none", "option order=partition needs acknowledgements, and ackMode=none has none")
+        need(
+            not (self.order == "partition" and self.ack_mode == "batch" and not self.dedup),
+            "option order=partition with ackMode=batch needs dedup=true: after a lost batch only ids make resends safe",
+        )
+        need(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")

@@ -1,0 +1,96 @@
+"""What every format needs to reach a middleware and its discovery."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from .declare import Options, camel, need, option
+from .values import SCHEMES, one_of, text, topic_name, urls
+
+CONNECT, DISCOVERY = "Connection", "Discovery"
+
+
+@dataclass(frozen=True, repr=False)
+class TransportOptions(Options):
+    """Options of the connection, shared by all formats."""
+
+    url: tuple[str, ...] = option(
+        "URLs",
+        urls,
+        ("nats://127.0.0.1:4222",),
+        CONNECT,
+        "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `memory`.",
+        shown="nats://127.0.0.1:4222",
+        alias="servers",
+    )
+    credentials: str | None = option(
+        "path", text, None, CONNECT, "NATS credentials file (JWT and nkey seed), readable on every executor."
+    )
+    nkey_seed: str | None = option(
+        "path", text, None, CONNECT, "File with an nkey seed, readable on every executor.", secret=True
+    )
+    user: str | None = option("text", text, None, CONNECT, "User name.")
+    password: str | None = option("text", text, None, CONNECT, "Password of `user`.", secret=True)
+    token: str | None = option("text", text, None, CONNECT, "Authentication token.", secret=True)
+    tls_ca: str | None = option("path", text, None, CONNECT, "CA certificates that the server's is checked against.")
+    tls_cert: str | None = option("path", text, None, CONNECT, "Client certificate; goes with `tlsKey`.")
+    tls_key: str | None = option("path", text, None, CONNECT, "Private key of `tlsCert`.")
+    bridge: str | None = option(
+        "`nats`, `memory`",
+        one_of(*sorted(set(SCHEMES.values()))),
+        None,
+        CONNECT,
+        "The middleware, for a `transport` of a properties file.",
+        shown="by the scheme of `url`",
+    )
+    transport: str | None = option(
+        "text",
+        text,
+        None,
+        CONNECT,
+        "Name of a transport of a `mama.properties` file: what stands there as "
+        "`mama.<bridge>.transport.<transport>.<option>` counts as given; an option given here wins.",
+    )
+    properties: str | None = option(
+        "path",
+        text,
+        None,
+        CONNECT,
+        "The `mama.properties` file of `transport`, readable on the driver.",
+        shown="the first one along `WOMBAT_PATH`",
+    )
+
+    discovery_topic: str = option(
+        "text", topic_name, "_MAMA_SOURCE_DISCOVERY", DISCOVERY, "Topic below which sources announce themselves.",
+        shown="`_MAMA_SOURCE_DISCOVERY`",
+    )  # fmt: skip
+    sources_stream: str = option(
+        "text", text, "MAMA_SOURCES", DISCOVERY, "Stream that holds the image: the sources there are.",
+        shown="`MAMA_SOURCES`",
+    )  # fmt: skip
+    events_stream: str = option(
+        "text", text, "MAMA_EVENTS", DISCOVERY, "Stream that holds the changes and the topic events.",
+        shown="`MAMA_EVENTS`",
+    )  # fmt: skip
+    advisories_stream: str = option(
+        "text", text, "MAMA_ADVISORIES", DISCOVERY, "Stream that holds the server's advisories about consumers.",
+        shown="`MAMA_ADVISORIES`",
+    )  # fmt: skip
+
+    @property
+    def bridge_name(self) -> str:
+        """Name of the bridge that is named, or that the scheme of the URL picks."""
+        return self.bridge or SCHEMES[self.url[0].split("://", 1)[0].lower()]
+
+    def _cross_check(self, given: Collection[str]) -> None:
+        need((self.tls_cert is None) == (self.tls_key is None), "options tlsCert and tlsKey go together")
+        need((self.password is None) or (self.user is not None), "option password needs user")
+        ways = [n for n in ("credentials", "nkey_seed", "user", "token") if getattr(self, n) is not None]
+        need(len(ways) < 2, f"options {' and '.join(map(camel, ways))} exclude each other: give one way to log in")
+        need(self.properties is None or self.transport is not None, "option properties needs transport")
+        by_url = SCHEMES[self.url[0].split("://", 1)[0].lower()]
+        need(
+            "url" not in given or self.bridge in (None, by_url),
+            f"option bridge={self.bridge} does not go with the url, which is of {by_url}",
+        )
