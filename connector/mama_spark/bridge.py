@@ -10,9 +10,10 @@ any order, ``close`` once. ``close`` is safe after a failed ``open`` and may be 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .errors import PublishError
 from .message import Bools, Int64s, MessageBatch
@@ -174,4 +175,111 @@ class PublisherBridge(Protocol):
 
     def close(self) -> None:
         """Give the connection back. Never raises; what is unanswered stays unanswered."""
+        ...
+
+
+# --- discovery ---------------------------------------------------------------------------------------------
+
+
+class SourceKey(NamedTuple):
+    """What tells one source from another on a transport. Names are not unique; an id is one source's (u64)."""
+
+    name: str
+    id: int | None
+
+
+class ChangeKind(Enum):
+    """What one element of the image, or one change, is."""
+
+    RECORD = "record"  #: what a source says of itself; ``payload`` is its source message
+    SUSPECT = "suspect"  #: a source was not heard of for some time, said by the middleware; ``source`` tells which
+    OFFLINE = "offline"  #: and for longer
+    EVENT = "event"  #: something happened to a publisher or a topic; ``payload`` is the event message
+    SUBSCRIBED = "subscribed"  #: a reader that need not know of us came, for ``topic``; ``info`` tells which
+    UNSUBSCRIBED = "unsubscribed"
+    IMAGE_END = "image_end"  #: all sources that there were have been told; what follows are changes
+    GAP = "gap"  #: records ``gap[0]`` to ``gap[1]`` of ``origin`` were lost before they were read
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that discovery tells. Bytes are not looked into here: that is the business of ``mama``.
+
+    :ivar at: microseconds since the epoch, by the clock of the middleware
+    :ivar origin: the log it stands in (or stood, in an image)
+    :ivar sequence: its number there; None for what stands in no log
+    """
+
+    kind: ChangeKind
+    at: int
+    origin: str
+    sequence: int | None = None
+    source: SourceKey | None = None
+    payload: bytes | None = None
+    topic: str | None = None
+    info: str | None = None
+    gap: tuple[int, int] | None = None
+
+
+#: Where a reader of discovery stands: JSON, made and understood by the bridge alone.
+Position = dict[str, Any]
+
+
+class DiscoveryBridge(Protocol):
+    """Where sources announce themselves and are found: the image of those there are, and a log of what changes.
+
+    Calls come from one thread: ``open``, anything, ``close``; several readers and announcers may live at a time.
+    Methods raise :class:`~mama_spark.errors.ConfigError` for what the user must change (a permission: names it) and
+    :class:`~mama_spark.errors.Unavailable` when nobody answers.
+    """
+
+    def open(self) -> None:
+        """Connect, and make the places of discovery where they are missing."""
+        ...
+
+    # --- who announces ---
+
+    def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
+        """Write what the source says of itself (if it is not what stands there), and keep it alive from this process.
+
+        The middleware itself turns a source that was not renewed for ``ttl / 2`` seconds SUSPECT, and OFFLINE after
+        ``ttl``. This process renews every ``ttl / 3`` while a lease is held or warm (:meth:`close` gives it back;
+        another :meth:`announce` of the same source takes it up again). Several processes may announce one source.
+        """
+        ...
+
+    def withdraw(self, source: SourceKey, record: bytes) -> None:
+        """The source ends in order: ``record`` says so (OFFLINE); nobody's renewals bring it back but a new
+        :meth:`announce`."""
+        ...
+
+    def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+        """Append events of the source's publishers, in order; an id that is there already is not stored again."""
+        ...
+
+    # --- who reads ---
+
+    def image(self) -> list[Change]:
+        """The sources there are now, one or two changes each (RECORD, then what the middleware says of it), and
+        IMAGE_END."""
+        ...
+
+    def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+        """``image``, ``earliest``, ``latest``, or pairs of log and first sequence. Without I/O for ``image``."""
+        ...
+
+    def newest(self, start: Position, limit: int | None = None) -> Position:
+        """The position after what there is now, at most ``limit`` records on; ``start`` itself when there is nothing.
+
+        From ``begin("image")`` it first writes the image down for this reader, so that what lies before the position
+        it returns can be read again.
+        """
+        ...
+
+    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+        """What lies between two positions, in order; the same each time."""
+        ...
+
+    def close(self) -> None:
+        """Never raises."""
         ...

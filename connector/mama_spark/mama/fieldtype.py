@@ -1,0 +1,46 @@
+"""The field types of MAMA messages, by their numbers on the wire."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class FieldType(IntEnum):
+    """``MAMA_FIELD_TYPE_*``."""
+
+    MSG = 1
+    OPAQUE = 7
+    STRING = 8
+    BOOL = 9
+    CHAR = 10
+    I8 = 14
+    U8 = 15
+    I16 = 16
+    U16 = 17
+    I32 = 18
+    U32 = 19
+    I64 = 20
+    U64 = 21
+    F32 = 24
+    F64 = 25
+    TIME = 26
+    PRICE = 27
+    VECTOR_BOOL = 29
+    VECTOR_CHAR = 30
+    VECTOR_I8 = 34
+    VECTOR_U8 = 35
+    VECTOR_I16 = 36
+    VECTOR_U16 = 37
+    VECTOR_I32 = 38
+    VECTOR_U32 = 39
+    VECTOR_I64 = 40
+    VECTOR_U64 = 41
+    VECTOR_F32 = 44
+    VECTOR_F64 = 45
+    VECTOR_STRING = 46
+    VECTOR_MSG = 47
+    VECTOR_TIME = 48
+    VECTOR_PRICE = 49
+    QUANTITY = 50
+    COLLECTION = 99
+    UNKNOWN = 100
