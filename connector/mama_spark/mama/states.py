@@ -101,7 +101,7 @@ class TransportEvent(StrEnum):
     WRITE_QUEUE_LOW_WATER_MARK = "WRITE_QUEUE_LOW_WATER_MARK"
 
 
-_TOPIC_EVENTS = {
+_TOPIC_EVENTS: dict[int, TransportTopicEvent] = {
     Status.NOT_ENTITLED: TransportTopicEvent.PUBLISH_ERROR_NOT_ENTITLED,
     Status.BAD_SYMBOL: TransportTopicEvent.PUBLISH_ERROR_BAD_SYMBOL,
 }
@@ -109,10 +109,7 @@ _TOPIC_EVENTS = {
 
 def topic_event_for(status: int) -> TransportTopicEvent:
     """The topic event that reports an error of this status."""
-    for known, event in _TOPIC_EVENTS.items():
-        if status == known:
-            return event
-    return TransportTopicEvent.PUBLISH_ERROR
+    return _TOPIC_EVENTS.get(status, TransportTopicEvent.PUBLISH_ERROR)
 
 
 _STATUS_OF = {

@@ -1,0 +1,1 @@
+"""OpenMAMA's publisher events and source discovery, over every bridge."""

@@ -1,0 +1,87 @@
+"""Frames of the OZ naming protocol, by which OpenMAMA peers find each other: 882 bytes, padded with NUL."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from .omnm import BadMessage
+
+NAMING_TOPIC = "_NAMING"
+WELCOME, CONNECT, BEACON, DISCONNECT = "W", "C", "c", "D"
+
+_LAYOUT = struct.Struct("<257sc257s65sq37s257s")  # Linux on x86-64
+SIZE = _LAYOUT.size
+
+
+@dataclass(frozen=True, slots=True)
+class NamingFrame:
+    """Who a peer is and where it listens; process identity, no source names.
+
+    :ivar type: :data:`WELCOME` (from the name server), :data:`CONNECT`, :data:`BEACON` or :data:`DISCONNECT`
+    :ivar uuid: of the transport; empty in a welcome
+    :ivar endpoint: of the peer's publishing socket; in a welcome that of the name server's subscribing one
+    """
+
+    type: str
+    program: str
+    host: str
+    pid: int
+    uuid: str
+    endpoint: str
+
+
+def decode_naming(data: bytes) -> NamingFrame:
+    """:raises BadMessage: for bytes that are no naming frame"""
+    if len(data) != SIZE:
+        raise BadMessage(f"a naming frame has {SIZE} bytes, not {len(data)}")
+    topic, kind, program, host, pid, uuid, endpoint = _LAYOUT.unpack(data)
+    if _text(topic, "topic") != NAMING_TOPIC:
+        raise BadMessage(f"the topic of a naming frame is {NAMING_TOPIC}")
+    frame = NamingFrame(
+        kind.decode("latin-1"), _text(program, "program"), _text(host, "host"), pid, _text(uuid, "uuid"),
+        _text(endpoint, "endpoint"),
+    )  # fmt: skip
+    _check(frame)
+    return frame
+
+
+def encode_naming(frame: NamingFrame) -> bytes:
+    """:raises BadMessage: for what does not fit"""
+    _check(frame)
+    try:
+        return _LAYOUT.pack(
+            NAMING_TOPIC.encode(), frame.type.encode(), _octets(frame.program, 257), _octets(frame.host, 65),
+            frame.pid, _octets(frame.uuid, 37), _octets(frame.endpoint, 257),
+        )  # fmt: skip
+    except struct.error:
+        raise BadMessage(f"pid {frame.pid} does not fit in 64 bits") from None
+
+
+def _check(frame: NamingFrame) -> None:
+    if frame.type not in (WELCOME, CONNECT, BEACON, DISCONNECT):
+        raise BadMessage(f"{frame.type!r} is no type of a naming frame")
+    if not frame.endpoint:
+        raise BadMessage("the endpoint is missing")
+    if not frame.uuid and frame.type != WELCOME:
+        raise BadMessage("the uuid is missing")
+
+
+def _text(octets: bytes, what: str) -> str:
+    text, end, _ = octets.partition(b"\0")
+    if not end:
+        raise BadMessage(f"the {what} is not terminated")
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise BadMessage(f"the {what} is not UTF-8") from None
+
+
+def _octets(text: str, size: int) -> bytes:
+    try:
+        octets = text.encode()
+    except UnicodeEncodeError:
+        raise BadMessage(f"{text!r} is not UTF-8") from None
+    if len(octets) >= size or b"\0" in octets:
+        raise BadMessage(f"{text!r} does not fit in {size - 1} bytes, or holds a NUL")
+    return octets

@@ -1,0 +1,215 @@
+"""What a field of a MAMA message may hold: the two value classes, and one check for each field type.
+
+A check takes what a caller gives and returns what the message keeps: Python's own immutable types, in the range of the
+wire. What passes here can be written, so that a bad value is an error where it is added and not where it is sent.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from .fieldtype import FieldType
+from .status import Status, StatusError
+
+HAS_DATE, HAS_TIME, NO_TIMEZONE = 1, 2, 4  #: hints of a :class:`MamaTime`
+SECONDS, DECISECONDS, CENTISECONDS, MILLISECONDS, MICROSECONDS, NANOSECONDS = 0, 1, 2, 3, 6, 9  #: its precision
+DAYS, MINUTES, UNKNOWN_PRECISION = 10, 12, 15
+
+PRICE_VALID = 0x20  #: hint of a :class:`MamaPrice`; the low five bits are its precision
+INTEGER_PRECISION = 16  #: 1..15 = decimals, 17..30 = fractions, 0 = unknown
+
+
+@dataclass(frozen=True, slots=True)
+class MamaTime:
+    """A point in time as it travels.
+
+    :ivar seconds: since 1970 UTC, 64 bits signed (the C library reads 32 bits unsigned: it misreads times before 1970)
+    :ivar nanos: nanoseconds within the second
+    :ivar hints: :data:`HAS_DATE` and so on
+    :ivar precision: what of it is meant: :data:`MICROSECONDS` and so on
+    :ivar timezone: at most 14 bytes of Latin-1; always empty in what OpenMAMA writes
+    """
+
+    seconds: int
+    nanos: int = 0
+    hints: int = HAS_DATE | HAS_TIME
+    precision: int = MICROSECONDS
+    timezone: str = ""
+
+    def __post_init__(self) -> None:
+        within = -(2**63) <= self.seconds < 2**63 and 0 <= self.nanos < 2**32
+        if not (within and 0 <= self.hints < 256 and 0 <= self.precision < 256):
+            raise StatusError(Status.INVALID_ARG, f"TIME out of range: {self.seconds}.{self.nanos:09d}")
+        _padded(self.timezone, 14, "timezone")
+
+    @classmethod
+    def from_us(cls, us: int) -> Self:
+        """From microseconds since 1970 UTC."""
+        seconds, rest = divmod(us, 1_000_000)
+        return cls(seconds, rest * 1000)
+
+    @property
+    def us(self) -> int:
+        """Microseconds since 1970 UTC, rounded down."""
+        return self.seconds * 1_000_000 + self.nanos // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class MamaPrice:
+    """A price as it travels.
+
+    :ivar hints: :data:`PRICE_VALID`, and the precision in the low bits
+    :ivar currency: at most 3 bytes of Latin-1
+    """
+
+    value: float
+    hints: int = PRICE_VALID
+    currency: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hints < 256:
+            raise StatusError(Status.INVALID_ARG, f"PRICE hints out of range: {self.hints}")
+        _padded(self.currency, 3, "currency")
+
+    @property
+    def valid(self) -> bool:
+        return bool(self.hints & PRICE_VALID)
+
+    @property
+    def precision(self) -> int:
+        return self.hints & 0x1F
+
+
+def _padded(text: str, most: int, what: str) -> None:
+    if text and (len(text) > most or "\0" in text or max(text) > "\xff"):
+        raise StatusError(Status.INVALID_ARG, f"{what} must be at most {most} characters of Latin-1, got {text!r}")
+
+
+Check = Callable[[Any], Any]
+
+
+def _wrong(expected: str, value: object) -> StatusError:
+    return StatusError(Status.WRONG_FIELD_TYPE, f"expected {expected}, got {type(value).__name__}")
+
+
+def _integer(bits: int, signed: bool) -> Check:
+    lo, hi = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+
+    def check(value: Any) -> int:
+        try:
+            number = int(operator.index(value))
+        except TypeError:
+            raise _wrong("an integer", value) from None
+        if not lo <= number <= hi:
+            raise StatusError(Status.INVALID_ARG, f"{number} is not from {lo} to {hi}")
+        return number
+
+    return check
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, str | bytes) or value not in (True, False):
+        raise _wrong("a boolean", value)
+    return bool(value)
+
+
+def _char(value: Any) -> str:
+    if not isinstance(value, str) or len(value) != 1 or value > "\xff":
+        raise _wrong("one character of Latin-1", value)
+    return value
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str | bytes | bytearray):
+        raise _wrong("a number", value)
+    try:
+        return float(value)
+    except (TypeError, OverflowError):
+        raise _wrong("a number", value) from None
+
+
+def _single(value: Any) -> float:
+    """As the wire will hold it: what is read back equals what is in the message."""
+    try:
+        packed = struct.pack("<f", _float(value))
+    except OverflowError:
+        raise StatusError(Status.INVALID_ARG, f"{value} is too large for F32") from None
+    return float(struct.unpack("<f", packed)[0])
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong("a string", value)
+    if "\0" in value:
+        raise StatusError(Status.INVALID_ARG, "a STRING ends at its first NUL and cannot hold one")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise StatusError(Status.INVALID_ARG, f"{value!r} is not UTF-8") from None
+    return value
+
+
+def _opaque(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise _wrong("bytes", value)
+    return bytes(value)
+
+
+def _instance(kind: type) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise _wrong(f"a {kind.__name__}", value)
+        return value
+
+    return check
+
+
+def _vector(element: Check) -> Check:
+    def check(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise _wrong("a sequence", value)
+        return tuple(map(element, value))
+
+    return check
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    strings: tuple[str, ...] = _vector(_string)(value)
+    if strings and not strings[-1]:
+        # every reader drops it: the C library leaves stale NULs there when it shortens a vector
+        raise StatusError(Status.INVALID_ARG, "a VECTOR_STRING cannot end with an empty string")
+    return strings
+
+
+_SCALARS: dict[FieldType, Check] = {
+    FieldType.BOOL: _bool,
+    FieldType.CHAR: _char,
+    FieldType.I8: _integer(8, True),
+    FieldType.U8: _integer(8, False),
+    FieldType.I16: _integer(16, True),
+    FieldType.U16: _integer(16, False),
+    FieldType.I32: _integer(32, True),
+    FieldType.U32: _integer(32, False),
+    FieldType.I64: _integer(64, True),
+    FieldType.U64: _integer(64, False),
+    FieldType.F32: _single,
+    FieldType.F64: _float,
+    FieldType.TIME: _instance(MamaTime),
+    FieldType.PRICE: _instance(MamaPrice),
+}
+
+#: What each type accepts; messages within messages are :mod:`mama_spark.mama.msg`'s.
+CHECKS: dict[FieldType, Check] = {
+    **_SCALARS,
+    **{FieldType[f"VECTOR_{scalar.name}"]: _vector(check) for scalar, check in _SCALARS.items()},
+    FieldType.STRING: _string,
+    FieldType.VECTOR_STRING: _strings,
+    FieldType.OPAQUE: _opaque,
+    FieldType.COLLECTION: _opaque,
+    FieldType.QUANTITY: _integer(32, False),  # four bytes on the wire, whatever the C type is
+}
