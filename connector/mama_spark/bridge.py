@@ -268,8 +268,9 @@ class DiscoveryBridge(Protocol):
         """``image``, ``earliest``, ``latest``, or pairs of log and first sequence. Without I/O for ``image``."""
         ...
 
-    def newest(self, start: Position, limit: int | None = None) -> Position:
-        """The position after what there is now, at most ``limit`` records on; ``start`` itself when there is nothing.
+    def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
+        """The position after what there is now, at most ``limit`` records on, and not beyond ``until``; ``start``
+        itself when there is nothing.
 
         From ``begin("image")`` it first writes the image down for this reader, so that what lies before the position
         it returns can be read again.
