@@ -1,12 +1,12 @@
 """OMNM version 1: a MAMA message as bytes.
 
 Little-endian, unaligned. A header of three bytes (``O``, version, number of further header bytes), then fields to the
-end: type u8, fid u16, name and NUL, value. :data:`_READ` and :data:`_WRITE` hold the layout of each type.
+end: type u8, fid u16, name and NUL, value. the tables :data:`_READERS` and :data:`_WRITE` hold the layout of each type.
 
 :func:`decode` trusts nothing: it raises :class:`BadMessage` and nothing else, reads nothing beyond the message, and
-allocates by the bytes that are really there, never by a length that they announce. What the C library is known to write is
-survived: a shortened VECTOR_STRING keeps its old length (empty strings at the tail are dropped), a narrow value under a
-wide type makes what follows unreadable (refused), empty vectors are read although the library cannot write them.
+allocates by the bytes that are really there, never by a length that they announce. What the C library is known to
+write is survived: a shortened VECTOR_STRING keeps its old length (empty strings at the tail are dropped), a narrow value
+under a wide type makes what follows unreadable (refused), empty vectors are read although the library cannot write them.
 
 :func:`encode` writes what the C library reads, with two limits of that library that a sender has to know: it takes the
 length of the *first* element of a VECTOR_MSG for all of them, and it misreads times before 1970.
@@ -194,29 +194,27 @@ def _read_msgs(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
     return tuple(messages), stop
 
 
-_READ: dict[int, tuple[FieldType, Reader]] = {
-    int(field_type): (field_type, reader)
-    for field_type, reader in {
-        **{t: partial(_read_scalar, layout=struct.Struct(f"<{code}")) for t, code in _FORMATS.items()},
-        **{
-            FieldType[f"VECTOR_{t.name}"]: partial(_read_vector, code=code, size=struct.calcsize(f"<{code}"))
-            for t, code in _FORMATS.items()
-            if t is not FieldType.QUANTITY
-        },
-        FieldType.CHAR: _read_char,
-        FieldType.STRING: _read_string,
-        FieldType.TIME: _read_time,
-        FieldType.PRICE: _read_price,
-        FieldType.OPAQUE: _read_opaque,
-        FieldType.COLLECTION: _read_opaque,
-        FieldType.MSG: _read_msg,
-        FieldType.VECTOR_CHAR: _read_chars,
-        FieldType.VECTOR_STRING: _read_strings,
-        FieldType.VECTOR_TIME: partial(_read_structs, read=_read_time, size=_TIME.size),
-        FieldType.VECTOR_PRICE: partial(_read_structs, read=_read_price, size=_PRICE.size),
-        FieldType.VECTOR_MSG: _read_msgs,
-    }.items()
+_READERS: dict[FieldType, Reader] = {
+    **{t: partial(_read_scalar, layout=struct.Struct(f"<{code}")) for t, code in _FORMATS.items()},
+    **{
+        FieldType[f"VECTOR_{t.name}"]: partial(_read_vector, code=code, size=struct.calcsize(f"<{code}"))
+        for t, code in _FORMATS.items()
+        if t is not FieldType.QUANTITY
+    },
+    FieldType.CHAR: _read_char,
+    FieldType.STRING: _read_string,
+    FieldType.TIME: _read_time,
+    FieldType.PRICE: _read_price,
+    FieldType.OPAQUE: _read_opaque,
+    FieldType.COLLECTION: _read_opaque,
+    FieldType.MSG: _read_msg,
+    FieldType.VECTOR_CHAR: _read_chars,
+    FieldType.VECTOR_STRING: _read_strings,
+    FieldType.VECTOR_TIME: partial(_read_structs, read=_read_time, size=_TIME.size),
+    FieldType.VECTOR_PRICE: partial(_read_structs, read=_read_price, size=_PRICE.size),
+    FieldType.VECTOR_MSG: _read_msgs,
 }
+_READ = {int(field_type): (field_type, reader) for field_type, reader in _READERS.items()}
 
 
 # --- writing -------------------------------------------------------------------------------------------------
@@ -287,7 +285,5 @@ _WRITE: dict[FieldType, Writer] = {
     FieldType.VECTOR_STRING: lambda value, levels: _prefixed(b"".join(s.encode() + b"\0" for s in value)),
     FieldType.VECTOR_TIME: lambda value, levels: _prefixed(b"".join(_write_time(t, levels) for t in value)),
     FieldType.VECTOR_PRICE: lambda value, levels: _prefixed(b"".join(_write_price(p, levels) for p in value)),
-    FieldType.VECTOR_MSG: lambda value, levels: _prefixed(
-        b"".join(_prefixed(_encode(m, levels - 1)) for m in value)
-    ),
+    FieldType.VECTOR_MSG: lambda value, levels: _prefixed(b"".join(_prefixed(_encode(m, levels - 1)) for m in value)),
 }

@@ -1,0 +1,265 @@
+"""``mama.properties`` as OpenMAMA reads it, and what stands in it for one transport.
+
+The format: one property a line; ``#`` or ``!`` at the line's start is a comment; a key ends at a blank, ``:`` or
+``=``; a backslash at the line's end continues it, leading blanks of the next line dropped; ``\\t \\n \\r \\\\`` and a
+backslash before any other character are escapes. Blanks inside a value are dropped (escape them to keep them),
+``$(VAR)`` and ``${VAR}`` come from the environment (an unset one stays as it is), the last of two equal keys wins, and
+an empty value reads as unset.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, Self
+
+from ..errors import ConfigError, OptionError
+from ..options import nearest
+from .sources import DEFAULT_FIELDS, SourceFields
+
+FILE = "mama.properties"
+SUPPORTED = "sourcediscovery.supported"  #: of a transport (SD-49)
+TRUE = frozenset({"1", "y", "Y", "t", "T", "true", "True", "TRUE", "yes", "Yes", "YES"})
+
+_BLANKS = " \t\f\v"
+_VARIABLE = re.compile(r"\$\(([^)]*)\)|\$\{([^}]*)\}")
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r"}
+_ALIASES = MappingProxyType({"servers": "url"})
+
+
+class _Value(NamedTuple):
+    text: str
+    line: int
+
+
+class Properties(Mapping[str, str]):
+    """What a file says, by key; keys with an empty value are not there."""
+
+    def __init__(self, values: Mapping[str, _Value], path: str) -> None:
+        self._values = values
+        self.path = path  #: for messages
+
+    @classmethod
+    def parse(cls, text: str, environ: Mapping[str, str], path: str = FILE) -> Self:
+        """From the text of a file. Nothing is malformed in this format."""
+        values: dict[str, _Value] = {}
+        for number, line in _lines(text):
+            key, rest = _token(line, f"{_BLANKS}:=")
+            if not key:
+                continue
+            rest = rest.lstrip(_BLANKS)
+            if rest[:1] in (":", "="):
+                rest = rest[1:]
+            values[key] = _Value(_expanded(_token(rest, "")[0], environ), number)
+        return cls({key: value for key, value in values.items() if value.text}, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Self:
+        """From a file.
+
+        :param environ: for variables; the process's own if None
+        :raises ConfigError: names the file if it cannot be read
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as e:
+            raise ConfigError(f"{os.fspath(path)}: {getattr(e, 'strerror', None) or e}") from e
+        return cls.parse(text, os.environ if environ is None else environ, os.fspath(path))
+
+    @classmethod
+    def find(cls, wombat_path: str | None, environ: Mapping[str, str] | None = None) -> Self:
+        """The first ``mama.properties`` along a list of folders; later ones are not read.
+
+        :param wombat_path: the value of ``WOMBAT_PATH``
+        :raises ConfigError: says where it looked
+        """
+        folders = [part for part in (wombat_path or "").replace('"', "").split(os.pathsep) if part]
+        if not folders:
+            raise ConfigError(f"no {FILE}: WOMBAT_PATH is not set; give its path as option properties")
+        for folder in folders:
+            if (path := Path(folder, FILE)).is_file():
+                return cls.load(path, environ)
+        raise ConfigError(f"no {FILE} in the folders of WOMBAT_PATH: {', '.join(folders)}")
+
+    def boolean(self, key: str, default: bool = False) -> bool:
+        """Whether the value is one of :data:`TRUE`; everything else is false."""
+        value = self._values.get(key)
+        return default if value is None else value.text in TRUE
+
+    def where(self, key: str) -> str:
+        """File and line of a key, for messages."""
+        value = self._values.get(key)
+        return self.path if value is None else f"{self.path}:{value.line}"
+
+    def __getitem__(self, key: str) -> str:
+        return self._values[key].text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<Properties {self.path}, {len(self)} keys>"  # values may be secrets
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Logical lines with the number of their first physical one, without comments and empty ones."""
+    whole, first = "", 0
+    for number, physical in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+        line = physical.lstrip(_BLANKS)
+        if not whole:
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            whole += line[:-1]
+            continue
+        yield first, whole + line
+        whole = ""
+    if whole:
+        yield first, whole
+
+
+def _token(line: str, stops: str) -> tuple[str, str]:
+    """The text up to one of ``stops`` and what follows from there; escapes resolved, blanks dropped."""
+    made, at = [], 0
+    while at < len(line) and line[at] not in stops:
+        char = line[at]
+        if char == "\\" and at + 1 < len(line):
+            at += 1
+            made.append(_ESCAPES.get(line[at], line[at]))
+        elif char not in _BLANKS:
+            made.append(char)
+        at += 1
+    return "".join(made), line[at:]
+
+
+def _expanded(value: str, environ: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda match: environ.get(match[1] or match[2] or "", match[0]), value)
+
+
+# --- transports ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TransportProperties:
+    """What a file says of one transport of one bridge."""
+
+    properties: Properties
+    bridge: str
+    name: str
+
+    @property
+    def prefixes(self) -> tuple[str, str]:
+        """Where its properties stand, the more special first."""
+        return f"mama.{self.bridge}.transport.{self.name}.", f"mama.transport.{self.name}."
+
+    def get(self, prop: str, default: str | None = None) -> str | None:
+        """``mama.<bridge>.transport.<name>.<prop>``, else ``mama.transport.<name>.<prop>``, else ``default``."""
+        for prefix in self.prefixes:
+            if (value := self.properties.get(prefix + prop)) is not None:
+                return value
+        return default
+
+    @property
+    def supported_key(self) -> str:
+        """Full name of the property that switches source discovery on."""
+        return self.prefixes[0] + SUPPORTED
+
+    @property
+    def discovery_supported(self) -> bool:
+        """Missing = False: a transport of a properties file has to be prepared for discovery."""
+        return self.get(SUPPORTED) in TRUE
+
+    def below(self) -> dict[str, str]:
+        """All its properties, by the names that follow the prefix."""
+        general, special = (
+            {key.removeprefix(p): value for key, value in self.properties.items() if key.startswith(p)}
+            for p in reversed(self.prefixes)
+        )
+        return general | special
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """Options with what the properties file adds.
+
+    :ivar options: as Spark hands them over, plus those of the transport
+    :ivar discovery_supported: what the transport's property says; None = no transport was named, so that the
+        bridge's own capability counts
+    :ivar supported_key: name of that property, empty if no transport was named
+    :ivar where: file and key prefix, for messages
+    """
+
+    options: dict[str, str]
+    discovery_supported: bool | None = None
+    supported_key: str = ""
+    fields: SourceFields = field(default=DEFAULT_FIELDS)
+    where: str = "options"
+
+
+def expand(
+    given: Mapping[str, str],
+    known: Iterable[str],
+    environ: Mapping[str, str],
+    aliases: Mapping[str, str] = _ALIASES,
+) -> Expanded:
+    """Complete options by the transport that they name.
+
+    Options ``transport`` (a name), ``properties`` (path of a file; without it WOMBAT_PATH is searched) and ``bridge``
+    (default ``nats``). Every option in ``known`` may stand in the file as ``mama.<bridge>.transport.<name>.<option>``,
+    in upper or lower case; what ``given`` says wins. Without ``transport``, a file named by ``properties`` still gives
+    the fields of source records.
+
+    :param known: names of options; one that ends in ``.*`` stands for a family
+    :param aliases: other names of options, which win as well
+    :raises OptionError: for an empty transport, or one that the file does not know
+    :raises ConfigError: no file, an unreadable one, or wrong fields in it
+    """
+    low = {key.lower(): value for key, value in given.items()}
+    name, path = low.get("transport"), low.get("properties")
+    if name is None and path is None:
+        return Expanded(dict(given))
+    properties = (
+        Properties.find(environ.get("WOMBAT_PATH"), environ) if path is None else Properties.load(path, environ)
+    )
+    fields = SourceFields.from_properties(properties)
+    if name is None:
+        return Expanded(dict(given), fields=fields, where=properties.path)
+    if not name.strip():
+        raise OptionError("option transport must not be empty")
+    transport = TransportProperties(properties, low.get("bridge", "nats").strip().lower(), name.strip())
+    below = transport.below()
+    if not below:
+        raise OptionError(
+            f"option transport={transport.name}: {properties.path} has no key that begins with "
+            f"{transport.prefixes[0]}{nearest(transport.name, _transports(properties, transport.bridge))}"
+        )
+    spelled = {option.lower(): option for option in known}
+    families = tuple(option.removesuffix("*") for option in spelled if option.endswith(".*"))
+    taken = {aliases.get(key, key) for key in low}
+    added: dict[str, str] = {}
+    for prop, value in below.items():
+        option = prop.lower()
+        is_known = option in spelled or (bool(families) and option.startswith(families))
+        if is_known and aliases.get(option, option) not in taken | {"transport", "properties", "bridge"}:
+            added[spelled.get(option, prop)] = value
+    return Expanded(
+        {**added, **given},
+        transport.discovery_supported,
+        transport.supported_key,
+        fields,
+        f"{properties.path}: {transport.prefixes[0]}*",
+    )
+
+
+def _transports(properties: Properties, bridge: str) -> set[str]:
+    """Names of all transports of a bridge."""
+    prefix = f"mama.{bridge}.transport."
+    return {key.removeprefix(prefix).split(".", 1)[0] for key in properties if key.startswith(prefix)}

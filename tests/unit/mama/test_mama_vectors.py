@@ -1,0 +1,187 @@
+"""The codecs of the room against recorded bytes: every good entry, every cut of it, every bad one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.mama import capture, frames, naming, omnm, topics
+from mama_spark.mama.msg import FieldType, MamaMsg, MamaPrice, MamaTime
+from mama_spark.mama.omnm import BadMessage
+from mama_spark.mama.properties import Properties
+from mama_spark.mama.status import Status, StatusError
+
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "openmama.json").read_text())
+
+
+def kind(*names: str, **having: str) -> list[Any]:
+    chosen = [v for v in VECTORS if v["kind"] in names and all(v.get(k) == x for k, x in having.items())]
+    return [pytest.param(v, id=v["name"]) for v in chosen]
+
+
+def value_of(field_type: FieldType, value: Any) -> Any:
+    """A value of the vectors as a caller would give it."""
+    if field_type is FieldType.MSG:
+        return message_of(value)
+    if isinstance(value, list):
+        return [value_of(FieldType[field_type.name.removeprefix("VECTOR_")], v) for v in value]
+    if field_type is FieldType.TIME:
+        return MamaTime(value["seconds"], value["nanoseconds"], value["hints"], value["precision"], value["timezone"])
+    if field_type is FieldType.PRICE:
+        return MamaPrice(value["value"], value["hints"], value["currency"])
+    if isinstance(value, dict):
+        octets = bytes.fromhex(value["$hex"])
+        return octets.decode("latin-1") if field_type is FieldType.CHAR else octets
+    return float(value) if field_type in (FieldType.F32, FieldType.F64) else value
+
+
+def message_of(fields: list[dict[str, Any]]) -> MamaMsg:
+    msg = MamaMsg()
+    for f in fields:
+        msg.add(FieldType[f["type"]], f["name"], f["fid"], value_of(FieldType[f["type"]], f["value"]))
+    return msg
+
+
+@pytest.mark.parametrize("v", kind("payload"))
+def test_a_payload_is_read_and_written(v: dict[str, Any]) -> None:
+    data = bytes.fromhex(v["hex"])
+    msg = omnm.decode(data)
+    assert msg.as_dict()["fields"] == v["decoded"]["fields"]
+    if v["encode"] == "exact":
+        assert omnm.encode(msg) == data
+        assert omnm.encode(message_of(v["decoded"]["fields"])) == data
+
+
+@pytest.mark.parametrize("v", kind("payload"))
+def test_every_cut_of_a_payload_is_refused_or_has_fewer_fields(v: dict[str, Any]) -> None:
+    data = bytes.fromhex(v["hex"])
+    whole = omnm.decode(data).as_dict()["fields"]
+    for n in range(len(data)):
+        try:
+            part = omnm.decode(data[:n]).as_dict()["fields"]
+        except BadMessage:
+            continue
+        assert part == whole[: len(part)]
+        assert len(part) < len(whole)
+
+
+@pytest.mark.parametrize("v", kind("payload"))
+def test_a_flipped_bit_is_read_or_refused_and_nothing_else(v: dict[str, Any]) -> None:
+    data = bytearray.fromhex(v["hex"])
+    for bit in range(len(data) * 8):
+        data[bit // 8] ^= 1 << bit % 8
+        try:
+            msg = omnm.decode(data)
+        except BadMessage:
+            pass
+        else:
+            assert omnm.decode(omnm.encode(msg)).as_dict() == msg.as_dict()
+        data[bit // 8] ^= 1 << bit % 8
+
+
+def frame_of(v: dict[str, Any]) -> frames.BridgeFrame:
+    d = v["decoded"]
+    # "response" is what one of the two bridges calls a reply
+    kind_ = frames.FrameType(d["type"].replace("response", "reply"))
+    address = d.get("reply_to") or d.get("reply_subject") or ""
+    return frames.BridgeFrame(kind_, d["topic"], omnm.encode(message_of(d["fields"])), address)
+
+
+@pytest.mark.parametrize("v", kind("frame"))
+def test_a_frame_of_either_zeromq_bridge(v: dict[str, Any]) -> None:
+    data, framing = bytes.fromhex(v["hex"]), v["decoded"]["framing"]
+    assert v["encode"] == "exact"
+    assert frames.decode_frame(framing, data) == frame_of(v)
+    assert frames.encode_frame(framing, frame_of(v)) == data
+    assert frames.number_of(framing, frame_of(v).type) == v["decoded"]["type_number"]
+    header = len(data) - len(frame_of(v).payload)
+    for n in range(header + 1):
+        with pytest.raises(BadMessage):
+            frames.decode_frame(framing, data[:n])
+
+
+@pytest.mark.parametrize("v", kind("naming"))
+def test_a_naming_frame(v: dict[str, Any]) -> None:
+    data, d = bytes.fromhex(v["hex"]), dict(v["decoded"])
+    assert d.pop("topic") == naming.NAMING_TOPIC
+    frame = naming.NamingFrame(**d)
+    assert naming.decode_naming(data) == frame
+    assert naming.encode_naming(frame) == data
+    for n in range(len(data)):
+        with pytest.raises(BadMessage):
+            naming.decode_naming(data[:n])
+
+
+@pytest.mark.parametrize("v", kind("capture"))
+def test_a_capture_file(v: dict[str, Any]) -> None:
+    data = bytes.fromhex(v["hex"])
+    records = [
+        capture.CaptureRecord(r["source"], r["transport"], r["symbol"], omnm.encode(message_of(r["fields"])))
+        for r in v["decoded"]["records"]
+    ]
+    assert [len(r.payload) for r in records] == [r["length"] for r in v["decoded"]["records"]]
+    assert list(capture.decode_capture(data)) == records
+    assert capture.encode_capture(records) == data
+    for n in range(1, len(data)):
+        with pytest.raises(BadMessage):
+            list(capture.decode_capture(data[:n]))
+
+
+def test_a_capture_file_holds_many_records_and_symbols_with_colons() -> None:
+    records = [capture.CaptureRecord("S", "t", f"A:{i}", b"\x1d" * i) for i in range(5)]
+    assert list(capture.decode_capture(capture.encode_capture(records))) == records
+
+
+@pytest.mark.parametrize("v", kind("topic"))
+def test_topics_as_openmama_frames_them(v: dict[str, Any]) -> None:
+    for row in v["input"]:
+        parts = (row["root"], row["source"], row["symbol"])
+        for framing in ("zeromq", "qpid"):
+            assert topics.framed_topic(framing, *parts) == row[framing], (framing, parts)
+
+
+@pytest.mark.parametrize("v", kind("properties"))
+def test_a_properties_file(v: dict[str, Any]) -> None:
+    properties = Properties.parse(v["input"]["text"], v["input"]["env"])
+    for key, value in v["decoded"]["values"].items():
+        assert properties.get(key) == value, key
+    for key, answer in v["decoded"]["booleans"].items():
+        assert properties.boolean(key) is answer, key
+    assert dict(properties) == {k: x for k, x in v["decoded"]["values"].items() if x is not None}
+
+
+@pytest.mark.parametrize("v", kind("bad"))
+def test_what_is_bad_is_refused_by_its_own_layer(v: dict[str, Any]) -> None:
+    framing = frames.OZ if v["name"].startswith("bad_oz") else frames.ZMQ
+    decoders: dict[str, Callable[[bytes], object]] = {
+        "payload": omnm.decode,
+        "frame": lambda data: frames.decode_frame(framing, data),
+        "naming": naming.decode_naming,
+        "capture": lambda data: list(capture.decode_capture(data)),
+    }
+    with pytest.raises(BadMessage) as e:
+        decoders[v["layer"]](bytes.fromhex(v["hex"]))
+    assert e.value.info
+
+
+def test_another_version_is_refused_as_the_library_does() -> None:
+    with pytest.raises(BadMessage) as e:
+        omnm.decode(bytes.fromhex("4f02000f0100780001"))
+    assert e.value.status is Status.WRONG_FIELD_TYPE
+
+
+@pytest.mark.parametrize("v", kind("encode_error"))
+def test_what_cannot_be_written_is_refused(v: dict[str, Any]) -> None:
+    with pytest.raises(StatusError) as e:
+        message_of(v["decoded"]["fields"])
+    assert e.value.status is Status.INVALID_ARG
+    assert not e.value.retryable
+
+
+def test_every_entry_of_the_file_is_used() -> None:
+    used = {"payload", "frame", "naming", "capture", "topic", "properties", "bad", "encode_error"}
+    assert {v["kind"] for v in VECTORS} == used
+    assert {v["layer"] for v in VECTORS if v["kind"] == "bad"} == {"payload", "frame", "naming", "capture"}
