@@ -1,12 +1,13 @@
 """OMNM version 1: a MAMA message as bytes.
 
 Little-endian, unaligned. A header of three bytes (``O``, version, number of further header bytes), then fields to the
-end: type u8, fid u16, name and NUL, value. the tables :data:`_READERS` and :data:`_WRITE` hold the layout of each type.
+end: type u8, fid u16, name and NUL, value. :data:`_READERS` and :data:`_WRITE` hold the layout of each type.
 
 :func:`decode` trusts nothing: it raises :class:`BadMessage` and nothing else, reads nothing beyond the message, and
 allocates by the bytes that are really there, never by a length that they announce. What the C library is known to
-write is survived: a shortened VECTOR_STRING keeps its old length (empty strings at the tail are dropped), a narrow value
-under a wide type makes what follows unreadable (refused), empty vectors are read although the library cannot write them.
+write is survived: a shortened VECTOR_STRING keeps its old length (empty strings at the tail are dropped), a narrow
+value under a wide type makes what follows unreadable (refused), empty vectors are read although the library cannot
+write them.
 
 :func:`encode` writes what the C library reads, with two limits of that library that a sender has to know: it takes the
 length of the *first* element of a VECTOR_MSG for all of them, and it misreads times before 1970.
@@ -52,6 +53,9 @@ class BadMessage(StatusError):
 
     def __init__(self, info: str, status: Status = Status.INVALID_ARG) -> None:
         super().__init__(status, info)
+
+    def __reduce__(self) -> tuple[type[BadMessage], tuple[str, Status]]:
+        return type(self), (self.info, self.status)
 
 
 # --- reading -------------------------------------------------------------------------------------------------

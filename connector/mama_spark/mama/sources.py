@@ -177,7 +177,7 @@ def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> Decode
     """The record of a message.
 
     A field without a fid is ours by its name, one without a name by its fid; with both, both must be ours. Fields that
-    are not ours become capabilities, a colliding one under ``name[fid]`` if its name is taken.
+    are not ours become capabilities, those with a name of ours under ``name[fid]``.
 
     :raises BadRecord: if there is no usable name, or a field of ours has another type
     """
@@ -191,11 +191,11 @@ def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> Decode
         if word is not None and ours and word not in found:
             found[word] = _value(word, f)
             continue
-        if word is not None:
-            collisions.append(_collision(f, by_fid, by_name, fields, repeated=ours))
         name = f.name or str(f.fid)
-        if by_name is not None or name in capabilities:
+        if by_name is not None:
             name = f"{name}[{f.fid}]"
+        if word is not None or name in capabilities:
+            collisions.append(_collision(f, by_fid, by_name, fields, repeated=ours or word is None))
         capabilities.setdefault(name, text_of(f))
     if not found.get("source"):
         raise BadRecord(f"no field {fields.source.name}[{fields.source.fid}] with a name in it")

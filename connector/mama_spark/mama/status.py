@@ -198,7 +198,7 @@ class Reserved(NamedTuple):
 
     name: str
     fid: int
-    type: FieldType  #: as the shipped programs write it; peers may use another width
+    type: FieldType  #: as shipped programs write it, else as the library declares it; readers take any width
 
 
 RESERVED: dict[str, Reserved] = {
@@ -208,8 +208,8 @@ RESERVED: dict[str, Reserved] = {
         ("MdMsgStatus", 2, FieldType.I32),
         ("MdFieldIndex", 3, FieldType.U16),
         ("MdSubscType", 5, FieldType.I32),
-        ("MdMsgNum", 7, FieldType.I16),
-        ("MdMsgTotal", 8, FieldType.I16),
+        ("MdMsgNum", 7, FieldType.U8),
+        ("MdMsgTotal", 8, FieldType.U8),
         ("MdSeqNum", 10, FieldType.U32),
         ("MdFeedName", 11, FieldType.STRING),
         ("MdFeedHost", 12, FieldType.STRING),
@@ -219,7 +219,7 @@ RESERVED: dict[str, Reserved] = {
         ("MamaAppDataType", 17, FieldType.U8),
         ("MamaAppMsgType", 18, FieldType.U8),
         ("MamaSenderId", 20, FieldType.U64),
-        ("wMsgQual", 21, FieldType.U16),
+        ("wMsgQual", 21, FieldType.U8),
         ("MdSubscriptionType", 60, FieldType.I32),
         ("MdSubscMsgType", 61, FieldType.I32),
         ("MdSubscSourceHost", 63, FieldType.STRING),
@@ -227,7 +227,7 @@ RESERVED: dict[str, Reserved] = {
         ("MdSubscSymbol", 71, FieldType.STRING),
         ("MamaTportName", 72, FieldType.STRING),
         ("MdSubscNamespace", 73, FieldType.STRING),
-        ("MamaSymbolList", 81, FieldType.STRING),
-        ("wEntitleCode", 496, FieldType.I32),
+        ("MamaSymbolList", 81, FieldType.VECTOR_STRING),
+        ("wEntitleCode", 496, FieldType.U32),
     )
 }

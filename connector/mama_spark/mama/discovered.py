@@ -1,0 +1,235 @@
+"""What discovery tells, as rows: one :class:`Row` for each :class:`~mama_spark.bridge.Change`.
+
+Everything that came is a row: bytes that are no record, or no event, are kept in ``raw`` with the reason in ``info``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import NamedTuple
+
+from ..bridge import Change, ChangeKind, SourceKey
+from .events import FIELDS, TOPIC, EventRecord, decode_event
+from .omnm import BadMessage, decode
+from .sources import DEFAULT_FIELDS, OFFLINE, ONLINE, SUSPECT, BadRecord, SourceFields, SourceRecord, decode_source
+from .states import TransportTopicEvent
+from .status import Status
+
+SOURCE, PUBLISHER, IMAGE_END, GAP = "source", "publisher", "image_end", "gap"  #: kinds of rows, with :data:`TOPIC`
+
+#: Events of the kind ``source``: what the source is from here on.
+SOURCE_ONLINE, SOURCE_SUSPECT, SOURCE_OFFLINE, SOURCE_UNKNOWN = "online", "suspect", "offline", "unknown"
+BAD_RECORD = "bad_record"  #: event of bytes that cannot be read; also their status where OpenMAMA has no better name
+
+INFO_LENGTH = 1000  #: characters; reasons may quote what strangers wrote
+
+
+class Row(NamedTuple):
+    """The columns of ``mamadiscovery``, in order. ``event_time``: microseconds since 1970 UTC."""
+
+    kind: str
+    event: str
+    source_name: str | None = None
+    source_id: int | None = None
+    source_state: str | None = None
+    source_data_state: str | None = None
+    source_qos_rate: str | None = None
+    source_qos_timeliness: str | None = None
+    source_data_dict: str | None = None
+    capabilities: dict[str, str] | None = None
+    topic: str | None = None
+    root: str | None = None
+    source: str | None = None
+    symbol: str | None = None
+    status: str | None = None
+    code: int | None = None
+    info: str | None = None
+    gap_from: int | None = None
+    gap_to: int | None = None
+    raw: bytes | None = None
+    origin: str | None = None
+    bridge: str | None = None
+    transport: str | None = None
+    event_time: int | None = None
+    sequence: int | None = None
+
+
+class Reader:
+    """Makes rows of changes.
+
+    :param bridge: name of the bridge that tells them
+    :param transport: name of the transport, the same in all rows
+    :param fields: names and FIDs of source records
+    """
+
+    def __init__(self, bridge: str, transport: str, fields: SourceFields = DEFAULT_FIELDS) -> None:
+        self._bridge, self._transport, self._fields = bridge, transport, fields
+
+    def row(self, change: Change) -> Row:
+        """Never raises, whatever the bytes are."""
+        made = _MAKE[change.kind](change, self._fields)
+        first, last = change.gap or (None, None)
+        return made._replace(
+            info=None if made.info is None else _clean(made.info[:INFO_LENGTH]),
+            topic=None if made.topic is None else _clean(made.topic),
+            gap_from=first,
+            gap_to=last,
+            raw=change.payload,
+            origin=change.origin,
+            bridge=self._bridge,
+            transport=self._transport,
+            event_time=change.at,
+            sequence=change.sequence,
+        )
+
+    def rows(self, changes: Iterable[Change]) -> Iterator[Row]:
+        """One a change."""
+        return map(self.row, changes)
+
+    def image(self, changes: Iterable[Change]) -> list[Row]:
+        """One a source: what it says of itself, with what the middleware says of it. Without ``image_end``."""
+        found: dict[SourceKey, Row] = {}
+        for change in changes:
+            if change.kind is ChangeKind.IMAGE_END:
+                continue
+            row = self.row(change)
+            key = change.source or SourceKey(row.source_name or "", row.source_id)
+            before = found.get(key)
+            found[key] = row if before is None or change.kind is ChangeKind.RECORD else _onto(before, row)
+        return list(found.values())
+
+
+def _clean(text: str) -> str:
+    """What UTF-8 can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _onto(record: Row, said: Row) -> Row:
+    """The record of a source, as it is after what the middleware said of it."""
+    return record._replace(
+        event=said.event if record.event != BAD_RECORD else BAD_RECORD,
+        source_state=said.source_state,
+        source_data_state=said.source_data_state,
+        status=said.status if record.status is None else record.status,
+        code=said.code if record.code is None else record.code,
+        info="; ".join(text for text in (record.info, said.info) if text) or None,
+        event_time=said.event_time,
+        sequence=said.sequence,
+    )
+
+
+# --- one function a kind of change ---------------------------------------------------------------------------------
+
+
+def _record(change: Change, fields: SourceFields) -> Row:
+    key = change.source
+    try:
+        record, collisions = decode_source(decode(change.payload or b""), fields)
+    except (BadMessage, BadRecord) as e:
+        return _unreadable(SOURCE, e, key)
+    told = [change.info] if change.info else []
+    if collisions:
+        told.append(f"fields that collide: {'; '.join(collisions)}")
+    if key is not None and key != (record.name, record.id):
+        told.append(f"the record names itself {_shown(*record.key)}, its subject {_shown(*key)}")
+    name, number = key if key is not None else record.key
+    return Row(
+        SOURCE,
+        _event_of(record),
+        name,
+        number,
+        record.state,
+        record.data_state,
+        record.qos_rate,
+        record.qos_timeliness,
+        record.data_dict,
+        dict(record.capabilities),
+        info="; ".join(told) or None,
+    )
+
+
+def _event_of(record: SourceRecord) -> str:
+    if record.state == OFFLINE:
+        return SOURCE_OFFLINE
+    if record.state != ONLINE:
+        return SOURCE_UNKNOWN
+    return SOURCE_SUSPECT if record.data_state == SUSPECT else SOURCE_ONLINE
+
+
+def _shown(name: str, number: int | None) -> str:
+    return f"{name[:100]!r}" if number is None else f"{name[:100]!r} {number}"
+
+
+def _expired(change: Change, fields: SourceFields, *, event: str, state: str) -> Row:
+    name, number = change.source or SourceKey("", None)
+    info = change.info or f"not renewed in time: the middleware calls it {event.upper()}"
+    status = Status.EXPIRED
+    return Row(SOURCE, event, name, number, state, SUSPECT, status=status.name, code=int(status), info=info)
+
+
+def _event(change: Change, fields: SourceFields) -> Row:
+    key = change.source
+    try:
+        record = decode_event(decode(change.payload or b""))
+    except (BadMessage, BadRecord) as e:
+        return _unreadable(PUBLISHER, e, key)
+    name, number = key if key is not None else (record.source_name, record.source_id)
+    return Row(
+        record.kind,
+        record.event,
+        name,
+        number,
+        capabilities=_rest(record),
+        topic=record.topic,
+        root=record.root,
+        source=record.source,
+        symbol=record.symbol,
+        status=record.status,
+        code=record.code,
+        info=record.info,
+    )
+
+
+def _rest(record: EventRecord) -> dict[str, str]:
+    """What has no column of its own, under the names of the fields."""
+    said = {"at_us": _instant(record.at_us), "publisher": record.publisher, "state": record.state}
+    return {FIELDS[attribute][0]: value for attribute, value in said.items() if value is not None}
+
+
+def _instant(micros: int) -> str:
+    try:
+        return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="microseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{micros} us"
+
+
+def _unreadable(kind: str, error: BadMessage | BadRecord, key: SourceKey | None) -> Row:
+    name, number = key if key is not None else (None, None)
+    status = Status.WRONG_FIELD_TYPE
+    known = isinstance(error, BadMessage) and error.status is status
+    reason = error.info if isinstance(error, BadMessage) else str(error)
+    return Row(kind, BAD_RECORD, name, number, status=status.name if known else BAD_RECORD.upper(),
+               code=int(status) if known else None, info=reason)  # fmt: skip
+
+
+def _topic(change: Change, fields: SourceFields, *, event: TransportTopicEvent) -> Row:
+    name, number = change.source if change.source is not None else (None, None)
+    return Row(TOPIC, event.value, name, number, topic=change.topic, info=change.info)
+
+
+def _plain(change: Change, fields: SourceFields, *, kind: str) -> Row:
+    return Row(kind, kind, info=change.info)
+
+
+_MAKE: dict[ChangeKind, Callable[[Change, SourceFields], Row]] = {
+    ChangeKind.RECORD: _record,
+    ChangeKind.SUSPECT: partial(_expired, event=SOURCE_SUSPECT, state=ONLINE),
+    ChangeKind.OFFLINE: partial(_expired, event=SOURCE_OFFLINE, state=OFFLINE),
+    ChangeKind.EVENT: _event,
+    ChangeKind.SUBSCRIBED: partial(_topic, event=TransportTopicEvent.SUBSCRIBED),
+    ChangeKind.UNSUBSCRIBED: partial(_topic, event=TransportTopicEvent.UNSUBSCRIBED),
+    ChangeKind.IMAGE_END: partial(_plain, kind=IMAGE_END),
+    ChangeKind.GAP: partial(_plain, kind=GAP),
+}
