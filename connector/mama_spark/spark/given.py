@@ -1,0 +1,62 @@
+"""From what Spark hands over to options: a ``transport`` of a ``mama.properties`` file counts as given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ..mama.properties import expand
+from ..mama.sources import DEFAULT_FIELDS, SourceFields
+from ..mama.status import Status, StatusError
+from ..options import TransportOptions
+from ..options.declare import spellings
+
+O = TypeVar("O", bound=TransportOptions)  # noqa: E741 - as everywhere, options are o
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryTerms:
+    """What a properties file says of discovery; plain data that travels to the tasks.
+
+    :ivar fields: names and FIDs of the fields of source messages
+    :ivar supported: ``sourcediscovery.supported`` of the transport; None = no transport was named, and the bridge
+        decides
+    :ivar supported_key: name of that property
+    """
+
+    fields: SourceFields = DEFAULT_FIELDS
+    supported: bool | None = None
+    supported_key: str = ""
+
+    def need_support(self, what: str) -> None:
+        """
+        :param what: who needs it, for the message
+        :raises StatusError: NOT_IMPLEMENTED: the transport does not support source discovery (SD-18, SD-50)
+        """
+        if self.supported is False:
+            raise StatusError(
+                Status.NOT_IMPLEMENTED,
+                f"{what} needs source discovery, and {self.supported_key} is not true in the properties file",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Given(Generic[O]):
+    """Options, checked, and what else stands in the properties file."""
+
+    options: O
+    discovery: DiscoveryTerms
+
+
+def read_options(cls: type[O], given: Mapping[str, str]) -> Given[O]:
+    """Options as Spark hands them over, completed by the transport that they name.
+
+    :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
+    :raises ConfigError: the properties file cannot be read, or its fields are wrong
+    """
+    known = [*spellings(cls), "storage.*"] if "storage" in cls.__dataclass_fields__ else spellings(cls)
+    expanded = expand(given, known, os.environ)
+    terms = DiscoveryTerms(expanded.fields, expanded.discovery_supported, expanded.supported_key)
+    return Given(cls.parse(expanded.options), terms)
