@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mama_spark.bridge import Polled
 from mama_spark.bridges.nats.server import Cluster
+from mama_spark.errors import ConfigError
 from mama_spark.testing.driving import Driver, eventually, fresh_message_gets_through
 from mama_spark.testing.servers import Admin
 
@@ -82,21 +85,89 @@ def test_a_replica_that_is_down_costs_nothing(cluster: Cluster) -> None:
             held_to(driver, admin, {}, 4000)
 
 
-def test_an_id_in_process_is_asked_again_and_never_a_success(cluster: Cluster) -> None:
-    """Without a quorum nothing commits: a resend of a proposed id is answered by 409 or by silence."""
+def refusals(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Codes of what the bridge refuses from now on, counted as they arrive."""
+    seen: Counter[int] = Counter()
+    poll = driver.bridge.poll
+
+    def watched(timeout: float, want: int = 1) -> Polled:
+        polled = poll(timeout, want)
+        for r in polled.refusals:
+            seen[r.error.code] += len(r.tokens)
+        return polled
+
+    monkeypatch.setattr(driver.bridge, "poll", watched)
+    return seen
+
+
+def test_an_id_in_process_is_asked_again_and_never_a_success(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a quorum nothing commits: a resend of a proposed id is answered by 409 (10158)."""
     with Admin(cluster.url) as admin:
         replicated(admin)
         name = leader(admin)
         others = [n for n in cluster.nodes if n is not cluster.node(name)]
-        with Driver(cluster.node(name).url, wait_timeout=0.3, deadline=40.0) as driver:
+        with Driver(cluster.node(name).url, wait_timeout=0.3, deadline=60.0) as driver:
+            seen = refusals(driver, monkeypatch)
             driver.put(["s.a"], 200)
             eventually(lambda: driver.counters.acked == 200, "the first are acknowledged")
             for node in others:
                 node.pause()
             driver.put(["s.a"], 200)
-            eventually(lambda: driver.counters.resends > 200, "they are asked again")
+            eventually(lambda: seen[10158] >= 400, "all are asked twice again, and in process")
             assert driver.counters.acked == 200, "nothing can have been committed"
             for node in others:
                 node.resume()
             driver.drain()
             held_to(driver, admin, {}, 400)
+            assert driver.counters.resends < 100_000, "503 holds the publisher"
+        fresh_message_gets_through(cluster.url, "s.new")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_an_earlier_try_proposed_is_not_acknowledged_to_the_next_one_and_lost(
+    cluster: Cluster, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fast ingest counts a proposed id as stored: with the leader the proposal would go, and the message be lost."""
+    with Admin(cluster.url) as admin:
+        replicated(admin)
+        chief = cluster.node(leader(admin))
+        others = [n for n in cluster.nodes if n is not chief]
+        fresh_message_gets_through(chief.url, "s.before", dedup=False)
+        for node in others:
+            node.kill()
+        with Driver(chief.url, wait_timeout=0.3, deadline=60.0, ack_mode="message") as earlier:
+            seen = refusals(earlier, monkeypatch)
+            earlier.put(["s.a"], 200)
+            eventually(lambda: seen[10158] >= 200, "all are proposed")
+        with Driver(chief.url, wait_timeout=0.3, deadline=60.0, **mode) as driver:
+            seen = refusals(driver, monkeypatch)
+            driver.put(["s.a"], 200)
+            eventually(lambda: seen[10158] or driver.counters.acked, "it is answered")
+            assert not driver.counters.acked, "nothing can have been committed"
+            chief.kill()
+            for node in others:
+                node.spawn()
+            for node in others:
+                node.wait_ready(60.0)
+            driver.drain()
+            assert driver.events() == {"acked": 200}, driver.reasons[:3]
+            held = [m.payload[:8] for m in admin.messages("S") if m.topic == "s.a"]
+            assert sorted(held) == [b"%08d" % i for i in range(200)]
+            if mode.get("ordered"):
+                assert held == sorted(held)
+
+
+def test_fast_ingest_with_ids_but_without_order_is_refused_where_a_proposed_id_counts(cluster: Cluster) -> None:
+    with Admin(cluster.url) as admin:
+        replicated(admin)
+        with pytest.raises(ConfigError, match="replicated"), Driver(cluster.url, ack_mode="batch", stream="S"):
+            pass
+        with Driver(cluster.url, ack_mode="batch", stream="S", dedup=False) as driver:
+            driver.put(["s.a"], 200)
+            driver.drain()
+            assert driver.events() == {"acked": 200}
+        with Driver(cluster.url, ordered=True) as driver:
+            driver.put(["s.b"], 2000)
+            driver.drain()
+            assert driver.bridge.mode == "batch"
+            assert driver.events() == {"acked": 2000}

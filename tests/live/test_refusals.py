@@ -255,4 +255,4 @@ def test_a_user_who_may_not_ask_the_api_is_warned_and_served(tmp_path: Path, cap
             driver.drain()
             assert driver.events() == {"acked": 10}
             driver.conserved(admin)
-    assert "streams are not checked" in caplog.text
+    assert "is not checked" in caplog.text

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...bridge import Acks, Polled, Refusals
 from ...errors import NotSent, PublishError, Refused
-from ...message import MessageBatch
+from ...message import Int64s, MessageBatch
 from .acks import Reply
 from .errors import NOT_BATCHED
 from .fast import APPEND, END, START, FastBatch, Settled, parse_reply, reply_prefix, reply_suffix
@@ -19,6 +19,7 @@ from .frames import TOKEN_WIDTH, Framer, Frames
 from .frames import Reply as ReplyTo
 from .link import Link
 from .mailbox import Mailbox
+from .places import Places
 from .settings import NatsSettings
 
 MAX_FLOW = 500
@@ -38,19 +39,43 @@ class _Open:
     at: float
 
 
+@dataclass(slots=True)
+class _Alone:
+    """A message that went by itself, with an acknowledgement of its own."""
+
+    token: int
+    stream: str
+    at: float
+
+
 class Batching:
     """Batches of one bridge. ``send``, ``end_all`` and ``poll`` come from its thread, answers from the loop's.
 
-    :param fall_back: told of a stream that does not allow fast ingest; True = its messages may go another way
+    Some streams count an id as stored as soon as its message is proposed (see ``Places.certain``). There messages go
+    one at a time, with an ack each, as long as what went before them may still be undecided: at the beginning (a task
+    that was tried before may have sent the same) and behind a doubt. The first one that is stored anew ends this:
+    with it everything is decided that its leader had been given before.
+
+    :param places: knows the streams, and is told of those that do not allow fast ingest
+    :param plain: writes the first message of a batch by itself under a token
     """
 
-    def __init__(self, link: Link, mail: Mailbox, settings: NatsSettings, fall_back: Callable[[str], bool]) -> None:
-        self._link, self._mail, self._settings, self._fall_back = link, mail, settings, fall_back
+    def __init__(
+        self,
+        link: Link,
+        mail: Mailbox,
+        settings: NatsSettings,
+        places: Places,
+        plain: Callable[[MessageBatch, int], None],
+    ) -> None:
+        self._link, self._mail, self._settings, self._places, self._plain = link, mail, settings, places, plain
         self._flow = max(1, min(MAX_FLOW, settings.max_in_flight // 8))
         self._open: dict[str, _Open] = {}  # by stream: takes messages
         self._ids: dict[str, _Open] = {}  # by batch id: has unsettled messages
         self._lock = threading.Lock()
         self._starved = False  # something waits for room
+        self._decided: set[str] = set()  # streams where nothing undecided lies before what is sent now
+        self._alone: _Alone | None = None
         self._resolved: Callable[[], None] | None = None
 
     def send(self, batch: MessageBatch, first_token: int, home: Callable[[str], str]) -> int:
@@ -82,6 +107,8 @@ class Batching:
         if opened is None:
             if self._settings.ordered and (self._mail.refused or any(o.stream == stream for o in self._ids.values())):
                 return 0  # what is refused goes again first: a new batch would overtake it
+            if stream not in self._decided and not self._places.certain(stream):
+                return self._send_alone(stream, rows, first_token)
             opened = self._begin(stream, rows.topics[0].as_py())
         n = min(len(rows), opened.batch.room())
         if n <= 0:
@@ -99,6 +126,14 @@ class Batching:
             return n + 1
         self._link.write(opened.framer.frames(rows.slice(0, n), first))
         return n
+
+    def _send_alone(self, stream: str, rows: MessageBatch, first_token: int) -> int:
+        now, before = time.monotonic(), self._alone
+        if before is not None and now - before.at < self._settings.wait_timeout:
+            return 0
+        self._alone = _Alone(first_token, stream, now)
+        self._plain(rows.slice(0, 1), first_token)
+        return 1
 
     def _reply_to(self, batch: FastBatch, op: int) -> ReplyTo:
         return ReplyTo(reply_prefix(self._link.inbox, batch.id, batch.flow), reply_suffix(op))
@@ -176,9 +211,30 @@ class Batching:
             self._tell(settled, opened.stream)  # under the lock: whoever begins another batch knows of refusals
         self._maybe_resolved()
 
+    @property
+    def waits_for_one(self) -> bool:
+        """A message went by itself: :meth:`on_answer` wants to hear of it."""
+        return self._alone is not None
+
+    def on_answer(self, tokens: Int64s, stored_anew: bool) -> None:
+        """Answers to messages that went by themselves."""
+        with self._lock:
+            alone = self._alone
+            if alone is None or alone.token not in tokens:
+                return
+            self._alone = None
+            if stored_anew:
+                self._decided.add(alone.stream)
+        self._mail.wake()
+
+    def on_disconnected(self) -> None:
+        """Answers that are on their way are lost."""
+        with self._lock:
+            self._alone = None
+
     def _switched_off(self, stream: str) -> PublishError:
         text = f"stream {stream!r} does not allow fast ingest (allow_batched)"
-        return NotSent(text, NOT_BATCHED) if self._fall_back(stream) else Refused(text, NOT_BATCHED)
+        return NotSent(text, NOT_BATCHED) if self._places.fall_back(stream) else Refused(text, NOT_BATCHED)
 
     def _tidy(self, opened: _Open) -> None:
         if opened.batch.room() == 0 and opened.batch.phase.value != "open" and self._open.get(opened.stream) is opened:
@@ -194,6 +250,8 @@ class Batching:
                 self._starved = False
                 self._mail.wake()
         for tokens, error in settled.refused:
+            if error.may_have_landed:
+                self._decided.discard(stream)
             self._mail.refusals(Refusals(tokens, error, now))
 
     def resolve(self, done: Callable[[], None]) -> bool:

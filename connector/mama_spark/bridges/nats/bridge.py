@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,7 @@ class NatsBridge:
         self._link = link
         self._base = link.next_token
         self._framer = Framer(ReplyTo(link.inbox) if self.mode != "none" else None)
-        self._batching = Batching(link, self._mail, self.settings, self._places.fall_back)
+        self._batching = Batching(link, self._mail, self.settings, self._places, partial(self._write, link))
         link.consumer = self
         link.loop.mourn(self._mail.died)
         if link.client.max_payload:
@@ -260,7 +261,13 @@ class NatsBridge:
                 mine = tokens >= 0
                 tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
             if len(tokens):
-                self._mail.acks(Acks(tokens, sequences, duplicates if duplicates.any() else None, c.stream, now))
+                repeated, known = bool(duplicates.any()), sequences if self.mode == "message" else None
+                self._mail.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now))
+                self._answered(tokens, not repeated)
+
+    def _answered(self, tokens: Int64s, stored_anew: bool) -> None:
+        if self._batching is not None and self._batching.waits_for_one:
+            self._batching.on_answer(tokens, stored_anew)
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
         link = self._link
@@ -278,9 +285,12 @@ class NatsBridge:
         tokens = np.array([token])
         if isinstance(reply, Stored):
             duplicate = np.array([True]) if reply.duplicate else None
-            self._mail.acks(Acks(tokens, np.array([reply.sequence]), duplicate, reply.stream, now))
+            known = np.array([reply.sequence]) if self.mode == "message" else None
+            self._mail.acks(Acks(tokens, known, duplicate, reply.stream, now))
+            self._answered(tokens, not reply.duplicate)
         elif isinstance(reply, PublishError):
             self._mail.refusals(Refusals(tokens, reply, now))
+            self._answered(tokens, False)
 
     def on_denied(self, kind: str, subject: str, exact: bool) -> None:
         now = time.monotonic()
@@ -302,6 +312,7 @@ class NatsBridge:
                     self._sent[i] = (first, _without(topics, mine))
         if found and len(tokens := np.concatenate(found)):
             self._mail.refusals(Refusals(tokens, error, now))
+            self._answered(tokens, False)
 
     def on_unsent(self, token: int, error: BaseException) -> None:
         translated = from_client(error)
@@ -313,6 +324,8 @@ class NatsBridge:
 
     def on_disconnected(self) -> None:
         self._none.clear()
+        if self._batching is not None:
+            self._batching.on_disconnected()
         self._mail.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
 
     def on_reconnected(self) -> None:

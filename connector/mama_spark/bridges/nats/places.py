@@ -35,6 +35,15 @@ class Places:
         """Name of the stream that takes ``topic``; empty if that is not known."""
         return self._owners.get(topic) or self.settings.stream or ""
 
+    def certain(self, stream: str) -> bool:
+        """Does fast ingest count an id that it knows only once its message is safe?
+
+        A replicated stream counts it as soon as the message is proposed to the replicas, where an ack a message says
+        409: a resend would be acknowledged that is lost with the leader. A stream that is not known may be one.
+        """
+        known = self.directory.streams.get(stream)
+        return not self.settings.dedup or (known is not None and known.replicas == 1)
+
     def describe(self) -> list[str]:
         """The streams that have been looked at, a line each."""
         return [
@@ -57,19 +66,27 @@ class Places:
             await st.check_jetstream(link, directory, timeout)
             link.note("directory", directory)
         self.directory = directory
-        if directory.blind:
-            self._warn("no permission to ask the JetStream API: streams are not checked")
         name = self.settings.stream
-        if name is None or directory.blind:
+        if directory.blind:
+            self._unchecked("INFO", name)
             return
-        stream = directory.streams.get(name) or await st.stream_info(link, name, timeout)
+        if name is None:
+            return
+        stream = directory.streams.get(name) or await st.stream_info(link, directory, name, timeout)
         if stream is not None:
-            directory.add(stream)
             self._judge(stream)
             self._decide(link, [stream])
+        elif name in directory.hidden:
+            self._unchecked(f"STREAM.INFO.{name}", name)
         elif not self.settings.create_stream:
-            known = ", ".join(await st.names(link, timeout) or []) or "none"
-            raise ConfigError(f"there is no stream {name!r}; existing streams: {known}")
+            names = await st.names(link, timeout)
+            known = "no permission to list those that exist" if names is None else f"existing streams: {_list(names)}"
+            raise ConfigError(f"there is no stream {name!r}; {known}")
+
+    def _unchecked(self, subject: str, stream: str | None) -> None:
+        """Permissions hide what a publisher wants to know: it goes on without, as far as that is safe."""
+        self._warn(f"no permission to ask {st.API}{subject}: {_stream(stream)} is not checked")
+        self._refuse_uncertain(stream)
 
     def _judge(self, stream: st.Stream) -> None:
         """:raises ConfigError: a publisher that waits for acknowledgements cannot use it"""
@@ -77,12 +94,25 @@ class Places:
             raise ConfigError(f"stream {stream.name!r} never acknowledges (no_ack): use ackMode=none or change it")
         if self.settings.ack_mode == "batch" and not stream.batched:
             raise ConfigError(f"stream {stream.name!r} does not allow fast ingest (allow_batched): ackMode=message")
+        self._refuse_uncertain(stream.name)
         if stream.interest and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
         if self.settings.dedup and stream.duplicate_window < self.settings.retry_deadline:
             self._warn(
                 f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and resends go "
                 f"on for {self.settings.retry_deadline:g} s: late ones would be stored twice"
+            )
+
+    def _refuse_uncertain(self, stream: str | None) -> None:
+        """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early
+
+        Where order is kept, :class:`~.batching.Batching` takes care of it.
+        """
+        if self.settings.ack_mode == "batch" and not self.settings.ordered and not self.certain(stream or ""):
+            why = "is replicated" if stream in self.directory.streams else "may be replicated"
+            raise ConfigError(
+                f"{_stream(stream)} {why}: there fast ingest counts an id as stored before it is, so a resend could be "
+                f"acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
             )
 
     def _decide(self, link: Link, streams: list[st.Stream]) -> None:
@@ -158,7 +188,7 @@ class Places:
             elif named is not None and owner != named:
                 reasons[i] = Refused(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
         if not any(owner is not None and named in (None, owner) for owner in self._owners.values()):
-            known = ", ".join(sorted(self.directory.streams)) or "none"
+            known = _list(sorted(self.directory.streams))
             first = next(iter(reasons.values()))
             raise ConfigError(f"nothing to publish to: {first.info}; known streams: {known} (createStream makes one)")
         return reasons
@@ -168,6 +198,7 @@ class Places:
         directory = self.directory
         await st.look_up(link, directory, topics, timeout)
         if directory.blind:
+            self._unchecked("STREAM.NAMES", None)
             return
         homeless = [t for t in topics if directory.filters.owner(t) is None]
         if homeless and self.settings.create_stream:
@@ -179,7 +210,10 @@ class Places:
         for stream in found:
             if self.settings.stream in (None, stream.name):
                 self._judge(stream)
-        self._decide(link, found)
+        if hidden := sorted(used & directory.hidden):
+            self._unchecked(f"STREAM.INFO.{hidden[0]}", hidden[0])
+        else:
+            self._decide(link, found)
 
     async def _create_for(self, link: Link, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
@@ -191,3 +225,11 @@ class Places:
                 continue  # it exists and takes other topics: widening it is for its owner to do
             self.directory.add(await st.create(link, name, sorted(subjects), self.settings))
             self.directory.nowhere.difference_update(topics)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _stream(name: str | None) -> str:
+    return f"stream {name!r}" if name else "the stream of the topics"

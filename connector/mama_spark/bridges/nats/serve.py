@@ -74,7 +74,7 @@ def add_demo_stream(url: str) -> None:
     async def make() -> None:
         link = await Link.connect(loop, settings)
         try:
-            if await streams.stream_info(link, DEMO, settings.connect_timeout) is None:
+            if await streams.stream_info(link, streams.Directory(), DEMO, settings.connect_timeout) is None:
                 await streams.create(link, DEMO, DEMO_SUBJECTS, settings)
         finally:
             await link.close()

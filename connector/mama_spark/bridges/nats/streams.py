@@ -31,6 +31,7 @@ class Stream:
     batched: bool  #: fast ingest is allowed
     duplicate_window: float  #: seconds
     max_message: int  #: -1 = no limit of its own
+    replicas: int
 
     @classmethod
     def of(cls, info: dict[str, Any]) -> Stream:
@@ -45,6 +46,7 @@ class Stream:
             bool(config.get("allow_batched")),
             int(config.get("duplicate_window", 0)) / 1e9,
             int(config.get("max_msg_size", -1)),
+            int(config.get("num_replicas", 1)),
         )
 
 
@@ -56,7 +58,8 @@ class Directory:
         self.filters = Filters()
         self.nowhere: set[str] = set()
         self.complete = False  #: all streams are known
-        self.blind = False  #: permissions forbid to ask
+        self.hidden: set[str] = set()  #: streams that permissions forbid to ask for
+        self.blind = False  #: permissions forbid to ask for anything, or for what takes a topic
 
     def add(self, stream: Stream) -> None:
         self.streams[stream.name] = stream
@@ -87,19 +90,22 @@ async def check_jetstream(link: Link, directory: Directory, timeout: float) -> N
         raise Unavailable(f"JetStream does not answer properly: {error.get('description')}")
 
 
-async def stream_info(link: Link, name: str, timeout: float) -> Stream | None:
-    """The stream of this name; None if there is none (or the permissions hide it).
+async def stream_info(link: Link, directory: Directory, name: str, timeout: float) -> Stream | None:
+    """The stream of this name, from now on in the directory; None if there is none or the permissions hide it.
 
     :raises Unavailable: the server cannot say now
     """
     answer = await _ask(link, f"STREAM.INFO.{name}", None, timeout)
     if answer is None:
+        directory.hidden.add(name)
         return None
     if "error" in answer:
         if answer["error"].get("err_code") == _NOT_FOUND:
             return None
         raise Unavailable(f"stream {name!r}: {answer['error'].get('description')}")
-    return Stream.of(answer)
+    stream = Stream.of(answer)
+    directory.add(stream)
+    return stream
 
 
 async def names(link: Link, timeout: float, subject: str | None = None) -> list[str] | None:
@@ -156,16 +162,14 @@ async def look_up(link: Link, directory: Directory, topics: list[str], timeout: 
         if not found:
             directory.nowhere.add(topics[0])
         for name in found:
-            stream = await stream_info(link, name, timeout)
-            if stream is not None:
-                directory.add(stream)
+            await stream_info(link, directory, name, timeout)
             if directory.filters.owner(topics[0]) is None:
                 directory.filters.add(topics[0], name)  # the server knows better than the filters (transforms)
     topics = directory.unknown(topics)
     if topics and not directory.complete:
         for name in await names(link, timeout) or []:
-            if name not in directory.streams and (stream := await stream_info(link, name, timeout)) is not None:
-                directory.add(stream)
+            if name not in directory.streams:
+                await stream_info(link, directory, name, timeout)
         directory.complete = True
         topics = directory.unknown(topics)
     directory.nowhere.update(topics)
