@@ -34,6 +34,8 @@ EXCEPTIONS = {("publisher/managed", "mama_spark.bridges.attach")}
 PURE = {
     *(WORDS - {"options"}), *(f"options/{name}" for name in ("values", "declare", "transport", "sink", "reading")),
     *(f"publisher/{name}" for name in ("flight", "block", "sends", "window", "retry", "ids")),
+    *(f"mama/{name}" for name in ("fieldtype", "status", "values", "msg", "omnm", "frames", "naming", "capture")),
+    *(f"mama/{name}" for name in ("states", "topics", "properties", "sources", "events")),
     *(f"bridges/nats/{name}" for name in ("board", "wire", "frames", "headers", "subjects", "acks", "fast")),
 }  # fmt: skip
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats"}
