@@ -1,0 +1,252 @@
+"""Discovery inside the process: a board where sources announce themselves. For tests, and for users without a broker.
+
+``memory://name`` names a :class:`MemoryBoard`; all :class:`MemoryDiscovery` of one name in one process share it. The
+board keeps one numbered log of changes and the images that were written down for readers. Its clock can be moved, and
+whoever looks at the board after that finds what has expired meanwhile in the log, with the time at which it did.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from ..bridge import Change, ChangeKind, Position, SourceKey
+from ..errors import ConfigError, Unavailable
+
+_BLOCK = 1000  #: changes that :meth:`MemoryDiscovery.read` yields together
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What the board knows of one source."""
+
+    record: Change
+    ttl: float
+    keepers: set[int] = field(default_factory=set)  # who renews it
+    heard: float = 0.0  # last renewal; while there are keepers it is always now
+    fate: Change | None = None  # SUSPECT or OFFLINE
+    withdrawn: bool = False
+
+
+class MemoryBoard:
+    """The place of discovery of one name. Thread-safe."""
+
+    _all: ClassVar[dict[str, MemoryBoard]] = {}
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.up = True  #: False: nobody can open it, and whoever has it open gets no answer
+        self._ahead = 0.0
+        self._log: list[Change] = []
+        self._first = 1  # sequence of the oldest change that is kept
+        self._ids: set[str] = set()
+        self._sources: dict[SourceKey, _Standing] = {}
+        self._images: list[list[Change]] = []
+        self._lock = threading.RLock()
+
+    @classmethod
+    def get(cls, name: str) -> MemoryBoard:
+        """The board of this name, made when missing."""
+        with cls._guard:
+            return cls._all.setdefault(name, cls(name))
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Drop the board of this name and what stands on it."""
+        with cls._guard:
+            cls._all.pop(name, None)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock; what nobody renews gets older."""
+        with self._lock:
+            self._ahead += seconds
+            self._expire()
+
+    def lose(self, n: int) -> None:
+        """Forget the ``n`` oldest changes that are kept."""
+        with self._lock:
+            self._first = min(self._first + n, self._next)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch by the board's clock."""
+        return time.time() + self._ahead
+
+    @property
+    def _next(self) -> int:
+        return len(self._log) + 1
+
+    def _append(self, kind: ChangeKind, at: float, source: SourceKey, payload: bytes | None = None) -> Change:
+        change = Change(kind, int(at * 1e6), f"memory://{self.name}", self._next, source, payload)
+        self._log.append(change)
+        return change
+
+    def _expire(self) -> None:
+        """Write down who turned SUSPECT or OFFLINE since the last look, in order of time."""
+        due: list[tuple[float, SourceKey, ChangeKind]] = []
+        for key, one in self._sources.items():
+            if one.keepers or one.withdrawn:
+                continue
+            done = one.fate.kind if one.fate else None
+            if done is None:
+                due.append((one.heard + one.ttl / 2, key, ChangeKind.SUSPECT))
+            if done is not ChangeKind.OFFLINE:
+                due.append((one.heard + one.ttl, key, ChangeKind.OFFLINE))
+        now = self.now
+        for at, key, kind in sorted(due, key=lambda d: d[0]):
+            if at <= now:
+                self._sources[key].fate = self._append(kind, at, key)
+
+    def _announce(self, keeper: int, source: SourceKey, record: bytes, ttl: float) -> None:
+        with self._lock:
+            self._expire()
+            old = self._sources.get(source)
+            if old is None or old.withdrawn or old.fate is not None or old.record.payload != record:
+                keepers = old.keepers if old else set()
+                change = self._append(ChangeKind.RECORD, self.now, source, record)
+                old = self._sources[source] = _Standing(change, ttl, keepers)
+            old.ttl = ttl
+            old.keepers.add(keeper)
+
+    def _withdraw(self, source: SourceKey, record: bytes) -> None:
+        with self._lock:
+            self._expire()
+            change = self._append(ChangeKind.RECORD, self.now, source, record)
+            self._sources[source] = _Standing(change, 0.0, withdrawn=True)
+
+    def _abandon(self, keeper: int) -> None:
+        """Nobody renews for ``keeper`` any more."""
+        with self._lock:
+            self._expire()
+            for one in self._sources.values():
+                if keeper in one.keepers:
+                    one.keepers.remove(keeper)
+                    one.heard = self.now
+
+    def _tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+        with self._lock:
+            self._expire()
+            for event, id_ in zip(events, ids, strict=True):
+                if id_ not in self._ids:
+                    self._ids.add(id_)
+                    self._append(ChangeKind.EVENT, self.now, source, event)
+
+    def _image(self) -> list[Change]:
+        with self._lock:
+            self._expire()
+            changes = [c for one in self._sources.values() for c in (one.record, one.fate) if c is not None]
+            end = Change(ChangeKind.IMAGE_END, int(self.now * 1e6), f"memory://{self.name}")
+            return [*(replace(c, sequence=None) for c in changes), end]
+
+    def __repr__(self) -> str:
+        return f"<MemoryBoard {self.name}, {len(self._sources)} sources, {len(self._log)} changes>"
+
+
+class MemoryDiscovery:
+    """One process at a :class:`MemoryBoard`; see :class:`~mama_spark.bridge.DiscoveryBridge`.
+
+    It renews what it announced until :meth:`close`: nothing stays warm here. Positions are ``{"next": n}``, the
+    sequence of the next change, with ``"image"`` (its number; None before it is written down) and ``"row"`` in an
+    image.
+
+    :param name: of the board (``memory://name``)
+    """
+
+    def __init__(self, name: str) -> None:
+        self.board = MemoryBoard.get(name)
+        self._open = False
+
+    def open(self) -> None:
+        if not self.board.up:
+            raise Unavailable(f"memory://{self.board.name} is down")
+        self._open = True
+
+    def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
+        if ttl <= 0:
+            raise ConfigError(f"the time to live of a source must be positive, got {ttl}")
+        self._reach()._announce(id(self), source, record, ttl)
+
+    def withdraw(self, source: SourceKey, record: bytes) -> None:
+        self._reach()._withdraw(source, record)
+
+    def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+        self._reach()._tell(source, events, ids)
+
+    def image(self) -> list[Change]:
+        return self._reach()._image()
+
+    def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+        if where == "image":
+            return {"image": None}
+        board = self._reach()
+        with board._lock:
+            board._expire()
+            if where == "earliest":
+                return {"next": board._first}
+            if where == "latest":
+                return {"next": board._next}
+            origin = f"memory://{board.name}"
+            if isinstance(where, str) or len(where) != 1 or where[0][0] != origin or where[0][1] < 1:
+                raise ConfigError(f"discovery begins at image, earliest, latest or a sequence of {origin}, got {where}")
+            return {"next": where[0][1]}
+
+    def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
+        board = self._reach()
+        most = 1 << 62 if limit is None else limit
+        with board._lock:
+            board._expire()
+            if "image" in start:
+                at = start if start["image"] is not None else self._write_image(board, until)
+                rows = until["row"] if until is not None and "image" in until else len(board._images[at["image"]])
+                if at["row"] < rows:
+                    return {**at, "row": min(rows, at["row"] + most)}
+                start = at
+            if until is not None and "image" in until:
+                return start
+            end = min(board._next, max(start["next"], board._first) + most)
+            if until is not None:
+                end = min(end, until["next"])
+            return start if end <= start["next"] else {"next": end}
+
+    def _write_image(self, board: MemoryBoard, until: Position | None) -> Position:
+        if until is not None and "image" in until:
+            return {**until, "row": 0}
+        board._images.append(board._image())
+        return {"image": len(board._images) - 1, "row": 0, "next": board._next}
+
+    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+        changes = self._between(self._reach(), start, end)
+        for i in range(0, len(changes), _BLOCK):
+            yield changes[i : i + _BLOCK]
+
+    def _between(self, board: MemoryBoard, start: Position, end: Position) -> list[Change]:
+        with board._lock:
+            if "image" in end:
+                begun = start["row"] if start.get("image") is not None else 0
+                return board._images[end["image"]][begun : end["row"]]
+            if "next" not in start:
+                raise ConfigError("an image that was never written down cannot be read")
+            image = board._images[start["image"]][start["row"] :] if "image" in start else []
+            first, last = start["next"], end["next"] - 1
+            found = board._log[max(first, board._first) - 1 : last]
+            if first < board._first and first <= last:
+                lost = (first, min(last, board._first - 1))
+                origin = f"memory://{board.name}"
+                found = [Change(ChangeKind.GAP, int(board.now * 1e6), origin, gap=lost), *found]
+            return image + found
+
+    def close(self) -> None:
+        self._open = False
+        self.board._abandon(id(self))
+
+    def _reach(self) -> MemoryBoard:
+        if not self._open or not self.board.up:
+            raise Unavailable(f"memory://{self.board.name} is {'closed' if self.board.up else 'down'}")
+        return self.board
+
+    def __repr__(self) -> str:
+        return f"<MemoryDiscovery memory://{self.board.name} {'open' if self._open else 'closed'}>"

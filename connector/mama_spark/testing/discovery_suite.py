@@ -1,0 +1,342 @@
+"""What every discovery bridge must pass. Inherit, give a factory and the passing of time; that is the whole test::
+
+    class TestMemory(DiscoverySuite):
+        @pytest.fixture
+        def site(self):
+            yield DiscoverySite(make=..., ttl=..., let_pass=..., die=...)
+
+The bridges that the factory gives are not open; the suite opens and closes them. Payloads are opaque here.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ..bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
+
+PATIENCE = 60.0  #: seconds for a condition; never reached by a sound bridge
+
+DESK = SourceKey("desk", 7)
+TWIN = SourceKey("desk", 8)
+PLAIN = SourceKey("Übung .*>", None)  #: no middleware takes such a name as it is
+
+
+@dataclass
+class DiscoverySite:
+    """One place of discovery, fresh for a test.
+
+    :ivar make: a new bridge to it, not open
+    :ivar ttl: seconds after which a source that is not renewed is OFFLINE; short where time really passes
+    :ivar let_pass: let so many seconds pass for the middleware: move its clock, or wait
+    :ivar die: end the process of this (open) bridge without a word: nothing is renewed for it any more
+    :ivar lose: make the middleware forget the ``n`` oldest changes; None if it cannot be asked to
+    """
+
+    make: Callable[[], DiscoveryBridge]
+    ttl: float
+    let_pass: Callable[[float], None]
+    die: Callable[[DiscoveryBridge], None]
+    lose: Callable[[int], None] | None = None
+
+
+def told(bridge: DiscoveryBridge, start: Position, end: Position) -> list[Change]:
+    """What lies between two positions."""
+    return [change for block in bridge.read(start, end) for change in block]
+
+
+def follow(bridge: DiscoveryBridge, start: Position, enough: Callable[[list[Change]], bool]) -> list[Change]:
+    """What comes after ``start`` until it is enough."""
+    found: list[Change] = []
+    end = time.monotonic() + PATIENCE
+    while not enough(found):
+        assert time.monotonic() < end, f"only {found}"
+        there = bridge.newest(start)
+        if there == start:
+            time.sleep(0.02)
+        found += told(bridge, start, there)
+        start = there
+    return found
+
+
+def seen(changes: list[Change]) -> list[tuple[ChangeKind, SourceKey | None, bytes | None]]:
+    """What matters of changes, whatever the log numbers."""
+    return [(c.kind, c.source, c.payload) for c in changes]
+
+
+def of(kind: ChangeKind, source: SourceKey) -> Callable[[list[Change]], bool]:
+    """Enough once this was told."""
+    return lambda changes: any(c.kind is kind and c.source == source for c in changes)
+
+
+class DiscoverySuite:
+    """Rules of :class:`mama_spark.bridge.DiscoveryBridge`, one test each."""
+
+    @pytest.fixture
+    def site(self) -> Any:
+        raise NotImplementedError("give a fixture `site` that returns or yields a DiscoverySite")
+
+    @pytest.fixture
+    def source(self, site: DiscoverySite) -> Iterator[DiscoveryBridge]:
+        yield from self._opened(site)
+
+    @pytest.fixture
+    def reader(self, site: DiscoverySite) -> Iterator[DiscoveryBridge]:
+        yield from self._opened(site)
+
+    def _opened(self, site: DiscoverySite) -> Iterator[DiscoveryBridge]:
+        bridge = site.make()
+        bridge.open()
+        yield bridge
+        bridge.close()
+
+    def test_the_image_is_every_source_and_then_its_end(self, site: DiscoverySite, source: DiscoveryBridge,
+                                                        reader: DiscoveryBridge) -> None:  # fmt: skip
+        assert [c.kind for c in reader.image()] == [ChangeKind.IMAGE_END]
+        for key in (DESK, TWIN, PLAIN):
+            source.announce(key, b"\x00r\xff" + str(key.id).encode(), site.ttl)
+        *sources, end = reader.image()
+        assert sorted(seen(sources), key=str) == sorted(
+            ((ChangeKind.RECORD, key, b"\x00r\xff" + str(key.id).encode()) for key in (DESK, TWIN, PLAIN)), key=str
+        )
+        assert end.kind is ChangeKind.IMAGE_END
+        assert abs(sources[0].at / 1e6 - time.time()) < 86400, "microseconds since the epoch"
+
+    def test_a_record_is_written_when_it_changes_and_only_then(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.begin("latest")
+        source.announce(DESK, b"one", site.ttl)
+        source.announce(DESK, b"one", site.ttl)
+        source.announce(DESK, b"two", site.ttl)
+        source.announce(TWIN, b"mark", site.ttl)
+        found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
+        assert [c.payload for c in found if c.source == DESK] == [b"one", b"two"]
+        assert [c.payload for c in reader.image() if c.source == DESK] == [b"two"]
+
+    def test_what_is_renewed_stays(self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge) -> None:
+        start = reader.begin("latest")
+        source.announce(DESK, b"r", site.ttl)
+        site.let_pass(site.ttl * 1.5)
+        source.announce(TWIN, b"mark", site.ttl)
+        found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
+        assert seen(found) == [(ChangeKind.RECORD, DESK, b"r"), (ChangeKind.RECORD, TWIN, b"mark")]
+
+    def test_a_source_that_falls_silent_is_suspect_and_then_offline(
+        self, site: DiscoverySite, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.begin("latest")
+        silent = site.make()
+        silent.open()
+        silent.announce(DESK, b"r", site.ttl)
+        site.die(silent)
+        site.let_pass(site.ttl * 1.5)
+        found = follow(reader, start, of(ChangeKind.OFFLINE, DESK))
+        assert [c.kind for c in found] == [ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE]
+        assert {c.source for c in found} == {DESK}
+        assert found[0].at < found[1].at < found[2].at
+        fates = [c.kind for c in reader.image() if c.source == DESK]
+        assert fates in ([], [ChangeKind.RECORD, ChangeKind.OFFLINE]), "gone, or said to be offline"
+
+    def test_a_source_that_was_gone_says_its_record_again_when_it_is_back(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.begin("latest")
+        silent = site.make()
+        silent.open()
+        silent.announce(DESK, b"r", site.ttl)
+        site.die(silent)
+        site.let_pass(site.ttl * 1.5)
+        follow(reader, start, of(ChangeKind.OFFLINE, DESK))
+        source.announce(DESK, b"r", site.ttl)
+        found = follow(reader, start, lambda changes: [c.kind for c in changes].count(ChangeKind.RECORD) == 2)
+        assert seen(found)[-1] == (ChangeKind.RECORD, DESK, b"r")
+        assert seen(reader.image())[:-1] == [(ChangeKind.RECORD, DESK, b"r")]
+
+    def test_one_of_several_announcers_keeps_a_source_alive(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.begin("latest")
+        other = site.make()
+        other.open()
+        for bridge in (source, other):
+            bridge.announce(DESK, b"r", site.ttl)
+        site.die(other)
+        site.let_pass(site.ttl * 1.5)
+        source.announce(TWIN, b"mark", site.ttl)
+        found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
+        assert [c.kind for c in found if c.source == DESK] == [ChangeKind.RECORD]
+
+    def test_a_withdrawn_source_says_so_and_does_not_expire(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.begin("latest")
+        other = site.make()
+        other.open()
+        for bridge in (source, other):
+            bridge.announce(DESK, b"on", site.ttl)
+        source.withdraw(DESK, b"off")
+        site.let_pass(site.ttl * 1.5)
+        source.announce(TWIN, b"mark", site.ttl)
+        found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
+        other.close()
+        assert seen([c for c in found if c.source == DESK]) == [
+            (ChangeKind.RECORD, DESK, b"on"),
+            (ChangeKind.RECORD, DESK, b"off"),
+        ]
+        assert [c.payload for c in reader.image() if c.source == DESK] in ([], [b"off"])
+
+    def test_a_withdrawn_source_comes_back_when_it_is_announced_again(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.announce(DESK, b"on", site.ttl)
+        source.withdraw(DESK, b"off")
+        source.announce(DESK, b"on", site.ttl)
+        assert seen(reader.image())[:-1] == [(ChangeKind.RECORD, DESK, b"on")]
+
+    def test_events_stand_in_order_and_once(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        start = reader.begin("latest")
+        source.tell(DESK, [b"\x00", b"1"], ["d-0", "d-1"])
+        source.tell(DESK, [b"1", b"2"], ["d-1", "d-2"])
+        source.tell(PLAIN, [b"end"], ["p-0"])
+        found = follow(reader, start, of(ChangeKind.EVENT, PLAIN))
+        assert seen(found) == [
+            (ChangeKind.EVENT, DESK, b"\x00"),
+            (ChangeKind.EVENT, DESK, b"1"),
+            (ChangeKind.EVENT, DESK, b"2"),
+            (ChangeKind.EVENT, PLAIN, b"end"),
+        ]
+
+    def test_from_the_image_on_nothing_is_missed_and_nothing_comes_twice(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.announce(DESK, b"one", site.ttl)
+        begin = reader.begin("image")
+        there = reader.newest(begin)
+        source.announce(DESK, b"two", site.ttl)
+        source.announce(TWIN, b"mark", site.ttl)
+        image = told(reader, begin, there)
+        assert seen(image) == [(ChangeKind.RECORD, DESK, b"one"), (ChangeKind.IMAGE_END, None, None)]
+        found = follow(reader, there, of(ChangeKind.RECORD, TWIN))
+        assert seen(found) == [(ChangeKind.RECORD, DESK, b"two"), (ChangeKind.RECORD, TWIN, b"mark")]
+
+    def test_positions_are_json_and_read_the_same_each_time_by_every_reader(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.announce(DESK, b"one", site.ttl)
+        begin = reader.begin("image")
+        middle = reader.newest(begin)
+        source.announce(DESK, b"two", site.ttl)
+        source.tell(DESK, [b"e"], ["e"])
+        end = reader.newest(middle)
+        until = time.monotonic() + PATIENCE
+        while [c.kind for c in told(reader, middle, end)][-1:] != [ChangeKind.EVENT]:
+            assert time.monotonic() < until
+            end = reader.newest(end)
+        first = told(reader, begin, middle) + told(reader, middle, end)
+        source.announce(DESK, b"three", site.ttl)
+        begin, middle, end = json.loads(json.dumps([begin, middle, end]))
+        other = site.make()
+        other.open()
+        try:
+            assert told(other, begin, middle) + told(other, middle, end) == first
+        finally:
+            other.close()
+        assert told(reader, begin, middle) + told(reader, middle, end) == first
+        assert told(reader, end, end) == []
+
+    def test_a_limit_is_kept_and_everything_comes_in_the_end(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        keys = [SourceKey(f"s{i}", i) for i in range(7)]
+        for key in keys:
+            source.announce(key, b"r", site.ttl)
+        at = reader.begin("image")
+        found: list[Change] = []
+        until = time.monotonic() + PATIENCE
+        while not found or found[-1].kind is not ChangeKind.IMAGE_END:
+            assert time.monotonic() < until
+            there = reader.newest(at, 3)
+            part = told(reader, at, there)
+            assert len(part) <= 3
+            found, at = found + part, there
+        assert sorted(str(c.source) for c in found[:-1]) == sorted(map(str, keys))
+        source.tell(DESK, [b"%d" % i for i in range(7)], [f"e{i}" for i in range(7)])
+        events: list[Change] = []
+        while len(events) < 7:
+            assert time.monotonic() < until
+            there = reader.newest(at, 3)
+            part = told(reader, at, there)
+            assert len(part) <= 3
+            events, at = events + part, there
+        assert [c.payload for c in events] == [b"%d" % i for i in range(7)]
+
+    def test_a_reader_stops_where_it_planned_to(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        for i in range(3):
+            source.announce(SourceKey(f"s{i}", i), b"r", site.ttl)
+        begin = reader.begin("image")
+        plan = reader.newest(begin)
+        source.announce(DESK, b"later", site.ttl)
+        first = reader.newest(begin, 2, plan)
+        rest = reader.newest(first, None, plan)
+        assert seen(told(reader, begin, first) + told(reader, first, rest)) == seen(told(reader, begin, plan))
+        assert told(reader, rest, reader.newest(rest, None, plan)) == []
+        follow(reader, plan, of(ChangeKind.RECORD, DESK))
+        later = reader.newest(plan)
+        source.announce(TWIN, b"too late", site.ttl)
+        follow(reader, later, of(ChangeKind.RECORD, TWIN))
+        assert seen(told(reader, plan, reader.newest(plan, None, later))) == [(ChangeKind.RECORD, DESK, b"later")]
+
+    def test_from_the_earliest_on_all_changes_come_again(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.announce(DESK, b"one", site.ttl)
+        source.announce(DESK, b"two", site.ttl)
+        source.tell(DESK, [b"e"], ["e"])
+        found = follow(reader, reader.begin("earliest"), of(ChangeKind.EVENT, DESK))
+        assert {(ChangeKind.RECORD, DESK, b"one"), (ChangeKind.RECORD, DESK, b"two")} <= set(seen(found))
+
+    def test_a_sequence_of_a_log_is_a_place_to_begin(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        source.tell(DESK, [b"0", b"1", b"2"], ["0", "1", "2"])
+        found = follow(reader, reader.begin("earliest"), lambda changes: len(changes) == 3)
+        assert found[1].sequence is not None
+        again = follow(reader, reader.begin(((found[1].origin, found[1].sequence),)), lambda changes: len(changes) > 1)
+        assert again == found[1:]
+
+    def test_what_was_lost_before_it_was_read_is_a_gap(
+        self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        if site.lose is None:
+            return  # this middleware cannot be made to forget
+        source.tell(DESK, [b"0", b"1", b"2", b"3"], ["0", "1", "2", "3"])
+        all_of_it = follow(reader, reader.begin("earliest"), lambda changes: len(changes) == 4)
+        start = reader.begin(((all_of_it[0].origin, all_of_it[0].sequence or 0),))
+        site.lose(2)
+        found = follow(reader, start, lambda changes: any(c.payload == b"3" for c in changes))
+        gap = found[0]
+        assert gap.kind is ChangeKind.GAP
+        assert gap.gap == (all_of_it[0].sequence, all_of_it[1].sequence)
+        assert found[1:] == all_of_it[2:]
+
+    def test_nothing_new_is_no_new_position(self, site: DiscoverySite, reader: DiscoveryBridge) -> None:
+        at = reader.newest(reader.begin("latest"))
+        assert reader.newest(at) == at
+        assert told(reader, at, at) == []
+
+    def test_close_may_be_repeated_and_follows_a_failed_open(self, site: DiscoverySite) -> None:
+        bridge = site.make()
+        bridge.close()
+        bridge.open()
+        bridge.close()
+        bridge.close()

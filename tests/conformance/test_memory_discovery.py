@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridge import ChangeKind, SourceKey
+from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
+
+
+@pytest.fixture
+def board() -> Iterator[MemoryBoard]:
+    name = uuid4().hex
+    yield MemoryBoard.get(name)
+    MemoryBoard.forget(name)
+
+
+class TestMemoryDiscovery(DiscoverySuite):
+    @pytest.fixture
+    def site(self, board: MemoryBoard) -> DiscoverySite:
+        return DiscoverySite(
+            make=lambda: MemoryDiscovery(board.name),
+            ttl=30.0,
+            let_pass=board.advance,
+            die=lambda bridge: bridge.close(),
+            lose=board.lose,
+        )
+
+
+def test_expiry_is_told_with_the_time_at_which_it_happened(board: MemoryBoard) -> None:
+    bridge = MemoryDiscovery(board.name)
+    bridge.open()
+    bridge.announce(SourceKey("s", 1), b"r", 30.0)
+    bridge.close()
+    board.advance(1000.0)
+    bridge.open()
+    _, suspect, offline = (c for block in bridge.read({"next": 1}, {"next": 4}) for c in block)
+    assert (suspect.kind, offline.kind) == (ChangeKind.SUSPECT, ChangeKind.OFFLINE)
+    assert offline.at - suspect.at == pytest.approx(15e6, abs=1e4)
+
+
+def test_a_board_that_is_down_cannot_be_reached(board: MemoryBoard) -> None:
+    bridge = MemoryDiscovery(board.name)
+    bridge.open()
+    board.up = False
+    with pytest.raises(Unavailable, match="down"):
+        bridge.image()
+    with pytest.raises(Unavailable, match="down"):
+        MemoryDiscovery(board.name).open()
+
+
+@pytest.mark.parametrize("where", ["now", (("other", 1),), ((("a", 1)), ("b", 2))])
+def test_a_place_to_begin_that_does_not_exist_is_refused(board: MemoryBoard, where: object) -> None:
+    bridge = MemoryDiscovery(board.name)
+    bridge.open()
+    with pytest.raises(ConfigError, match="discovery begins at"):
+        bridge.begin(where)  # type: ignore[arg-type]
+
+
+def test_an_image_that_was_not_written_down_cannot_be_read(board: MemoryBoard) -> None:
+    bridge = MemoryDiscovery(board.name)
+    bridge.open()
+    with pytest.raises(ConfigError, match="never written down"):
+        list(bridge.read({"image": None}, {"next": 4}))
+    with pytest.raises(ConfigError, match="positive"):
+        bridge.announce(SourceKey("s", 1), b"r", 0)
