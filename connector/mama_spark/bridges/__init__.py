@@ -6,8 +6,11 @@ from asyncio import AbstractEventLoop
 from importlib import import_module
 from types import ModuleType
 
-from ..bridge import PublisherBridge
+from ..bridge import DiscoveryBridge, PublisherBridge
 from ..errors import ConfigError
+from ..log import LogBridge
+from ..options import TransportOptions
+from ..options import TransportOptions
 
 #: URL scheme -> bridge
 SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "tango": "tango", "memory": "memory"}
@@ -57,3 +60,26 @@ def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherB
         bridge: PublisherBridge = load("nats").NatsBridge.attach(context, loop=loop)
         return bridge
     raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")
+
+
+def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
+    """The place of discovery that the options name, not opened yet.
+
+    :raises ConfigError: the bridge has none
+    """
+    name = o.bridge_name
+    load(name)
+    if name == "memory":
+        memory: DiscoveryBridge = import_module(f"{__name__}.memory_discovery").MemoryDiscovery(
+            o.url[0].split("://", 1)[1]
+        )
+        return memory
+    if name != "nats":
+        raise ConfigError(f"the bridge {name!r} has no source discovery")
+    room = f"{__name__}.nats"
+    board = import_module(f"{room}.board").Board(
+        o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream
+    )
+    settings = import_module(f"{room}.settings").NatsSettings.from_options(o)
+    nats: DiscoveryBridge = import_module(f"{room}.discovery").NatsDiscovery(settings, board)
+    return nats

@@ -1,0 +1,66 @@
+"""From the options of ``mamadiscovery`` to what its tasks need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyspark
+
+from ..bridge import DiscoveryBridge
+from ..errors import ConfigError
+from ..mama.discovered import Reader
+from ..mama.properties import SUPPORTED
+from ..mama.sources import SourceFields
+from ..mama.status import Status, StatusError
+from ..options import DiscoveryOptions, redact_url
+from .bridges import make_discovery
+from .given import read_options
+from .reach import Reach
+
+OLDEST_SPARK = (4, 2)
+
+
+@dataclass(frozen=True)
+class DiscoveryJob:
+    """What the driver sends to the tasks.
+
+    :ivar transport: what the rows call it: its name in the properties file, or the URL without user and password
+    """
+
+    options: DiscoveryOptions
+    fields: SourceFields
+    transport: str
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.options.bridge_name, self.transport, self.fields)
+
+    def reach(self) -> Reach[DiscoveryBridge]:
+        o = self.options
+        return Reach(lambda: make_discovery(o), o.wait_timeout)
+
+
+def plan_discovery(options: Mapping[str, str]) -> DiscoveryJob:
+    """Check the options; no I/O but that of the properties file.
+
+    :raises OptionError, ConfigError: something is wrong with them, or with the properties file
+    :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
+    """
+    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if version < OLDEST_SPARK:
+        raise ConfigError(f"mamadiscovery needs Spark 4.2 or newer, this is {pyspark.__version__}")
+    given = read_options(DiscoveryOptions, options)
+    o = given.options
+    given.discovery.need_support("mamadiscovery")
+    if o.bridge_name == "memory":
+        raise StatusError(
+            Status.NOT_IMPLEMENTED,
+            "the discovery of the bridge memory is seen by its own process only, and Spark reads in others; no "
+            f"{given.discovery.supported_key or f'mama.memory.transport.<name>.{SUPPORTED}'} changes that",
+        )
+    return DiscoveryJob(o, given.discovery.fields, o.transport or _shown(o.url))
+
+
+def _shown(urls: tuple[str, ...]) -> str:
+    return ",".join(redact_url(url).replace("***@", "") for url in urls)
