@@ -10,7 +10,6 @@ from ..bridge import DiscoveryBridge, PublisherBridge
 from ..errors import ConfigError
 from ..log import LogBridge
 from ..options import TransportOptions
-from ..options import TransportOptions
 
 #: URL scheme -> bridge
 SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "tango": "tango", "memory": "memory"}
@@ -83,3 +82,20 @@ def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
     settings = import_module(f"{room}.settings").NatsSettings.from_options(o)
     nats: DiscoveryBridge = import_module(f"{room}.discovery").NatsDiscovery(settings, board)
     return nats
+
+
+def log_bridge(o: TransportOptions, timeout: float) -> LogBridge:
+    """The logs of the middleware that the options name, not opened yet.
+
+    :param timeout: seconds that one question may take
+    :raises ConfigError: the middleware keeps no logs
+    """
+    if o.bridge_name not in ("memory", "nats"):
+        raise ConfigError(f"the bridge {o.bridge_name!r} keeps no log that could be read")
+    if o.bridge_name == "memory":
+        memory: LogBridge = import_module(f"{__name__}.memory_logs").MemoryLogs(o.url[0].split("://", 1)[1])
+        return memory
+    room = load(o.bridge_name).__name__
+    settings = import_module(f"{room}.settings").NatsSettings.from_options(o)
+    bridge: LogBridge = import_module(f"{room}.logs").NatsLogs(settings, timeout=timeout)
+    return bridge

@@ -1,0 +1,82 @@
+"""Logs, as the sources of this room use them: opened for one question or one range, patient while nobody answers.
+
+A bridge is opened anew each time, for Spark moves readers between processes; the connections stay warm in the pool of
+the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from ..bridges import log_bridge
+from ..errors import Unavailable
+from ..log import Log, LogBridge, Records
+from ..options import ReadOptions
+
+T = TypeVar("T")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class Patience:
+    """How long to go on while nobody answers: ``waitTimeout`` from the last sign of life."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        self._until = time.monotonic() + self._seconds
+        self._pause = _FIRST_PAUSE
+
+    def wait(self, error: Unavailable) -> None:
+        """Sleep before the next try.
+
+        :raises Unavailable: ``error`` itself, when it has been too long
+        """
+        if time.monotonic() + self._pause > self._until:
+            raise error
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+def ask(o: ReadOptions, question: Callable[[LogBridge], T]) -> T:
+    """The answer to ``question``, which may be asked several times.
+
+    :raises Unavailable: nobody answered for ``waitTimeout``
+    """
+    patience = Patience(o.wait_timeout)
+    while True:
+        try:
+            with contextlib.closing(log_bridge(o, o.wait_timeout)) as bridge:
+                bridge.open()
+                return question(bridge)
+        except Unavailable as e:
+            patience.wait(e)
+
+
+def read(
+    o: ReadOptions, stream: str, after: int, up_to: int, topics: Sequence[str], check: Callable[[Log], None]
+) -> Iterator[Records]:
+    """The records of a range; goes on behind the last one that came when the middleware was away for a while.
+
+    :param check: called with the log when all have been read
+    :raises Unavailable: nothing came for ``waitTimeout``
+    """
+    patience = Patience(o.wait_timeout)
+    while True:
+        try:
+            with contextlib.closing(log_bridge(o, o.wait_timeout)) as bridge:
+                bridge.open()
+                log = bridge.log(stream)
+                for records in log.read(after, up_to, topics):
+                    if len(records):
+                        yield records
+                        after = int(records.sequences[-1])
+                    patience.renew()
+                check(log)
+                return
+        except Unavailable as e:
+            patience.wait(e)

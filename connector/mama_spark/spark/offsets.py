@@ -1,0 +1,268 @@
+"""Where a query stands in the logs it reads, and what its next batch takes. Pure: bounds go in, offsets come out.
+
+An offset names for each stream the *next* sequence to read (as Kafka's do) and the identity of the stream it counts
+in. It also names the first sequence of the batch that it ends (``from``): Spark does not keep the initial offset of a
+query whose first batch failed and asks for it again, so a batch is planned from what its own end says.
+
+JSON: ``{"ORDERS": {"next": 18, "identity": "2026-01-31T12:00:00.123Z", "from": 1}}``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from ..errors import ConfigError, MamaError
+from ..log import Bounds
+
+LATEST, EARLIEST = -1, -2
+Wanted = str | tuple[tuple[str, int], ...]  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream
+
+
+class DataLost(MamaError):
+    """Records that the query has not read are gone from the middleware, and ``failOnDataLoss`` is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a query stands in one stream.
+
+    :ivar next: first sequence that was not read yet
+    :ivar identity: of the stream that ``next`` counts in
+    :ivar begin: ``next`` before the batch that ends here; None where no batch did
+    """
+
+    next: int
+    identity: str
+    begin: int | None = None
+
+
+Offsets = dict[str, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one stream with ``after < sequence <= up_to``."""
+
+    stream: str
+    identity: str
+    after: int
+    up_to: int
+
+    def __len__(self) -> int:
+        return self.up_to - self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records of one stream that the query needs and nobody can give.
+
+    :ivar gaps: ranges of sequences, both ends inclusive; empty where it is not known which
+    :ivar why: how it came, for people
+    """
+
+    stream: str
+    gaps: tuple[tuple[int, int], ...]
+    why: str
+
+    def __str__(self) -> str:
+        if not self.gaps:
+            return f"stream {self.stream!r}: {self.why}"
+        count = sum(last - first + 1 for first, last in self.gaps)
+        shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in self.gaps[:5])
+        more = f", and {len(self.gaps) - 5} ranges more" if len(self.gaps) > 5 else ""
+        many = "sequence" if count == 1 else f"{count:,} sequences"
+        return f"stream {self.stream!r}: {many} {shown}{more}: {self.why}"
+
+
+def lost(losses: Iterable[Loss]) -> DataLost:
+    """The error for these losses: what is gone, and the two ways out."""
+    return DataLost(
+        f"records that this query has not read are gone: {'; '.join(map(str, losses))}. Either go on without them "
+        "(option failOnDataLoss=false reads what is left and logs what is not), or bring them back and begin where "
+        "they are (restore the stream, then a new checkpoint with startingOffsets)"
+    )
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------
+
+
+def to_json(offsets: Offsets) -> dict[str, Any]:
+    """As Spark keeps it; equal offsets give equal texts."""
+    return {
+        stream: {"next": p.next, "identity": p.identity, **({} if p.begin is None else {"from": p.begin})}
+        for stream, p in sorted(offsets.items())
+    }
+
+
+def from_json(value: Mapping[str, Any]) -> Offsets:
+    """:raises ConfigError: this is no offset of this format"""
+    try:
+        return {
+            str(stream): Position(int(p["next"]), str(p["identity"]), None if "from" not in p else int(p["from"]))
+            for stream, p in value.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise ConfigError(f"the checkpoint does not hold offsets of mamasub: {value!r}") from e
+
+
+# --- where to begin, where to end ------------------------------------------------------------------------------
+
+
+def beginning(bounds: Mapping[str, Bounds], wanted: Wanted, at: Mapping[str, int] | None = None) -> Offsets:
+    """Where a new query begins.
+
+    :param at: the first sequence to read of each stream, from ``startingTimestamp``; it wins over ``wanted``
+    :raises ConfigError: the JSON names other streams than the topics, or a sequence that is yet to come
+    """
+    if at is not None:
+        return {stream: Position(max(1, at[stream]), b.identity) for stream, b in bounds.items()}
+    found = _resolve("startingOffsets", bounds, wanted, EARLIEST)
+    return {stream: Position(found[stream], b.identity) for stream, b in bounds.items()}
+
+
+def ending(bounds: Mapping[str, Bounds], wanted: Wanted) -> Offsets:
+    """Where a batch read ends: the first sequences that are not read.
+
+    :raises ConfigError: as :func:`beginning`
+    """
+    found = _resolve("endingOffsets", bounds, wanted, LATEST)
+    return {stream: Position(found[stream], b.identity) for stream, b in bounds.items()}
+
+
+def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: Wanted, default: int) -> dict[str, int]:
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    asked = dict.fromkeys(bounds, words.get(wanted, default)) if isinstance(wanted, str) else dict(wanted)
+    if asked.keys() != bounds.keys():
+        raise ConfigError(
+            f"option {option} must name the streams that are read ({', '.join(sorted(bounds))}), "
+            f"it names {', '.join(sorted(asked))}"
+        )
+    found = {}
+    for stream, b in bounds.items():
+        sequence = {EARLIEST: b.first, LATEST: b.last + 1}.get(asked[stream], asked[stream])
+        if sequence > b.last + 1:
+            raise ConfigError(
+                f"option {option}: stream {stream!r} has no sequence {sequence} yet, its last is {b.last}"
+            )
+        found[stream] = max(1, sequence)
+    return found
+
+
+# --- the next batch --------------------------------------------------------------------------------------------
+
+
+def reconcile(start: Offsets, bounds: Mapping[str, Bounds]) -> tuple[Offsets, list[Loss]]:
+    """Hold where the query stands against what the streams hold now.
+
+    A stream that is not in ``start`` has appeared later and is read from its beginning. One that was deleted and made
+    again begins anew; one that is gone stays as it is, in case it comes back.
+
+    :returns: where the query can go on, and what it will never see
+    """
+    now, losses = dict(start), []
+    for stream, position in start.items():
+        found = bounds.get(stream)
+        if found is None:
+            losses.append(Loss(stream, (), f"it is gone; sequence {position.next} was to be read next"))
+        elif found.identity != position.identity:
+            losses.append(
+                Loss(
+                    stream, (), "it was deleted and made again since (its sequences mean other records now); what the "
+                    f"old one held from sequence {position.next} on is gone",
+                )
+            )  # fmt: skip
+            now[stream] = _from(found.first, found.identity)
+        elif found.last + 1 < position.next:
+            losses.append(
+                Loss(stream, (), f"its last sequence is {found.last}, but the query has read up to {position.next - 1}")
+            )
+            now[stream] = _from(found.last + 1, found.identity)
+        elif found.first > position.next:
+            losses.append(Loss(stream, ((position.next, found.first - 1),), "removed before they were read"))
+            now[stream] = _from(found.first, found.identity)
+    for stream, found in bounds.items():
+        now.setdefault(stream, Position(found.first, found.identity))
+    return now, losses
+
+
+def _from(sequence: int, identity: str) -> Position:
+    """The end of an empty batch at this place."""
+    return Position(sequence, identity, sequence)
+
+
+def advance(start: Offsets, bounds: Mapping[str, Bounds], limit: int | None) -> Offsets:
+    """Where the next batch ends: ``start`` itself when there is nothing new.
+
+    :param start: as :func:`reconcile` gave it
+    :param limit: most sequences of the batch; None = all
+    """
+    backlog = {
+        stream: max(0, bounds[stream].last + 1 - p.next)
+        for stream, p in start.items()
+        if stream in bounds and bounds[stream].identity == p.identity
+    }
+    take = backlog if limit is None else share(backlog, limit)
+    if not any(take.values()):
+        return start
+    return {stream: replace(p, next=p.next + take.get(stream, 0), begin=p.next) for stream, p in start.items()}
+
+
+def share(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
+    """``limit`` split over streams so that each gets the same, and what one does not need goes to the others."""
+    left, taken = limit, {}
+    waiting = sorted(backlog.items(), key=lambda item: (item[1], item[0]))
+    for i, (stream, n) in enumerate(waiting):
+        taken[stream] = min(n, -(-left // (len(waiting) - i)))
+        left -= taken[stream]
+    return taken
+
+
+def ranges(start: Offsets, end: Offsets) -> list[Range]:
+    """What a batch reads that ends at ``end``. It begins where ``end`` says that it does. A ``start`` that no batch
+    ended at is the initial offset, asked for once more: it may have moved, and what lies before it is not skipped."""
+    found = []
+    for stream, p in sorted(end.items()):
+        before = start.get(stream)
+        if p == before:
+            continue
+        begin = p.next if p.begin is None else p.begin
+        if before is not None and before.identity == p.identity:
+            begin = before.next if before.begin is not None else min(begin, before.next)
+        if begin < p.next:
+            found.append(Range(stream, p.identity, begin - 1, p.next - 1))
+    return found
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------
+
+#: Fewer records than this are not worth another task.
+SMALLEST = 10_000
+#: More records than this in one task make its repetition expensive.
+LARGEST = 250_000
+
+
+def parts(total: int, wanted: int | None, cores: int) -> int:
+    """How many tasks read ``total`` sequences.
+
+    :param wanted: ``minPartitions``
+    :param cores: of the machine that plans: Spark does not tell a Python data source how many the cluster has
+    """
+    if wanted is not None:
+        return wanted
+    return max(1, min(-(-total // SMALLEST), max(cores, -(-total // LARGEST))))
+
+
+def split(whole: Iterable[Range], n: int) -> list[Range]:
+    """At least ``n`` ranges (as far as there are sequences) of about the same length. The same input gives the same
+    ranges, so that a batch that is planned again has the same tasks."""
+    whole = [r for r in whole if len(r)]
+    total = sum(map(len, whole))
+    found = []
+    for r in whole:
+        pieces = min(len(r), max(1, -(-len(r) * n // total)))
+        edges = [r.after + len(r) * i // pieces for i in range(pieces + 1)]
+        found += [replace(r, after=a, up_to=b) for a, b in pairwise(edges)]
+    return found

@@ -1,0 +1,268 @@
+"""The format ``mamasub``: the messages of topics as rows, in batch and in streams.
+
+A log keeps its records by number, so an offset is a number for each stream, a task is a range of numbers, and a range
+gives the same rows every time. Spark's checkpoint is the only truth about how far a query has come.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from ..errors import ConfigError, MamaError, OptionError
+from ..log import Bounds, Log, LogBridge
+from ..options import SubscribeOptions
+from . import logs
+from .messages import SCHEMA, check_schema, rows
+from .offsets import (
+    Loss,
+    Offsets,
+    Position,
+    Range,
+    advance,
+    beginning,
+    ending,
+    from_json,
+    lost,
+    parts,
+    ranges,
+    reconcile,
+    split,
+    to_json,
+)
+
+log = logging.getLogger("mama_spark")
+
+
+class MamaSubDataSource(DataSource):
+    """``spark.read.format("mamasub")`` and ``spark.readStream.format("mamasub")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mamasub"
+
+    def schema(self) -> StructType:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> MamaSubReader:
+        check_schema(schema)
+        options = read_options(self.options)
+        if options.starting_offsets == "latest":
+            raise OptionError("option startingOffsets=latest is for streams: a batch would read nothing")
+        return MamaSubReader(options)
+
+    def streamReader(self, schema: StructType) -> MamaSubStreamReader:
+        check_schema(schema)
+        options = read_options(self.options)
+        if options.ending_offsets != "latest":
+            raise OptionError("option endingOffsets is for batch reads: a stream has no end")
+        return MamaSubStreamReader(options)
+
+
+def read_options(given: Mapping[str, str]) -> SubscribeOptions:
+    """The options as Spark hands them over, checked."""
+    return SubscribeOptions.parse(dict(given))
+
+
+@dataclass
+class Part(InputPartition):
+    """What one task reads.
+
+    :ivar gone: gaps that were known when the batch was planned, and tolerated
+    """
+
+    range: Range
+    gone: tuple[tuple[int, int], ...] = ()
+
+
+class _Reader:
+    """What batch and streaming have in common."""
+
+    def __init__(self, options: SubscribeOptions) -> None:
+        self.options = options
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task; on an executor, with a reader that was unpickled there."""
+        if not isinstance(partition, Part):  # Spark's own, when there is nothing to read
+            return
+        o, r = self.options, partition.range
+
+        def check(found: Log) -> None:
+            self._treat(_changed(found, r, partition.gone))
+
+        for records in logs.read(o, r.stream, r.after, r.up_to, o.topics, check):
+            yield rows(records, r.stream, o.include_headers)
+
+    def _plan(self, bridge: LogBridge, whole: list[Range]) -> list[Part]:
+        """Tasks for these ranges. What is missing in them is lost already."""
+        gone: dict[str, list[tuple[int, int]]] = {}
+        for r in whole:
+            try:
+                gaps = _gaps(bridge.log(r.stream), r)
+            except ConfigError as e:
+                self._treat([Loss(r.stream, ((r.after + 1, r.up_to),), str(e))])
+                continue
+            if isinstance(gaps, Loss):
+                self._treat([gaps])
+                continue
+            gone[r.stream] = gaps
+            if gaps:
+                self._treat([Loss(r.stream, tuple(gaps), "deleted before they were read")])
+        n = parts(sum(map(len, whole)), self.options.min_partitions, len(os.sched_getaffinity(0)))
+        return [Part(r, _within(gone[r.stream], r)) for r in split((r for r in whole if r.stream in gone), n)]
+
+    def _treat(self, losses: Iterable[Loss]) -> None:
+        """``failOnDataLoss``.
+
+        :raises DataLost: it is on
+        """
+        found = list(losses)
+        if found and self.options.fail_on_data_loss:
+            raise lost(found)
+        for loss in found:
+            log.error("mamasub: lost: %s", loss)
+
+    def _streams(self, bridge: LogBridge) -> list[str]:
+        """Streams that hold the topics now.
+
+        :raises ConfigError: a topic is in none
+        """
+        o = self.options
+        if o.stream is None:
+            return bridge.names(o.topics)
+        if o.topics and o.stream not in (found := bridge.names(o.topics)):
+            raise ConfigError(f"stream {o.stream!r} holds none of the topics {', '.join(o.topics)}; {found} do")
+        return [o.stream]
+
+    def _first(self, bridge: LogBridge) -> tuple[Offsets, dict[str, Bounds]]:
+        """Where a query without a checkpoint begins."""
+        o, found = self.options, {name: bridge.log(name) for name in self._streams(bridge)}
+        for one in found.values():
+            for text in one.warnings(o.topics):
+                log.warning("mamasub: %s", text)
+        at = o.starting_timestamp
+        bounds = {name: one.bounds() for name, one in found.items()}
+        times = None if at is None else {name: one.at(at) for name, one in found.items()}
+        return beginning(bounds, o.starting_offsets, times), bounds
+
+
+class MamaSubReader(_Reader, DataSourceReader):
+    """Batch reads."""
+
+    def partitions(self) -> list[Part]:
+        def plan(bridge: LogBridge) -> list[Part]:
+            start, bounds = self._first(bridge)
+            end = ending(bounds, self.options.ending_offsets)
+            start, losses = reconcile(start, bounds)
+            self._treat(losses)
+            return self._plan(bridge, ranges(start, end))
+
+        return logs.ask(self.options, plan)
+
+
+class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Streaming reads. On the driver, one object for the life of the query."""
+
+    def __init__(self, options: SubscribeOptions) -> None:
+        super().__init__(options)
+        self._initial: Offsets | None = None
+        self._target: dict[str, Bounds] | None = None
+        self._seen: dict[str, Bounds] = {}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Spark asks more than once, and must get the same answer."""
+        if self._initial is None:
+            self._initial = logs.ask(self.options, lambda bridge: self._first(bridge)[0])
+        return to_json(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = logs.ask(self.options, lambda bridge: self._look(bridge, ()))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        before = from_json(start)
+        bounds = self._seen = logs.ask(self.options, lambda bridge: self._look(bridge, before))
+        if self._target is not None:  # what has appeared since then is for another run
+            bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
+        now, losses = reconcile(before, bounds)
+        self._treat(losses)
+        if self._target is not None:
+            bounds = {name: _no_later(found, self._target.get(name)) for name, found in bounds.items()}
+        return to_json(advance(now, bounds, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What the streams held when the batch was planned, so that the lag shows in the progress of the query."""
+        return to_json({name: Position(b.last + 1, b.identity) for name, b in self._seen.items()}) or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
+        whole = ranges(from_json(start), from_json(end))
+        return logs.ask(self.options, lambda bridge: self._plan(bridge, whole)) if whole else []
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Show the progress at the broker, if that is wanted. It is telemetry: a failure is no reason to stop."""
+        name = self.options.progress_consumer
+        if name is None:
+            return
+
+        def show(bridge: LogBridge) -> None:
+            for stream, position in from_json(end).items():
+                bridge.log(stream).show_progress(name, position.next, self.options.topics)
+
+        try:
+            logs.ask(self.options, show)
+        except MamaError as e:
+            log.warning("mamasub: progressConsumer %r: %s", name, e)
+
+    def _look(self, bridge: LogBridge, known: Iterable[str]) -> dict[str, Bounds]:
+        """Bounds of the streams that are read and of those that have appeared since."""
+        o = self.options
+        names = set(known)
+        for topic in o.topics if o.stream is None else ():
+            try:
+                names |= set(bridge.names([topic]))
+            except ConfigError:
+                continue  # its stream is gone; the query knows which it was
+        names |= set() if o.stream is None else {o.stream}
+        found = {}
+        for name in sorted(names):
+            try:
+                found[name] = bridge.log(name).bounds()
+            except ConfigError:
+                continue  # gone, or not ours to read: a loss if the query had come to it
+        return found
+
+
+def _no_later(now: Bounds, target: Bounds | None) -> Bounds:
+    """``now``, without what came after ``target``. A stream made again since then has nothing for this run."""
+    if target is None or target.identity != now.identity:
+        return Bounds(now.first, now.first - 1, now.identity)
+    return Bounds(now.first, min(now.last, target.last), now.identity)
+
+
+def _gaps(found: Log, r: Range) -> list[tuple[int, int]] | Loss:
+    if found.bounds().identity != r.identity:
+        return Loss(r.stream, ((r.after + 1, r.up_to),), "the stream was deleted and made again since")
+    return found.missing(r.after, r.up_to)
+
+
+def _changed(found: Log, r: Range, known: tuple[tuple[int, int], ...]) -> list[Loss]:
+    """What was lost between the planning of a task and its end."""
+    gaps = _gaps(found, r)
+    if isinstance(gaps, Loss):
+        return [gaps]
+    return [] if tuple(gaps) == known else [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
+
+
+def _within(gaps: list[tuple[int, int]], r: Range) -> tuple[tuple[int, int], ...]:
+    return tuple((max(a, r.after + 1), min(b, r.up_to)) for a, b in gaps if a <= r.up_to and b > r.after)
