@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -135,6 +135,38 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
             arrays.append(constant(constants[f.name], n, f.type))
         else:
             arrays.append(_extra(chunks, lengths, f))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class LoggedEvent(NamedTuple):
+    """Something that happened to a publisher or a topic, in columns of the flight log.
+
+    :ivar kind: ``publisher`` or ``topic``
+    :ivar event_time: µs since the epoch
+    """
+
+    kind: str
+    event: str
+    event_time: int
+    topic: str | None = None
+    status: str | None = None
+    code: int | None = None
+    info: str | None = None
+    publisher_state: str | None = None
+
+
+def events_batch(events: Sequence[LoggedEvent], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """One record batch of all events; parameters as :func:`flights_batch`."""
+    n, columns = len(events), dict(zip(LoggedEvent._fields, zip(*events, strict=True), strict=True))
+    arrays = []
+    for f in schema:
+        if f.name == "event_time":
+            arrays.append(pa.array(columns[f.name], pa.int64()).cast(TIMESTAMP))
+        elif f.name in columns:
+            column = pa.array(columns[f.name], pa.string() if f.type == FEW else f.type)
+            arrays.append(column.dictionary_encode().cast(FEW) if f.type == FEW else column)
+        else:
+            arrays.append(constant(constants.get(f.name), n, f.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from threading import Condition, Thread
 from typing import Any
 
@@ -280,8 +280,3 @@ def prove_writable(store: Store, folder: str) -> None:
         stream.close()
     with suppress(OSError):  # who may write but not delete leaves an empty file that VACUUM takes away
         store.filesystem().delete_file(path)
-
-
-def now_us() -> int:
-    """The wall clock in µs since the epoch, as in ``event_time``."""
-    return int(datetime.now(UTC).timestamp() * 1e6)

@@ -1,7 +1,7 @@
 """What a task does with the flight log: prove that it can be written, then hand over columns until the end.
 
-Order of calls: ``check`` before the first publish; ``flights`` / ``publisher_event`` / ``topic_event`` in any order,
-from one thread; ``close`` once at the end, also when the task is about to raise (it may be repeated).
+Order of calls: ``check`` before the first publish; ``flights`` / ``events`` in any order, by one thread at a
+time; ``close`` once at the end, also when the task is about to raise (it may be repeated).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .columns import FlightColumns, constant, file_schema, flights_batch
-from .parts import PART_ROWS, Part, PartWriter, now_us, prove_writable
-from .schema import ACKED, PUBLISHED, TIMESTAMP, Level, part_schema, table_schema
+from .columns import FlightColumns, LoggedEvent, events_batch, file_schema, flights_batch
+from .parts import PART_ROWS, Part, PartWriter, prove_writable
+from .schema import ACKED, PUBLISHED, Level, part_schema, table_schema
 from .storage import Store, check_fits, delta_fields, storage_errors
 
 #: Rows and bytes that are gathered before the background thread gets them: a record batch of many columns costs
@@ -136,32 +136,13 @@ class Staging:
         if self._gathered_rows >= _GATHER_ROWS or self._gathered_bytes >= _GATHER_BYTES:
             self._hand_over()
 
-    def publisher_event(
-        self,
-        event: str,
-        state: str | None,
-        *,
-        info: str | None = None,
-        status: str | None = None,
-        code: int | None = None,
-        topic: str | None = None,
-        event_time: int | None = None,
-    ) -> None:
-        """Something happened to the publisher. ``event_time`` in µs since the epoch, None = now."""
-        self._single("publisher", event, state, info, status, code, topic, event_time)
+    def events(self, events: Sequence[LoggedEvent]) -> None:
+        """Hand over events of publishers and topics: rows at every level.
 
-    def topic_event(
-        self,
-        event: str,
-        topic: str,
-        *,
-        info: str | None = None,
-        status: str | None = None,
-        code: int | None = None,
-        event_time: int | None = None,
-    ) -> None:
-        """Something happened to a topic. ``event_time`` in µs since the epoch, None = now."""
-        self._single("topic", event, None, info, status, code, topic, event_time)
+        :raises Unavailable, FlightLogError: as :meth:`flights`
+        """
+        if events:
+            self._writer.put(partial(events_batch, list(events), self._constants, self._schema), 1_000 * len(events))
 
     def close(self) -> list[Part]:
         """Everything on storage: the parts. Also when the task is about to raise; may be repeated.
@@ -177,35 +158,6 @@ class Staging:
         chunks, nbytes = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
         self._writer.put(partial(flights_batch, chunks, self._constants, self._schema), nbytes)
-
-    def _single(
-        self,
-        kind: str,
-        event: str,
-        state: str | None,
-        info: str | None,
-        status: str | None,
-        code: int | None,
-        topic: str | None,
-        event_time: int | None,
-    ) -> None:
-        values = {
-            **self._constants,
-            "kind": kind,
-            "event": event,
-            "event_time": now_us() if event_time is None else event_time,
-            "publisher_state": state,
-            "info": info,
-            "status": status,
-            "code": code,
-            "topic": topic,
-        }
-        self._writer.put(partial(_row, values, self._schema), 1_000)
-
-
-def _row(values: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    values["event_time"] = pa.scalar(values["event_time"], pa.int64()).cast(TIMESTAMP).as_py()
-    return pa.RecordBatch.from_arrays([constant(values.get(f.name), 1, f.type) for f in schema], schema=schema)
 
 
 def check_table(store: Store, schema: pa.Schema, folder: str, what: str, extra: frozenset[str] | None) -> None:

@@ -56,6 +56,11 @@ class PartitionEvents:
     def __repr__(self) -> str:
         return f"<PartitionEvents {self._publisher} {self.state.name}, {len(self._known)} topics>"
 
+    @property
+    def ended(self) -> bool:
+        """The publisher is being destroyed, or was."""
+        return self.state > PublisherState.LIVE
+
     # --- the life of the publisher (PE-48..PE-54) ------------------------------------------------------------
 
     def create(self, at: int) -> list[EventRecord]:

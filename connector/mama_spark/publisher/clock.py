@@ -30,6 +30,10 @@ class WallClock:
     def anchored(cls) -> WallClock:
         return cls(time.time_ns() // 1000, time.monotonic())
 
+    def now(self) -> int:
+        """Microseconds since the epoch."""
+        return self.wall + round((time.monotonic() - self.mono) * 1e6)
+
     def micros(self, mono: npt.NDArray[np.float64]) -> Int64s:
         """Microseconds since the epoch; :data:`NEVER` for NaN."""
         missing = np.isnan(mono)

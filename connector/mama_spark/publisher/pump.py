@@ -73,6 +73,7 @@ class BatchPublisher:
     :param patience: seconds without an acknowledgement, while messages wait and the middleware takes nothing, after
         which the pump gives up with :class:`Unavailable`. None = the retry deadline, or else the ``wait_timeout``
     :param outlast: do not give up then: fail what waits, and what comes, until the middleware takes messages again
+    :param on_event: told of what happens to the transport, on the pump's thread, before the pump acts on it
     """
 
     def __init__(
@@ -87,11 +88,12 @@ class BatchPublisher:
         name: str = "",
         patience: float | None = None,
         outlast: bool = False,
+        on_event: Callable[[BridgeEvent], None] | None = None,
     ) -> None:
         self.bridge = bridge
         self.window = Window(policy)
         self.counters: Counters = self.window.counters
-        self._on_finished = on_finished
+        self._on_finished, self._on_event = on_finished, on_event
         self._rate = rate
         self._limiter: RateLimiter | None = None
         self._flush_after = flush_after
@@ -367,6 +369,8 @@ class BatchPublisher:
             self._event(event)
 
     def _event(self, event: BridgeEvent) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
         if event.kind is EventKind.DISCONNECTED:
             self._last_trouble = event.info
             self.window.disconnected(event.info, event.at)

@@ -4,9 +4,7 @@ returns, every row has its one outcome and its event is on storage."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +19,7 @@ from ..flightlog.deadletter import DeadLetterStaging
 from ..flightlog.parts import Part
 from ..flightlog.schema import Level
 from ..flightlog.staging import Run, Staging
+from ..mama.partition_events import PartitionEvents
 from ..message import Bools, MessageBatch
 from ..options import SinkOptions
 from ..publisher.block import Block
@@ -33,17 +32,15 @@ from ..publisher.window import Policy
 from .bridges import make_bridge
 from .columns import ColumnPlan
 from .deadletters import DeadLetters, DeadTag
+from .progress import Progress
+from .reporting import EventReporter
 from .rows import RowEncoder
 from .settled import Tally, flight_columns, is_guilty, joined_ids, published_columns
-
-log = logging.getLogger("mama_spark")
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
 MAX_BYTES_IN_FLIGHT = 16 << 20
 #: Seconds between looks at whether the publisher is still alive.
 _LOOK_EVERY = 0.5
-#: Seconds between progress lines.
-PROGRESS_EVERY = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +122,12 @@ def publish_partition(job: SinkJob, facts: TaskFacts, batches: Iterator[pa.Recor
     try:
         return session.run(batches)
     except ConfigError as e:
+        session.reporter.failed(e)
         session.report.fatal = str(e)
         return session.report
+    except Exception as e:
+        session.reporter.failed(e)
+        raise
     finally:
         session.close()
 
@@ -150,6 +151,8 @@ class _Session:
                 o.dead_letter_table, o.storage_options, run, facts.partition, facts.attempt
             )
         self._clock = WallClock.anchored()
+        events = PartitionEvents(o.topic_events, f"{run.prefix}/{facts.partition}/{facts.attempt}")
+        self.reporter = EventReporter(events, self._clock, self._staging)
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._dead: DeadLetters | None = None
@@ -182,6 +185,7 @@ class _Session:
                 self._wait_settled(publisher)
                 self._put_dead_letters(publisher, all_of_them=True)
             publisher.drain()
+            self._end()
         self._close_files()
         self._raise_retryable()
         return self.report
@@ -197,11 +201,13 @@ class _Session:
         for staging in (self._staging, self._dead_staging):
             if staging is not None:
                 staging.check()
+        self.reporter.create()
         self._bridge = make_bridge(o)
         self._bridge.open()
         self._bridge.prepare(first)  # what the bridge can do may depend on where the topics lead
         if o.on_error == "deadletter":
             self._dead = DeadLetters(o.dead_letter_topic, self._dead_staging, self._with_ids)
+        self.reporter.live()
         self._publisher = BatchPublisher(
             self._bridge,
             make_policy(o, self._bridge),
@@ -210,9 +216,10 @@ class _Session:
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(self._facts.partition),
             outlast=o.error_tolerance == "all" and o.on_error != "fail",
+            on_event=self.reporter.transport,
         )
         self._publisher.start()
-        self._progress = _Progress(self._facts.partition, self._publisher)
+        self._progress = Progress(self._facts.partition, self._publisher)
         return self._publisher
 
     @property
@@ -260,6 +267,7 @@ class _Session:
     def _finished(self, block: Block) -> None:
         try:
             tag: Tag = block.tag
+            self.reporter.finished(block, tag.batch)
             if isinstance(tag.tag, DeadTag):
                 self._check_dead_letters(block)
             elif isinstance(tag.tag, _Extra):
@@ -322,12 +330,21 @@ class _Session:
         if self._dead_staging is not None:
             self.report.dead_parts = self._dead_staging.close()
 
+    def _end(self) -> None:
+        """Nothing is in flight any more: the publisher says good-bye, the connection goes back. May be repeated."""
+        self.reporter.destroy()
+        if self._bridge is not None:
+            self._bridge.close()
+        self.reporter.destroyed()
+
     def close(self) -> None:
         """After success and after failure: what is open is settled, its events are staged, the connection goes back."""
         if self._publisher is not None:
             self._progress.stop()
             self._publisher.stop()
         with contextlib.suppress(Exception):  # the error that brought us here is the one to report
+            self._end()
+        with contextlib.suppress(Exception):
             self._close_files()
         if self._bridge is not None:
             self._bridge.close()
@@ -358,30 +375,3 @@ def make_policy(o: SinkOptions, bridge: PublisherBridge) -> Policy:
         ordered=ordered,
         max_bytes=MAX_BYTES_IN_FLIGHT,
     )
-
-
-class _Progress:
-    """A line every few seconds for long writes, from a thread of its own so that it also shows a standstill."""
-
-    def __init__(self, partition: int, publisher: BatchPublisher) -> None:
-        self._stop = threading.Event()
-        self._partition, self._publisher = partition, publisher
-        self._thread = threading.Thread(target=self._run, name="mama-progress", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        began, before = time.monotonic(), 0
-        while not self._stop.wait(PROGRESS_EVERY):
-            counters = self._publisher.counters
-            done = counters.acked + counters.published
-            log.warning(
-                "partition %d: %s rows taken, %s acknowledged (%s/s), %s failed, %s timed out, %s in flight, %.0f s",
-                self._partition, f"{counters.opened:,}", f"{done:,}", f"{(done - before) / PROGRESS_EVERY:,.0f}",
-                f"{counters.failed:,}", f"{counters.timed_out:,}", self._publisher.window.in_flight,
-                time.monotonic() - began,
-            )  # fmt: skip
-            before = done
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from mama_spark.errors import FlightLogError
+from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.report import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
 from mama_spark.flightlog.schema import TIMEOUT
@@ -59,8 +60,8 @@ def test_attempts_that_were_not_committed_are_counted_apart(tmp_path: Path) -> N
 
 def test_publisher_and_topic_events_are_not_flights(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path), {}, BATCH, 0, 0)
-    staging.publisher_event("create", "LIVE", event_time=T0 - 10**9)
-    staging.topic_event("error", "a.b", status="TIMEOUT", event_time=T0 + 10**9)
+    staging.events([LoggedEvent("publisher", "create", T0 - 10**9, publisher_state="LIVE")])
+    staging.events([LoggedEvent("topic", "PUBLISH_ERROR", T0 + 10**9, "a.b", "TIMEOUT")])
     staging.flights(flights(2))
     commit(str(tmp_path), {}, BATCH, staging.close())
     found = summarise(str(tmp_path), {})

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from mama_spark.errors import FlightLogError, SchemaError, Unavailable
-from mama_spark.flightlog.columns import FlightColumns
+from mama_spark.flightlog.columns import FlightColumns, LoggedEvent
 from mama_spark.flightlog.parts import part_of_file
 from mama_spark.flightlog.schema import EVENTS, Level, table_schema
 from mama_spark.flightlog.staging import Run, Staging
@@ -141,13 +141,13 @@ def test_published_is_an_outcome_where_nothing_is_acknowledged(tmp_path: Path, l
 
 def test_publisher_and_topic_events_are_rows_at_every_level(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path), {}, STREAM, 3, 1, level=Level.ERRORS)
-    staging.publisher_event("create", "LIVE", info="hello", event_time=T0)
-    staging.topic_event("error", "a.b", status="TIMEOUT", code=7, event_time=T0 + 1)
+    staging.events([LoggedEvent("publisher", "create", T0, info="hello", publisher_state="LIVE")])
+    staging.events([LoggedEvent("topic", "PUBLISH_ERROR", T0 + 1, "a.b", "TIMEOUT", 7)])
     staging.flights(flights(2, failed=1))
     got = sorted(read(tmp_path, staging.close()), key=lambda r: r["event_time"])
     assert [(r["kind"], r["event"], r["publisher_state"], r["topic"]) for r in got] == [
         ("publisher", "create", "LIVE", None),
-        ("topic", "error", None, "a.b"),
+        ("topic", "PUBLISH_ERROR", None, "a.b"),
         ("flight", "completed_exceptionally", None, "orders.new"),
     ]
     assert {(r["partition_id"], r["task_attempt"], r["query_id"]) for r in got} == {(3, 1, "query-1")}

@@ -1,0 +1,91 @@
+"""What a partition's publisher tells: to the flight log always, and to discovery when the write is announced."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..bridge import BridgeEvent, EventKind
+from ..errors import MamaError
+from ..flightlog.columns import LoggedEvent
+from ..flightlog.staging import Staging
+from ..mama.events import ERROR, EventRecord
+from ..mama.partition_events import PartitionEvents
+from ..message import Int64s, MessageBatch
+from ..publisher.block import Block
+from ..publisher.clock import WallClock
+from ..publisher.flight import State
+
+#: Takes events in order; True: tell them now, False: they may wait for the end of the partition.
+Tell = Callable[[Sequence[EventRecord], bool], None]
+
+
+class EventReporter:
+    """Hands the events of one publisher on. Used by one thread at a time: the task's, then the pump's, then the task's.
+
+    :param staging: of the flight log; None = none is kept
+    """
+
+    def __init__(self, events: PartitionEvents, clock: WallClock, staging: Staging | None) -> None:
+        self._events, self._clock, self._staging = events, clock, staging
+        self._created = False
+        self.tell: Tell | None = None
+
+    def create(self) -> None:
+        """The first of the calls: what fails before it has no publisher and leaves no event."""
+        self._created = True
+        self._report(self._events.create(self._now()))
+
+    def live(self) -> None:
+        self._report(self._events.live(self._now()))
+
+    def transport(self, event: BridgeEvent) -> None:
+        """Losing the connection is an error of the publisher; what else happens to it is for the process' log."""
+        if event.kind in (EventKind.DISCONNECTED, EventKind.CLOSED):
+            at = int(self._clock.micros(np.array([event.at]))[0])
+            self._report(self._events.trouble(at, event.error, event.info))
+
+    def failed(self, error: Exception) -> None:
+        """The partition ends early because of ``error``. Never raises: there is an error already."""
+        if not self._created or self._events.ended:
+            return
+        known = error if isinstance(error, MamaError) else None
+        with contextlib.suppress(Exception):
+            self._report(self._events.trouble(self._now(), known, str(error)))
+
+    def finished(self, block: Block, batch: MessageBatch) -> None:
+        """A block whose flights all have their outcome."""
+        if self._staging is None and self.tell is None:
+            return
+        failed = _NONE
+        if block.errors:
+            failed = np.flatnonzero((block.state == State.COMPLETED_EXCEPTIONALLY) | (block.state == State.TIMEOUT))
+        self._report(
+            self._events.messages(batch, self._clock.micros(block.published), failed, block.errors, self._now())
+        )
+
+    def destroy(self) -> None:
+        self._report(self._events.destroy(self._now()))
+
+    def destroyed(self) -> None:
+        self._report(self._events.destroyed(self._now()))
+
+    def _now(self) -> int:
+        return self._clock.now()
+
+    def _report(self, events: list[EventRecord]) -> None:
+        if not events:
+            return
+        if self._staging is not None:
+            self._staging.events([_logged(event) for event in events])
+        if self.tell is not None:
+            self.tell(events, any(event.event.startswith(("PUBLISH_ERROR", ERROR)) for event in events))
+
+
+_NONE: Int64s = np.empty(0, np.int64)
+
+
+def _logged(e: EventRecord) -> LoggedEvent:
+    return LoggedEvent(e.kind, e.event, e.at_us, e.topic, e.status, e.code, e.info, e.state)

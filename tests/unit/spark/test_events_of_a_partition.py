@@ -1,0 +1,207 @@
+"""What a partition's publisher tells of itself, as tables of what happened and what is told."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.errors import AckTimeout, BadTopic, ConfigError, NotEntitled, PublishError, Refused, Unavailable
+from mama_spark.mama.events import EventRecord
+from mama_spark.mama.partition_events import MAX_ERRORS, MAX_TOPICS, PartitionEvents
+from mama_spark.mama.states import IllegalStep, PublisherState
+from mama_spark.message import MessageBatch
+
+NEVER = -(2**63)
+NOTHING = np.empty(0, np.int64)
+
+
+def batch(topics: list[str], **columns: Any) -> MessageBatch:
+    return MessageBatch.of(topics, [b"x"] * len(topics), **columns)
+
+
+def live(which: str = "topic", **bounds: int) -> PartitionEvents:
+    events = PartitionEvents(which, "run/0/1/0", **bounds)
+    events.create(1)
+    events.live(2)
+    return events
+
+
+def went_well(events: PartitionEvents, topics: list[str], first: int = 10) -> list[EventRecord]:
+    return events.messages(batch(topics), first + np.arange(len(topics)), NOTHING, {}, 99)
+
+
+def went_wrong(events: PartitionEvents, topics: list[str], errors: list[PublishError]) -> list[EventRecord]:
+    rows = np.arange(len(topics))
+    return events.messages(batch(topics), np.full(len(topics), NEVER), rows, dict(enumerate(errors)), 99)
+
+
+def told(events: list[EventRecord]) -> list[tuple[Any, ...]]:
+    return [(e.kind, e.event, e.topic, e.state, e.at_us) for e in events]
+
+
+def test_publisher_walks_the_states_of_the_specification() -> None:
+    """PE-48, PE-49, PE-50, PE-51, PE-54"""
+    events = PartitionEvents("topic", "p")
+    assert told(events.create(1)) == [("publisher", "create", None, "CREATING", 1)]
+    assert told(events.live(2)) == [("publisher", "live", None, "LIVE", 2)]
+    assert told(events.destroy(3)) == [("publisher", "destroy", None, "DESTROYING", 3)]
+    assert told(events.destroyed(4)) == [("publisher", "destroy", None, "DESTROYED", 4)]
+    assert events.state is PublisherState.DESTROYED
+    assert (events.destroy(5), events.destroyed(5)) == ([], [])
+    with pytest.raises(IllegalStep):
+        events.live(6)
+
+
+def test_publisher_that_never_lived_is_not_destroyed() -> None:
+    events = PartitionEvents("topic", "p")
+    events.create(1)
+    (error,) = events.trouble(2, Unavailable("nobody answers"), "nobody answers")
+    assert (error.event, error.state, error.status, error.info) == ("error", "CREATING", "PLATFORM", "nobody answers")
+    assert events.destroy(3) == []
+    assert not events.ended
+
+
+def test_topic_is_created_at_its_first_message_and_destroyed_once() -> None:
+    """PE-17"""
+    events = live()
+    assert told(went_well(events, ["b", "a", "b", "a"])) == [
+        ("topic", "PUBLISH_CREATE", "b", None, 10),
+        ("topic", "PUBLISH_CREATE", "a", None, 11),
+    ]
+    assert went_well(events, ["a", "b"]) == []
+    assert told(went_well(events, ["a", "c"], first=50)) == [("topic", "PUBLISH_CREATE", "c", None, 51)]
+    gone = [(e.event, e.topic) for e in events.destroy(90)]
+    assert gone == [("PUBLISH_DESTROY", t) for t in ("b", "a", "c")] + [("destroy", None)]
+
+
+def test_topics_are_told_in_the_order_of_their_first_sends() -> None:
+    sent = np.array([NEVER, 30, 20, 10])
+    events = live().messages(batch(["a", "b", "a", "c"]), sent, NOTHING, {}, 99)
+    assert [(e.topic, e.at_us) for e in events] == [("c", 10), ("a", 20), ("b", 30)]
+
+
+def test_root_source_and_symbol_are_those_that_travel_with_the_message() -> None:
+    headers = [{"Mama-Source": ["S.1"], "Mama-Symbol": ["SYM"], "Other": ["x"]}, None]
+    (with_parts, without) = live().messages(
+        batch(["S.1.SYM", "S.1"], headers=headers), np.array([1, 2]), NOTHING, {}, 9
+    )
+    assert (with_parts.root, with_parts.source, with_parts.symbol) == (None, "S.1", "SYM")
+    assert (without.root, without.source, without.symbol) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "event", "status"),
+    [
+        (NotEntitled("denied", 403), "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_NOT_ENTITLED"),
+        (BadTopic("wildcard"), "PUBLISH_ERROR_BAD_SYMBOL", "BAD_SYMBOL"),
+        (Refused("maximum messages exceeded", 10077), "PUBLISH_ERROR", "PUBLISH_ERROR"),
+        (AckTimeout("no answer"), "PUBLISH_ERROR", "TIMEOUT"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else type(v).__name__,
+)
+def test_failed_message_is_an_error_of_its_topic_by_name(error: PublishError, event: str, status: str) -> None:
+    """PE-14, PE-15, PE-17: names, never numbers; the middleware's code and text go with them."""
+    (e,) = went_wrong(live(), ["a"], [error])
+    assert (e.kind, e.event, e.topic, e.status) == ("topic", event, "a", status)
+    assert (e.code, e.info) == (error.code or None, error.info)
+
+
+def test_errors_never_change_the_state() -> None:
+    """PE-33"""
+    events = live()
+    went_wrong(events, ["a"], [NotEntitled("denied")])
+    events.trouble(5, None, "the connection was lost")
+    assert events.state is PublisherState.LIVE
+
+
+def test_topic_without_a_message_that_was_sent_is_not_created() -> None:
+    events = live()
+    went_wrong(events, ["a.*"], [BadTopic("wildcard")])
+    assert [e.event for e in events.destroy(9)] == ["destroy"]
+
+
+def test_message_that_was_sent_again_and_acknowledged_is_no_error() -> None:
+    found = live().messages(batch(["a"]), np.array([1]), NOTHING, {0: AckTimeout("late")}, 9)
+    assert [e.event for e in found] == ["PUBLISH_CREATE"]
+
+
+def test_same_error_of_a_topic_is_told_once_and_the_others_are_counted() -> None:
+    events = live()
+    first = went_wrong(events, ["a"] * 5 + ["b"], [NotEntitled("denied")] * 6)
+    assert [(e.event, e.topic) for e in first] == [
+        ("PUBLISH_ERROR_NOT_ENTITLED", "a"),
+        ("PUBLISH_ERROR_NOT_ENTITLED", "b"),
+    ]
+    assert went_wrong(events, ["a"], [NotEntitled("denied")]) == []
+    more = events.destroy(9)[0]
+    assert (more.event, more.topic) == ("PUBLISH_ERROR_NOT_ENTITLED", None)
+    assert more.info == "5 more of them, each without an event of its own"
+
+
+def test_first_errors_of_each_kind_are_told_and_the_rest_is_a_number() -> None:
+    events = live()
+    bad = [f"t{i}.*" for i in range(1_000)]
+    first = went_wrong(events, bad, [BadTopic("wildcard")] * 1_000)
+    assert [e.topic for e in first] == bad[:MAX_ERRORS]
+    assert len(went_wrong(events, ["other"], [Refused("full", 10077)])) == 1  # another kind
+    lost = [events.trouble(t, None, "the connection was lost") for t in range(50)]
+    assert [len(e) for e in lost] == [1] * MAX_ERRORS + [0] * 30
+    infos = {(e.kind, e.event): e.info for e in events.destroy(9) if e.info}
+    assert infos == {
+        ("topic", "PUBLISH_ERROR_BAD_SYMBOL"): "980 more of them, each without an event of its own",
+        ("publisher", "error"): "30 more of them, each without an event of its own",
+    }
+
+
+def test_with_publisher_events_only_failed_messages_are_errors_of_the_publisher() -> None:
+    events = live("publisher")
+    assert went_well(events, ["a", "b"]) == []
+    errors: list[PublishError] = [NotEntitled("denied", 403), NotEntitled("denied", 403), Refused("full", 10077)]
+    found = went_wrong(events, ["c", "c", "d"], errors)
+    assert [(e.kind, e.event, e.status, e.code, e.topic, e.state) for e in found] == [
+        ("publisher", "error", "PUBLISH_ERROR_NOT_ENTITLED", 403, "c", "LIVE"),
+        ("publisher", "error", "PUBLISH_ERROR", 10077, "d", "LIVE"),
+    ]
+    assert [e.event for e in events.destroy(9)] == ["error", "destroy"]
+
+
+def test_switched_off_tells_nothing() -> None:
+    events = PartitionEvents("off", "p")
+    assert events.create(1) + events.live(2) == []
+    assert went_well(events, ["a"]) + went_wrong(events, ["b"], [NotEntitled("denied")]) == []
+    assert events.trouble(3, ConfigError("no"), "no") + events.destroy(4) + events.destroyed(5) == []
+
+
+def test_hundred_thousand_topics_cost_a_bounded_number_of_events_and_bounded_memory() -> None:
+    events = live()
+    tracemalloc.start()
+    created = []
+    for b in range(20):
+        created += went_well(events, [f"orders.{b * 5_000 + i}" for i in range(5_000)])
+    grown = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert [e.topic for e in created] == [f"orders.{i}" for i in range(MAX_TOPICS)]
+    assert grown < 4 << 20
+    end = events.destroy(9)
+    assert [e.event for e in end].count("PUBLISH_DESTROY") == MAX_TOPICS
+    (more,) = [e for e in end if e.event == "PUBLISH_CREATE"]
+    assert more.topic is None
+    assert more.info is not None
+    number = int(more.info.split()[1].replace(",", ""))
+    assert abs(number - 99_000) < 1_000
+
+
+def test_topics_beyond_the_bound_are_counted_once_each() -> None:
+    events = live(max_topics=2)
+    for _ in range(3):
+        went_well(events, ["a", "b", "c", "d", "c"])
+    (more,) = [e for e in events.destroy(9) if e.event == "PUBLISH_CREATE"]
+    assert more.info == "about 2 more topics, each without events of its own"
+
+
+def test_events_say_which_publisher_it_is() -> None:
+    events = live()
+    found = went_well(events, ["a"]) + events.destroy(9)
+    assert {e.publisher for e in found} == {"run/0/1/0"}
