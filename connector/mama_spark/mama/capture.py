@@ -46,7 +46,10 @@ def encode_capture(records: Iterable[CaptureRecord]) -> bytes:
     """:raises BadMessage: for names that a header cannot hold"""
     parts = []
     for r in records:
-        header = f"{r.source}:{r.transport}:{r.symbol}:{len(r.payload)}".encode(errors="surrogatepass")
+        try:
+            header = f"{r.source}:{r.transport}:{r.symbol}:{len(r.payload)}".encode()
+        except UnicodeEncodeError:
+            raise BadMessage(f"{r.source!r}, {r.transport!r}, {r.symbol!r}: names are UTF-8") from None
         if ":" in r.source + r.transport or _SEPARATOR in header or len(header) > MAX_HEADER:
             raise BadMessage(f"{header!r} is no header of a capture record")
         parts += [header, _SEPARATOR, r.payload]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mama_spark.mama import capture, frames, naming, omnm, topics
 from mama_spark.mama.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.omnm import BadMessage
@@ -135,6 +139,42 @@ def test_a_capture_file_holds_many_records_and_symbols_with_colons() -> None:
     assert list(capture.decode_capture(capture.encode_capture(records))) == records
 
 
+RECORD = capture.CaptureRecord("S", "t", "A", b"x")
+PEER = naming.NamingFrame("C", "p", "h", 1, "u", "tcp://h:1")
+REQUEST = frames.BridgeFrame(frames.FrameType.REQUEST, "T", b"O\1\0", "_INBOX.1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"source": "a:b"}, {"transport": "a:b"}, {"symbol": "a\x1d"}, {"symbol": "a" * 128}, {"source": "\ud800"}],
+)
+def test_a_capture_record_that_its_header_cannot_hold_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage):
+        capture.encode_capture([replace(RECORD, **change)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "X"}, {"program": "p" * 257}, {"host": "h" * 65}, {"pid": 2**63}, {"uuid": ""}, {"endpoint": ""},
+        {"host": "\ud800"}, {"uuid": "u\0"},
+    ],
+)  # fmt: skip
+def test_a_naming_frame_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage):
+        naming.encode_naming(replace(PEER, **change))
+
+
+@pytest.mark.parametrize("framing", [frames.ZMQ, frames.OZ])
+@pytest.mark.parametrize(
+    "change",
+    [{"address": ""}, {"payload": b""}, {"topic": "a\0"}, {"topic": "\ud800"}, {"type": frames.FrameType.PUBLISH}],
+)
+def test_a_frame_that_its_framing_cannot_hold_is_refused(framing: str, change: dict[str, Any]) -> None:
+    with pytest.raises(BadMessage):
+        frames.encode_frame(framing, replace(REQUEST, **change))
+
+
 @pytest.mark.parametrize("v", kind("topic"))
 def test_topics_as_openmama_frames_them(v: dict[str, Any]) -> None:
     for row in v["input"]:
@@ -165,6 +205,22 @@ def test_what_is_bad_is_refused_by_its_own_layer(v: dict[str, Any]) -> None:
     with pytest.raises(BadMessage) as e:
         decoders[v["layer"]](bytes.fromhex(v["hex"]))
     assert e.value.info
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=160), st.sampled_from([v for v in VECTORS if v["kind"] in ("frame", "naming", "capture")]))
+def test_any_other_bytes_are_read_or_refused_by_every_layer(data: bytes, v: dict[str, Any]) -> None:
+    good = bytes.fromhex(v["hex"])
+    at = len(data) * 7 % len(good)
+    for octets in (data, good[:at] + data, good[:at] + data + good[at + len(data) :]):
+        for read in (
+            lambda octets: frames.decode_frame(frames.ZMQ, octets),
+            lambda octets: frames.decode_frame(frames.OZ, octets),
+            naming.decode_naming,
+            lambda octets: list(capture.decode_capture(octets)),
+        ):
+            with contextlib.suppress(BadMessage):
+                read(octets)
 
 
 def test_another_version_is_refused_as_the_library_does() -> None:

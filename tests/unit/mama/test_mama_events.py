@@ -1,0 +1,97 @@
+"""Publisher and topic events as messages: names, never numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.mama import events
+from mama_spark.mama.events import FIELDS, EventRecord, decode_event, encode_event
+from mama_spark.mama.msg import FieldType
+from mama_spark.mama.omnm import decode, encode
+from mama_spark.mama.sources import DEFAULT_FIELDS, BadRecord
+from mama_spark.mama.states import PublisherState, TransportTopicEvent, string_for_state
+from mama_spark.mama.status import Status, StatusError
+
+TEXT = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
+RECORDS = st.builds(
+    EventRecord,
+    kind=st.sampled_from(["publisher", "topic"]),
+    event=st.sampled_from(["create", "live", "error", "destroy", *map(str, TransportTopicEvent)]),
+    at_us=st.integers(-(2**60), 2**60),
+    source_id=st.none() | st.integers(0, 2**64 - 1),
+    code=st.none() | st.integers(-(2**31), 2**31 - 1),
+    **dict.fromkeys(("source_name", "topic", "root", "source", "symbol", "status", "info", "publisher", "state"), TEXT),
+)
+ERROR = EventRecord("topic", TransportTopicEvent.PUBLISH_ERROR, 1_700_000_000_123_456, topic="a.b", code=404)
+
+
+@settings(deadline=None)
+@given(RECORDS)
+def test_any_event_comes_back_as_it_went(record: EventRecord) -> None:
+    """PE-17"""
+    assert decode_event(decode(encode(encode_event(record)))) == record
+
+
+@pytest.mark.parametrize("event", TransportTopicEvent)
+@pytest.mark.parametrize("state", PublisherState)
+def test_events_statuses_and_states_travel_as_names(event: TransportTopicEvent, state: PublisherState) -> None:
+    """PE-15, PE-17, PE-35"""
+    record = replace(ERROR, event=event, status=Status.NOT_ENTITLED.name, state=string_for_state(state))
+    msg = encode_event(record)
+    assert msg.get("EventName", 10102) == event.name
+    assert (msg.get("EventStatus"), msg.get("EventPublisherState")) == ("NOT_ENTITLED", state.name)
+    assert [f.type.name for f in msg if f.type is not FieldType.STRING] == ["TIME", "I32"]  # when, and a foreign code
+
+
+def test_the_documented_fields_are_those_that_are_written() -> None:
+    doc = events.__doc__ or ""
+    rows = [line.split()[:3] for line in doc.splitlines() if line.startswith("``")]
+    assert rows == [[f"``{name}``", str(fid), kind.name] for name, fid, kind in FIELDS.values()]
+    assert [fid for _, fid, _ in FIELDS.values()] == list(range(10101, 10101 + len(FIELDS)))
+    assert not {fid for _, fid, _ in FIELDS.values()} & DEFAULT_FIELDS.by_fid.keys()
+
+
+def test_what_a_middleware_says_gets_through_whatever_it_is() -> None:
+    """PE-15"""
+    record = replace(ERROR, info="denied\0 \ud800 é")
+    assert decode_event(decode(encode(encode_event(record)))).info == "denied\ufffd ? é"
+
+
+@pytest.mark.parametrize("change", [{"kind": "flight"}, {"event": ""}, {"event": "4"}])
+def test_what_is_no_event_is_not_written_and_not_read(change: dict[str, Any]) -> None:
+    with pytest.raises(BadRecord):
+        encode_event(replace(ERROR, **change))
+    msg = encode_event(ERROR)
+    for attribute, value in change.items():
+        name, fid, kind = FIELDS[attribute]
+        msg.update(kind, name, fid, value)
+    with pytest.raises(BadRecord):
+        decode_event(msg)
+
+
+@pytest.mark.parametrize("attribute", ["kind", "event", "at_us"])
+def test_an_event_has_a_kind_a_name_and_a_time(attribute: str) -> None:
+    msg = encode_event(ERROR)
+    msg.fields[:] = [f for f in msg if f.name != FIELDS[attribute][0]]
+    with pytest.raises(BadRecord, match=f"{FIELDS[attribute][0]} missing"):
+        decode_event(msg)
+
+
+def test_a_field_of_another_type_is_refused_and_foreign_fields_are_ignored() -> None:
+    msg = encode_event(ERROR)
+    msg.add_u8("EventInfo", 1, 1)
+    msg.add_string("Other", 10112, "x")
+    assert decode_event(msg) == ERROR
+    msg.add_u8("EventInfo", 10112, 1)
+    with pytest.raises(BadRecord, match=r"EventInfo\[10112\] must be STRING, got U8"):
+        decode_event(msg)
+
+
+def test_an_id_or_a_code_beyond_its_width_is_refused() -> None:
+    for bad in (replace(ERROR, source_id=2**64), replace(ERROR, code=2**31), replace(ERROR, topic="a\0")):
+        with pytest.raises(StatusError):
+            encode_event(bad)

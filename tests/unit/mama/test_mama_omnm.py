@@ -1,0 +1,198 @@
+"""The wire form of messages over all their types, and over bytes of any kind."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.mama.msg import FieldType, MamaMsg, MamaPrice, MamaTime
+from mama_spark.mama.omnm import BadMessage, decode, encode
+
+T: type[FieldType] = FieldType
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
+LATIN = st.characters(max_codepoint=255)
+
+
+def latin(most: int) -> st.SearchStrategy[str]:
+    return st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=most)
+
+
+def integers(bits: int, signed: bool) -> st.SearchStrategy[int]:
+    return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) if signed else st.integers(0, (1 << bits) - 1)
+
+
+BYTE = st.integers(0, 255)
+SCALARS: dict[FieldType, st.SearchStrategy[Any]] = {
+    T.BOOL: st.booleans(),
+    T.CHAR: LATIN,
+    **{T[f"I{bits}"]: integers(bits, True) for bits in (8, 16, 32, 64)},
+    **{T[f"U{bits}"]: integers(bits, False) for bits in (8, 16, 32, 64)},
+    T.F32: st.floats(width=32, allow_nan=False),
+    T.F64: st.floats(allow_nan=False),
+    T.TIME: st.builds(MamaTime, integers(64, True), integers(32, False), BYTE, BYTE, latin(14)),
+    T.PRICE: st.builds(MamaPrice, st.floats(allow_nan=False), BYTE, latin(3)),
+}
+STRINGS = st.lists(TEXT, max_size=4).filter(lambda strings: not strings or strings[-1] != "")
+VALUES: dict[FieldType, st.SearchStrategy[Any]] = {
+    **SCALARS,
+    **{T[f"VECTOR_{t.name}"]: st.lists(values, max_size=4) for t, values in SCALARS.items()},
+    T.STRING: TEXT,
+    T.VECTOR_STRING: STRINGS,
+    T.OPAQUE: st.binary(max_size=12),
+    T.COLLECTION: st.binary(max_size=12),
+    T.QUANTITY: integers(32, False),
+}
+IDS = st.tuples(TEXT, st.integers(0, 65535)).filter(any)
+
+
+def built(fields: list[tuple[tuple[str, int], tuple[FieldType, Any]]]) -> MamaMsg:
+    msg = MamaMsg()
+    for (name, fid), (field_type, value) in fields:
+        msg.add(field_type, name, fid, value)
+    return msg
+
+
+def typed(field_type: FieldType, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[FieldType, Any]]:
+    return values.map(lambda value: (field_type, value))
+
+
+FLAT = st.one_of(*(typed(t, values) for t, values in VALUES.items()))
+MESSAGES = st.recursive(
+    st.lists(st.tuples(IDS, FLAT), max_size=5).map(built),
+    lambda inner: st.lists(
+        st.tuples(IDS, FLAT | typed(T.MSG, inner) | typed(T.VECTOR_MSG, st.lists(inner, max_size=3))), max_size=4
+    ).map(built),
+    max_leaves=4,
+)
+
+
+def test_every_type_but_unknown_is_covered() -> None:
+    assert {*VALUES, T.MSG, T.VECTOR_MSG} == set(T) - {T.UNKNOWN}
+
+
+@pytest.mark.parametrize("field_type", VALUES)
+def test_each_type_comes_back_as_it_went(field_type: FieldType) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(IDS, VALUES[field_type])
+    def check(identity: tuple[str, int], value: Any) -> None:
+        msg = built([(identity, (field_type, value))])
+        data = encode(msg)
+        assert decode(data) == msg
+        assert encode(decode(data)) == data
+
+    check()
+
+
+@settings(max_examples=150, deadline=None)
+@given(MESSAGES)
+def test_any_message_comes_back_as_it_went(msg: MamaMsg) -> None:
+    data = encode(msg)
+    assert decode(data) == decode(memoryview(data)) == decode(bytearray(data)) == msg
+    assert encode(decode(data)) == data
+
+
+@settings(max_examples=150, deadline=None)
+@given(MESSAGES, st.data())
+def test_a_cut_message_is_refused_or_has_fewer_fields(msg: MamaMsg, data: st.DataObject) -> None:
+    whole = encode(msg)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    try:
+        part = decode(whole[:cut])
+    except BadMessage:
+        return
+    assert part.fields == msg.fields[: len(part)]
+    assert len(part) < len(msg)
+
+
+def read_or_refused(data: bytes) -> None:
+    try:
+        msg = decode(data)
+    except BadMessage as e:
+        assert e.info  # noqa: PT017
+    else:
+        assert decode(encode(msg)).as_dict() == msg.as_dict()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    read_or_refused(data)
+    read_or_refused(b"O\x01\x00" + data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(MESSAGES, st.randoms(use_true_random=False))
+def test_damaged_messages_are_read_or_refused(msg: MamaMsg, chance: random.Random) -> None:
+    data = bytearray(encode(msg))
+    for _ in range(chance.randint(1, 4)):
+        data[chance.randrange(len(data))] = chance.choice([0, 1, 255, chance.randrange(256)])
+    read_or_refused(bytes(data))
+
+
+@pytest.mark.parametrize("field_type", [t for t in T if t in (T.MSG, T.OPAQUE, T.COLLECTION) or "VECTOR" in t.name])
+def test_an_announced_length_allocates_nothing(field_type: FieldType) -> None:
+    for length in (2**32 - 1, 2**31, 2**24):
+        data = b"O\x01\x00" + bytes([field_type, 1, 0]) + b"a\0" + struct.pack("<I", length) + bytes(100)
+        tracemalloc.start()
+        with pytest.raises(BadMessage):
+            decode(data)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 100_000
+
+
+@pytest.mark.parametrize("field_type", [T.MSG, T.VECTOR_MSG])
+def test_depth_is_bounded(field_type: FieldType) -> None:
+    def nested(levels: int) -> bytes:
+        data = b"O\x01\x00"
+        for _ in range(levels - 1):
+            data = struct.pack("<I", len(data)) + data
+            if field_type is T.VECTOR_MSG:
+                data = struct.pack("<I", len(data)) + data
+            data = b"O\x01\x00" + bytes([field_type, 1, 0, 0]) + data
+        return data
+
+    assert encode(decode(nested(16))) == nested(16)
+    for levels in (17, 20_000):
+        with pytest.raises(BadMessage, match="deeper than 16"):
+            decode(nested(levels))
+
+
+def test_a_shortened_vector_of_strings_keeps_what_is_left() -> None:
+    """The C library leaves the old length and NULs behind; a vector of nothing but these is empty."""
+    head = b"O\x01\x00\x2e\x01\x00\x00"
+    assert decode(head + b"\x05\0\0\0a\0\0\0\0").get(fid=1) == ("a",)
+    assert decode(head + b"\x03\0\0\0\0\0\0").get(fid=1) == ()
+    assert decode(head + b"\x06\0\0\0a\0\0b\0\0").get(fid=1) == ("a", "", "b")
+
+
+def test_elements_of_a_vector_of_messages_have_lengths_of_their_own() -> None:
+    """The C library reads the first one's length for all: what we read does not depend on it."""
+    small, large = MamaMsg(), MamaMsg()
+    large.add_string("text", 1, "longer than the other")
+    msg = MamaMsg()
+    msg.add_vector_msg("v", 1, [small, large, small])
+    assert decode(encode(msg)).get("v") == (small, large, small)
+
+
+@pytest.mark.parametrize("field_type", [t for t in T if "VECTOR" in t.name or t is T.OPAQUE])
+def test_empty_vectors_are_written_and_read(field_type: FieldType) -> None:
+    """The C library reads them but cannot write them."""
+    msg = built([(("a", 1), (field_type, b"" if field_type is T.OPAQUE else []))])
+    assert encode(msg).endswith(b"\0\0\0\0")
+    assert decode(encode(msg)) == msg
+
+
+def test_text_that_is_not_utf8_and_fields_without_identity_are_refused() -> None:
+    with pytest.raises(BadMessage, match="UTF-8"):
+        decode(b"O\x01\x00\x08\x01\x00a\0\xff\0")
+    with pytest.raises(BadMessage, match="UTF-8"):
+        decode(b"O\x01\x00\x08\x01\x00\xff\0a\0")
+    with pytest.raises(BadMessage, match="neither name nor fid"):
+        decode(b"O\x01\x00\x0f\x00\x00\0\x01")

@@ -1,0 +1,234 @@
+"""``mama.properties`` as OpenMAMA reads it, and the options of a transport that stand in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.errors import ConfigError, OptionError
+from mama_spark.mama.properties import TRUE, Properties, TransportProperties, expand
+from mama_spark.mama.sources import DEFAULT_FIELDS
+
+KNOWN = ["url", "servers", "maxInFlight", "waitTimeout", "token", "transport", "properties", "bridge", "storage.*"]
+
+
+def value(text: str, **environ: str) -> str | None:
+    return Properties.parse(f"k={text}", environ).get("k")
+
+
+@pytest.mark.parametrize(
+    "line", ["a.b=c", "a.b:c", "a.b c", "a.b = c", "a.b\t:\tc", "  a.b  c", "a.b=c  ", "a.b =c\r", "a.\\b=\\c"]
+)
+def test_a_key_ends_at_a_blank_a_colon_or_an_equals_sign(line: str) -> None:
+    assert dict(Properties.parse(line, {})) == {"a.b": "c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("a b  c", "abc"),  # blanks inside a value are dropped
+        ("=c", "=c"),  # at most one separator
+        (":c", ":c"),
+        ("tcp://*:5557", "tcp://*:5557"),
+        (r"a\tb\nc\rd\\e", "a\tb\nc\rd\\e"),
+        (r"a\ b", "a b"),
+        (r"\#\=\q", "#=q"),
+        ("a#b!c", "a#b!c"),
+        ("a\\\n   b\\\r\n\tc", "abc"),  # continued, leading blanks of the next line dropped
+        ("a\\\\\nb=c", "a\\"),  # an escaped backslash continues nothing
+        ("a\\\n# no comment", "a#nocomment"),
+        ("a\\", "a"),
+        ("", None),  # an empty value reads as unset
+        ("   ", None),
+    ],
+)
+def test_a_value_is_read_as_openmama_reads_it(text: str, read: str | None) -> None:
+    assert value(text) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("$(HOME)/x", "/h/x"),
+        ("${HOME}/x", "/h/x"),
+        ("$(HOME)$(HOME)", "/h/h"),
+        ("a$(NAME)b${HOME}c", "an nb/hc"),
+        ("$(NONE)x", "$(NONE)x"),
+        ("$(HOME", "$(HOME"),
+        ("$HOME", "$HOME"),
+        ("$()", "$()"),
+    ],
+)
+def test_variables_come_from_the_environment_and_unset_ones_stay(text: str, read: str) -> None:
+    assert value(text, HOME="/h", NAME="n n") == read
+
+
+def test_the_last_of_two_equal_keys_wins_even_when_empty() -> None:
+    assert Properties.parse("a=1\na=2", {}).get("a") == "2"
+    assert Properties.parse("a=1\na=", {}).get("a") is None
+
+
+@pytest.mark.parametrize("text", ["# a=1", "! a=1", "   # a=1", "", "\n\n", "=x", ":", "   "])
+def test_comments_and_lines_without_a_key_are_nothing(text: str) -> None:
+    assert len(Properties.parse(text, {})) == 0
+
+
+@pytest.mark.parametrize("text", sorted(TRUE))
+def test_true_in_eleven_spellings(text: str) -> None:
+    assert Properties.parse(f"a={text}", {}).boolean("a") is True
+
+
+@pytest.mark.parametrize("text", ["false", "0", "no", "tRue", "on", "yEs", "2"])
+def test_everything_else_is_false(text: str) -> None:
+    properties = Properties.parse(f"a={text}", {})
+    assert properties.boolean("a") is properties.boolean("a", default=True) is False
+    assert properties.boolean("b") is False
+    assert properties.boolean("b", default=True) is True
+
+
+@given(st.text())
+def test_no_text_is_malformed(text: str) -> None:
+    assert all(key and value for key, value in Properties.parse(text, {}).items())
+
+
+def test_the_first_file_along_wombat_path_is_the_only_one(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "b" / "mama.properties").write_text("x=$(V)")
+    (tmp_path / "c" / "mama.properties").write_text("x=c\ny=c")
+    folders = ":".join(str(tmp_path / name) for name in ("a", "b", "c"))
+    found = Properties.find(folders, {"V": "b"})
+    assert dict(found) == {"x": "b"}
+    assert found.path == str(tmp_path / "b" / "mama.properties")
+    assert found.where("x") == f"{found.path}:1"
+    assert repr(found) == f"<Properties {found.path}, 1 keys>"
+
+
+def test_a_missing_file_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"no mama.properties in the folders of WOMBAT_PATH: {tmp_path}, /nowhere"):
+        Properties.find(f"{tmp_path}::/nowhere")
+    for unset in (None, "", ":"):
+        with pytest.raises(ConfigError, match="WOMBAT_PATH is not set"):
+            Properties.find(unset)
+    with pytest.raises(ConfigError, match=r"nothing\.properties: No such file"):
+        Properties.load(tmp_path / "nothing.properties")
+    (tmp_path / "latin").write_bytes(b"a=\xff")
+    with pytest.raises(ConfigError, match=r"latin: .*utf-8"):
+        Properties.load(tmp_path / "latin")
+
+
+# --- transports ----------------------------------------------------------------------------------------------
+
+FILE = """
+mama.nats.transport.desk.url = nats://10.0.0.1:4222
+mama.nats.transport.desk.maxInFlight=512
+mama.nats.transport.desk.WAITTIMEOUT=7s
+mama.nats.transport.desk.outgoing_url=tcp://*:5557
+mama.nats.transport.desk.storage.aws_region=eu
+mama.nats.transport.desk.sourcediscovery.supported=true
+mama.transport.desk.maxInFlight=1
+mama.transport.desk.token=s3cret
+mama.nats.transport.plain.url=nats://10.0.0.2:4222
+mama.sourcediscovery.source.fid=20001
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "mama.properties").write_text(FILE)
+    return str(tmp_path / "mama.properties")
+
+
+def test_a_property_of_the_bridge_comes_before_one_of_all_bridges() -> None:
+    transport = TransportProperties(Properties.parse(FILE, {}), "nats", "desk")
+    assert transport.get("maxInFlight") == "512"
+    assert transport.get("token") == "s3cret"
+    assert transport.get("nothing") is None
+    assert transport.get("nothing", "x") == "x"
+    assert TransportProperties(transport.properties, "zmq", "desk").get("maxInFlight") == "1"
+
+
+def test_discovery_is_supported_where_the_property_says_so_and_missing_means_no() -> None:
+    """SD-49"""
+    properties = Properties.parse(FILE, {})
+    desk, plain = (TransportProperties(properties, "nats", name) for name in ("desk", "plain"))
+    assert desk.discovery_supported is True
+    assert plain.discovery_supported is False
+    assert plain.supported_key == "mama.nats.transport.plain.sourcediscovery.supported"
+    off = Properties.parse("mama.nats.transport.x.sourcediscovery.supported=false", {})
+    assert TransportProperties(off, "nats", "x").discovery_supported is False
+
+
+def test_options_of_a_transport_are_completed_and_a_spark_option_wins(file: str) -> None:
+    """SD-13, SD-49"""
+    given = {"transport": "desk", "properties": file, "maxinflight": "64", "topic": "t"}
+    made = expand(given, KNOWN, {})
+    assert made.options == {
+        **given, "url": "nats://10.0.0.1:4222", "waitTimeout": "7s", "token": "s3cret", "storage.aws_region": "eu",
+    }  # fmt: skip
+    assert made.discovery_supported is True
+    assert made.supported_key == "mama.nats.transport.desk.sourcediscovery.supported"
+    assert made.fields.source == ("SourceName", 20001)
+    assert made.where == f"{file}: mama.nats.transport.desk.*"
+    assert "s3cret" not in made.where
+
+
+def test_an_alias_wins_over_the_option_in_the_file(file: str) -> None:
+    made = expand({"transport": "desk", "properties": file, "Servers": "nats://x"}, KNOWN, {})
+    assert "url" not in made.options
+    assert made.options["Servers"] == "nats://x"
+
+
+def test_names_of_options_are_case_insensitive(file: str) -> None:
+    made = expand({"TRANSPORT": "plain", "Properties": file}, KNOWN, {})
+    assert made.options["url"] == "nats://10.0.0.2:4222"
+    assert made.discovery_supported is False
+
+
+def test_a_transport_of_another_bridge(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text("mama.memory.transport.m.url=memory://x\nmama.transport.m.sourcediscovery.supported=yes")
+    made = expand({"transport": "m", "properties": str(path), "bridge": "Memory"}, KNOWN, {})
+    assert made.options["url"] == "memory://x"
+    assert made.discovery_supported is True
+
+
+def test_without_a_path_wombat_path_is_searched(file: str) -> None:
+    made = expand({"transport": "plain"}, KNOWN, {"WOMBAT_PATH": str(Path(file).parent)})
+    assert made.options["url"] == "nats://10.0.0.2:4222"
+    with pytest.raises(ConfigError, match="WOMBAT_PATH is not set; give its path as option properties"):
+        expand({"transport": "plain"}, KNOWN, {})
+
+
+def test_without_a_transport_nothing_is_read_and_the_bridge_decides(file: str) -> None:
+    made = expand({"url": "nats://x"}, KNOWN, {"WOMBAT_PATH": str(Path(file).parent)})
+    assert made.options == {"url": "nats://x"}
+    assert made.discovery_supported is None
+    assert made.supported_key == ""
+    assert made.fields == DEFAULT_FIELDS
+
+
+def test_a_file_without_a_transport_still_names_the_fields(file: str) -> None:
+    """SD-13"""
+    made = expand({"properties": file}, KNOWN, {})
+    assert made.options == {"properties": file}
+    assert made.discovery_supported is None
+    assert made.fields.source.fid == 20001
+
+
+def test_a_transport_that_is_not_in_the_file_is_an_error_with_the_nearest_one(file: str) -> None:
+    with pytest.raises(
+        OptionError, match=r"no key that begins with mama\.nats\.transport\.dekk\.; did you mean 'desk'"
+    ):
+        expand({"transport": "dekk", "properties": file}, KNOWN, {})
+    with pytest.raises(OptionError, match="must not be empty"):
+        expand({"transport": " ", "properties": file}, KNOWN, {})
+
+
+def test_wrong_fields_are_an_error_with_file_line_and_key(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_text("\nmama.sourcediscovery.source.fid=x1\n")
+    with pytest.raises(ConfigError, match=r"/p:2: mama.sourcediscovery.source.fid must be from 1 to 65535, got 'x1'"):
+        expand({"properties": str(path)}, KNOWN, {})

@@ -1,0 +1,246 @@
+"""Source records: one message a source, its fields configurable, decoded by fid and name."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.errors import ConfigError, MamaError
+from mama_spark.mama import sources
+from mama_spark.mama.msg import FieldType, MamaMsg
+from mama_spark.mama.omnm import decode, encode
+from mama_spark.mama.properties import Properties
+from mama_spark.mama.sources import (
+    DEFAULT_FIELDS,
+    WORDS,
+    BadRecord,
+    FieldId,
+    SourceFields,
+    SourceRecord,
+    decode_source,
+    encode_source,
+)
+from mama_spark.mama.status import StatusError
+
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "openmama.json").read_text())
+BYTES = {v["name"]: bytes.fromhex(v["hex"]) for v in VECTORS if v["name"].startswith("omnm_source")}
+
+FULL = SourceRecord("PY_SRC", 2**63 + 5, "ONLINE", "OK", "BEST", "DELAYED", "MARKETDATA")
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
+RECORDS = st.builds(
+    SourceRecord, TEXT.filter(bool), st.none() | st.integers(0, 2**64 - 1), *[st.none() | TEXT] * 5,
+    st.dictionaries(TEXT.filter(lambda name: name and name not in DEFAULT_FIELDS.by_name), TEXT, max_size=4),
+)  # fmt: skip
+
+
+def message(*fields: tuple[str, int, FieldType, Any]) -> MamaMsg:
+    msg = MamaMsg()
+    for name, fid, field_type, value in fields:
+        msg.add(field_type, name, fid, value)
+    return msg
+
+
+def test_the_topic_of_the_request_is_reserved() -> None:
+    """SD-17"""
+    assert sources.MAMA_SOURCE_DISCOVERY_TOPIC == "_MAMA_SOURCE_DISCOVERY"
+
+
+def test_a_full_record_is_written_and_read_byte_by_byte() -> None:
+    """SD-05, SD-06, SD-08..SD-12"""
+    data = BYTES["omnm_source_record_full"]
+    assert encode(encode_source(FULL)) == data
+    assert decode_source(decode(data)) == (FULL, ())
+
+
+def test_a_record_may_be_a_name_and_nothing_else() -> None:
+    """SD-05"""
+    data = BYTES["omnm_source_record_name_only"]
+    assert encode(encode_source(SourceRecord("PY_SRC"))) == data
+    record = decode_source(decode(data)).record
+    assert record == SourceRecord("PY_SRC")
+    assert (record.id, record.state, record.capabilities) == (None, None, {})
+    assert record.key == ("PY_SRC", None)
+
+
+def test_each_capability_is_one_string_field_and_comes_back() -> None:
+    """SD-07"""
+    record = SourceRecord("S", capabilities={"Region": "EU", "Publishers": "4"})
+    assert [(f.name, f.fid, f.type.name) for f in encode_source(record)][1:] == [
+        ("Region", 0, "STRING"), ("Publishers", 0, "STRING"),
+    ]  # fmt: skip
+    assert decode_source(encode_source(record)) == (record, ())
+
+
+@settings(deadline=None)
+@given(RECORDS)
+def test_any_record_comes_back_as_it_went(record: SourceRecord) -> None:
+    """SD-05..SD-12: values that no enumeration knows stay as they are"""
+    assert decode_source(decode(encode(encode_source(record)))) == (record, ())
+
+
+def test_what_is_not_known_is_kept_as_text() -> None:
+    """SD-07"""
+    record, collisions = decode_source(
+        message(
+            ("SourceName", 10001, FieldType.STRING, "S"),
+            ("Rate", 20001, FieldType.F64, 1.5),
+            ("", 20002, FieldType.BOOL, True),
+            ("Symbols", 0, FieldType.VECTOR_STRING, ["a", "é"]),
+            ("Blob", 0, FieldType.OPAQUE, b"\1"),
+            ("Inner", 0, FieldType.MSG, message(("x", 1, FieldType.U8, 1))),
+            ("Nan", 0, FieldType.F64, float("nan")),
+        )
+    )
+    inner = record.capabilities["Inner"]
+    assert {k: v for k, v in record.capabilities.items() if k != "Inner"} == {
+        "Rate": "1.5", "20002": "true", "Symbols": '["a", "é"]', "Blob": '{"$hex": "01"}', "Nan": "nan",
+    }  # fmt: skip
+    assert json.loads(inner)[0]["value"] == 1
+    assert collisions == ()
+
+
+def test_a_fid_that_another_program_uses_is_a_collision_and_does_no_harm() -> None:
+    """SD-13"""
+    record, collisions = decode_source(decode(BYTES["omnm_source_record_collision"]))
+    assert record == SourceRecord("S", capabilities={"MdSeqNum": "17"})
+    assert collisions == ("MdSeqNum[10001] has the fid of SourceName",)
+
+
+def test_a_name_of_ours_with_another_fid_is_a_collision_and_kept() -> None:
+    """SD-13"""
+    record, collisions = decode_source(
+        message(("SourceName", 10001, FieldType.STRING, "S"), ("SourceState", 10002, FieldType.STRING, "ONLINE"))
+    )
+    assert record == SourceRecord("S", capabilities={"SourceState[10002]": "ONLINE"})
+    assert collisions == ("SourceState[10002] has the fid of SourceID and has the name of fid 10003",)
+    again = decode_source(decode(encode(encode_source(record))))
+    assert again == (record, ())
+
+
+def test_repeated_fields_are_told_and_the_first_one_counts() -> None:
+    name = ("SourceName", 10001, FieldType.STRING)
+    record, collisions = decode_source(
+        message((*name, "S"), (*name, "T"), ("x", 0, FieldType.STRING, "1"), ("x", 0, FieldType.STRING, "2"))
+    )
+    assert record == SourceRecord("S", capabilities={"SourceName[10001]": "T", "x": "1"})
+    assert collisions == (
+        "SourceName[10001] is repeated; the first one counts", "x[0] is repeated; the first one counts",
+    )  # fmt: skip
+
+
+def test_a_field_without_name_or_without_fid_is_ours_by_the_other() -> None:
+    record, collisions = decode_source(
+        message(("", 10001, FieldType.STRING, "S"), ("SourceState", 0, FieldType.STRING, "OFFLINE"))
+    )
+    assert (record, collisions) == (SourceRecord("S", state="OFFLINE"), ())
+
+
+def test_an_id_of_any_integer_width_is_taken() -> None:
+    """SD-06"""
+    msg = message(("SourceName", 10001, FieldType.STRING, "S"), ("SourceID", 10002, FieldType.I16, 5))
+    assert decode_source(msg).record.id == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ([], r"no field SourceName\[10001\]"),
+        ([("SourceName", 10001, FieldType.STRING, "")], r"no field SourceName\[10001\]"),
+        ([("SourceName", 7, FieldType.STRING, "S")], r"no field SourceName\[10001\]"),
+        ([("SourceName", 10001, FieldType.U8, 1)], r"SourceName\[10001\] must be STRING, got U8"),
+        ([("SourceState", 10003, FieldType.BOOL, True)], "must be STRING, got BOOL"),
+        ([("SourceID", 10002, FieldType.STRING, "7")], "must be U64, got STRING '7'"),
+        ([("SourceID", 10002, FieldType.I32, -7)], "must be U64, got I32 '-7'"),
+    ],
+)
+def test_what_is_no_record_is_refused_with_the_reason(fields: list[Any], why: str) -> None:
+    with pytest.raises(BadRecord, match=why) as e:
+        decode_source(message(*fields))
+    assert isinstance(e.value, MamaError)
+    assert not e.value.retryable
+
+
+def test_what_no_message_can_say_is_not_written() -> None:
+    with pytest.raises(BadRecord, match="needs a name"):
+        encode_source(SourceRecord(""))
+    with pytest.raises(BadRecord, match="'SourceState' is named like"):
+        encode_source(SourceRecord("S", capabilities={"SourceState": "x"}))
+    for bad in (SourceRecord("S", -1), SourceRecord("S", 2**64), SourceRecord("S\0"), SourceRecord("S", state="\0")):
+        with pytest.raises(StatusError):
+            encode_source(bad)
+
+
+# --- names and fids ------------------------------------------------------------------------------------------
+
+DEFAULTS = [
+    ("source", "SourceName", 10001),  # SD-35, SD-36
+    ("sourceid", "SourceID", 10002),  # SD-37, SD-38
+    ("sourcestate", "SourceState", 10003),  # SD-39, SD-40
+    ("sourcedatastate", "SourceDataState", 10004),  # SD-41, SD-42
+    ("sourceqosrate", "SourceQoSRate", 10005),  # SD-43, SD-44
+    ("sourceqostimeliness", "SourceQoSTimeliness", 10006),  # SD-45, SD-46
+    ("sourcedatadict", "SourceDataDict", 10007),  # SD-47, SD-48
+]
+
+
+def test_the_fourteen_properties_have_defaults() -> None:
+    """SD-35..SD-48"""
+    assert tuple(word for word, _, _ in DEFAULTS) == WORDS
+    fields = SourceFields.from_properties(Properties.parse("", {}))
+    assert fields == DEFAULT_FIELDS == SourceFields()
+    assert [(word, *getattr(fields, word)) for word in WORDS] == DEFAULTS
+
+
+@pytest.mark.parametrize(("word", "name", "fid"), DEFAULTS, ids=WORDS)
+def test_each_of_the_fourteen_properties_changes_its_field_and_no_other(word: str, name: str, fid: int) -> None:
+    """SD-13, SD-35..SD-48"""
+    named = SourceFields.from_properties(Properties.parse(f"mama.sourcediscovery.{word}.name=Mine", {}))
+    numbered = SourceFields.from_properties(Properties.parse(f"mama.sourcediscovery.{word}.fid=333", {}))
+    assert getattr(named, word) == FieldId("Mine", fid)
+    assert getattr(numbered, word) == FieldId(name, 333)
+    for made in (named, numbered):
+        assert [w for w in WORDS if getattr(made, w) != getattr(DEFAULT_FIELDS, w)] == [word]
+        record = SourceRecord("S", 1, "ONLINE", "OK", "BEST", "BEST", "D", {"x": "y"})
+        msg = encode_source(record, made)
+        assert tuple(getattr(made, word)) in {(f.name, f.fid) for f in msg}
+        assert decode_source(decode(encode(msg)), made) == (record, ())
+
+
+def test_a_reader_with_other_fields_reports_collisions() -> None:
+    """SD-13"""
+    mine = SourceFields(sourcestate=FieldId("SourceState", 555))
+    record, collisions = decode_source(encode_source(FULL), mine)
+    assert record.state is None
+    assert record.capabilities == {"SourceState[10003]": "ONLINE"}
+    assert collisions == ("SourceState[10003] has the name of fid 555",)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("source.fid=0", "must be from 1 to 65535, got 0"),
+        ("source.fid=65536", "must be from 1 to 65535, got 65536"),
+        ("sourceid.fid=-1", "got '-1'"),
+        ("sourceid.fid=ten", "got 'ten'"),
+        ("sourceid.fid=10001", "sourceid.fid is 10001, and so is mama.sourcediscovery.source.fid"),
+        ("sourcestate.name=SourceName", "sourcestate.name is 'SourceName', and so is"),
+    ],
+)
+def test_fids_are_16_bits_and_nothing_is_given_twice(text: str, why: str) -> None:
+    """SD-35..SD-48"""
+    with pytest.raises(ConfigError, match=why) as e:
+        SourceFields.from_properties(Properties.parse(f"mama.sourcediscovery.{text}", {}, "conf/my.properties"))
+    assert str(e.value).startswith("conf/my.properties")
+
+
+def test_fields_and_records_travel_between_processes() -> None:
+    fields = SourceFields(source=FieldId("N", 1))
+    again = pickle.loads(pickle.dumps(fields))
+    assert again == fields
+    assert decode_source(encode_source(FULL, fields), again).record == FULL
+    assert pickle.loads(pickle.dumps(FULL)) == FULL

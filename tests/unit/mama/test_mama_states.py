@@ -1,0 +1,151 @@
+"""Status codes, the life of a publisher, and the names of events."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import product
+from typing import TypeAlias
+
+import pytest
+from mama_spark import errors
+from mama_spark.errors import MamaError, PublishError
+from mama_spark.mama.omnm import BadMessage
+from mama_spark.mama.states import (
+    TABLE,
+    IllegalStep,
+    PublisherState,
+    PublisherStep,
+    TransportEvent,
+    TransportTopicEvent,
+    status_of,
+    step,
+    string_for_state,
+    topic_event_for,
+)
+from mama_spark.mama.status import (
+    RESERVED,
+    MsgStatus,
+    MsgType,
+    Status,
+    StatusError,
+    SubscriptionMsgType,
+    string_for_status,
+)
+
+S: TypeAlias = PublisherState
+E: TypeAlias = PublisherStep
+
+
+def test_the_seven_states_have_the_released_values() -> None:
+    """PE-48..PE-54"""
+    assert [(s.name, s.value) for s in S] == [
+        ("UNKNOWN", 0), ("CREATING", 1), ("LIVE", 2), ("DESTROYING", 3), ("DESTROYED_BRIDGE", 4),
+        ("DESTROYING_WAIT_BRIDGE", 5), ("DESTROYED", 6),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(S, E)), ids=lambda x: x.name)
+def test_a_publisher_makes_the_steps_of_the_table_and_no_other(state: S, event: E) -> None:
+    """PE-33"""
+    if event in TABLE[state]:
+        assert step(state, event) is TABLE[state][event]
+    else:
+        with pytest.raises(IllegalStep, match=f"{event.value} is not a step of {state.name}"):
+            step(state, event)
+
+
+def paths(state: S) -> list[tuple[S, ...]]:
+    return [(state, *rest) for after in TABLE[state].values() for rest in paths(after)] or [(state,)]
+
+
+def test_two_ways_lead_from_create_to_destroyed() -> None:
+    """PE-55, PE-56: the bridge's onDestroy comes during destroy, or late"""
+    assert sorted(paths(S.CREATING)) == [
+        (S.CREATING, S.LIVE, S.DESTROYING, S.DESTROYED_BRIDGE, S.DESTROYED),
+        (S.CREATING, S.LIVE, S.DESTROYING, S.DESTROYING_WAIT_BRIDGE, S.DESTROYED),
+    ]
+
+
+def test_unknown_is_never_entered_or_left_and_destroyed_is_the_end() -> None:
+    """PE-48, PE-54"""
+    assert TABLE.keys() == set(S)
+    assert S.UNKNOWN not in {after for steps in TABLE.values() for after in steps.values()}
+    assert TABLE[S.UNKNOWN] == TABLE[S.DESTROYED] == {}
+
+
+def test_states_have_strings() -> None:
+    """PE-35"""
+    assert [string_for_state(s) for s in S] == [s.name for s in S]
+    assert string_for_state(2) == "LIVE"
+    assert string_for_state(7) == string_for_state(-1) == "State not recognised"
+
+
+def test_topic_events_are_names() -> None:
+    """PE-17"""
+    assert [str(e) for e in TransportTopicEvent] == [
+        "SUBSCRIBED", "UNSUBSCRIBED", "PUBLISH_CREATE", "PUBLISH_DESTROY", "PUBLISH_ERROR",
+        "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_BAD_SYMBOL",
+    ]  # fmt: skip
+    for event in (*TransportTopicEvent, *TransportEvent):
+        assert event == event.name  # compared with what is stored, a name, and never with a number
+    assert len(TransportEvent) == 12
+
+
+@pytest.mark.parametrize("status", Status)
+def test_each_status_means_one_topic_event(status: Status) -> None:
+    """PE-17"""
+    special = {Status.NOT_ENTITLED: "PUBLISH_ERROR_NOT_ENTITLED", Status.BAD_SYMBOL: "PUBLISH_ERROR_BAD_SYMBOL"}
+    assert topic_event_for(status) == special.get(status, "PUBLISH_ERROR")
+    assert topic_event_for(int(status)) == topic_event_for(status)
+
+
+def publish_errors(cls: type[PublishError]) -> list[type[PublishError]]:
+    return [cls, *(c for sub in cls.__subclasses__() if sub.__module__ == errors.__name__ for c in publish_errors(sub))]
+
+
+@pytest.mark.parametrize("cls", publish_errors(PublishError))
+def test_every_error_of_a_bridge_has_a_mama_status(cls: type[PublishError]) -> None:
+    """PE-15"""
+    special = {
+        errors.NotEntitled: Status.NOT_ENTITLED, errors.BadTopic: Status.BAD_SYMBOL,
+        errors.BadRow: Status.INVALID_ARG, errors.TooLarge: Status.INVALID_ARG,
+        errors.Uncertain: Status.TIMEOUT, errors.AckTimeout: Status.TIMEOUT,
+    }  # fmt: skip
+    assert status_of(cls("no", 403)) is special.get(cls, Status.PLATFORM)
+
+
+@pytest.mark.parametrize("name", ["NOT_ENTITLED", "BAD_SYMBOL", "INVALID_ARG", "TIMEOUT", "PLATFORM"])
+def test_a_status_that_a_bridge_names_itself_is_taken(name: str) -> None:
+    assert status_of(errors.Refused("no", status=name)) is Status[name]
+
+
+def test_status_codes_have_strings() -> None:
+    """PE-15"""
+    assert string_for_status(0) == "MAMA_STATUS_OK"
+    assert string_for_status(Status.NOT_ENTITLED) == "MAMA_STATUS_NOT_ENTITLED"
+    assert string_for_status(9030) == "MAMA_ENTITLE_NO_SERVERS_SPECIFIED"
+    assert string_for_status(777) == "Status not recognised (777)"
+    assert (len(Status), len(MsgType), len(MsgStatus), len(SubscriptionMsgType)) == (69, 36, 17, 13)
+
+
+def test_a_status_error_says_its_status_and_is_for_good() -> None:
+    """PE-31"""
+    error = StatusError(Status.NOT_IMPLEMENTED, "set mama.nats.transport.x.sourcediscovery.supported")
+    assert str(error) == "NOT_IMPLEMENTED: set mama.nats.transport.x.sourcediscovery.supported"
+    assert str(StatusError(Status.NULL_ARG)) == "NULL_ARG"
+    assert isinstance(error, MamaError)
+    assert not error.retryable
+    assert not error.may_have_landed
+
+
+@pytest.mark.parametrize("error", [StatusError(Status.TIMEOUT, "late"), BadMessage("short", Status.WRONG_FIELD_TYPE)])
+def test_errors_survive_a_process_boundary(error: StatusError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.status, again.info) == (type(error), error.status, error.info)
+
+
+def test_reserved_fields_are_found_by_name_and_no_fid_is_given_twice() -> None:
+    assert (RESERVED["MdSeqNum"].fid, RESERVED["MdSeqNum"].type.name) == (10, "U32")
+    assert all(name == field.name for name, field in RESERVED.items())
+    fids = [field.fid for field in RESERVED.values()]
+    assert len(set(fids)) == len(fids) == 25

@@ -1,0 +1,53 @@
+"""Root, source and symbol become a topic."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.mama.status import Status, StatusError
+from mama_spark.mama.topics import framed_topic, join_topic
+
+
+@pytest.mark.parametrize(
+    ("parts", "topic"),
+    [
+        ((None, None, None), ""),
+        ((None, None, "SYM"), "SYM"),
+        ((None, "SRC", None), "SRC"),
+        ((None, "SRC", "SYM"), "SRC.SYM"),
+        (("_MD", "SRC", "SYM"), "_MD.SRC.SYM"),
+        (("_MDDD", "", "SYM.B"), "_MDDD.SYM.B"),
+        (("", "", ""), ""),
+    ],
+)
+def test_our_bridges_join_all_parts_and_skip_missing_ones(parts: tuple[str | None, ...], topic: str) -> None:
+    """PE-22..PE-24"""
+    assert join_topic(*parts) == topic
+
+
+@pytest.mark.parametrize(("place", "most"), [(0, 5), (1, 64), (2, 128)])
+def test_parts_have_a_length_in_bytes(place: int, most: int) -> None:
+    """PE-22..PE-24"""
+    for char in ("a", "é", "€", "\U0001f600"):
+        size = len(char.encode())
+        parts = [None, None, None]
+        parts[place] = char * (most // size)  # type: ignore[call-overload]
+        assert join_topic(*parts)
+        parts[place] = char * (most // size + 1)  # type: ignore[call-overload]
+        with pytest.raises(StatusError, match=f"longer than {most} bytes") as e:
+            join_topic(*parts)
+        assert e.value.status is Status.BAD_SYMBOL
+
+
+def test_the_longest_parts_make_a_topic_that_fits() -> None:
+    assert len(join_topic("r" * 5, "s" * 64, "y" * 128)) == 199
+
+
+def test_a_topic_holds_no_nul() -> None:
+    with pytest.raises(StatusError, match="NUL") as e:
+        join_topic(None, "a", "b\0")
+    assert e.value.status is Status.BAD_SYMBOL
+
+
+def test_an_unknown_framing_is_refused() -> None:
+    with pytest.raises(StatusError, match="zeromq or qpid"):
+        framed_topic("solace", None, "a", "b")
