@@ -93,6 +93,18 @@ def docs(args: argparse.Namespace) -> int:
     return 0
 
 
+def pub(args: argparse.Namespace) -> int:
+    from .terminal.pub import run
+
+    return run(args)
+
+
+def sub(args: argparse.Namespace) -> int:
+    from .terminal.sub import run
+
+    return run(args)
+
+
 def _storage(given: Sequence[str]) -> dict[str, str]:
     pairs = [option.partition("=") for option in given]
     if bad := [name for name, equals, _ in pairs if not equals]:
@@ -137,6 +149,8 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs")
     sub.set_defaults(run=flights)
 
+    _add_pub_and_sub(commands)
+
     generated = commands.add_parser("docs", help="generated documentation")
     options = generated.add_subparsers(required=True, metavar="WHAT").add_parser(
         "options", help="all options of mamapub as Markdown"
@@ -146,6 +160,32 @@ def parser() -> argparse.ArgumentParser:
     way.add_argument("--check", type=Path, metavar="FILE", help="fail when FILE is not fresh")
     options.set_defaults(run=docs)
     return top
+
+
+def _add_pub_and_sub(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    one = commands.add_parser("pub", help="publish a message, or every line of standard input")
+    one.add_argument("topic")
+    one.add_argument("value", nargs="?", help="default: every line of standard input is a message")
+    one.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+    _add_connection(one)
+    one.set_defaults(run=pub)
+
+    one = commands.add_parser("sub", help="show messages as they are stored, until Ctrl-C")
+    one.add_argument("pattern", help="topics, separated by commas; * stands for one part, > for all that follow")
+    one.add_argument("--from", dest="begin", default="now", metavar="WHERE", help="now, earliest or a sequence")
+    one.add_argument("--count", type=int, metavar="N", help="end after N messages")
+    one.add_argument("--json", action="store_true", help="a line of JSON each")
+    one.add_argument("--headers", action="store_true", help="show headers, too")
+    _add_connection(one)
+    one.set_defaults(run=sub)
+
+
+def _add_connection(parser: argparse.ArgumentParser) -> None:
+    """``--option``: whatever the format of the command takes."""
+    parser.add_argument("--url", metavar="URL", help="servers; the scheme picks the bridge (nats://127.0.0.1:4222)")
+    parser.add_argument(
+        "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="any option of docs/options.md"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from types import ModuleType
 from ..bridge import DiscoveryBridge, PublisherBridge
 from ..errors import ConfigError
 from ..log import LogBridge
-from ..options import TransportOptions
+from ..options import SinkOptions, TransportOptions
 
 #: URL scheme -> bridge
 SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "tango": "tango", "memory": "memory"}
@@ -98,4 +98,14 @@ def log_bridge(o: TransportOptions, timeout: float) -> LogBridge:
     room = load(o.bridge_name).__name__
     settings = import_module(f"{room}.settings").NatsSettings.from_options(o)
     bridge: LogBridge = import_module(f"{room}.logs").NatsLogs(settings, timeout=timeout)
+    return bridge
+
+
+def publisher_bridge(o: SinkOptions) -> PublisherBridge:
+    """The bridge that the options name, not opened yet."""
+    room = load(o.bridge_name)
+    if o.bridge_name == "memory":
+        memory: PublisherBridge = room.MemoryBridge(o.url[0].split("://", 1)[1], acks=o.ack_mode != "none")
+        return memory
+    bridge: PublisherBridge = room.NatsBridge(room.NatsSettings.from_options(o))
     return bridge
