@@ -46,8 +46,9 @@ def failure(df: DataFrame, server: NatsServer, **options: str) -> str:
 
 
 def table(path: str | Path) -> Rows:
+    """The rows of a table, of a flight log those of flights."""
     rows: Rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
-    return rows
+    return [row for row in rows if row.get("kind", "flight") == "flight"]
 
 
 def orders(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
