@@ -79,6 +79,18 @@ def flights(args: argparse.Namespace) -> int:
     return 0
 
 
+def sources(args: argparse.Namespace) -> int:
+    from .terminal.sources import run
+
+    return run(_transport(args), once=args.once, as_json=args.json)
+
+
+def events(args: argparse.Namespace) -> int:
+    from .terminal.events import run
+
+    return run(_transport(args), begin=args.begin, as_json=args.json)
+
+
 def docs(args: argparse.Namespace) -> int:
     from .options import markdown
 
@@ -106,9 +118,18 @@ def sub(args: argparse.Namespace) -> int:
 
 
 def _storage(given: Sequence[str]) -> dict[str, str]:
+    return _pairs("--storage", given)
+
+
+def _transport(args: argparse.Namespace) -> dict[str, str]:
+    """Options as Spark would hand them over."""
+    return {**({} if args.url is None else {"url": args.url}), **_pairs("--option", args.option)}
+
+
+def _pairs(argument: str, given: Sequence[str]) -> dict[str, str]:
     pairs = [option.partition("=") for option in given]
-    if bad := [name for name, equals, _ in pairs if not equals]:
-        raise ConfigError(f"--storage wants NAME=VALUE, got {bad[0]!r}")
+    if any(not equals for _, equals, _ in pairs):  # the text may be a secret
+        raise ConfigError(f"{argument} wants NAME=VALUE, and one has no =")
     return {name: value for name, _, value in pairs}
 
 
@@ -151,6 +172,21 @@ def parser() -> argparse.ArgumentParser:
 
     _add_pub_and_sub(commands)
 
+    sub = commands.add_parser("sources", help="the sources that announce themselves, and what changes, until Ctrl-C")
+    _add_transport(sub, "mamadiscovery")
+    sub.add_argument("--once", action="store_true", help="only the sources there are now")
+    sub.add_argument("--json", action="store_true", help="one line of JSON a source or change")
+    sub.set_defaults(run=sources)
+
+    sub = commands.add_parser("events", help="what happens to publishers, topics and readers, until Ctrl-C")
+    _add_transport(sub, "mamadiscovery")
+    sub.add_argument(
+        "--from", dest="begin", choices=("latest", "earliest"), default="latest",
+        help="earliest: what is still kept comes first (default: latest)",
+    )  # fmt: skip
+    sub.add_argument("--json", action="store_true", help="one line of JSON an event")
+    sub.set_defaults(run=events)
+
     generated = commands.add_parser("docs", help="generated documentation")
     options = generated.add_subparsers(required=True, metavar="WHAT").add_parser(
         "options", help="all options of mamapub as Markdown"
@@ -185,6 +221,17 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="servers; the scheme picks the bridge (nats://127.0.0.1:4222)")
     parser.add_argument(
         "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="any option of docs/options.md"
+    )
+
+
+def _add_transport(sub: argparse.ArgumentParser, what: str) -> None:
+    sub.add_argument("--url", help="of the middleware (default nats://127.0.0.1:4222)")
+    sub.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"any other option of {what}: credentials=...",
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from ..bridge import Change, ChangeKind, SourceKey
+from ..options import TransportOptions, redact_url
 from .events import FIELDS, TOPIC, EventRecord, decode_event
 from .omnm import BadMessage, decode
 from .sources import DEFAULT_FIELDS, OFFLINE, ONLINE, SUSPECT, BadRecord, SourceFields, SourceRecord, decode_source
@@ -66,6 +67,12 @@ class Reader:
 
     def __init__(self, bridge: str, transport: str, fields: SourceFields = DEFAULT_FIELDS) -> None:
         self._bridge, self._transport, self._fields = bridge, transport, fields
+
+    @classmethod
+    def of(cls, o: TransportOptions, fields: SourceFields = DEFAULT_FIELDS) -> Self:
+        """The transport is called by its name in the properties file, else by its URL without user and password."""
+        shown = ",".join(redact_url(url).replace("***@", "") for url in o.url)
+        return cls(o.bridge_name, o.transport or shown, fields)
 
     def row(self, change: Change) -> Row:
         """Never raises, whatever the bytes are."""

@@ -20,11 +20,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ..bridge import DiscoveryBridge, Position
+from ..bridges.reach import Reach
 from ..errors import ConfigError, MamaError, OptionError, SchemaError
 from .discovery_job import DiscoveryJob, plan_discovery
 from .discovery_read import replayed, wanted
 from .discovery_rows import DDL, SCHEMA, batches
-from .reach import Reach
 
 Offset = dict[str, Any]
 

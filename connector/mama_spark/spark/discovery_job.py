@@ -8,33 +8,29 @@ from dataclasses import dataclass
 import pyspark
 
 from ..bridge import DiscoveryBridge
+from ..bridges.reach import Reach
 from ..errors import ConfigError
 from ..mama.discovered import Reader
 from ..mama.properties import SUPPORTED
 from ..mama.sources import SourceFields
 from ..mama.status import Status, StatusError
-from ..options import DiscoveryOptions, redact_url
+from ..options import DiscoveryOptions
 from .bridges import make_discovery
 from .given import read_options
-from .reach import Reach
 
 OLDEST_SPARK = (4, 2)
 
 
 @dataclass(frozen=True)
 class DiscoveryJob:
-    """What the driver sends to the tasks.
-
-    :ivar transport: what the rows call it: its name in the properties file, or the URL without user and password
-    """
+    """What the driver sends to the tasks."""
 
     options: DiscoveryOptions
     fields: SourceFields
-    transport: str
 
     @property
     def reader(self) -> Reader:
-        return Reader(self.options.bridge_name, self.transport, self.fields)
+        return Reader.of(self.options, self.fields)
 
     def reach(self) -> Reach[DiscoveryBridge]:
         o = self.options
@@ -59,8 +55,4 @@ def plan_discovery(options: Mapping[str, str]) -> DiscoveryJob:
             "the discovery of the bridge memory is seen by its own process only, and Spark reads in others; no "
             f"{given.discovery.supported_key or f'mama.memory.transport.<name>.{SUPPORTED}'} changes that",
         )
-    return DiscoveryJob(o, given.discovery.fields, o.transport or _shown(o.url))
-
-
-def _shown(urls: tuple[str, ...]) -> str:
-    return ",".join(redact_url(url).replace("***@", "") for url in urls)
+    return DiscoveryJob(o, given.discovery.fields)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..bridge import Change, ChangeKind, DiscoveryBridge, Position
+from ..bridges.reach import Reach
 from ..errors import MamaError
-from .reach import Reach
 
 
 class DataLoss(MamaError):

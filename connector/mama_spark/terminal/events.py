@@ -1,0 +1,38 @@
+"""``mama events``: what happens to publishers, topics and readers, as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..mama.discovered import GAP, PUBLISHER, Row
+from ..mama.events import TOPIC
+from . import watch
+
+
+def run(given: Mapping[str, str], *, begin: str, as_json: bool) -> int:
+    """
+    :param given: options as of ``mamadiscovery``
+    :param begin: ``earliest`` or ``latest``
+    :raises MamaError: the place of discovery cannot be read
+    """
+    place = watch.Watch.of(given)
+    try:
+        for rows in place.changes(place.begin(begin)):
+            for row in rows:
+                if row.kind in (PUBLISHER, TOPIC, GAP):
+                    watch.say(watch.as_json(row) if as_json else line_of(row))
+            if not rows and watch.reader_is_gone():
+                return 0
+    finally:
+        place.close()
+    return 0
+
+
+def line_of(row: Row) -> str:
+    """One event."""
+    if row.kind == GAP:
+        return f"{watch.clock(row)}  gap        records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
+    what = f"{watch.clock(row)}  {row.kind.ljust(9)}  {watch.printable(row.event)}"
+    reason = " ".join(str(part) for part in (row.status, row.code) if part is not None)
+    told = [row.topic or "", f"({watch.shown_source(row)})" if row.source_name else "", reason, row.info or ""]
+    return "  ".join([what, *(watch.printable(text) for text in told if text)])

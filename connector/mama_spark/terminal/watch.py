@@ -1,0 +1,119 @@
+"""What ``mama sources`` and ``mama events`` share: a place of discovery, followed until somebody has enough."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from ..bridge import Change, DiscoveryBridge, Position
+from ..bridges import discovery_bridge
+from ..bridges.reach import Reach
+from ..mama.discovered import Reader, Row
+from ..mama.properties import expand
+from ..mama.status import Status, StatusError
+from ..options import DiscoveryOptions, spellings
+
+T = TypeVar("T")
+
+INTERVAL = 0.25  #: seconds between two looks at the middleware
+
+
+@dataclass
+class Watch:
+    """One place of discovery. Use :meth:`close`."""
+
+    reader: Reader
+    reach: Reach[DiscoveryBridge]
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Watch:
+        """
+        :param given: options as of ``mamadiscovery``
+        :raises ConfigError: one is wrong
+        :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
+        """
+        full = expand(given, spellings(DiscoveryOptions), os.environ)
+        if full.discovery_supported is False:
+            raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
+        o = DiscoveryOptions.parse(full.options)
+        return cls(Reader.of(o, full.fields), Reach(lambda: discovery_bridge(o), o.wait_timeout))
+
+    def image(self) -> list[Row]:
+        """The sources there are, by name and id."""
+        rows = self.reader.image(self.reach.call(lambda bridge: bridge.image()))
+        return sorted(rows, key=lambda row: (row.source_name or "", row.source_id or 0))
+
+    def begin(self, where: str) -> Position:
+        return self.reach.call(lambda bridge: bridge.begin(where))
+
+    def changes(self, at: Position, sleep: Callable[[float], None] = time.sleep) -> Iterator[list[Row]]:
+        """What comes after ``at``, without end; an empty list after each look that found nothing."""
+        while True:
+            start = at
+
+            def look(bridge: DiscoveryBridge, start: Position = start) -> tuple[Position, list[Change]]:
+                there = bridge.newest(start)
+                return there, [change for part in bridge.read(start, there) for change in part]
+
+            at, changes = self.reach.call(look)
+            yield list(self.reader.rows(changes))
+            if not changes:
+                sleep(INTERVAL)
+
+    def close(self) -> None:
+        self.reach.close()
+
+
+def as_json(row: Row) -> str:
+    """One line: the columns that are not null; times in ISO 8601, ids as text, bytes in base64."""
+    return json.dumps({name: _plain(name, value) for name, value in row._asdict().items() if value is not None},
+                      ensure_ascii=False)  # fmt: skip
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "event_time":
+        return instant(value).isoformat(timespec="microseconds")
+    if name == "source_id":
+        return str(value)  # JSON readers lose digits beyond 2**53
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def instant(micros: int) -> datetime:
+    return datetime.fromtimestamp(micros // 1_000_000, UTC).replace(microsecond=micros % 1_000_000)
+
+
+def clock(row: Row) -> str:
+    """Time of day, for a line of the table."""
+    return "" if row.event_time is None else f"{instant(row.event_time):%H:%M:%S}.{row.event_time // 1000 % 1000:03}"
+
+
+def printable(text: str) -> str:
+    """One line that cannot steer the terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+
+
+def shown_source(row: Row) -> str:
+    name = printable(row.source_name or "")
+    return name if row.source_id is None else f"{name} {row.source_id}"
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def reader_is_gone() -> bool:
+    """Has whoever reads our output closed it? Nothing is written while nothing happens, so nobody would notice."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False  # not a file

@@ -1,0 +1,313 @@
+"""What discovery tells, as rows and as columns."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.mama.discovered import BAD_RECORD, INFO_LENGTH, Reader, Row
+from mama_spark.mama.events import EventRecord, encode_event
+from mama_spark.mama.msg import FieldType, MamaMsg
+from mama_spark.mama.omnm import encode
+from mama_spark.mama.sources import FieldId, SourceFields, SourceRecord, encode_source
+from mama_spark.spark.discovery_rows import BATCH, SCHEMA, batches, record_batch
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+AT = 1_800_000_000_123_456
+DESK = SourceKey("desk", 7)
+READER = Reader("nats", "nats://there:4222")
+
+COLUMNS = [
+    "kind",
+    "event",
+    "source_name",
+    "source_id",
+    "source_state",
+    "source_data_state",
+    "source_qos_rate",
+    "source_qos_timeliness",
+    "source_data_dict",
+    "capabilities",
+    "topic",
+    "root",
+    "source",
+    "symbol",
+    "status",
+    "code",
+    "info",
+    "gap_from",
+    "gap_to",
+    "raw",
+    "origin",
+    "bridge",
+    "transport",
+    "event_time",
+    "sequence",
+]
+
+
+def record(payload: bytes | MamaMsg | SourceRecord, key: SourceKey | None = DESK, info: str | None = None) -> Change:
+    if isinstance(payload, SourceRecord):
+        payload = encode_source(payload)
+    data = encode(payload) if isinstance(payload, MamaMsg) else payload
+    return Change(ChangeKind.RECORD, AT, "MAMA_EVENTS", 12, key, data, info=info)
+
+
+def row(change: Change, reader: Reader = READER) -> dict[str, Any]:
+    """The row, through Arrow, without the columns that are null."""
+    (made,) = record_batch([reader.row(change)]).to_pylist()
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def test_columns_are_those_of_the_design_in_order_and_what_spark_makes_of_the_schema() -> None:
+    assert tuple(SCHEMA.names) == Row._fields == tuple(COLUMNS)
+    types = {
+        "source_id": DecimalType(20, 0),
+        "capabilities": MapType(StringType(), StringType()),
+        "code": IntegerType(),
+        "gap_from": LongType(),
+        "gap_to": LongType(),
+        "raw": BinaryType(),
+        "event_time": TimestampType(),
+        "sequence": LongType(),
+    }
+    spark = StructType(
+        [StructField(n, types.get(n, StringType()), nullable=n not in ("kind", "event")) for n in COLUMNS]
+    )
+    assert to_arrow_schema(spark, timezone="UTC").equals(SCHEMA)
+
+
+def test_a_source_record_fills_a_column_for_each_capability_it_names() -> None:
+    """SD-04, SD-05, SD-06, SD-07, SD-08, SD-09, SD-10, SD-11, SD-12."""
+    said = SourceRecord("desk", 7, "ONLINE", "OK", "FILTERED", "DELAYED", "MARKETDATA", {"Region": "eu"})
+    got = row(record(said))
+    raw = encode(encode_source(said))
+    assert got == {
+        "kind": "source",
+        "event": "online",
+        "source_name": "desk",
+        "source_id": Decimal(7),
+        "source_state": "ONLINE",
+        "source_data_state": "OK",
+        "source_qos_rate": "FILTERED",
+        "source_qos_timeliness": "DELAYED",
+        "source_data_dict": "MARKETDATA",
+        "capabilities": [("Region", "eu")],
+        "raw": raw,
+        "origin": "MAMA_EVENTS",
+        "bridge": "nats",
+        "transport": "nats://there:4222",
+        "event_time": datetime.fromtimestamp(AT / 1e6, UTC),
+        "sequence": 12,
+    }
+
+
+def test_a_source_without_an_id_and_one_with_the_largest() -> None:
+    assert "source_id" not in row(record(SourceRecord("plain"), SourceKey("plain", None)))
+    most = 2**64 - 1
+    assert row(record(SourceRecord("most", most), SourceKey("most", most)))["source_id"] == Decimal(most)
+
+
+@pytest.mark.parametrize(
+    ("state", "data_state", "event"),
+    [
+        ("ONLINE", "OK", "online"),
+        ("ONLINE", None, "online"),
+        ("ONLINE", "SUSPECT", "suspect"),
+        ("ONLINE", "ROTTEN", "online"),
+        ("OFFLINE", "OK", "offline"),
+        ("OFFLINE", "SUSPECT", "offline"),
+        (None, "OK", "unknown"),
+        ("ASLEEP", "SUSPECT", "unknown"),
+    ],
+)
+def test_the_event_of_a_source_says_what_it_is_and_values_stay_as_they_are(
+    state: str | None, data_state: str | None, event: str
+) -> None:
+    """SD-08, SD-09; values that no enumeration knows are kept."""
+    got = row(record(SourceRecord("desk", 7, state, data_state)))
+    assert (got["event"], got.get("source_state"), got.get("source_data_state")) == (event, state, data_state)
+
+
+def test_fields_are_found_by_the_names_and_numbers_of_the_properties_and_collisions_are_reported() -> None:
+    """SD-13."""
+    fields = SourceFields(source=FieldId("Feed", 20001))
+    msg = MamaMsg()
+    msg.add_string("Feed", 20001, "desk")
+    msg.add_u64("SourceID", 10002, 7)
+    msg.add_string("PublisherTopic", 10003, "a.b")  # another program's use of the number of SourceState
+    got = row(record(msg), Reader("nats", "t", fields))
+    assert got["source_name"] == "desk"
+    assert "source_state" not in got
+    assert "PublisherTopic[10003]" in got["info"]
+    assert "SourceState" in got["info"]
+    assert ("PublisherTopic", "a.b") in got["capabilities"]
+
+
+def _without_name() -> MamaMsg:
+    msg = MamaMsg()
+    msg.add_string("SourceState", 10003, "ONLINE")
+    return msg
+
+
+def _wrong_type() -> MamaMsg:
+    msg = MamaMsg()
+    msg.add(FieldType.I32, "SourceName", 10001, 5)
+    return msg
+
+
+@pytest.mark.parametrize(
+    ("payload", "status", "reason"),
+    [
+        (b"", "BAD_RECORD", ""),
+        (b"not a message", "BAD_RECORD", "0x6e"),
+        (b"O\x02\x00", "WRONG_FIELD_TYPE", "version"),
+        (encode(encode_source(SourceRecord("desk", 7)))[:-1], "BAD_RECORD", ""),
+        (encode(_without_name()), "BAD_RECORD", "SourceName"),
+        (encode(_wrong_type()), "BAD_RECORD", "STRING"),
+    ],
+    ids=["empty", "no message", "version", "cut off", "no name", "wrong type"],
+)
+@pytest.mark.parametrize("kind", [ChangeKind.RECORD, ChangeKind.EVENT])
+def test_a_corrupt_record_is_a_row_with_its_bytes_and_the_reason(
+    payload: bytes, status: str, reason: str, kind: ChangeKind
+) -> None:
+    got = row(Change(kind, AT, "MAMA_EVENTS", 3, DESK, payload))
+    assert got["event"] == BAD_RECORD
+    assert got["kind"] == ("source" if kind is ChangeKind.RECORD else "publisher")
+    assert got["status"] == status
+    assert (got["raw"], got["sequence"], got["source_name"]) == (payload, 3, "desk")
+    assert got["info"]
+    if kind is ChangeKind.RECORD:
+        assert reason in got["info"]
+    assert "source_state" not in got
+
+
+def test_a_record_that_names_another_source_than_its_subject_belongs_to_the_subject() -> None:
+    got = row(record(SourceRecord("other", 9, "ONLINE"), info="said by the bridge"))
+    assert (got["source_name"], got["source_id"]) == ("desk", Decimal(7))
+    assert "'other' 9" in got["info"]
+    assert "'desk' 7" in got["info"]
+    assert "said by the bridge" in got["info"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "event", "state"), [(ChangeKind.SUSPECT, "suspect", "ONLINE"), (ChangeKind.OFFLINE, "offline", "OFFLINE")]
+)
+def test_a_source_that_was_not_renewed_is_a_row_with_what_the_middleware_says(
+    kind: ChangeKind, event: str, state: str
+) -> None:
+    """A vanished source is a message with its state, never silence."""
+    got = row(Change(kind, AT, "MAMA_EVENTS", 5, DESK))
+    assert (got["kind"], got["event"], got["status"], got["code"]) == ("source", event, "EXPIRED", 5007)
+    assert (got["source_state"], got["source_data_state"]) == (state, "SUSPECT")
+    assert (got["source_name"], got["source_id"]) == ("desk", Decimal(7))
+    assert "capabilities" not in got
+
+
+def test_publisher_and_topic_events_are_rows_with_names_and_never_numbers() -> None:
+    """PE-05, PE-16, PE-17 and the rows of kind publisher."""
+    said = EventRecord("publisher", "error", AT - 5, "desk", 7, "md.SRC.IBM", "md", "SRC", "IBM",
+                       "NOT_ENTITLED", 403, "no", "desk/3", "LIVE")  # fmt: skip
+    got = row(Change(ChangeKind.EVENT, AT, "MAMA_EVENTS", 6, DESK, encode(encode_event(said))))
+    assert {n: got[n] for n in ("kind", "event", "source_name", "topic", "root", "source", "symbol", "status")} == {
+        "kind": "publisher",
+        "event": "error",
+        "source_name": "desk",
+        "topic": "md.SRC.IBM",
+        "root": "md",
+        "source": "SRC",
+        "symbol": "IBM",
+        "status": "NOT_ENTITLED",
+    }
+    assert (got["code"], got["info"]) == (403, "no")
+    assert dict(got["capabilities"]) == {
+        "EventTime": "2027-01-15T08:00:00.123451+00:00",
+        "EventPublisher": "desk/3",
+        "EventPublisherState": "LIVE",
+    }
+    topic = EventRecord("topic", "PUBLISH_ERROR_BAD_SYMBOL", AT, topic="a..b")
+    got = row(Change(ChangeKind.EVENT, AT, "MAMA_EVENTS", 6, DESK, encode(encode_event(topic))))
+    assert (got["kind"], got["event"], got["topic"]) == ("topic", "PUBLISH_ERROR_BAD_SYMBOL", "a..b")
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.SUBSCRIBED, ChangeKind.UNSUBSCRIBED])
+def test_readers_that_come_and_go_are_topic_rows(kind: ChangeKind) -> None:
+    got = row(Change(kind, AT, "MAMA_ADVISORIES", 2, topic="orders.>", info="consumer c of stream ORDERS"))
+    assert (got["kind"], got["event"], got["topic"]) == ("topic", kind.name, "orders.>")
+    assert got["info"] == "consumer c of stream ORDERS"
+
+
+def test_the_end_of_the_image_and_a_gap_are_rows() -> None:
+    end = row(Change(ChangeKind.IMAGE_END, AT, "MAMA_SOURCES"))
+    assert (end["kind"], end["event"]) == ("image_end", "image_end")
+    gap = row(Change(ChangeKind.GAP, AT, "MAMA_EVENTS", gap=(3, 9), info="stream made again"))
+    assert (gap["kind"], gap["gap_from"], gap["gap_to"], gap["origin"]) == ("gap", 3, 9, "MAMA_EVENTS")
+
+
+def test_the_image_is_one_row_a_source_also_where_the_middleware_has_the_last_word() -> None:
+    """SD-14: two sources of one name are two rows."""
+    twin = SourceKey("desk", 8)
+    changes = [
+        record(SourceRecord("desk", 7, "ONLINE", "OK", data_dict="D")),
+        record(SourceRecord("desk", 8, "ONLINE", "OK"), twin),
+        Change(ChangeKind.SUSPECT, AT + 1, "MAMA_SOURCES", 20, DESK),
+        Change(ChangeKind.IMAGE_END, AT, "MAMA_SOURCES"),
+    ]
+    first, second = READER.image(changes)
+    assert (first.event, first.source_state, first.source_data_state) == ("suspect", "ONLINE", "SUSPECT")
+    assert (first.source_data_dict, first.status, first.event_time, first.raw) == (
+        "D", "EXPIRED", AT + 1, changes[0].payload)  # fmt: skip
+    assert (second.event, second.source_id) == ("online", 8)
+
+
+def test_a_corrupt_record_of_a_silent_source_stays_corrupt_in_the_image() -> None:
+    (only,) = READER.image([record(b"junk"), Change(ChangeKind.OFFLINE, AT + 1, "MAMA_SOURCES", 20, DESK)])
+    assert (only.event, only.source_state, only.status) == (BAD_RECORD, "OFFLINE", "BAD_RECORD")
+    assert "0x6a" in (only.info or "")
+
+
+def test_rows_come_in_order_in_batches_of_bounded_size() -> None:
+    rows = [READER.row(Change(ChangeKind.IMAGE_END, AT, "S", i)) for i in range(BATCH + 10)]
+    made = list(batches(iter(rows)))
+    assert [b.num_rows for b in made] == [BATCH, 10]
+    assert pa.Table.from_batches(made)["sequence"].to_pylist() == list(range(BATCH + 10))
+    assert list(batches(iter([]))) == []
+
+
+KEYS = st.none() | st.builds(SourceKey, st.text(), st.none() | st.integers(0, 2**64 - 1))
+TEXTS = st.none() | st.text(st.characters(codec=None), max_size=20)  # lone surrogates included
+
+
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from(ChangeKind),
+    payload=st.none() | st.binary(max_size=200) | st.binary(max_size=200).map(lambda b: b"O\x01\x00" + b),
+    key=KEYS,
+    topic=TEXTS,
+    info=TEXTS | st.just("x" * 5000),
+)
+def test_nothing_that_strangers_write_stops_the_rows(
+    kind: ChangeKind, payload: bytes | None, key: SourceKey | None, topic: str | None, info: str | None
+) -> None:
+    made = READER.row(Change(kind, AT, "MAMA_EVENTS", 1, key, payload, topic, info))
+    got = record_batch([made]).to_pylist()[0]
+    assert got["raw"] == payload
+    assert got["info"] is None or len(got["info"]) <= INFO_LENGTH
