@@ -178,6 +178,61 @@ class PublisherBridge(Protocol):
         ...
 
 
+# --- requests and replies ----------------------------------------------------------------------------------
+
+
+class Letter(NamedTuple):
+    """A request that came in, or what came back for one that was sent.
+
+    :ivar topic: that the request was sent to
+    :ivar inbox: number of the request that this answers; None: this is a request
+    :ivar reply_to: where an answer to this goes; None: nobody waits for one
+    :ivar error: came back instead of an answer: nobody takes requests there, or no permission
+    """
+
+    topic: str
+    payload: bytes
+    inbox: int | None = None
+    reply_to: str | None = None
+    error: PublishError | None = None
+
+
+class RequestBridge(Protocol):
+    """Requests and their answers, outside of every log. Optional: a publisher bridge that has it gives it by a method
+    ``requests()``, and closes it with itself. Calls come from the thread that calls the publisher bridge."""
+
+    def request(self, topic: str, payload: bytes, inbox: int) -> None:
+        """Send a request; what comes back carries ``inbox``, a number of the caller's, until :meth:`forget`.
+
+        :raises PublishError: the topic is no place to send to
+        :raises ConfigError: no permission to receive answers
+        :raises Unavailable: the connection is down
+        """
+        ...
+
+    def forget(self, inbox: int) -> None:
+        """No more answers to this request are wanted."""
+        ...
+
+    def reply(self, to: str, payload: bytes) -> None:
+        """Answer a request; errors as :meth:`request`."""
+        ...
+
+    def listen(self, topic: str) -> None:
+        """Take requests that are sent to ``topic``.
+
+        :raises ConfigError: no permission
+        :raises Unavailable: the connection is down
+        """
+        ...
+
+    def unlisten(self, topic: str) -> None: ...
+
+    def letters(self) -> list[Letter]:
+        """What came in since the last call, in order of arrival. Never waits."""
+        ...
+
+
 # --- discovery ---------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ gives sequences, deduplicates on ids, has a capacity, and answers as its script 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -25,13 +26,14 @@ from typing import ClassVar
 import numpy as np
 import pyarrow.compute as pc
 
-from ..bridge import Ack, Acks, BridgeEvent, Capabilities, EventKind, EventStyle, Polled, Prepared, Refusals
+from ..bridge import Ack, Acks, BridgeEvent, Capabilities, EventKind, EventStyle, Letter, Polled, Prepared, Refusals
 from ..errors import (
     BadRow,
     BadTopic,
     ConfigError,
     InProcess,
     NoResponders,
+    NotEntitled,
     Overrun,
     PublishError,
     Refused,
@@ -73,9 +75,12 @@ class MemoryBroker:
         self.capacity: int | None = None  #: messages; beyond it everything is refused
         self.up = True  #: False: nobody can connect
         self.script: deque[str] = deque()
+        self.denied: set[str] = set()  #: topics that nobody may publish to
         self._log: list[StoredMessage] = []
         self._ids: dict[str, int] = {}
         self._late: list[tuple[MemoryBridge, int, int, bool]] = []
+        self._listeners: dict[str, list[MemoryRequests]] = {}
+        self._waiting: dict[int, MemoryRequests] = {}  # for answers, by the number in their address
         self._lock = threading.RLock()
 
     @classmethod
@@ -136,18 +141,28 @@ class MemoryBridge:
     :param name: of the broker (``memory://name``)
     :param max_payload: bytes of headers and payload together
     :param acks: False: nothing is acknowledged (``ackMode=none``)
+    :param events: which of OpenMAMA's callback styles reports asynchronous errors
     """
 
-    def __init__(self, name: str, *, max_payload: int = 1 << 20, max_topic: int = 1024, acks: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_payload: int = 1 << 20,
+        max_topic: int = 1024,
+        acks: bool = True,
+        events: EventStyle = EventStyle.PUBLISHER,
+    ) -> None:
         self.broker = MemoryBroker.get(name)
         self.capabilities = Capabilities(
             ack=Ack.STORED if acks else Ack.NONE, sequence=acks, dedup=True, headers=True, ordered=False,
-            max_payload=max_payload, max_topic=max_topic, events=EventStyle.PUBLISHER,
+            max_payload=max_payload, max_topic=max_topic, events=events,
         )  # fmt: skip
         self._arrived = threading.Condition()
         self._polled = Polled()
         self._answered = 0
         self._open = False
+        self._requests = MemoryRequests(self)
 
     def open(self) -> None:
         if not self.broker.up:
@@ -203,6 +218,9 @@ class MemoryBridge:
                 if fault in ("503", "429", "reject"):
                     self._refuse(token, _ERRORS[fault])
                     continue
+                if topics[taken] in self.broker.denied:
+                    self._refuse(token, NotEntitled(f"no permission to publish to {topics[taken]!r}"))
+                    continue
                 stored = self.broker._store(
                     topics[taken], payloads[taken], {k: list(v) for k, v in headers[taken] or ()}, ids[taken]
                 )
@@ -231,8 +249,13 @@ class MemoryBridge:
             polled, self._polled, self._answered = self._polled, Polled(), 0
         return polled
 
+    def requests(self) -> MemoryRequests:
+        """Requests and replies over the same connection."""
+        return self._requests
+
     def close(self) -> None:
         self._open = False
+        self._requests.close()
 
     def _answer(self, tokens: list[int], sequences: list[int], duplicates: list[bool]) -> None:
         if not tokens or self.capabilities.ack is Ack.NONE:
@@ -267,6 +290,65 @@ class MemoryBridge:
 
     def __repr__(self) -> str:
         return f"<MemoryBridge memory://{self.broker.name} {'open' if self._open else 'closed'}>"
+
+
+class MemoryRequests:
+    """Requests and replies of one :class:`MemoryBridge`; every listener of a topic gets a copy."""
+
+    def __init__(self, bridge: MemoryBridge) -> None:
+        self._bridge = bridge
+        self._broker = bridge.broker
+        self._box: deque[Letter] = deque()
+        self._asked: dict[int, str] = {}  # inbox -> topic
+
+    def request(self, topic: str, payload: bytes, inbox: int) -> None:
+        self._check(topic)
+        self._asked[inbox] = topic
+        with self._broker._lock:
+            listeners = list(self._broker._listeners.get(topic, ()))
+        if topic in self._broker.denied:
+            self._box.append(Letter(topic, b"", inbox, None, NotEntitled(f"no permission to publish to {topic!r}")))
+        elif not listeners:
+            self._box.append(Letter(topic, b"", inbox, None, NoResponders(f"nobody takes requests to {topic!r}", 503)))
+        for other in listeners:
+            other._box.append(Letter(topic, payload, None, f"{id(self)}.{inbox}"))
+            self._broker._waiting[id(self)] = self
+
+    def forget(self, inbox: int) -> None:
+        self._asked.pop(inbox, None)
+
+    def reply(self, to: str, payload: bytes) -> None:
+        self._check(None)
+        asker, _, inbox = to.partition(".")
+        other = self._broker._waiting.get(int(asker))
+        if other is not None and (topic := other._asked.get(int(inbox))) is not None:
+            other._box.append(Letter(topic, payload, int(inbox)))
+
+    def listen(self, topic: str) -> None:
+        self._check(topic)
+        with self._broker._lock:
+            self._broker._listeners.setdefault(topic, []).append(self)
+
+    def unlisten(self, topic: str) -> None:
+        with self._broker._lock, contextlib.suppress(KeyError, ValueError):
+            self._broker._listeners[topic].remove(self)
+
+    def letters(self) -> list[Letter]:
+        return [self._box.popleft() for _ in range(len(self._box))]
+
+    def close(self) -> None:
+        """Neither requests nor answers come from here on."""
+        with self._broker._lock:
+            self._broker._waiting.pop(id(self), None)
+            for listeners in self._broker._listeners.values():
+                if self in listeners:
+                    listeners.remove(self)
+
+    def _check(self, topic: str | None) -> None:
+        if not self._bridge._open or not self._broker.up:
+            raise Unavailable(f"memory://{self._broker.name} is not connected")
+        if topic is not None and (fault := _topic_fault(topic, self._bridge.capabilities.max_topic)):
+            raise BadTopic(fault)
 
 
 def _topic_fault(topic: str, longest: int) -> str | None:

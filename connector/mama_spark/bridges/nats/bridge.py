@@ -28,6 +28,7 @@ from .loop import Loop
 from .mailbox import Mailbox
 from .places import Places
 from .pool import POOL
+from .requests import NatsRequests
 from .settings import NatsSettings
 
 #: Most bytes of frames made in one call of ``send``.
@@ -56,6 +57,7 @@ class NatsBridge:
         self._starved = False
         self._none: deque[tuple[int, Int64s]] = deque()
         self._max_payload = 1024 * 1024
+        self._requests: NatsRequests | None = None
 
     @classmethod
     def attach(
@@ -237,11 +239,25 @@ class NatsBridge:
             return self._batching.poll(timeout, want)
         return self._mail.take(timeout, want)
 
+    def requests(self) -> NatsRequests:
+        """Requests and replies over the same connection; see :class:`~mama_spark.bridge.RequestBridge`.
+
+        :raises ClientClosed: the bridge is not open
+        """
+        if self._link is None:
+            raise ClientClosed("the bridge is not open")
+        if self._requests is None:
+            self._requests = NatsRequests(self._link, self.settings.connect_timeout)
+        return self._requests
+
     def close(self) -> None:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
         link, self._link = self._link, None
         if link is None:
             return
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
         link.consumer = None
         link.loop.forget(self._mail.died)
         if link.owned:

@@ -316,6 +316,17 @@ class Link:
         elif self.consumer is not None:
             self.consumer.on_denied(kind, subject, exact)
 
+    def denial_of(self, subject: str) -> asyncio.Future[str]:
+        """Done once the server denies this subject, for which the consumer is then not told; on the loop's thread."""
+        waiting = self._denials.get(subject.lower())
+        if waiting is None or waiting.done():
+            waiting = self._denials[subject.lower()] = self.loop.loop.create_future()
+        return waiting
+
+    def forget_denial(self, subject: str) -> None:
+        """What :meth:`denial_of` gave is of no more interest."""
+        self._denials.pop(subject.lower(), None)
+
     async def _on_disconnected(self) -> None:
         was_up, self._up = self._up, False
         self._drop_out()

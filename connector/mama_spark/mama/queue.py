@@ -1,0 +1,284 @@
+"""Queues: where callbacks of asynchronous events wait for the application's thread.
+
+A queue is bounded by *places*. Whatever will put something in takes its place before (:meth:`Queue.reserve`), so that a
+full queue refuses work at its beginning, with QUEUE_FULL, and what was begun always has room to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from .status import Status, StatusError
+
+log = logging.getLogger("mama_spark")
+
+MAX_EVENTS = 100_000  #: default bound of a queue
+
+Call = Callable[[], None]
+
+
+class Queue:
+    """Calls in order, made by the one thread that dispatches.
+
+    :param max_events: places: calls that wait, and calls that are promised a place
+    :ivar callback_errors: calls that raised; each is logged
+    """
+
+    def __init__(self, name: str = "", max_events: int = MAX_EVENTS) -> None:
+        if max_events < 1:
+            raise StatusError(Status.INVALID_ARG, f"a queue has at least one place, got {max_events}")
+        self.name, self.max_events = name, max_events
+        self.callback_errors = 0
+        self._waiting: deque[Call] = deque()
+        self._taken = 0  # places, those of waiting calls included
+        self._open_objects = 0
+        self._dispatching: int | None = None
+        self._depth = 0
+        self._stop = self._destroyed = False
+        self._changed = threading.Condition()
+        self._dispatcher: QueueDispatcher | None = None
+
+    # --- putting in ------------------------------------------------------------------------------------------
+
+    def enqueue(self, call: Call) -> None:
+        """Add a call.
+
+        :raises StatusError: QUEUE_FULL, or QUEUE_END after :meth:`destroy`
+        """
+        self.reserve()
+        self.put(call)
+
+    def reserve(self) -> None:
+        """Take a place for a :meth:`put` to come.
+
+        :raises StatusError: as :meth:`enqueue`
+        """
+        with self._changed:
+            self._raise_ended()
+            if self._taken >= self.max_events:
+                raise StatusError(Status.QUEUE_FULL, f"all {self.max_events} places of {self!r} are taken")
+            self._taken += 1
+
+    def release(self) -> None:
+        """Give a place back that will not be used."""
+        with self._changed:
+            self._taken -= 1
+
+    def put(self, call: Call) -> bool:
+        """Add a call at a place taken before; False if the queue was destroyed meanwhile."""
+        with self._changed:
+            if self._destroyed:
+                self._taken -= 1
+                return False
+            self._waiting.append(call)
+            self._changed.notify_all()
+            return True
+
+    # --- dispatching -----------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Make calls on this thread until :meth:`stop_dispatch` or :meth:`destroy`.
+
+        :raises StatusError: TOO_MANY_DISPATCHERS if another thread dispatches, QUEUE_END after :meth:`destroy`
+        """
+        self._dispatch(None)
+
+    def timed_dispatch(self, timeout: float) -> None:
+        """:meth:`dispatch` for at most ``timeout`` seconds (what is being called then still returns)."""
+        self._dispatch(time.monotonic() + timeout)
+
+    def dispatch_event(self) -> bool:
+        """Make one call if one is waiting; whether one was.
+
+        :raises StatusError: as :meth:`dispatch`
+        """
+        with self._here():
+            call = self._next(0.0)
+            if call is not None:
+                self._make(call)
+            return call is not None
+
+    def stop_dispatch(self) -> None:
+        """The dispatching thread, or the next one to dispatch, returns after the call that it is in."""
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+
+    def _dispatch(self, deadline: float | None) -> None:
+        with self._here():
+            while (call := self._next(deadline)) is not None:
+                self._make(call)
+
+    def _here(self) -> _Dispatching:
+        return _Dispatching(self)
+
+    def _next(self, deadline: float | None) -> Call | None:
+        with self._changed:
+            while not self._stop and not self._destroyed:
+                if deadline and time.monotonic() >= deadline:
+                    return None
+                if self._waiting:
+                    self._taken -= 1
+                    return self._waiting.popleft()
+                if deadline == 0.0:
+                    return None
+                self._changed.wait(None if deadline is None else deadline - time.monotonic())
+            self._stop = False
+        return None
+
+    def _make(self, call: Call) -> None:
+        try:
+            call()
+        except Exception:
+            self.callback_errors += 1
+            log.exception("a callback on %r raised", self)
+
+    @property
+    def dispatched_elsewhere(self) -> bool:
+        """Another thread than this one makes the calls, now."""
+        here = threading.current_thread()
+        if self._dispatcher is not None and self._dispatcher._thread.is_alive():
+            return self._dispatcher._thread is not here
+        return self._dispatching not in (None, here.ident)
+
+    # --- a thread of its own ---------------------------------------------------------------------------------
+
+    def start(self) -> QueueDispatcher:
+        """Dispatch on a thread of the queue's own until :meth:`QueueDispatcher.destroy` or :meth:`destroy`."""
+        return QueueDispatcher(self)
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def get_event_count(self) -> int:
+        """Calls that wait."""
+        return len(self._waiting)
+
+    def open(self) -> None:
+        """One more object puts its calls here."""
+        with self._changed:
+            self._raise_ended()
+            self._open_objects += 1
+
+    def close(self) -> None:
+        """One object less."""
+        with self._changed:
+            self._open_objects -= 1
+            self._changed.notify_all()
+
+    def can_destroy(self) -> bool:
+        """No object uses the queue any more."""
+        return self._open_objects == 0
+
+    def destroy(self) -> None:
+        """End dispatching and drop the calls that wait. May be repeated.
+
+        :raises StatusError: QUEUE_OPEN_OBJECTS while objects use it; they are to be destroyed first
+        """
+        with self._changed:
+            if self._open_objects:
+                raise StatusError(Status.QUEUE_OPEN_OBJECTS, f"{self._open_objects} objects still use {self!r}")
+            self._end()
+        self._join()
+
+    def destroy_wait(self, timeout: float = 10.0) -> None:
+        """:meth:`destroy` once no object uses the queue.
+
+        :raises StatusError: TIMEOUT
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._open_objects, timeout):
+                raise StatusError(
+                    Status.TIMEOUT, f"{self._open_objects} objects still use {self!r} after {timeout:g} s"
+                )
+            self._end()
+        self._join()
+
+    def _end(self) -> None:
+        self._destroyed = True
+        self._taken -= len(self._waiting)
+        self._waiting.clear()
+        self._changed.notify_all()
+
+    def _join(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.destroy()
+
+    def _raise_ended(self) -> None:
+        if self._destroyed:
+            raise StatusError(Status.QUEUE_END, f"{self!r} was destroyed")
+
+    def __repr__(self) -> str:
+        state = "destroyed" if self._destroyed else f"{len(self._waiting)} of {self.max_events}"
+        return f"<Queue {self.name or 'unnamed'}, {state}>"
+
+
+class _Dispatching:
+    """This thread makes the calls; one thread at a time, which may do so again from within a call."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def __enter__(self) -> None:
+        queue = self._queue
+        with queue._changed:
+            queue._raise_ended()
+            if queue.dispatched_elsewhere:
+                raise StatusError(Status.TOO_MANY_DISPATCHERS, f"another thread dispatches {queue!r}")
+            queue._dispatching = threading.get_ident()
+            queue._depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        queue = self._queue
+        with queue._changed:
+            queue._depth -= 1
+            if not queue._depth:
+                queue._dispatching = None
+            queue._changed.notify_all()
+
+
+class QueueDispatcher:
+    """Dispatches a queue on a thread of its own, until :meth:`destroy`, or :meth:`Queue.stop_dispatch`.
+
+    :raises StatusError: TOO_MANY_DISPATCHERS if the queue has one already
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        with queue._changed:
+            queue._raise_ended()
+            if queue._dispatcher is not None or queue._dispatching is not None:
+                raise StatusError(Status.TOO_MANY_DISPATCHERS, f"another thread dispatches {queue!r}")
+            queue._dispatcher = self
+            self._thread = threading.Thread(target=self._run, name=f"mama-queue-{queue.name}", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(StatusError):  # destroyed before it began
+            self.queue.dispatch()
+
+    def destroy(self) -> None:
+        """Stop; returns when the thread has ended (at once on that thread itself). May be repeated."""
+        queue = self.queue
+        with queue._changed:
+            self._ending = True
+            if queue._dispatcher is self:
+                queue._dispatcher = None
+                queue._stop = self._thread.is_alive()
+                queue._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            with queue._changed:
+                queue._stop = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.destroy()
