@@ -1,8 +1,8 @@
 """Configuration files: TOML, one annotated file a job, read by the jobs and by ``mama check``.
 
-The table ``[mamapub]`` holds options of the sink by their names, ``[mamapub.storage]`` (or ``storage.x``) what goes to
-delta-rs; other tables belong to the job. ``${NAME}`` in a text is replaced by the environment variable, so that secrets
-stay out of the file.
+The tables ``[mamapub]``, ``[mamasub]`` and ``[mamadiscovery]`` hold options of the formats by their names,
+``[mamapub.storage]`` (or ``storage.x``) what goes to delta-rs; other tables belong to the job. ``${NAME}`` in a text is
+replaced by the environment variable, so that secrets stay out of the file.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
-from .options import SPARK_KEYS, SinkOptions, nearest, spellings
+from .options import SPARK_KEYS, DiscoveryOptions, Options, SinkOptions, SubscribeOptions, nearest, spellings
 
-Table = dict[str, Any]  #: str, int, bool or list of str by name; in ``[mamapub]`` only the first three
+Table = dict[str, Any]  #: str, int, bool or list of str by name; in tables of formats only the first three
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-SINK = "mamapub"
+#: Tables whose keys are checked, and by what.
+FORMATS: dict[str, type[Options]] = {
+    "mamapub": SinkOptions,
+    "mamasub": SubscribeOptions,
+    "mamadiscovery": DiscoveryOptions,
+}
 
 
 def load(path: str | Path, tables: Iterable[str] = ("mamapub", "input", "reader", "stream")) -> dict[str, Table]:
@@ -40,12 +45,12 @@ def load(path: str | Path, tables: Iterable[str] = ("mamapub", "input", "reader"
     found: dict[str, Table] = {name: {} for name in known}
     for name, table in content.items():
         if not isinstance(table, dict):
-            raise ConfigError(f"{path}: {name!r} must stand in a table, such as [{SINK}]")
+            raise ConfigError(f"{path}: {name!r} must stand in a table, such as [{known[0]}]")
         if name not in known:
             raise ConfigError(f"{path}: unknown table [{name}]{nearest(name, known)}")
         found[name] = {key: _value(path, name, key, value) for key, value in _flat(table).items()}
-    if SINK in found:
-        found[SINK] = {key: _option(path, key, value) for key, value in found[SINK].items()}
+    for name in FORMATS.keys() & found.keys():
+        found[name] = {key: _option(path, name, key, value) for key, value in found[name].items()}
     return found
 
 
@@ -76,13 +81,14 @@ def _value(path: str | Path, table: str, key: str, value: Any) -> Any:
     raise ConfigError(f"{path}: [{table}] {key} must be a text, a number, true, false or a list of texts")
 
 
-def _option(path: str | Path, key: str, value: Any) -> Any:
-    low, known = key.lower(), spellings(SinkOptions)
-    if not low.startswith("storage.") and low not in SPARK_KEYS and low not in (k.lower() for k in known):
-        raise ConfigError(f"{path}: [{SINK}] unknown option {key!r}{nearest(key, known)}")
+def _option(path: str | Path, table: str, key: str, value: Any) -> Any:
+    low, known = key.lower(), spellings(FORMATS[table])
+    stored = table == "mamapub" and low.startswith("storage.")
+    if not stored and low not in SPARK_KEYS and low not in (k.lower() for k in known):
+        raise ConfigError(f"{path}: [{table}] unknown option {key!r}{nearest(key, known)}")
     return ",".join(value) if isinstance(value, list) else value
 
 
 def as_options(table: Mapping[str, Any]) -> dict[str, str]:
-    """The table ``[mamapub]`` as Spark would hand it over."""
+    """The table of a format as Spark would hand it over."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in table.items()}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
-from mama_spark.conf_file import as_options, load
+from mama_spark.conf_file import FORMATS, as_options, load
 from mama_spark.errors import ConfigError
-from mama_spark.options import SinkOptions
+from mama_spark.options import SinkOptions, SubscribeOptions
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -60,10 +62,19 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in sorted(CONF.glob("*.toml")) if "[mamapub]" in p.read_text()], ids=lambda p: p.name
+    "path", [p for p in sorted(CONF.glob("*.toml")) if re.search(r"^\[mama", p.read_text(), re.M)], ids=lambda p: p.name
 )
 def test_the_files_in_conf_are_understood(path: Path) -> None:
-    import tomllib
-
     conf = load(path, tables=tomllib.loads(path.read_text()))
-    SinkOptions.parse(as_options(conf["mamapub"]))
+    for name in FORMATS.keys() & conf.keys():
+        FORMATS[name].parse(as_options(conf[name]))
+
+
+def test_each_format_has_its_own_options_and_lists_of_topics_become_one_text(tmp_path: Path) -> None:
+    text = '[mamasub]\ntopics = ["orders.>", "trades.*"]\nmaxOffsetsPerTrigger = 1000\n'
+    options = SubscribeOptions.parse(as_options(load(write(tmp_path, text), ("mamasub",))["mamasub"]))
+    assert (options.topics, options.max_offsets_per_trigger) == (("orders.>", "trades.*"), 1000)
+    for key in ("ackMode", "storage.region"):
+        path = write(tmp_path, f'[mamasub]\ntopics = "a"\n{key} = "batch"\n')
+        with pytest.raises(ConfigError, match=r"\[mamasub\] unknown option"):
+            load(path, ("mamasub",))
