@@ -147,6 +147,48 @@ def test_an_announced_length_allocates_nothing(field_type: FieldType) -> None:
         assert peak < 100_000
 
 
+@pytest.mark.parametrize(
+    "inner",
+    [
+        b"O\1\2",  # its header goes on
+        b"O\1\0\x12\1\0a",  # its name goes on
+        b"O\1\0\x12\1\0a\0\1\0",  # its number goes on
+        b"O\1\0\x08\1\0a\0te",  # its text goes on
+        b"O\1\0\x07\1\0a\0\4\0\0\0te",  # its length says more
+        b"O\1\0\x07\1\0a\0\4\0",
+        b"O\1\0\x0a\1\0a\0",
+        b"O\1\0\x1a\1\0a\0" + bytes(39),
+    ],
+)
+def test_a_message_within_ends_where_it_ends(inner: bytes) -> None:
+    """What follows it in the outer message is no part of it."""
+    rest = b"\x08\2\0b\0text\0" + b"\x1a\3\0c\0" + bytes(40)
+    assert decode(b"O\1\0" + rest).get("b") == "text"
+    msg = struct.pack("<I", len(inner)) + inner
+    with pytest.raises(BadMessage):
+        decode(b"O\1\0\1\1\0m\0" + msg + rest)
+    with pytest.raises(BadMessage):
+        decode(b"O\1\0\x2f\1\0m\0" + struct.pack("<I", len(msg)) + msg + rest)
+
+
+WIDTHS = {"16": 2, "32": 4, "64": 8}
+
+
+@pytest.mark.parametrize("scalar", [t for t in SCALARS if t not in (T.BOOL, T.CHAR, T.I8, T.U8)])
+def test_a_vector_holds_whole_elements(scalar: FieldType) -> None:
+    """Otherwise the last one would reach into the next field."""
+    width = {T.TIME: 40, T.PRICE: 24}.get(scalar) or WIDTHS[scalar.name[1:]]
+    head = encode(built([(("v", 1), (T[f"VECTOR_{scalar.name}"], []))]))[:-4]
+    after = encode(built([(("b", 2), (T.STRING, "text"))]))[3:]
+    for size in range(2 * width + 1):
+        data = head + struct.pack("<I", size) + bytes(size) + after
+        if size % width:
+            with pytest.raises(BadMessage, match="whole number of elements"):
+                decode(data)
+        else:
+            assert (len(decode(data).get("v")), decode(data).get("b")) == (size // width, "text")
+
+
 @pytest.mark.parametrize("field_type", [T.MSG, T.VECTOR_MSG])
 def test_depth_is_bounded(field_type: FieldType) -> None:
     def nested(levels: int) -> bytes:

@@ -177,6 +177,7 @@ def test_options_of_a_transport_are_completed_and_a_spark_option_wins(file: str)
 
 def test_an_alias_wins_over_the_option_in_the_file(file: str) -> None:
     made = expand({"transport": "desk", "properties": file, "Servers": "nats://x"}, KNOWN, {})
+    assert made.options["maxInFlight"] == "512"  # of the bridge, not that of all bridges
     assert "url" not in made.options
     assert made.options["Servers"] == "nats://x"
 
