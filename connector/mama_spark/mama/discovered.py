@@ -195,7 +195,7 @@ def _event(change: Change, fields: SourceFields) -> Row:
         symbol=record.symbol,
         status=record.status,
         code=record.code,
-        info=record.info,
+        info="; ".join(text for text in (record.info, change.info) if text) or None,
     )
 
 

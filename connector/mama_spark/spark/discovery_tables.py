@@ -1,0 +1,109 @@
+"""Discovery kept in two Delta tables: the history of everything it told, and the sources as they are now.
+
+For ``foreachBatch``: each micro-batch reaches each table once, also when Spark runs it again after a crash. The history
+knows which batches of the query it has; the other table comes out the same, however often a batch is merged into it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ..errors import ConfigError
+from ..mama.discovered import BAD_RECORD, GAP, IMAGE_END, SOURCE, SOURCE_OFFLINE
+from ..mama.sources import OFFLINE, SUSPECT
+
+KEY = ("source_name", "source_id", "bridge", "transport")
+#: What only the source itself says; stays when the middleware calls it SUSPECT or OFFLINE.
+OWN = ("source_qos_rate", "source_qos_timeliness", "source_data_dict", "capabilities", "raw")
+#: What every row of a source says.
+ALWAYS = ("event", "source_state", "source_data_state", "status", "code", "info", "origin", "event_time", "sequence")
+
+CURRENT = (
+    "source_name STRING, source_id DECIMAL(20,0), bridge STRING, transport STRING, event STRING, source_state STRING, "
+    "source_data_state STRING, source_qos_rate STRING, source_qos_timeliness STRING, source_data_dict STRING, "
+    "capabilities MAP<STRING, STRING>, status STRING, code INT, info STRING, raw BINARY, origin STRING, "
+    "event_time TIMESTAMP, sequence BIGINT, query_id STRING"
+)
+
+
+@dataclass(frozen=True)
+class DiscoveryTables:
+    """``writeStream.foreachBatch(DiscoveryTables(history, current).write)``; the session needs Delta.
+
+    :param history: path of the table that every row is appended to
+    :param current: path of the table that has one row a source; ``query_id`` tells which query confirmed it, null after
+        a gap
+    """
+
+    history: str
+    current: str
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        """:raises ConfigError: this is no micro-batch of a streaming query"""
+        spark = batch.sparkSession
+        query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if not query:
+            raise ConfigError("these tables are written by foreachBatch of a streaming query only")
+        rows = batch.withColumn("row", F.monotonically_increasing_id()).persist()  # one partition: the order of events
+        try:
+            kinds = {row[0] for row in rows.select("kind").distinct().collect()}
+            if kinds:
+                self._append(rows.drop("row"), query, batch_id)
+                self._merge(spark, rows, kinds, query)
+        finally:
+            rows.unpersist()
+
+    def _append(self, rows: DataFrame, query: str, batch_id: int) -> None:
+        writer = rows.write.format("delta").mode("append")
+        writer.option("txnAppId", query).option("txnVersion", batch_id).save(self.history)
+
+    def _merge(self, spark: SparkSession, rows: DataFrame, kinds: set[str], query: str) -> None:
+        table = "delta.`{}`".format(self.current.replace("`", "``"))
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({CURRENT}) USING DELTA")
+        if GAP in kinds:  # what was lost may have been the end of any of them
+            spark.sql(f"UPDATE {table} SET query_id = NULL WHERE {_here(rows)}")
+        if SOURCE in kinds:
+            spark.sql(_merge_into(table), latest=_latest(rows, query))
+        if IMAGE_END in kinds:  # who is not in the image has gone while nobody looked
+            spark.sql(
+                f"UPDATE {table} SET event = '{SOURCE_OFFLINE}', source_state = '{OFFLINE}', "
+                f"source_data_state = '{SUSPECT}', info = 'not in the image', query_id = '{query}' "
+                f"WHERE {_here(rows)} AND NOT query_id <=> '{query}' AND NOT source_state <=> '{OFFLINE}'"
+            )
+
+
+def _here(rows: DataFrame) -> str:
+    """A condition: the sources of the transport that ``rows`` are about. A query has one."""
+    bridge, transport = rows.select("bridge", "transport").first() or ("", "")
+    return " AND ".join(
+        f"{name} = '{value}'" for name, value in (("bridge", _quoted(bridge)), ("transport", _quoted(transport)))
+    )
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _latest(rows: DataFrame, query: str) -> DataFrame:
+    """One row a source: the last that was told of it, and the last that it told itself."""
+    told = rows.where((F.col("kind") == SOURCE) & (F.col("event") != BAD_RECORD))
+    own = F.max_by(F.struct(*OWN), F.when(F.col("raw").isNotNull(), F.col("row")))
+    grouped = told.groupBy(*KEY).agg(F.max_by(F.struct(*ALWAYS), "row").alias("now"), own.alias("own"))
+    own_known = F.col("own").isNotNull().alias("own_known")
+    return grouped.select(*KEY, "now.*", "own.*", own_known, F.lit(query).alias("query_id"))
+
+
+def _merge_into(table: str) -> str:
+    same = " AND ".join(f"t.{name} <=> s.{name}" for name in KEY)
+    columns = (*KEY, *ALWAYS, *OWN, "query_id")
+    sets = [f"t.{name} = s.{name}" for name in (*ALWAYS, "query_id")]
+    sets += [f"t.{name} = CASE WHEN s.own_known THEN s.{name} ELSE t.{name} END" for name in OWN]
+    table = table.replace("{", "{{").replace("}", "}}")  # the text is a template
+    return (
+        f"MERGE INTO {table} t USING {{latest}} s ON {same} "
+        f"WHEN MATCHED THEN UPDATE SET {', '.join(sets)} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{n}' for n in columns)})"
+    )
