@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .publisher.managed import ManagedPublisher
+    from .spark.announced import announced
     from .spark.flight_log import flight_log
 
 __version__ = "0.1.0"
-__all__ = ["ManagedPublisher", "flight_log"]
+__all__ = ["ManagedPublisher", "announced", "flight_log"]
 
-_HOMES = {"ManagedPublisher": ".publisher.managed", "flight_log": ".spark.flight_log"}
+_HOMES = {
+    "ManagedPublisher": ".publisher.managed",
+    "announced": ".spark.announced",
+    "flight_log": ".spark.flight_log",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,12 +31,19 @@ class EventReporter:
     def __init__(self, events: PartitionEvents, clock: WallClock, staging: Staging | None) -> None:
         self._events, self._clock, self._staging = events, clock, staging
         self._created = False
-        self.tell: Tell | None = None
+        self._tell: Tell | None = None
+        self._early: list[EventRecord] = []
+
+    def announce(self, tell: Tell) -> None:
+        """From here on ``tell`` hears of everything, beginning with what was before."""
+        self._tell = tell
+        tell(self._early, False)
 
     def create(self) -> None:
         """The first of the calls: what fails before it has no publisher and leaves no event."""
         self._created = True
-        self._report(self._events.create(self._now()))
+        self._early = self._events.create(self._now())
+        self._report(self._early)
 
     def live(self) -> None:
         self._report(self._events.live(self._now()))
@@ -57,7 +64,7 @@ class EventReporter:
 
     def finished(self, block: Block, batch: MessageBatch) -> None:
         """A block whose flights all have their outcome."""
-        if self._staging is None and self.tell is None:
+        if self._staging is None and self._tell is None:
             return
         failed = _NONE
         if block.errors:
@@ -80,8 +87,8 @@ class EventReporter:
             return
         if self._staging is not None:
             self._staging.events([_logged(event) for event in events])
-        if self.tell is not None:
-            self.tell(events, any(event.event.startswith(("PUBLISH_ERROR", ERROR)) for event in events))
+        if self._tell is not None:
+            self._tell(events, any(event.event.startswith(("PUBLISH_ERROR", ERROR)) for event in events))
 
 
 _NONE: Int64s = np.empty(0, np.int64)

@@ -28,7 +28,9 @@ from ..flightlog import deadletter
 from ..flightlog.schema import table_schema
 from ..flightlog.staging import Run
 from ..options import SinkOptions
+from .announcing import check_announce, withdraw
 from .columns import plan_columns
+from .given import read_options
 from .settled import Tally
 from .task import PartitionReport, SinkJob, publish_partition, task_facts
 
@@ -62,14 +64,18 @@ class MamaPubDataSource(DataSource):
 
     def _job(self, schema: StructType, *, streaming: bool) -> SinkJob:
         _check_spark()
-        options = SinkOptions.parse(dict(self.options))
+        given = read_options(SinkOptions, dict(self.options))
+        options = given.options
         if streaming and options.txn_app_id is not None:
             raise OptionError("options txnAppId and txnVersion are for batch writes: a stream has its own identity")
+        if options.announce:
+            check_announce(options, given.discovery)
         plan = plan_columns(schema, options)
         arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
         fields = tuple(arrow.field(name) for name in plan.log)
         table_schema(fields)  # refuses columns that have the name of one of the log's own
-        return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields)
+        name = next((value for key, value in self.options.items() if key.lower() == "queryname"), None)
+        return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields, given.discovery, name)
 
 
 def _check_spark() -> None:
@@ -149,6 +155,7 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
 
     def __init__(self, job: SinkJob) -> None:
         super().__init__(job)
+        self._withdrawn = False
         if job.options.flight_log is None:
             log.warning("mamapub: option flightLog is not set: nobody will know what became of each row")
 
@@ -156,10 +163,23 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
         return self._write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._commit(messages, self._app())
+        try:
+            self._commit(messages, self._app())
+        finally:
+            self._withdraw(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._abort(messages, self._app())
+        try:
+            self._abort(messages, self._app())
+        finally:
+            self._withdraw(messages)
+
+    def _withdraw(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """The job is over. What was announced by tasks that all failed is not known here, and expires."""
+        for report in messages:
+            if isinstance(report, PartitionReport) and report.source is not None and not self._withdrawn:
+                self._withdrawn = True  # Spark calls abort after a commit that raised
+                withdraw(self.job.options, self.job.discovery, report.source)
 
     def _run(self, reports: Sequence[PartitionReport]) -> Run | None:
         o = self.job.options

@@ -20,6 +20,7 @@ from ..flightlog.parts import Part
 from ..flightlog.schema import Level
 from ..flightlog.staging import Run, Staging
 from ..mama.partition_events import PartitionEvents
+from ..mama.sources import SourceRecord
 from ..message import Bools, MessageBatch
 from ..options import SinkOptions
 from ..publisher.block import Block
@@ -29,9 +30,11 @@ from ..publisher.ids import IdMaker
 from ..publisher.pump import BatchPublisher, Tag
 from ..publisher.retry import RetryPolicy
 from ..publisher.window import Policy
+from .announcing import Announcer, source_record
 from .bridges import make_bridge
 from .columns import ColumnPlan
 from .deadletters import DeadLetters, DeadTag
+from .given import DiscoveryTerms
 from .progress import Progress
 from .reporting import EventReporter
 from .rows import RowEncoder
@@ -52,6 +55,8 @@ class SinkJob:
     streaming: bool
     run_id: str
     log_fields: tuple[pa.Field, ...]
+    discovery: DiscoveryTerms = field(default_factory=DiscoveryTerms)
+    query_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class TaskFacts:
     batch_id: int | None
     stream_run: str | None
     speculation: bool
+    app_name: str | None = None
+    app_id: str | None = None
 
 
 @dataclass
@@ -71,6 +78,7 @@ class PartitionReport(WriterCommitMessage):
     """The commit message: counts and file names, a few kilobytes at most.
 
     :ivar fatal: what only the user can change was found; nothing was published by this task after it
+    :ivar source: what the task announced
     """
 
     run: Run
@@ -80,6 +88,7 @@ class PartitionReport(WriterCommitMessage):
     parts: list[Part] = field(default_factory=list)
     dead_parts: list[Part] = field(default_factory=list)
     fatal: str | None = None
+    source: SourceRecord | None = None
 
 
 def task_facts(streaming: bool) -> TaskFacts:
@@ -101,7 +110,10 @@ def task_facts(streaming: bool) -> TaskFacts:
         batch_id = int(text)
         stream_run = context.getLocalProperty("spark.jobGroup.id")
     speculation = (context.getLocalProperty("spark.speculation") or "false").lower() == "true"
-    return TaskFacts(context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation)
+    app_name, app_id = context.getLocalProperty("spark.app.name"), context.getLocalProperty("spark.app.id")
+    return TaskFacts(
+        context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation, app_name, app_id
+    )
 
 
 def run_of(job: SinkJob, facts: TaskFacts) -> Run:
@@ -153,6 +165,7 @@ class _Session:
         self._clock = WallClock.anchored()
         events = PartitionEvents(o.topic_events, f"{run.prefix}/{facts.partition}/{facts.attempt}")
         self.reporter = EventReporter(events, self._clock, self._staging)
+        self._announcer: Announcer | None = None
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._dead: DeadLetters | None = None
@@ -207,6 +220,8 @@ class _Session:
         self._bridge.prepare(first)  # what the bridge can do may depend on where the topics lead
         if o.on_error == "deadletter":
             self._dead = DeadLetters(o.dead_letter_topic, self._dead_staging, self._with_ids)
+        if o.announce:
+            self._announce()
         self.reporter.live()
         self._publisher = BatchPublisher(
             self._bridge,
@@ -221,6 +236,19 @@ class _Session:
         self._publisher.start()
         self._progress = Progress(self._facts.partition, self._publisher)
         return self._publisher
+
+    def _announce(self) -> None:
+        job, facts, run = self._job, self._facts, self.report.run
+        identity = facts.query_id or self._options.txn_app_id or job.run_id
+        record = source_record(
+            self._options, identity, streaming=job.streaming, query_name=job.query_name,
+            app_name=facts.app_name, app_id=facts.app_id,
+        )  # fmt: skip
+        ids = f"{run.run_id}-{run.batch_id or 0}-{facts.partition}-{facts.attempt}"
+        self._announcer = Announcer(self._options, job.discovery, record, ids)
+        if self._announcer.start():
+            self.report.source = record
+            self.reporter.announce(self._announcer.tell)
 
     @property
     def _with_ids(self) -> bool:
@@ -336,6 +364,8 @@ class _Session:
         if self._bridge is not None:
             self._bridge.close()
         self.reporter.destroyed()
+        if self._announcer is not None:
+            self._announcer.finish()
 
     def close(self) -> None:
         """After success and after failure: what is open is settled, its events are staged, the connection goes back."""
@@ -348,6 +378,8 @@ class _Session:
             self._close_files()
         if self._bridge is not None:
             self._bridge.close()
+        if self._announcer is not None:
+            self._announcer.finish()
 
 
 @dataclass(frozen=True, slots=True)

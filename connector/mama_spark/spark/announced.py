@@ -1,0 +1,111 @@
+"""A stream that says OFFLINE when it ends. Spark never tells a writer that its query is over; the driver can."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+
+from ..errors import ConfigError
+from ..mama.sources import SourceRecord
+from ..options import SinkOptions
+from .announcing import source_record, withdraw
+from .given import DiscoveryTerms, read_options
+
+#: Seconds that a query may take to plan itself.
+_PLANNED_WITHIN = 60.0
+
+
+def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced:
+    """Withdraw the source of a query (``announce=true``) as soon as the query has ended, for whatever reason::
+
+        with mama_spark.announced(query):       # leaving the block stops a query that still runs
+            query.awaitTermination()
+
+        mama_spark.announced(query)             # or: the query goes on, and is withdrawn when it ends
+
+    A query that does not announce itself is left alone.
+
+    :param query: what ``writeStream...start()`` returned
+    :param options: those of ``mamapub``, where the query cannot be asked (Spark Connect)
+    :raises ConfigError: the options are needed
+    """
+    given = _options_of(query) if options is None else dict(options)
+    if given is None:
+        return Announced(query, None)
+    found = read_options(SinkOptions, given)
+    if not found.options.announce:
+        return Announced(query, None)
+    name = {key.lower(): value for key, value in given.items()}.get("queryname") or query.name
+    session = SparkSession.active()
+    app_name, app_id = session.conf.get("spark.app.name", None), session.conf.get("spark.app.id", None)
+    record = source_record(
+        found.options, str(query.id), streaming=True, query_name=name, app_name=app_name, app_id=app_id
+    )
+    return Announced(query, (found.options, found.discovery, record))
+
+
+class Announced:
+    """See :func:`announced`, which makes it."""
+
+    def __init__(self, query: Any, source: tuple[SinkOptions, DiscoveryTerms, SourceRecord] | None) -> None:
+        self._query, self._source = query, source
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        if source is not None:
+            self._thread = threading.Thread(target=self._watch, name="mama-announced", daemon=True)
+            self._thread.start()
+            atexit.register(self.withdraw)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._query.isActive:
+            self._query.stop()
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Say OFFLINE now, once; a running query would announce itself again with its next micro-batch."""
+        with self._lock:  # whoever comes second waits until it is done
+            source, self._source = self._source, None
+            if source is not None:
+                atexit.unregister(self.withdraw)
+                withdraw(*source)
+
+    def _watch(self) -> None:
+        with contextlib.suppress(Exception):  # it failed, or its session is gone: it has ended
+            self._query.awaitTermination()
+        self.withdraw()
+
+    def __repr__(self) -> str:
+        return f"<Announced {'withdrawn' if self._source is None else self._source[2].name!r}>"
+
+
+def _options_of(query: Any) -> dict[str, str] | None:
+    """The options that a query's writer was given; None if it ended before it was planned. Internals of Spark, read
+    only here.
+
+    :raises ConfigError: they cannot be read
+    """
+    java = getattr(query, "_jsq", None)
+    until = time.monotonic() + _PLANNED_WITHIN
+    while java is not None and time.monotonic() < until:
+        try:
+            pairs, found = java.logicalPlan().writeOptions().iterator(), {}
+        except Exception:  # noqa: BLE001 - the plan is made on the query's own thread, and nobody else may ask before
+            if not query.isActive:
+                return None
+            time.sleep(0.05)
+            continue
+        while pairs.hasNext():
+            pair = pairs.next()
+            found[str(pair._1())] = str(pair._2())
+        return found
+    raise ConfigError("Spark does not tell the options of this query: give them, announced(query, options)")

@@ -1,0 +1,335 @@
+"""A write as a source, without a JVM: what is announced, told and withdrawn at a board in memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from mama_spark.bridge import Change, ChangeKind
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.errors import ConfigError, OptionError, Unavailable
+from mama_spark.mama.events import EventRecord, decode_event
+from mama_spark.mama.omnm import decode
+from mama_spark.mama.sources import FieldId, SourceFields, SourceRecord, decode_source
+from mama_spark.mama.status import Status, StatusError
+from mama_spark.options import SinkOptions
+from mama_spark.spark import announcing
+from mama_spark.spark.announcing import check_announce, source_id, source_record
+from mama_spark.spark.columns import ColumnPlan
+from mama_spark.spark.given import DiscoveryTerms, read_options
+from mama_spark.spark.sink import MamaPubWriter
+from mama_spark.spark.task import PartitionReport, SinkJob, TaskFacts, publish_partition
+
+PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
+FACTS = TaskFacts(3, 1, None, None, None, False, "the app", "app-1")
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    made = uuid4().hex
+    yield made
+    MemoryBroker.forget(made)
+    MemoryBoard.forget(made)
+
+
+def options(name: str, **given: str) -> SinkOptions:
+    return SinkOptions.parse({"url": f"memory://{name}", "announce": "true", **given})
+
+
+def publish(
+    o: SinkOptions, *topics: str, terms: DiscoveryTerms | None = None, facts: TaskFacts = FACTS
+) -> PartitionReport:
+    job = SinkJob(o, PLAN, facts.query_id is not None, "run", (), terms or DiscoveryTerms())
+    rows = pa.record_batch({"topic": list(topics), "value": [str(i).encode() for i in range(len(topics))]})
+    return publish_partition(job, facts, iter([rows]))
+
+
+def board(name: str) -> list[Change]:
+    """All changes so far."""
+    reader = MemoryDiscovery(name)
+    reader.open()
+    start = reader.begin("earliest")
+    return [change for block in reader.read(start, reader.newest(start)) for change in block]
+
+
+def records(name: str, fields: SourceFields | None = None) -> list[SourceRecord]:
+    found = [c.payload for c in board(name) if c.kind is ChangeKind.RECORD]
+    return [decode_source(decode(p), fields or SourceFields()).record for p in found if p is not None]
+
+
+def events(name: str) -> list[EventRecord]:
+    found = [c.payload for c in board(name) if c.kind is ChangeKind.EVENT]
+    return [decode_event(decode(p)) for p in found if p is not None]
+
+
+def test_task_announces_its_source_and_tells_of_its_publisher(name: str) -> None:
+    report = publish(options(name, sourceName="prices"), "a.b", "c", "a.b")
+    (record,) = records(name)
+    assert record == report.source
+    assert (record.name, record.id, record.state, record.data_state) == ("prices", source_id("run"), "ONLINE", "OK")
+    assert (record.qos_rate, record.qos_timeliness, record.data_dict) == ("BEST", "BEST", "UNKNOWN")
+    assert [(e.kind, e.event, e.topic, e.state) for e in events(name)] == [
+        ("publisher", "create", None, "CREATING"),
+        ("publisher", "live", None, "LIVE"),
+        ("topic", "PUBLISH_CREATE", "a.b", None),
+        ("topic", "PUBLISH_CREATE", "c", None),
+        ("topic", "PUBLISH_DESTROY", "a.b", None),
+        ("topic", "PUBLISH_DESTROY", "c", None),
+        ("publisher", "destroy", None, "DESTROYING"),
+        ("publisher", "destroy", None, "DESTROYED"),
+    ]
+    assert {(e.source_name, e.source_id, e.publisher) for e in events(name)} == {
+        ("prices", source_id("run"), "run/0/3/1")
+    }
+
+
+def test_source_stands_on_the_board_before_the_first_message(name: str) -> None:
+    publish(options(name), "a")
+    kinds = [c.kind for c in board(name)]
+    assert kinds[0] is ChangeKind.RECORD
+
+
+def test_capabilities_say_where_and_what_and_keep_secrets() -> None:
+    """SD-07; law 11"""
+    given = {"url": "nats://me:secret@h:4222", "announce": "true", "topicPrefix": "md"}
+    record = source_record(
+        SinkOptions.parse(given), "q-1", streaming=True, query_name="ticks", app_name="app", app_id="local-1"
+    )
+    assert record.name == "ticks"
+    assert record.capabilities == {
+        "format": "mamapub",
+        "bridge": "nats",
+        "url": "nats://***@h:4222",
+        "topicPrefix": "md",
+        "queryName": "ticks",
+        "queryId": "q-1",
+        "applicationName": "app",
+        "applicationId": "local-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "query", "app", "expected"),
+    [
+        ({"sourceName": "s"}, "q", "a", "s"),
+        ({}, "q", "a", "q"),
+        ({}, None, "a", "a"),
+        ({}, None, None, "mama-spark"),
+    ],
+)
+def test_name_of_a_source(given: dict[str, str], query: str | None, app: str | None, expected: str) -> None:
+    record = source_record(SinkOptions.parse(given), "id", streaming=True, query_name=query, app_name=app)
+    assert record.name == expected
+
+
+def test_stream_is_known_by_its_query_and_a_repeated_batch_by_its_transaction(name: str) -> None:
+    stream = TaskFacts(0, 0, "query-7", 4, "run-of-it", False, "app", None)
+    assert publish(options(name), "a", facts=stream).source == records(name)[0]
+    assert records(name)[0].id == source_id("query-7")
+    report = publish(options(name, txnAppId="daily", txnVersion="3"), "a")
+    assert report.source is not None
+    assert report.source.id == source_id("daily")
+
+
+def test_events_of_two_attempts_are_told_apart(name: str) -> None:
+    publish(options(name), "a")
+    before = len(events(name))
+    publish(options(name), "a", facts=TaskFacts(3, 2, None, None, None, False))
+    assert len(events(name)) == 2 * before
+
+
+def test_error_is_told_while_the_partition_goes_on(name: str) -> None:
+    """PE-14, PE-15"""
+    seen = threading.Event()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"topic": ["a", "b.*"], "value": [b"1", b"2"]})
+        while not [e for e in events(name) if e.event == "PUBLISH_ERROR_BAD_SYMBOL"]:
+            assert not seen.wait(0.02)
+        yield pa.record_batch({"topic": ["a"], "value": [b"3"]})
+
+    report = publish_partition(SinkJob(options(name), PLAN, False, "run", ()), FACTS, rows())
+    assert (report.tally.acked, report.tally.failed) == (2, 1)
+    (error,) = [e for e in events(name) if e.event.startswith("PUBLISH_ERROR")]
+    assert (error.topic, error.status) == ("b.*", "BAD_SYMBOL")
+
+
+def test_lost_connection_is_an_error_of_the_publisher(name: str, tmp_path: Path) -> None:
+    """PE-01"""
+    MemoryBroker.get(name).then(["disconnect"])
+    assert publish(options(name), "a").tally.acked == 1
+    (error,) = [e for e in events(name) if e.event == "error"]
+    assert (error.kind, error.state, error.info) == ("publisher", "LIVE", "the script cut the connection")
+
+
+def test_write_goes_on_when_nobody_answers_for_discovery(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    MemoryBoard.get(name).up = False
+    report = publish(options(name, sourceName="prices"), "a")
+    assert (report.tally.acked, report.source) == (1, None)
+    assert "source 'prices' is not announced" in caplog.text
+
+
+def test_write_goes_on_when_events_cannot_be_told(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Unavailable("discovery is gone")
+
+    monkeypatch.setattr(MemoryDiscovery, "tell", refuse)
+    assert publish(options(name), "a").tally.acked == 1
+    assert "were not told: discovery is gone" in caplog.text
+
+
+def test_end_of_a_partition_waits_a_bounded_time_for_discovery(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(announcing, "PATIENCE", 0.1)
+    monkeypatch.setattr(MemoryDiscovery, "tell", lambda *_: go_on.wait(60))
+    try:
+        assert publish(options(name), "a").tally.acked == 1
+        assert "its last events are not told" in caplog.text
+    finally:
+        go_on.set()
+
+
+def test_what_only_the_user_can_change_is_found_before_the_first_message(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise ConfigError("no permission to publish to '_MAMA_SOURCE_DISCOVERY.source.>'")
+
+    monkeypatch.setattr(MemoryDiscovery, "open", refuse)
+    report = publish(options(name), "a")
+    assert report.fatal == "announce=true: no permission to publish to '_MAMA_SOURCE_DISCOVERY.source.>'"
+    assert MemoryBroker.get(name).messages() == []
+
+
+def test_partition_without_rows_announces_nothing_and_writes_nothing(name: str, tmp_path: Path) -> None:
+    o = options(name, flightLog=str(tmp_path / "log"))
+    report = publish(o)
+    assert (report.source, report.parts, board(name)) == (None, [], [])
+
+
+def test_commit_of_a_batch_says_offline_once(name: str) -> None:
+    o = options(name)
+    reports = [publish(o, "a", facts=TaskFacts(p, 0, None, None, None, False, "app", "1")) for p in range(2)]
+    writer = MamaPubWriter(SinkJob(o, PLAN, False, "run", ()))
+    writer.commit(list(reports))
+    assert [r.state for r in records(name)] == ["ONLINE", "OFFLINE"]
+    assert records(name)[1].capabilities == records(name)[0].capabilities
+
+
+def test_batch_that_fails_says_offline_too(name: str) -> None:
+    o = options(name)
+    report = publish(o, "a.*")
+    writer = MamaPubWriter(SinkJob(o, PLAN, False, "run", ()))
+    with pytest.raises(Exception, match="1 rows were not published"):
+        writer.commit([report])
+    writer.abort([report])
+    assert [r.state for r in records(name)] == ["ONLINE", "OFFLINE"]
+
+
+def test_batch_that_cannot_withdraw_warns(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    o = options(name)
+    report = publish(o, "a")
+    MemoryBoard.get(name).up = False
+    MamaPubWriter(SinkJob(o, PLAN, False, "run", ())).commit([report])
+    assert "is not withdrawn and will expire" in caplog.text
+
+
+# --- transports of a properties file -----------------------------------------------------------------------
+
+
+def properties(folder: Path, *lines: str) -> dict[str, str]:
+    file = folder / "mama.properties"
+    file.write_text("\n".join([*lines, ""]))
+    return {"transport": "desk", "properties": str(file), "announce": "true"}
+
+
+def test_transport_of_a_file_gives_options_and_a_given_option_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESK_HOST", "h1")
+    given = properties(
+        tmp_path,
+        "mama.nats.transport.desk.url=nats://$(DESK_HOST):4222",
+        "mama.nats.transport.desk.maxInFlight=77",
+        "mama.transport.desk.waitTimeout=9s",
+    )
+    o = read_options(SinkOptions, {**given, "maxinflight": "5"}).options
+    assert (o.url, o.max_in_flight, o.wait_timeout) == (("nats://h1:4222",), 5, 9.0)
+
+
+def test_transport_without_the_property_is_not_implemented_and_names_it(tmp_path: Path) -> None:
+    """SD-18, SD-49, SD-50"""
+    found = read_options(SinkOptions, properties(tmp_path, "mama.nats.transport.desk.url=nats://h:4222"))
+    with pytest.raises(StatusError, match=r"mama\.nats\.transport\.desk\.sourcediscovery\.supported") as e:
+        check_announce(found.options, found.discovery)
+    assert e.value.status is Status.NOT_IMPLEMENTED
+
+
+def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SD-18"""
+    monkeypatch.setattr(SinkOptions, "bridge_name", "pigeon")
+    with pytest.raises(StatusError, match="the pigeon bridge has no source discovery") as e:
+        check_announce(SinkOptions.parse({"announce": "true"}), DiscoveryTerms())
+    assert e.value.status is Status.NOT_IMPLEMENTED
+
+
+def test_fields_of_the_file_are_those_of_the_source_message(name: str, tmp_path: Path) -> None:
+    """SD-13, SD-35..SD-48"""
+    given = properties(
+        tmp_path,
+        f"mama.memory.transport.desk.url=memory://{name}",
+        "mama.memory.transport.desk.sourcediscovery.supported=true",
+        "mama.sourcediscovery.source.name=Wer",
+        "mama.sourcediscovery.source.fid=20001",
+    )
+    found = read_options(SinkOptions, {**given, "bridge": "memory", "sourceName": "prices"})
+    check_announce(found.options, found.discovery)
+    publish(found.options, "a", terms=found.discovery)
+    fields = SourceFields(source=FieldId("Wer", 20001))
+    assert found.discovery.fields == fields
+    (record,) = records(name, fields)
+    assert (record.name, record.capabilities["transport"]) == ("prices", "desk")
+
+
+def test_field_named_like_a_capability_is_found_on_the_driver(tmp_path: Path) -> None:
+    given = properties(
+        tmp_path,
+        "mama.nats.transport.desk.url=nats://h:4222",
+        "mama.nats.transport.desk.sourcediscovery.supported=true",
+        "mama.sourcediscovery.source.name=bridge",
+    )
+    found = read_options(SinkOptions, given)
+    with pytest.raises(Exception, match="capability 'bridge' is named like a field"):
+        check_announce(found.options, found.discovery)
+
+
+def test_unknown_transport_is_an_error_with_the_nearest_name(tmp_path: Path) -> None:
+    given = properties(tmp_path, "mama.nats.transport.desks.url=nats://h:4222")
+    with pytest.raises(OptionError, match="desks"):
+        read_options(SinkOptions, given)
+
+
+def test_annotated_properties_file_is_one_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(__file__).parents[3] / "conf" / "mama.properties"
+    for transport in ("desk", "lab"):
+        given: dict[str, Any] = {"transport": transport, "properties": str(file)}
+        found = read_options(SinkOptions, given)
+        assert found.options.url[0].startswith("nats://")
+        assert found.discovery.fields == SourceFields()
+        assert found.discovery.supported is (transport == "desk")
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_seen(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "mama_spark")
