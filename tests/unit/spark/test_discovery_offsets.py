@@ -1,0 +1,309 @@
+"""Offsets of ``mamadiscovery``, and what is read between them, over a board in memory: no Spark, no server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
+from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.reach import Reach
+from mama_spark.errors import ConfigError, MamaError, OptionError, SchemaError, Unavailable
+from mama_spark.mama.omnm import encode
+from mama_spark.mama.sources import DEFAULT_FIELDS, SourceRecord, encode_source
+from mama_spark.mama.status import Status, StatusError
+from mama_spark.options import DiscoveryOptions
+from mama_spark.spark.discovery import ChangesReader, MamaDiscoveryDataSource, position_of
+from mama_spark.spark.discovery_job import DiscoveryJob, plan_discovery
+from mama_spark.spark.discovery_read import DataLoss, replayed
+from mama_spark.spark.discovery_rows import SCHEMA
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType
+
+ALL = ReadAllAvailable()
+DESK = SourceKey("desk", 7)
+
+
+@pytest.fixture
+def board(request: pytest.FixtureRequest) -> Iterator[MemoryBoard]:
+    name = request.node.name.replace("[", "-").replace("]", "")
+    yield MemoryBoard.get(name)
+    MemoryBoard.forget(name)
+
+
+@pytest.fixture
+def source(board: MemoryBoard) -> Iterator[MemoryDiscovery]:
+    bridge = MemoryDiscovery(board.name)
+    bridge.open()
+    yield bridge
+    bridge.close()
+
+
+def reader(board: MemoryBoard, **options: str) -> ChangesReader:
+    """As Spark makes one, and makes it again after a restart."""
+    given = {"url": f"memory://{board.name}", "waitTimeout": "200ms", **options}
+    return ChangesReader(DiscoveryJob(DiscoveryOptions.parse(given), DEFAULT_FIELDS))
+
+
+def announce(source: MemoryDiscovery, key: SourceKey, data_dict: str = "D") -> None:
+    said = SourceRecord(key.name, key.id, "ONLINE", "OK", data_dict=data_dict)
+    source.announce(key, encode(encode_source(said)), 30.0)
+
+
+def rows(made: ChangesReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    """Kind or event, with name, of what a batch reads; offsets go through JSON, as in a checkpoint."""
+    start, end = json.loads(json.dumps([start, end]))
+    batches = [b for p in made.partitions(start, end) for b in made.read(p)]
+    told = [row for b in batches for row in b.to_pylist()]
+    return [f"{r['event']} {r['source_name']} {r['source_data_dict']}" if r["kind"] == "source" else r["event"]
+            for r in told]  # fmt: skip
+
+
+@pytest.mark.parametrize("begin", ["image", "earliest", "latest"])
+def test_the_first_offset_is_what_was_asked_for_and_needs_nobody(board: MemoryBoard, begin: str) -> None:
+    board.up = False
+    assert reader(board, startingOffsets=begin).initialOffset() == {"v": 1, "begin": begin}
+
+
+def test_a_stream_is_the_image_its_end_and_then_changes(board: MemoryBoard, source: MemoryDiscovery) -> None:
+    """SD-14, SD-26."""
+    announce(source, DESK, "one")
+    made = reader(board)
+    start = made.initialOffset()
+    first = made.latestOffset(start, ALL)
+    announce(source, DESK, "two")
+    second = made.latestOffset(first, ALL)
+    assert rows(made, start, first) == ["online desk one", "image_end"]
+    assert rows(made, first, second) == ["online desk two"]
+    assert made.latestOffset(second, ALL) is second, "no data: the same offset"
+    assert made.partitions(second, second) == []
+
+
+@pytest.mark.parametrize(
+    ("begin", "told"),
+    [
+        ("image", ["online desk one", "image_end"]),
+        ("earliest", ["online desk one"]),
+        ("latest", []),
+    ],
+)
+def test_the_first_batch_is_the_same_when_a_new_process_runs_it_again(
+    board: MemoryBoard, source: MemoryDiscovery, begin: str, told: list[str]
+) -> None:
+    """Spark asks a new reader for the first offset and then reads from it to the end that its log holds."""
+    announce(source, DESK, "one")
+    made = reader(board, startingOffsets=begin)
+    start = made.initialOffset()
+    end = made.latestOffset(start, ALL)
+    assert rows(made, start, end) == told
+    announce(source, DESK, "two")
+    again = reader(board, startingOffsets=begin)
+    assert rows(again, again.initialOffset(), end) == told
+    assert rows(again, end, again.latestOffset(end, ALL)) == ["online desk two"]
+
+
+def test_a_batch_takes_no_more_than_it_may(board: MemoryBoard, source: MemoryDiscovery) -> None:
+    made = reader(board, maxOffsetsPerTrigger="2")
+    limit = made.getDefaultReadLimit()
+    assert limit == ReadMaxRows(2)
+    assert reader(board).getDefaultReadLimit() == ALL
+    for i in range(5):
+        announce(source, SourceKey("desk", i))
+    told, at = [], made.initialOffset()
+    while (end := made.latestOffset(at, limit)) != at:
+        told.append(rows(made, at, end))
+        at = end
+    assert [len(batch) for batch in told] == [2, 2, 2]
+    assert len({text for batch in told for text in batch}) == 2, "all of one name, and the end of the image"
+    assert rows(made, made.initialOffset(), made.latestOffset(made.initialOffset(), ALL))[-1] == "image_end"
+
+
+@pytest.mark.parametrize("limit", [ALL, ReadMaxRows(2)])
+def test_available_now_ends_where_it_was_when_it_began(
+    board: MemoryBoard, source: MemoryDiscovery, limit: ReadLimit
+) -> None:
+    for i in range(3):
+        announce(source, SourceKey("desk", i))
+    made = reader(board, startingOffsets="earliest")
+    made.prepareForTriggerAvailableNow()
+    at, told = made.initialOffset(), []
+    for n in range(10):
+        end = made.latestOffset(at, limit)
+        if end == at:
+            break
+        told += rows(made, at, end)
+        at = end
+        announce(source, SourceKey("late", n))
+    assert told == ["online desk D"] * 3
+    made.prepareForTriggerAvailableNow()  # the query is started once more
+    assert "online late D" in rows(made, at, made.latestOffset(at, ALL))
+
+
+def test_lag_is_told_up_to_the_newest_record(board: MemoryBoard, source: MemoryDiscovery) -> None:
+    made = reader(board, startingOffsets="earliest")
+    assert made.reportLatestOffset() is None
+    for i in range(5):
+        announce(source, SourceKey("desk", i))
+    end = made.latestOffset(made.initialOffset(), ReadMaxRows(2))
+    newest = made.reportLatestOffset()
+    assert newest is not None
+    assert newest["at"]["next"] - end["at"]["next"] == 3
+    board.up = False
+    assert made.reportLatestOffset() is None, "nobody answers: no progress is told, and nothing fails"
+
+
+def test_a_loss_is_an_error_that_says_what_was_lost_and_the_ways_out_or_a_row(
+    board: MemoryBoard, source: MemoryDiscovery
+) -> None:
+    for i in range(5):
+        announce(source, SourceKey("desk", i))
+    made = reader(board, startingOffsets="earliest")
+    start = {"v": 1, "at": {"next": 1}}
+    end = made.latestOffset(start, ALL)
+    board.lose(2)
+    with pytest.raises(DataLoss) as e:
+        rows(made, start, end)
+    for part in ("records 1 to 2", f"memory://{board.name}", "failOnDataLoss=false", "another checkpoint"):
+        assert part in str(e.value)
+    told = rows(reader(board, failOnDataLoss="false"), start, end)
+    assert told == ["gap", *["online desk D"] * 3]
+
+
+def test_a_checkpoint_of_something_else_is_refused(board: MemoryBoard) -> None:
+    for offset in ({"at": {"next": 1}}, {"v": 2, "at": {"next": 1}}, {"v": 1, "at": 5}):
+        with pytest.raises(ConfigError, match="checkpoint"):
+            position_of(offset)
+
+
+# --- outages ---------------------------------------------------------------------------------------------------------
+
+
+class Story:
+    """A bridge that tells a story in parts, and breaks after some of them."""
+
+    def __init__(
+        self, parts: list[list[Change]], breaks_after: int | None = None, error: MamaError | None = None
+    ) -> None:
+        self.parts, self.breaks_after, self.error = parts, breaks_after, error or Unavailable("gone")
+        self.closed = False
+
+    def open(self) -> None: ...
+
+    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+        for n, part in enumerate(self.parts):
+            if n == self.breaks_after:
+                raise self.error
+            yield part
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def change(n: int) -> Change:
+    return Change(ChangeKind.EVENT, n, "S", n)
+
+
+def reach_of(bridges: list[Any], patience: float = 60.0) -> Reach[DiscoveryBridge]:
+    made: Callable[[], DiscoveryBridge] = iter(bridges).__next__
+    clock = iter(range(1_000_000)).__next__
+    return Reach(made, patience, clock=clock, sleep=lambda _: None)
+
+
+def test_reading_goes_on_after_an_outage_where_it_was() -> None:
+    parts = [[change(1), change(2)], [change(3)], [], [change(4), change(5)]]
+    uneven = [[change(1)], [change(2), change(3), change(4)], [change(5)]]
+    first, second, third = Story(parts, 0), Story(parts, 2), Story(uneven)
+    told = [c for part in replayed(reach_of([first, second, third]), {}, {}) for c in part]
+    assert told == [change(n) for n in range(1, 6)]
+    assert first.closed
+    assert second.closed
+
+
+def test_reading_fails_if_the_log_tells_something_else_after_an_outage() -> None:
+    parts = [[change(1), change(2)], [change(3)]]
+    other = [[replace(change(1), kind=ChangeKind.GAP), change(3)], [change(4)]]
+    with pytest.raises(MamaError, match="read it again") as e:
+        list(replayed(reach_of([Story(parts, 1), Story(other)]), {}, {}))
+    assert not e.value.retryable
+
+
+def test_an_outage_that_lasts_is_an_error_and_what_time_does_not_heal_is_one_at_once() -> None:
+    bridges = [Story([], 0) for _ in range(3)]
+    for story in bridges:
+        story.parts = [[change(1)]]
+    with pytest.raises(Unavailable):
+        list(replayed(reach_of(bridges, patience=2.0), {}, {}))
+    denied = Story([[change(1)]], 0, ConfigError("no permission"))
+    with pytest.raises(ConfigError, match="no permission"):
+        list(replayed(reach_of([denied]), {}, {}))
+    assert denied.closed
+
+
+def test_a_bridge_that_does_not_open_is_closed_and_tried_again() -> None:
+    class Shut(Story):
+        def open(self) -> None:
+            raise Unavailable("not yet")
+
+    shut = Shut([])
+    assert reach_of([shut, Story([[change(1)]])]).call(lambda bridge: len(list(bridge.read({}, {})))) == 1
+    assert shut.closed
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_a_transport_without_discovery_is_not_implemented_and_names_the_property(tmp_path: Path) -> None:
+    """SD-18, SD-49, SD-50."""
+    path = tmp_path / "mama.properties"
+    path.write_text("mama.nats.transport.desk.url=nats://here:4222\n")
+    given = {"transport": "desk", "properties": str(path)}
+    key = "mama.nats.transport.desk.sourcediscovery.supported"
+    for more in ("", f"{key}=false\n"):
+        path.write_text(path.read_text() + more)
+        with pytest.raises(StatusError) as e:
+            plan_discovery(given)
+        assert e.value.status is Status.NOT_IMPLEMENTED
+        assert key in str(e.value)
+    path.write_text(path.read_text() + f"{key}=true\nmama.sourcediscovery.source.fid=20001\n")
+    job = plan_discovery(given)
+    assert job.options.url == ("nats://here:4222",)
+    assert job.fields.source.fid == 20001
+
+
+def test_a_bridge_whose_discovery_no_other_process_sees_is_not_implemented() -> None:
+    """SD-18."""
+    with pytest.raises(StatusError) as e:
+        plan_discovery({"url": "memory://here"})
+    assert e.value.status is Status.NOT_IMPLEMENTED
+    assert "sourcediscovery.supported" in str(e.value)
+
+
+def test_a_batch_read_has_no_starting_offsets_and_the_schema_is_fixed() -> None:
+    made = MamaDiscoveryDataSource({"startingOffsets": "latest"})
+    full = StructType([StructField(name, StringType()) for name in SCHEMA.names])
+    with pytest.raises(OptionError, match="startingOffsets"):
+        made.reader(full)
+    with pytest.raises(SchemaError, match="schema"):
+        MamaDiscoveryDataSource({}).reader(StructType([StructField("kind", StringType())]))
+    assert MamaDiscoveryDataSource.name() == "mamadiscovery"
+
+
+def test_rows_of_readers_are_left_out_where_they_are_not_wanted(
+    board: MemoryBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [
+        Change(ChangeKind.SUBSCRIBED, 1, "MAMA_ADVISORIES", 1, topic="a"),
+        Change(ChangeKind.GAP, 1, "MAMA_ADVISORIES", gap=(1, 2)),
+        Change(ChangeKind.IMAGE_END, 1, "MAMA_EVENTS"),
+    ]
+    monkeypatch.setattr(MemoryDiscovery, "read", lambda *_: iter([told]))
+    part = InputPartition(({}, {}))
+    kinds = [k for b in reader(board, advisories="false").read(part) for k in b["kind"].to_pylist()]
+    assert kinds == ["image_end"]
+    kinds = [k for b in reader(board, failOnDataLoss="false").read(part) for k in b["kind"].to_pylist()]
+    assert kinds == ["topic", "gap", "image_end"]
