@@ -76,3 +76,31 @@ def _matches(pattern: Sequence[str], tokens: Sequence[str]) -> bool:
         pattern = pattern[:-1]
         tokens = tokens[: len(pattern)]
     return len(pattern) == len(tokens) and all(p in ("*", t) for p, t in zip(pattern, tokens, strict=True))
+
+
+def overlap(one: str, other: str) -> bool:
+    """May a subject match both patterns?"""
+    a, b = one.split("."), other.split(".")
+    for x, y in zip(a, b, strict=False):
+        if ">" in (x, y):
+            return True
+        if x != y and "*" not in (x, y):
+            return False
+    return len(a) == len(b)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Does every subject that matches ``narrow`` match ``wide``?"""
+    pattern, tokens = wide.split("."), narrow.split(".")
+    return (pattern[-1] == ">" or tokens[-1] != ">") and _matches(pattern, tokens)
+
+
+def filters_of(topics: Iterable[str], subjects: Sequence[str]) -> list[str]:
+    """Topics that may lie in a stream of these ``subjects`` (none = nobody knows), without those that another covers:
+    a consumer takes no filters of which one holds the other."""
+    kept: list[str] = []
+    for topic in dict.fromkeys(topics):
+        inside = not subjects or any(overlap(topic, s) for s in subjects)
+        if inside and not any(covers(k, topic) for k in kept):
+            kept = [k for k in kept if not covers(topic, k)] + [topic]
+    return kept

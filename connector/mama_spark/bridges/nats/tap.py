@@ -1,8 +1,9 @@
 """Our reader of the connection's bytes, in front of nats-py's parser.
 
-Clean acknowledgements of our inbox are taken in bulk, other replies of our inbox one by one; every other frame goes to
-nats-py's own parser, whole. This touches private attributes of the client, so :func:`supported` looks at the
-installed version and at each of them; where they do not fit, only public calls are used.
+Clean acknowledgements of our inbox are taken in bulk, other replies of our inbox one by one, deliveries by the feed
+that reads them; every other frame goes to nats-py's own parser, whole. This touches private attributes of the client,
+so :func:`supported` looks at the installed version and at each of them; where they do not fit, only public calls are
+used.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import nats.errors
 from nats.aio.client import Client
@@ -41,6 +42,18 @@ def supported(client: Client) -> bool:
     )
 
 
+class Deliveries(Protocol):
+    """Who reads the deliveries of one subscription."""
+
+    def take(self, data: bytes, at: int) -> tuple[int, int]:
+        """Take whole ones from ``at`` on: where the rest begins, and bytes that the delivery there lacks (0: none)."""
+        ...
+
+    def on_status(self, subject: str, status: int, text: str) -> None:
+        """The consumer said something instead of delivering."""
+        ...
+
+
 class Tap:
     """Takes the place of the client's parser.
 
@@ -61,24 +74,35 @@ class Tap:
         self._stock, self._inbox = stock, inbox
         self._bulk = BulkReader(inbox)
         self._on_acks, self._on_reply, self._on_denied = on_acks, on_reply, on_denied
+        self.feeds: dict[bytes, Deliveries] = {}  #: by the number of their subscription
         self._tail = b""
+        self._parts: list[bytes] = []  #: reads behind the tail, which do not complete it
+        self._missing = 0
         self._resets = 0
 
     def reset(self) -> None:
         """A new connection: what was cut will never be completed."""
-        self._tail = b""
+        self._tail, self._parts, self._missing = b"", [], 0
         self._resets += 1
         self._stock.reset()
 
     async def parse(self, data: bytes = b"") -> None:
         """:raises nats.errors.ProtocolError: no protocol; the client closes the connection in order"""
-        buffer = self._tail + data if self._tail else data
+        if len(data) < self._missing:  # a large delivery comes in many reads: joined once
+            self._parts.append(data)
+            self._missing -= len(data)
+            return
+        buffer = b"".join((self._tail, *self._parts, data)) if self._tail else data
+        self._parts, self._missing = [], 0
         resets, at = self._resets, 0
         columns: list[Columns] = []
         try:
             while at < len(buffer) and resets == self._resets:
                 at = self._bulk.read(buffer, at, columns)
-                if at == len(buffer) or (frame := wire.read_frame(buffer, at)) is None:
+                for feed in self.feeds.values():
+                    at, missing = feed.take(buffer, at)
+                    self._missing = max(self._missing, missing)
+                if self._missing or at == len(buffer) or (frame := wire.read_frame(buffer, at)) is None:
                     break
                 start, at = at, frame.end
                 if frame.subject.startswith(self._inbox):
@@ -86,6 +110,8 @@ class Tap:
                         self._on_acks(columns)
                         columns = []
                     self._on_reply(frame)
+                elif frame.op == "HMSG" and frame.status and frame.sid in self.feeds:
+                    self.feeds[frame.sid].on_status(frame.subject.decode(errors="replace"), frame.status, _line(frame))
                 elif frame.op == "-ERR" and (violation := denied(frame.text)) is not None:
                     self._on_denied(*violation)
                 else:
@@ -97,3 +123,8 @@ class Tap:
                 self._tail = buffer[at:]
             if columns:
                 self._on_acks(columns)
+
+
+def _line(frame: wire.Frame) -> str:
+    """What a status says, with its headers."""
+    return " ".join([frame.status_text, *(f"{name}={value}" for name, value in frame.headers)])

@@ -1,0 +1,45 @@
+"""What the limits of a stream may do to records that were not read yet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_UNITS = ((86400 * 10**9, "d"), (3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"))
+_RETENTION = {
+    "workqueue": "is a work queue: it removes each record that is acknowledged, and cannot be read as a log",
+    "interest": "removes records that all its consumers have acknowledged (retention: interest)",
+}
+_LIMITS = {
+    "max_msgs_per_subject": "keeps the last {} records of each subject (max_msgs_per_subject)",
+    "max_msgs": "keeps the last {} records (max_msgs)",
+    "max_bytes": "keeps the last {} bytes (max_bytes)",
+}
+_FLAGS = {
+    "allow_rollup_hdrs": "lets a record remove those before it (allow_rollup_hdrs)",
+    "allow_msg_ttl": "removes records that carry a Nats-TTL when it is over (allow_msg_ttl)",
+}
+
+
+def warnings(name: str, config: Mapping[str, Any]) -> list[str]:
+    """One sentence for each way in which a stream of this configuration may remove records before they are read."""
+    found = [_RETENTION[r] for r in [str(config.get("retention"))] if r in _RETENTION]
+    for key, text in _LIMITS.items():
+        if (value := int(config.get(key) or 0)) > 0 and _discards_old(config, key):
+            found.append(text.format(value))
+    if (age := int(config.get("max_age") or 0)) > 0:
+        found.append(f"removes records after {_duration(age)} (max_age)")
+    found += [text for flag, text in _FLAGS.items() if config.get(flag)]
+    return [f"stream {name!r} {text}" for text in found]
+
+
+def _discards_old(config: Mapping[str, Any], key: str) -> bool:
+    """At this limit, does the oldest record go (rather than the new one be refused)?"""
+    if key == "max_msgs_per_subject" and not config.get("discard_new_per_subject"):
+        return True
+    return config.get("discard") != "new"
+
+
+def _duration(ns: int) -> str:
+    size, unit = next(((size, unit) for size, unit in _UNITS if ns >= size), (1, "ns"))
+    return f"{ns / size:g} {unit}"
