@@ -94,6 +94,15 @@ class Log(Protocol):
         ...
 
 
+    def warnings(self) -> list[str]:
+        """What the limits of this log may remove before it is read, a sentence each."""
+        ...
+
+    def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
+        """Show at the middleware, under ``name``, that everything up to ``up_to`` was read. Telemetry: never raises."""
+        ...
+
+
 class LogBridge(Protocol):
     """A middleware that replays. Calls come from one thread: ``open``, anything, ``close``."""
 

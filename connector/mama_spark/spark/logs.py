@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from ..bridges import log_bridge
+from ..bridges.reach import FIRST_PAUSE, LONGEST_PAUSE, Reach
 from ..errors import Unavailable
 from ..log import Log, LogBridge, Records
 from ..options import ReadOptions
 
 T = TypeVar("T")
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class Patience:
@@ -29,7 +29,7 @@ class Patience:
 
     def renew(self) -> None:
         self._until = time.monotonic() + self._seconds
-        self._pause = _FIRST_PAUSE
+        self._pause = FIRST_PAUSE
 
     def wait(self, error: Unavailable) -> None:
         """Sleep before the next try.
@@ -39,22 +39,19 @@ class Patience:
         if time.monotonic() + self._pause > self._until:
             raise error
         time.sleep(self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
 def ask(o: ReadOptions, question: Callable[[LogBridge], T]) -> T:
     """The answer to ``question``, which may be asked several times.
 
-    :raises Unavailable: nobody answered for ``waitTimeout``
+    :raises MamaError: the last one, when nobody answered for ``waitTimeout``, or at once when waiting cannot help
     """
-    patience = Patience(o.wait_timeout)
-    while True:
-        try:
-            with contextlib.closing(log_bridge(o, o.wait_timeout)) as bridge:
-                bridge.open()
-                return question(bridge)
-        except Unavailable as e:
-            patience.wait(e)
+    reach = Reach(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    try:
+        return reach.call(question)
+    finally:
+        reach.close()
 
 
 def read(

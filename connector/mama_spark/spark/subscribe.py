@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from ..errors import ConfigError, MamaError, OptionError
 from ..log import Bounds, Log, LogBridge
-from ..options import SubscribeOptions
+from ..mama.properties import expand
+from ..options import SubscribeOptions, spellings
 from . import logs
 from .messages import SCHEMA, check_schema, rows
 from .offsets import (
@@ -68,8 +69,8 @@ class MamaSubDataSource(DataSource):
 
 
 def read_options(given: Mapping[str, str]) -> SubscribeOptions:
-    """The options as Spark hands them over, checked."""
-    return SubscribeOptions.parse(dict(given))
+    """The options as Spark hands them over, completed by the transport that they name."""
+    return SubscribeOptions.parse(expand(dict(given), spellings(SubscribeOptions), os.environ).options)
 
 
 @dataclass
@@ -146,7 +147,7 @@ class _Reader:
         """Where a query without a checkpoint begins."""
         o, found = self.options, {name: bridge.log(name) for name in self._streams(bridge)}
         for one in found.values():
-            for text in one.warnings(o.topics):
+            for text in one.warnings():
                 log.warning("mamasub: %s", text)
         at = o.starting_timestamp
         bounds = {name: one.bounds() for name, one in found.items()}
@@ -217,7 +218,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
 
         def show(bridge: LogBridge) -> None:
             for stream, position in from_json(end).items():
-                bridge.log(stream).show_progress(name, position.next, self.options.topics)
+                bridge.log(stream).progress(name, position.next - 1, self.options.topics)
 
         try:
             logs.ask(self.options, show)
