@@ -48,17 +48,26 @@ def load(name: str) -> ModuleType:
 
 
 def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherBridge:
-    """A bridge that sends through something live of the user's: a bridge itself, or a nats-py JetStream context.
+    """A bridge that sends through what the user has: a bridge itself, a live nats-py JetStream context, or a URL.
 
     :param loop: where the context's client runs; None = found from the client
-    :raises ConfigError: if it is neither
+    :raises ConfigError: if it is none of these
     """
+    if isinstance(context, str):
+        room = load(scheme_of(context))
+        if scheme_of(context) == "memory":
+            made: PublisherBridge = room.MemoryBridge(context.split("://", 1)[1])
+        elif scheme_of(context) == "nats":
+            made = room.NatsBridge(room.NatsSettings(tuple(url.strip() for url in context.split(","))))
+        else:
+            raise ConfigError(f"a bridge of {scheme_of(context)} cannot be made of a url alone")
+        return made
     if all(hasattr(context, name) for name in ("prepare", "send", "poll", "capabilities")):
         return context  # type: ignore[return-value]
     if type(context).__module__.partition(".")[0] == "nats":
         bridge: PublisherBridge = load("nats").NatsBridge.attach(context, loop=loop)
         return bridge
-    raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")
+    raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context, a bridge or a url")
 
 
 def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
@@ -69,18 +78,16 @@ def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
     name = o.bridge_name
     load(name)
     if name == "memory":
-        memory: DiscoveryBridge = import_module(f"{__name__}.memory_discovery").MemoryDiscovery(
-            o.url[0].split("://", 1)[1]
-        )
+        room = import_module(f"{__name__}.memory_discovery")
+        memory: DiscoveryBridge = room.MemoryDiscovery(o.url[0].split("://", 1)[1])
         return memory
     if name != "nats":
         raise ConfigError(f"the bridge {name!r} has no source discovery")
-    room = f"{__name__}.nats"
-    board = import_module(f"{room}.board").Board(
-        o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream
-    )
-    settings = import_module(f"{room}.settings").NatsSettings.from_options(o)
-    nats: DiscoveryBridge = import_module(f"{room}.discovery").NatsDiscovery(settings, board)
+    advisories = o.advisories_stream if getattr(o, "advisories", True) else None  # an option of those who read
+    names = (o.discovery_topic, o.sources_stream, o.events_stream, advisories)
+    board = import_module(f"{__name__}.nats.board").Board(*names)
+    settings = import_module(f"{__name__}.nats.settings").NatsSettings.from_options(o)
+    nats: DiscoveryBridge = import_module(f"{__name__}.nats.discovery").NatsDiscovery(settings, board)
     return nats
 
 

@@ -91,9 +91,23 @@ class Reader:
             sequence=change.sequence,
         )
 
-    def rows(self, changes: Iterable[Change]) -> Iterator[Row]:
-        """One a change."""
-        return map(self.row, changes)
+    def rows(self, changes: Iterable[Change], image_log: str | None = None) -> Iterator[Row]:
+        """One a change; in an image one a source.
+
+        :param image_log: what tells it is an image: its changes stand in this log
+        """
+        before: tuple[Change, Row] | None = None
+        for change in changes:
+            row = self.row(change)
+            if before is not None:
+                first, record = before
+                if change.origin == image_log == first.origin and _is_verdict(change) and change.source == first.source:
+                    before = first, _onto(record, row)
+                    continue
+                yield record
+            before = change, row
+        if before is not None:
+            yield before[1]
 
     def image(self, changes: Iterable[Change]) -> list[Row]:
         """One a source: what it says of itself, with what the middleware says of it. Without ``image_end``."""
@@ -104,13 +118,17 @@ class Reader:
             row = self.row(change)
             key = change.source or SourceKey(row.source_name or "", row.source_id)
             before = found.get(key)
-            found[key] = row if before is None or change.kind is ChangeKind.RECORD else _onto(before, row)
+            found[key] = _onto(before, row) if before is not None and _is_verdict(change) else row
         return list(found.values())
 
 
 def _clean(text: str) -> str:
     """What UTF-8 can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _is_verdict(change: Change) -> bool:
+    return change.kind in (ChangeKind.SUSPECT, ChangeKind.OFFLINE)
 
 
 def _onto(record: Row, said: Row) -> Row:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ..bridge import DiscoveryBridge, PublisherBridge
+from ..bridges import discovery_bridge
+from ..errors import ConfigError
 from ..mama.status import Status, StatusError
 from ..options import SinkOptions, TransportOptions
 
@@ -23,15 +25,7 @@ def make_discovery(o: TransportOptions) -> DiscoveryBridge:
 
     :raises StatusError: NOT_IMPLEMENTED: the bridge has no source discovery (SD-18)
     """
-    if o.bridge_name == "memory":
-        from ..bridges.memory_discovery import MemoryDiscovery
-
-        return MemoryDiscovery(o.url[0].split("://", 1)[1])
-    if o.bridge_name == "nats":
-        from ..bridges.nats import NatsSettings
-        from ..bridges.nats.board import Board
-        from ..bridges.nats.discovery import NatsDiscovery
-
-        board = Board(o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream)
-        return NatsDiscovery(NatsSettings.from_options(o), board)
-    raise StatusError(Status.NOT_IMPLEMENTED, f"the {o.bridge_name} bridge has no source discovery")
+    try:
+        return discovery_bridge(o)
+    except ConfigError as e:
+        raise StatusError(Status.NOT_IMPLEMENTED, str(e)) from e

@@ -11,6 +11,7 @@ mean by then. All later offsets are ``{"v": 1, "at": ...}``.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,12 +157,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         start, end = partition.value
-        o, reader, reach = self.job.options, self.job.reader, self.job.reach()
-        hidden = None if o.advisories else o.advisories_stream
+        o, reach = self.job.options, self.job.reach()
         try:
-            for changes in replayed(reach, start, end):
-                told = wanted(changes, advisories_log=hidden, fail_on_gap=o.fail_on_data_loss)
-                yield from batches(reader.rows(told))
+            changes = itertools.chain.from_iterable(replayed(reach, start, end))
+            told = self.job.reader.rows(wanted(changes, fail_on_gap=o.fail_on_data_loss), o.sources_stream)
+            yield from batches(told)
         finally:
             reach.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..bridge import Change, ChangeKind, DiscoveryBridge, Position
 from ..bridges.reach import Reach
@@ -60,19 +60,13 @@ class _Replay:
             yield changes[known:]
 
 
-def wanted(changes: list[Change], *, advisories_log: str | None, fail_on_gap: bool) -> Iterator[Change]:
+def wanted(changes: Iterable[Change], *, fail_on_gap: bool) -> Iterator[Change]:
     """What becomes rows.
 
-    :param advisories_log: where readers that come and go are logged, if they are not wanted
     :param fail_on_gap: a loss is an error, not a row
     :raises DataLoss: says what was lost, and the ways out
     """
     for change in changes:
-        if advisories_log is not None and (
-            change.kind in (ChangeKind.SUBSCRIBED, ChangeKind.UNSUBSCRIBED)
-            or (change.kind is ChangeKind.GAP and change.origin == advisories_log)
-        ):
-            continue
         if change.kind is ChangeKind.GAP and fail_on_gap:
             raise DataLoss(_loss(change))
         yield change

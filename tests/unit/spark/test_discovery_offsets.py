@@ -21,7 +21,6 @@ from mama_spark.spark.discovery import ChangesReader, MamaDiscoveryDataSource, p
 from mama_spark.spark.discovery_job import DiscoveryJob, plan_discovery
 from mama_spark.spark.discovery_read import DataLoss, replayed
 from mama_spark.spark.discovery_rows import SCHEMA
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -291,19 +290,3 @@ def test_a_batch_read_has_no_starting_offsets_and_the_schema_is_fixed() -> None:
     with pytest.raises(SchemaError, match="schema"):
         MamaDiscoveryDataSource({}).reader(StructType([StructField("kind", StringType())]))
     assert MamaDiscoveryDataSource.name() == "mamadiscovery"
-
-
-def test_rows_of_readers_are_left_out_where_they_are_not_wanted(
-    board: MemoryBoard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = [
-        Change(ChangeKind.SUBSCRIBED, 1, "MAMA_ADVISORIES", 1, topic="a"),
-        Change(ChangeKind.GAP, 1, "MAMA_ADVISORIES", gap=(1, 2)),
-        Change(ChangeKind.IMAGE_END, 1, "MAMA_EVENTS"),
-    ]
-    monkeypatch.setattr(MemoryDiscovery, "read", lambda *_: iter([told]))
-    part = InputPartition(({}, {}))
-    kinds = [k for b in reader(board, advisories="false").read(part) for k in b["kind"].to_pylist()]
-    assert kinds == ["image_end"]
-    kinds = [k for b in reader(board, failOnDataLoss="false").read(part) for k in b["kind"].to_pylist()]
-    assert kinds == ["topic", "gap", "image_end"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -276,6 +277,19 @@ def test_the_image_is_one_row_a_source_also_where_the_middleware_has_the_last_wo
     assert (first.source_data_dict, first.status, first.event_time, first.raw) == (
         "D", "EXPIRED", AT + 1, changes[0].payload)  # fmt: skip
     assert (second.event, second.source_id) == ("online", 8)
+
+
+def test_a_stream_begins_with_one_row_a_source_and_then_has_one_a_change() -> None:
+    """SD-26."""
+    said = record(SourceRecord("desk", 7, "ONLINE", "OK"))
+    image = [replace(said, origin="MAMA_SOURCES"), Change(ChangeKind.SUSPECT, AT + 1, "MAMA_SOURCES", 20, DESK)]
+    changes = [said, Change(ChangeKind.SUSPECT, AT + 2, "MAMA_EVENTS", 21, DESK)]
+    told = READER.rows([*image, *changes], "MAMA_SOURCES")
+    assert [(row.event, row.origin) for row in told] == [
+        ("suspect", "MAMA_SOURCES"),
+        ("online", "MAMA_EVENTS"),
+        ("suspect", "MAMA_EVENTS"),
+    ]
 
 
 def test_a_corrupt_record_of_a_silent_source_stays_corrupt_in_the_image() -> None:
