@@ -54,6 +54,21 @@ class Deliveries(Protocol):
         ...
 
 
+_READ = 1024 * 1024
+
+
+def read_in_bulk(client: Client) -> None:
+    """Take from the socket what is there instead of 32 KiB at a time: a tenth less work an acknowledgement. Once for
+    each transport of the client."""
+    transport: Any = client._transport
+    read = type(transport).read
+
+    async def read_all(_: int) -> bytes:
+        return bytes(await read(transport, _READ))
+
+    transport.read = read_all
+
+
 class Tap:
     """Takes the place of the client's parser.
 
