@@ -1,0 +1,262 @@
+"""The bridge's side of a publisher: what OpenMAMA's bridges implement, over any :class:`PublisherBridge`.
+
+It turns the answers that a bridge is polled for into callbacks (PE-44..PE-47). Which ones says the bridge's one style
+of events (PE-02): the publisher's own, or the transport's topic callback.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..bridge import EventStyle
+from ..errors import PublishError
+from ..message import MessageBatch
+from .delivery import Delivery
+from .loop import Outcome, text_of
+from .queue import Queue
+from .states import status_of, topic_event_for
+from .status import Status, StatusError
+from .topics import join_topic
+
+if TYPE_CHECKING:
+    from .inbox import Inbox, Request
+    from .publisher import Publisher, PublisherCallbacks
+    from .transport import Transport
+
+Headers = dict[str, list[str]]
+
+
+class BridgePublisher:
+    """``bridgeMamaPublisher_*``: create, set_user_callbacks, send, send_reply_to_inbox, send_from_inbox, destroy.
+
+    Methods that need a publisher that lives raise StatusError NULL_ARG after :meth:`destroy`, as OpenMAMA's bridges do
+    for a NULL one.
+    """
+
+    def __init__(self, transport: Transport, topic: str, headers: Headers | None, parent: Publisher) -> None:
+        self.topic = topic
+        self._transport, self._loop = transport, transport.loop
+        self._headers = [headers] if headers and transport.loop.bridge.capabilities.headers else None
+        self._parent = parent
+        self._callbacks: PublisherCallbacks | None = None
+        self._closure: Any = None
+        self._delivery = Delivery(None)
+        self._unanswered = 0  # sends that this publisher waits for
+        self._dead = False
+        self._done = threading.Event()
+        self._when_done: Callable[[], None] | None = None
+
+    # --- creating --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create_by_index(
+        cls,
+        transport: Transport | None,
+        index: int,
+        symbol: str | None,
+        source: str | None,
+        root: str | None,
+        parent: Publisher | None,
+    ) -> BridgePublisher:
+        """``bridgeMamaPublisher_createByIndex``. Our transports are one connection: the index is 0.
+
+        :raises StatusError: NULL_ARG without a transport or a parent; BAD_SYMBOL for a topic that is no place to
+            publish to; INVALID_ARG for another index
+        """
+        if transport is None or parent is None:
+            raise StatusError(Status.NULL_ARG, "a publisher needs a transport and a parent")
+        if index != 0:
+            raise StatusError(Status.INVALID_ARG, f"the transport has one connection, not a number {index}")
+        topic = join_topic(root, source, symbol)
+        parts = (("Mama-Root", root), ("Mama-Source", source), ("Mama-Symbol", symbol))
+        made = cls(transport, topic, {name: [part] for name, part in parts if part}, parent)
+        if topic:
+            made._check_topic()
+        return made
+
+    @classmethod
+    def create(
+        cls,
+        transport: Transport | None,
+        symbol: str | None,
+        source: str | None,
+        root: str | None,
+        parent: Publisher | None,
+    ) -> BridgePublisher:
+        """``bridgeMamaPublisher_create``: :meth:`create_by_index` with the first index."""
+        return cls.create_by_index(transport, 0, symbol, source, root, parent)
+
+    def _check_topic(self) -> None:
+        try:
+            self._loop.call(lambda: self._loop.check(self._batch(b"")))
+        except StatusError as error:
+            if error.status is Status.BAD_SYMBOL:
+                raise
+            # anything else (no stream yet, nobody answers) may be another at the first send, which tells
+
+    def set_user_callbacks(self, queue: Queue | None, callbacks: PublisherCallbacks | None, closure: Any) -> None:
+        """``bridgeMamaPublisher_setUserCallbacks`` (PE-44), right after create (PE-45).
+
+        :param callbacks: None, or any of them None = do not call (PE-46)
+        """
+        self._callbacks, self._closure = callbacks, closure
+        self._delivery = Delivery(queue)
+
+    # --- sending ---------------------------------------------------------------------------------------------
+
+    def send(self, payload: bytes | None) -> None:
+        """:raises StatusError: NULL_ARG without a payload; what the bridge says at once"""
+        if payload is None:
+            raise StatusError(Status.NULL_ARG, "there is no message to send")
+        batch = self._batch(payload)
+        queue = self._delivery.queue if self._waits else None
+        if queue is not None:
+            queue.reserve()
+        try:
+            self._loop.call(lambda: self._send(batch))
+        except BaseException:
+            if queue is not None:
+                queue.release()
+            raise
+
+    def _send(self, batch: MessageBatch) -> None:
+        self._raise_dead()
+        # with NULL callbacks nothing is kept, and nothing is made of the answer (PE-21)
+        waits = self._waits or self._topic_events
+        self._loop.send(batch, self.topic, self if waits else None)
+        self._unanswered += waits
+
+    def _batch(self, payload: bytes) -> MessageBatch:
+        return MessageBatch.of([self.topic], [payload], self._headers)  # type: ignore[arg-type]
+
+    def send_from_inbox(self, inbox: Inbox | None, payload: bytes | None) -> None:
+        """Send a request; only the inbox's callbacks hear of what comes back (PE-27).
+
+        :raises StatusError: NULL_ARG without inbox or payload; NOT_IMPLEMENTED if the bridge has no inboxes
+        """
+        if inbox is None or payload is None:
+            raise StatusError(Status.NULL_ARG, "a request needs an inbox and a message")
+        self._raise_dead()
+        inbox._ask(self.topic, payload)
+
+    def send_from_inbox_by_index(self, index: int, inbox: Inbox | None, payload: bytes | None) -> None:
+        """:meth:`send_from_inbox` over the connection of this number, which is 0."""
+        if index != 0:
+            raise StatusError(Status.INVALID_ARG, f"the transport has one connection, not a number {index}")
+        self.send_from_inbox(inbox, payload)
+
+    def send_reply_to_inbox(self, request: Request | None, payload: bytes | None) -> None:
+        """Answer a request.
+
+        :raises StatusError: NULL_ARG without request or payload; INVALID_ARG if it did not come from an inbox
+        """
+        if request is None or payload is None:
+            raise StatusError(Status.NULL_ARG, "a reply needs a request and a message")
+        if request.reply_to is None:
+            raise StatusError(Status.INVALID_ARG, "the request did not come from an inbox")
+        self._raise_dead()
+        self.send_reply_to_inbox_handle(request.reply_to, payload)
+
+    def send_reply_to_inbox_handle(self, handle: str | None, payload: bytes | None) -> None:
+        """:meth:`send_reply_to_inbox` to an address that was kept from a request."""
+        if not handle or payload is None:
+            raise StatusError(Status.NULL_ARG, "a reply needs the handle of a request and a message")
+        self._raise_dead()
+        self._loop.call(lambda: self._loop.ask().reply(handle, payload))
+
+    # --- answers, on the loop's thread -----------------------------------------------------------------------
+
+    @property
+    def _waits(self) -> bool:
+        """Does a callback of the publisher want to know what becomes of a send?"""
+        cb = self._callbacks
+        mine = self._transport.events is EventStyle.PUBLISHER
+        return mine and cb is not None and (cb.on_error is not None or cb.on_success is not None)
+
+    @property
+    def _topic_events(self) -> bool:
+        return self._transport.events is EventStyle.TRANSPORT and self._transport.topic_callback is not None
+
+    def settled(self, topic: str, outcome: Outcome | PublishError | None) -> None:
+        """See :class:`~mama_spark.mama.loop.Waiter`."""
+        if self._transport.events is EventStyle.TRANSPORT:
+            if isinstance(outcome, PublishError):
+                self._transport._tell_topic(topic_event_for(status_of(outcome)), topic, text_of(outcome))
+        else:
+            call = self._call_for(outcome)
+            if call is not None:
+                self._delivery.add(call)
+            elif self._delivery.queue is not None:
+                self._delivery.queue.release()
+        self._unanswered -= 1
+        self._check_done()
+
+    def _call_for(self, outcome: Outcome | PublishError | None) -> Callable[[], None] | None:
+        cb = self._callbacks
+        if cb is None or outcome is None:
+            return None
+        if isinstance(outcome, PublishError):
+            if cb.on_error is None:
+                return None
+            return partial(cb.on_error, self._parent, status_of(outcome), text_of(outcome), self._closure)
+        if cb.on_success is None:
+            return None
+        info = " ".join(str(part) for part in outcome if part is not None)
+        return partial(cb.on_success, self._parent, Status.OK, info, self._closure)
+
+    # --- destroying ------------------------------------------------------------------------------------------
+
+    def destroy(self, timeout: float) -> bool:
+        """Send nothing more and let the callbacks of what was sent come; none comes after this.
+
+        Waits until everything is answered, at most ``timeout`` seconds, and not at all on the loop's own thread or
+        from within a callback of this publisher. True if the bridge is done with it, which is its onDestroy; otherwise
+        that comes later (:meth:`when_done`).
+
+        :raises StatusError: NULL_ARG if it was destroyed before
+        """
+        self._raise_dead()
+        deadline = time.monotonic() + timeout
+        self._dead = True
+        self._loop.see_to(self._check_done, timeout)
+        if not (self._loop.here or self._delivery.within):
+            self._done.wait(max(0.0, deadline - time.monotonic()))
+        self._delivery.end(deadline)
+        return self._done.is_set()
+
+    def _check_done(self) -> None:
+        if self._dead and not self._unanswered and not self._done.is_set():
+            self._done.set()
+            if self._when_done is not None:
+                self._when_done()
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Call when the bridge is done with the publisher, or at once if it is already."""
+
+        def note() -> None:
+            self._when_done = call
+            if self._done.is_set():
+                call()
+
+        self._loop.see_to(note, 0.0)
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Make a callback of the API layer on this thread."""
+        self._delivery.now(call)
+
+    @property
+    def callback_errors(self) -> int:
+        return self._delivery.errors
+
+    @property
+    def within(self) -> bool:
+        """Does this thread make a callback of this publisher now?"""
+        return self._delivery.within
+
+    def _raise_dead(self) -> None:
+        if self._dead:
+            raise StatusError(Status.NULL_ARG, "the publisher was destroyed")

@@ -1,0 +1,97 @@
+"""Callbacks of one publisher: in order, one at a time, and none after the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from .queue import Queue
+
+log = logging.getLogger("mama_spark")
+
+Call = Callable[[], None]
+
+
+class Delivery:
+    """Makes calls on a queue, or where they come up when there is none.
+
+    :ivar errors: calls that raised; each is logged
+    :ivar dropped: calls that were not made because the end came first
+    """
+
+    def __init__(self, queue: Queue | None) -> None:
+        self.queue = queue
+        self.errors = self.dropped = 0
+        self._due: deque[Call] = deque()
+        self._making = threading.RLock()  # held while a call is made
+        self._maker: int | None = None
+        self._ended = False
+        self._changed = threading.Condition()
+
+    def add(self, call: Call) -> None:
+        """One more call; on a queue, its place has been taken before."""
+        with self._changed:
+            if self._ended:
+                self.dropped += 1
+            else:
+                self._due.append(call)
+        if self.queue is not None:
+            self.queue.put(self._one)
+        else:
+            self._one()
+
+    def now(self, call: Call) -> None:
+        """Make a call on this thread; what it raises is logged and counted."""
+        with self._making:
+            before, self._maker = self._maker, threading.get_ident()
+            try:
+                call()
+            except Exception:
+                self.errors += 1
+                log.exception("a callback raised")
+            finally:
+                self._maker = before
+
+    @property
+    def within(self) -> bool:
+        """Does this thread make one of the calls now?"""
+        return self._maker == threading.get_ident()
+
+    def end(self, deadline: float) -> None:
+        """Make what is due, here or where the queue is dispatched, and nothing after that.
+
+        Waits for a call that another thread makes. What is not made at the ``deadline`` (monotonic seconds), or comes
+        from within one of the calls themselves, is dropped.
+        """
+        if not self.within:
+            if self.queue is not None and self.queue.dispatched_elsewhere:
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._due, max(0.0, deadline - time.monotonic()))
+            else:
+                while self._due and (left := deadline - time.monotonic()) > 0:
+                    self._one(left)
+        with self._changed:
+            self._ended = True
+            self.dropped += len(self._due)
+            if self._due:
+                log.warning("%d callbacks of a destroyed publisher were not made in time", len(self._due))
+            self._due.clear()
+        if not self.within and self._making.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            self._making.release()
+
+    def _one(self, timeout: float = -1) -> None:
+        if not self._making.acquire(timeout=timeout):
+            return
+        try:
+            with self._changed:
+                if not self._due:
+                    return  # made by :meth:`end`, or dropped
+                call = self._due.popleft()
+            self.now(call)
+            with self._changed:
+                self._changed.notify_all()
+        finally:
+            self._making.release()

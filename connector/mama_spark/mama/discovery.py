@@ -1,0 +1,365 @@
+"""Source discovery: the sources of a transport, as messages.
+
+First the image, a message each source; then, by a callback of our own, its end; then a message for each change. A
+source that vanishes is never silence: what the middleware says of it becomes a message with its last known record,
+data state SUSPECT, or state OFFLINE.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from ..bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
+from ..errors import MamaError, Unavailable
+from .delivery import Delivery
+from .msg import MamaMsg
+from .omnm import BadMessage, decode
+from .queue import Queue
+from .sources import OFFLINE, SUSPECT, BadRecord, SourceFields, SourceRecord, decode_source, encode_source
+from .states import TransportTopicEvent
+from .status import Status, StatusError
+
+if TYPE_CHECKING:
+    from .inbox import Inbox
+    from .transport import Transport
+
+log = logging.getLogger("mama_spark")
+
+POLL = 0.1  #: seconds between looks for changes
+IMAGE_TIMEOUT = 10.0  #: seconds after which a missing image is an error
+MAX_PENDING = 10_000  #: messages that wait for a message callback; no more is read then
+_TOPIC_EVENTS = {
+    ChangeKind.SUBSCRIBED: TransportTopicEvent.SUBSCRIBED,
+    ChangeKind.UNSUBSCRIBED: TransportTopicEvent.UNSUBSCRIBED,
+}
+
+OnMsg = Callable[["SourceDiscovery", MamaMsg, Any], None]
+OnError = Callable[["SourceDiscovery", str, Any], None]
+OnImageEnd = Callable[["SourceDiscovery", Any], None]
+
+
+class SourceDiscoveryCallbacks:
+    """What an application wants to be told of sources.
+
+    :param on_msg: ``(discovery, msg, closure)``: one source (SD-25)
+    :param on_error: ``(discovery, error, closure)``: a text (SD-24)
+    :param on_image_end: ``(discovery, closure)``: all sources that there were have been told. Not in the specification
+    """
+
+    __slots__ = ("on_error", "on_image_end", "on_msg")
+
+    def __init__(
+        self,
+        *,
+        on_msg: OnMsg | None = None,
+        on_error: OnError | None = None,
+        on_image_end: OnImageEnd | None = None,
+    ) -> None:
+        self.on_msg, self.on_error, self.on_image_end = on_msg, on_error, on_image_end
+
+
+class Sources:
+    """What is known of the sources of one place, and the messages that changes of it are. Pure."""
+
+    def __init__(self, fields: SourceFields) -> None:
+        self._fields = fields
+        self._known: dict[SourceKey, tuple[bytes | None, SourceRecord, ChangeKind]] = {}
+
+    def messages(self, change: Change) -> Iterator[MamaMsg | str]:
+        """The message that a change is, or a text if it cannot be read; nothing if it is known already."""
+        if change.kind is ChangeKind.RECORD:
+            yield from self._record(change)
+        elif change.kind in (ChangeKind.SUSPECT, ChangeKind.OFFLINE) and change.source is not None:
+            yield from self._fate(change.source, change.kind)
+        elif change.kind is ChangeKind.GAP:
+            first, last = change.gap or (0, 0)
+            yield f"changes {first} to {last} of {change.origin} were lost; asking for the image again"
+
+    def image(self, changes: list[Change]) -> Iterator[MamaMsg | str]:
+        """The messages of an image that is read again: what changed meanwhile, who vanished included."""
+        gone = self._known.keys() - {c.source for c in changes}
+        said: dict[object, MamaMsg] = {}  # one a source: its record, or what the middleware says of it
+        for number, change in enumerate(changes):
+            for made in self.messages(change):
+                if isinstance(made, str):
+                    yield made
+                else:
+                    said[change.source or number] = made
+        yield from said.values()
+        for key in gone:
+            yield from self._fate(key, ChangeKind.OFFLINE)
+
+    def _record(self, change: Change) -> Iterator[MamaMsg | str]:
+        shown = f"the record of source {change.source.name!r}" if change.source else "a record"
+        try:
+            msg = decode(change.payload or b"")
+            record, collisions = decode_source(msg, self._fields)
+        except (BadMessage, BadRecord) as error:
+            yield f"{shown} cannot be read: {error}"
+            return
+        key = change.source or SourceKey(*record.key)
+        payload, _, kind = self._known.get(key, (None, record, ChangeKind.RECORD))
+        if payload == change.payload and kind is ChangeKind.RECORD:
+            return
+        self._known[key] = change.payload, record, ChangeKind.RECORD
+        if collisions:
+            yield f"{shown} has fields that collide: {'; '.join(collisions)}"
+        yield msg
+
+    def _fate(self, key: SourceKey, kind: ChangeKind) -> Iterator[MamaMsg]:
+        payload, record, before = self._known.get(key, (None, SourceRecord(key.name, key.id), ChangeKind.RECORD))
+        if before is kind or record.state == OFFLINE:
+            return
+        self._known[key] = payload, record, kind
+        said = replace(record, data_state=SUSPECT)
+        yield encode_source(said if kind is ChangeKind.SUSPECT else replace(said, state=OFFLINE), self._fields)
+
+
+class SourceDiscovery:
+    """``mamaSourceDiscovery``. Made by :meth:`create`; usable from any thread."""
+
+    def __init__(self, callbacks: SourceDiscoveryCallbacks, queue: Queue | None, loop: DiscoveryLoop,
+                 image_timeout: float) -> None:  # fmt: skip
+        self._callbacks = SourceDiscoveryCallbacks(
+            on_msg=callbacks.on_msg, on_error=callbacks.on_error, on_image_end=callbacks.on_image_end
+        )
+        self._closure: Any = None
+        self._loop = loop
+        self._delivery = Delivery(queue)
+        self._sources = Sources(loop.transport.fields)
+        self._pending: deque[MamaMsg | str | None] = deque()  # None: the end of the image
+        self._position: Position | None = None
+        self._deadline: float | None = time.monotonic() + image_timeout
+        self._image_timeout = image_timeout
+        self._last_error = ""
+        self._live = True
+
+    @classmethod
+    def create(
+        cls,
+        callbacks: SourceDiscoveryCallbacks | None,
+        queue: Queue | None,
+        transport: Transport | None,
+        *,
+        image_timeout: float = IMAGE_TIMEOUT,
+    ) -> Self:
+        """Send the source discovery request (SD-16, SD-17). Until there is a message callback, messages wait.
+
+        :param queue: on which the callbacks come; None = on a thread of the transport
+        :param image_timeout: seconds after which ``on_error`` is told that there is no image yet
+        :raises StatusError: NOT_IMPLEMENTED if the transport has no source discovery (SD-18); INVALID_ARG without a
+            transport
+        """
+        if transport is None:
+            raise StatusError(Status.INVALID_ARG, "source discovery needs a transport")
+        loop = transport.discovery()
+        made = cls(callbacks or SourceDiscoveryCallbacks(), queue, loop, image_timeout)
+        if queue is not None:
+            queue.open()
+        loop.add(made)
+        return made
+
+    def set_msg_callback(self, callback: OnMsg | None) -> None:
+        """``mamaSourceDiscovery_setMsgCallback`` (SD-20); messages that wait for one come now."""
+        self._raise_dead()
+        self._callbacks.on_msg = callback
+        self._loop.wake()
+
+    def set_error_callback(self, callback: OnError | None) -> None:
+        """``mamaSourceDiscovery_setErrorCallback`` (SD-21)."""
+        self._raise_dead()
+        self._callbacks.on_error = callback
+        self._loop.wake()
+
+    def set_closure(self, closure: Any) -> None:
+        """``mamaSourceDiscovery_setClosure`` (SD-22)."""
+        self._raise_dead()
+        self._closure = closure
+
+    def destroy(self) -> None:
+        """``mamaSourceDiscovery_destroy`` (SD-19): no callback comes after this. May be repeated."""
+        if not self._live:
+            return
+        self._live = False
+        self._loop.remove(self)
+        self._delivery.end(time.monotonic() + (0.0 if self._loop.here else self._loop.transport.destroy_timeout))
+        if self._delivery.queue is not None:
+            self._delivery.queue.close()
+
+    def _raise_dead(self) -> None:
+        if not self._live:
+            raise StatusError(Status.NULL_ARG, f"{self!r} was destroyed")
+
+    def __repr__(self) -> str:
+        return f"<SourceDiscovery on {self._loop.transport.name}{'' if self._live else ', destroyed'}>"
+
+    # --- on the loop's thread --------------------------------------------------------------------------------
+
+    def _look(self, bridge: DiscoveryBridge) -> None:
+        """Read what there is, unless enough waits already.
+
+        :raises MamaError: nobody answers
+        """
+        if len(self._pending) >= MAX_PENDING:
+            return
+        if self._position is None:
+            at = bridge.begin("latest")  # before the image: what changes while it is made comes again, not never
+            self._pending.extend(self._sources.image([c for c in bridge.image() if c.kind in _OF_SOURCES]))
+            if self._deadline is not None:
+                self._pending.append(None)
+            self._position, self._deadline, self._last_error = at, None, ""
+            return
+        there = bridge.newest(self._position, MAX_PENDING)
+        lost = False
+        for block in bridge.read(self._position, there):
+            for change in block:
+                lost = lost or change.kind is ChangeKind.GAP
+                self._pending.extend(self._sources.messages(change))
+                if change.kind in _TOPIC_EVENTS and change.topic is not None:
+                    told = _TOPIC_EVENTS[change.kind]
+                    self._loop.transport._tell_topic(told, change.topic, change.info or "")
+        self._position = None if lost else there
+
+    def _trouble(self, error: MamaError) -> None:
+        """Nobody answers, or it is not allowed: said once, the former only when the image is overdue."""
+        text = str(error)
+        waiting = isinstance(error, Unavailable) and (self._deadline is None or time.monotonic() < self._deadline)
+        if waiting or text == self._last_error:
+            return
+        if self._deadline is not None and isinstance(error, Unavailable):
+            text = f"no image of the sources within {self._image_timeout:g} s: {text}"
+            if text == self._last_error:
+                return
+        self._last_error = text
+        self._pending.append(text)
+
+    def _hand_out(self) -> None:
+        """Make callbacks of what waits, as far as there are callbacks, and room on the queue."""
+        while self._live and self._pending:
+            call = self._call_for(self._pending[0])
+            if call is None and not isinstance(self._pending[0], str):
+                if self._callbacks.on_msg is None:
+                    return  # messages and what follows them wait for the callback
+                self._pending.popleft()
+                continue
+            if call is not None and self._delivery.queue is not None:
+                try:
+                    self._delivery.queue.reserve()
+                except StatusError:
+                    return  # full: later
+            item = self._pending.popleft()
+            if call is not None:
+                self._delivery.add(call)
+            else:
+                log.warning("source discovery on %s: %s", self._loop.transport.name, item)
+
+    def _call_for(self, item: MamaMsg | str | None) -> Callable[[], None] | None:
+        cb = self._callbacks
+        if isinstance(item, str):
+            return None if cb.on_error is None else lambda: cb.on_error and cb.on_error(self, item, self._closure)
+        if cb.on_msg is None:
+            return None
+        if item is None:
+            end = cb.on_image_end
+            return None if end is None else lambda: end(self, self._closure)
+        return lambda: cb.on_msg and cb.on_msg(self, item, self._closure)
+
+
+_OF_SOURCES = (ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE)
+
+
+class DiscoveryLoop:
+    """The one thread that calls the discovery bridge of a transport."""
+
+    def __init__(self, transport: Transport, bridge: DiscoveryBridge) -> None:
+        self.transport = transport
+        self._bridge = bridge
+        self._readers: list[SourceDiscovery] = []
+        self._asked: deque[Inbox] = deque()
+        self._open = self._ending = self._woken = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=f"mama-discovery-{transport.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def here(self) -> bool:
+        """Is this the loop's thread?"""
+        return threading.current_thread() is self._thread
+
+    def add(self, reader: SourceDiscovery) -> None:
+        with self._changed:
+            self._readers.append(reader)
+        self.wake()
+
+    def remove(self, reader: SourceDiscovery) -> None:
+        with self._changed:
+            if reader in self._readers:
+                self._readers.remove(reader)
+
+    def ask(self, inbox: Inbox) -> None:
+        """The image, a message each source, to an inbox."""
+        self._asked.append(inbox)
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something to do."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the readers and the bridge."""
+        for reader in list(self._readers):
+            reader.destroy()
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        if not self.here:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._ending:
+                for inbox in [self._asked.popleft() for _ in range(len(self._asked))]:
+                    self._answer(inbox)
+                for reader in list(self._readers):
+                    self._serve(reader)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._woken or self._ending, POLL)
+                    self._woken = False
+        finally:
+            self._bridge.close()
+
+    def _reach(self) -> DiscoveryBridge:
+        if not self._open:
+            self._bridge.open()
+            self._open = True
+        return self._bridge
+
+    def _serve(self, reader: SourceDiscovery) -> None:
+        try:
+            reader._look(self._reach())
+        except MamaError as error:
+            reader._trouble(error)
+        except Exception as error:
+            log.exception("source discovery on %s", self.transport.name)
+            reader._trouble(Unavailable(f"{type(error).__name__}: {error}"))
+        reader._hand_out()
+
+    def _answer(self, inbox: Inbox) -> None:
+        try:
+            changes = [c for c in self._reach().image() if c.kind in _OF_SOURCES]
+        except MamaError as error:
+            inbox._fail(Status.PLATFORM, str(error))
+            return
+        for made in Sources(self.transport.fields).image(changes):
+            if isinstance(made, str):
+                inbox._fail(Status.WRONG_FIELD_TYPE, made)
+            else:
+                inbox._hand(made)

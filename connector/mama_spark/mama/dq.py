@@ -1,0 +1,166 @@
+"""Publishers that number their messages: ``mamaDQPublisher`` and its manager.
+
+Consumers see gaps by the number (MdSeqNum) together with the sender (MamaSenderId). What OpenMAMA does is kept, also
+where it surprises: the first update of a publisher whose number is 1 carries 2.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from .msg import MamaMsg, MamaTime
+from .publisher import Publisher, PublisherCallbacks
+from .states import PublisherState
+from .status import RESERVED, MsgStatus, MsgType, Status, StatusError
+
+if TYPE_CHECKING:
+    from .inbox import Inbox, Request
+    from .queue import Queue
+    from .transport import Transport
+
+#: Messages that repeat what is known: stamped with the status, and with the number as it is.
+REPEATING = frozenset({MsgType.INITIAL, MsgType.BOOK_INITIAL, MsgType.RECAP, MsgType.BOOK_RECAP})
+#: Messages that are no data: they carry the number as it is, and no status.
+SILENT = frozenset({MsgType.REFRESH, MsgType.SYNC_REQUEST, MsgType.MISC, MsgType.NOT_PERMISSIONED, MsgType.NOT_FOUND})
+
+_MAX_NUMBER = 0xFFFF_FFFF
+
+
+class DQPublisher:
+    """A :class:`Publisher` that stamps what it sends, in the message itself: MdMsgStatus, MdSeqNum, MamaSenderId and,
+    if asked to, MamaSendTime.
+
+    :ivar publisher: what it sends with
+    """
+
+    def __init__(self) -> None:
+        self.publisher: Publisher
+        self._status = int(MsgStatus.OK)
+        self._number = 1
+        self._sender = int.from_bytes(secrets.token_bytes(4)) << 32 | os.getpid()
+        self._send_time = False
+
+    @classmethod
+    def create(
+        cls, transport: Transport | None, symbol: str | None = None, source: str | None = None, root: str | None = None
+    ) -> Self:
+        """``mamaDQPublisher_create``; errors as :meth:`Publisher.create`."""
+        return cls.create_with_callbacks(transport, None, symbol, source, root, None)
+
+    @classmethod
+    def create_with_callbacks(
+        cls,
+        transport: Transport | None,
+        queue: Queue | None,
+        symbol: str | None,
+        source: str | None,
+        root: str | None,
+        callbacks: PublisherCallbacks | None,
+        closure: Any = None,
+    ) -> Self:
+        """As :meth:`Publisher.create_with_callbacks` (PE-37); the callbacks are given the publisher within."""
+        made = cls()
+        made.publisher = Publisher.create_with_callbacks(transport, queue, symbol, source, root, callbacks, closure)
+        return made
+
+    # --- what is stamped -------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> int:
+        """Of the data, at first OK; one of :class:`MsgStatus`."""
+        return self._status
+
+    def set_status(self, status: MsgStatus) -> None:
+        self._status = int(status)
+
+    @property
+    def seq_num(self) -> int:
+        """The number of the last message that counted."""
+        return self._number
+
+    def set_seq_num(self, number: int) -> None:
+        """The next message that counts carries ``number + 1``; 0 switches numbering off.
+
+        :raises StatusError: INVALID_ARG if it is no U32
+        """
+        if not 0 <= number <= _MAX_NUMBER:
+            raise StatusError(Status.INVALID_ARG, f"a sequence number is from 0 to {_MAX_NUMBER}, got {number}")
+        self._number = number
+
+    @property
+    def sender_id(self) -> int:
+        """Tells this publisher from others of the topic; at first a random one. Unsigned, 64 bits."""
+        return self._sender
+
+    def set_sender_id(self, sender: int) -> None:
+        """:raises StatusError: INVALID_ARG if it is no U64"""
+        if not 0 <= sender < 1 << 64:
+            raise StatusError(Status.INVALID_ARG, f"a sender id is from 0 to 2^64 - 1, got {sender}")
+        self._sender = sender
+
+    def enable_send_time(self, enable: bool) -> None:
+        """Stamp the time of each send."""
+        self._send_time = enable
+
+    # --- sending ---------------------------------------------------------------------------------------------
+
+    def send(self, msg: MamaMsg | None) -> None:
+        """Stamp and send; errors as :meth:`Publisher.send`. A message that was not sent has no number."""
+        self._stamped(msg, self.publisher.send)
+
+    def send_reply(self, request: Request | None, reply: MamaMsg | None) -> None:
+        """Stamp and answer; errors as :meth:`Publisher.send_reply_to_inbox`."""
+        self._stamped(reply, lambda msg: self.publisher.send_reply_to_inbox(request, msg))
+
+    def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | None) -> None:
+        """Stamp and ask; errors as :meth:`Publisher.send_from_inbox`."""
+        self._stamped(msg, lambda stamped: self.publisher.send_from_inbox(inbox, stamped))
+
+    def _stamped(self, msg: MamaMsg | None, send: Callable[[MamaMsg], None]) -> None:
+        if msg is None:
+            raise StatusError(Status.NULL_ARG, "there is no message to send")
+        # on the transport's thread, where all sends pass in their order
+        self.publisher.transport.loop.call(lambda: self._do(msg, send))
+
+    def _do(self, msg: MamaMsg, send: Callable[[MamaMsg], None]) -> None:
+        before = self._number
+        self._stamp(msg)
+        try:
+            send(msg)
+        except BaseException:
+            self._number = before
+            raise
+
+    def _stamp(self, msg: MamaMsg) -> None:
+        kind = msg.get(RESERVED["MdMsgType"].name, RESERVED["MdMsgType"].fid, int(MsgType.UPDATE))
+        if kind not in SILENT:
+            _put(msg, "MdMsgStatus", self._status)
+        if self._number:
+            if kind not in SILENT and kind not in REPEATING:
+                self._number = self._number % _MAX_NUMBER + 1  # never 0, which would switch numbering off
+            _put(msg, "MdSeqNum", self._number)
+        _put(msg, "MamaSenderId", self._sender)
+        if self._send_time:
+            _put(msg, "MamaSendTime", MamaTime.from_us(time.time_ns() // 1000))
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> PublisherState:
+        return self.publisher.state
+
+    def destroy(self) -> None:
+        """See :meth:`Publisher.destroy`."""
+        self.publisher.destroy()
+
+    def __repr__(self) -> str:
+        return f"<DQPublisher {self.publisher.topic!r} {self.state.name}, number {self._number}>"
+
+
+def _put(msg: MamaMsg, name: str, value: Any) -> None:
+    reserved = RESERVED[name]
+    msg.update(reserved.type, reserved.name, reserved.fid, value)

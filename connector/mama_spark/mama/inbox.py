@@ -1,0 +1,220 @@
+"""Inboxes: where answers to requests arrive, and the other end, where requests do.
+
+OpenMAMA receives requests by its subscriptions; both specifications speak of publishers alone, so that requests come
+in by a :class:`RequestListener` here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from ..bridge import Letter
+from .delivery import Delivery
+from .loop import text_of
+from .msg import MamaMsg
+from .omnm import BadMessage, decode
+from .queue import Queue
+from .states import status_of
+from .status import Status, StatusError
+
+if TYPE_CHECKING:
+    from .transport import Transport
+
+log = logging.getLogger("mama_spark")
+
+_numbers = count(1)
+OnMsg = Callable[[MamaMsg, Any], None]
+OnError = Callable[[Status, str, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A message that came in as a request.
+
+    :ivar reply_to: where the answer goes; None if it did not come from an inbox
+    """
+
+    msg: MamaMsg
+    topic: str
+    reply_to: str | None
+
+
+class _Receiver:
+    """Takes letters and hands them on, on its queue if it has one."""
+
+    def __init__(self, transport: Transport, queue: Queue | None, key: int | str, closure: Any) -> None:
+        self.transport, self.closure = transport, closure
+        self.dropped = 0  #: letters for which the queue had no place
+        self._key = key
+        self._delivery = Delivery(queue)
+        self._live = True
+        if queue is not None:
+            queue.open()
+
+    def _raise_dead(self) -> None:
+        if not self._live:
+            raise StatusError(Status.NULL_ARG, f"the {type(self).__name__.lower()} was destroyed")
+
+    def _deliver(self, call: Callable[[], None]) -> None:
+        queue = self._delivery.queue
+        if queue is not None:
+            try:
+                queue.reserve()
+            except StatusError as error:
+                self.dropped += 1
+                log.warning("a message for %r is dropped: %s", self, error)
+                return
+        self._delivery.add(call)
+
+    def now(self, call: Callable[[], None]) -> None:
+        """Make a callback on this thread."""
+        self._delivery.now(call)
+
+    def _destroy(self, leave: Callable[[], None]) -> bool:
+        """No callback after this; False if that was so already."""
+        if not self._live:
+            return False
+        self._live = False
+        self.transport._receivers.discard(self)
+        self.transport.loop.see_to(leave, self.transport.destroy_timeout)
+        self._delivery.end(0.0)
+        if self._delivery.queue is not None:
+            self._delivery.queue.close()
+        return True
+
+    def destroy(self) -> None:
+        """Nothing comes after this. May be repeated."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._key}{'' if self._live else ' destroyed'}>"
+
+
+class Inbox(_Receiver):
+    """``mamaInbox``: what answers a request comes to ``on_msg``; :meth:`create` makes one."""
+
+    def __init__(self, transport: Transport, queue: Queue | None, on_msg: OnMsg, on_error: OnError | None,
+                 on_destroy: Callable[[Inbox, Any], None] | None, closure: Any) -> None:  # fmt: skip
+        super().__init__(transport, queue, next(_numbers), closure)
+        self._on_msg, self._on_error, self._on_destroy = on_msg, on_error, on_destroy
+
+    @classmethod
+    def create(
+        cls,
+        transport: Transport | None,
+        queue: Queue | None,
+        on_msg: OnMsg,
+        on_error: OnError | None = None,
+        on_destroy: Callable[[Inbox, Any], None] | None = None,
+        closure: Any = None,
+    ) -> Inbox:
+        """Answers come as ``on_msg(msg, closure)`` on the queue, or without one on the transport's thread.
+
+        :param on_error: ``(status, info, closure)``: nobody takes requests there, no permission, an unreadable answer
+        :param on_destroy: ``(inbox, closure)``
+        :raises StatusError: NULL_ARG without transport or ``on_msg``, NOT_IMPLEMENTED if its bridge has no inboxes
+        """
+        if transport is None or on_msg is None:
+            raise StatusError(Status.NULL_ARG, "an inbox needs a transport and a message callback")
+        transport.loop.call(transport.loop.ask)
+        made = cls(transport, queue, on_msg, on_error, on_destroy, closure)
+        transport._receivers.add(made)
+        return made
+
+    def _ask(self, topic: str, payload: bytes) -> None:
+        self._raise_dead()
+        loop = self.transport.loop
+        number = int(self._key)
+
+        def ask() -> None:
+            loop.letters[number] = self._take
+            loop.ask().request(topic, payload, number)
+
+        loop.call(ask)
+
+    def _take(self, letter: Letter) -> None:
+        if letter.error is not None:
+            self._fail(status_of(letter.error), text_of(letter.error))
+            return
+        try:
+            self._hand(decode(letter.payload))
+        except BadMessage as error:
+            self._fail(error.status, f"unreadable answer: {error.info}")
+
+    def _hand(self, msg: MamaMsg) -> None:
+        self._deliver(partial(self._on_msg, msg, self.closure))
+
+    def _fail(self, status: Status, info: str) -> None:
+        if self._on_error is not None:
+            self._deliver(partial(self._on_error, status, info, self.closure))
+
+    def destroy(self) -> None:
+        """No answer comes after this. May be repeated."""
+        loop, number = self.transport.loop, int(self._key)
+
+        def leave() -> None:
+            if loop.letters.pop(number, None) is not None and loop.requests is not None:
+                loop.requests.forget(number)
+
+        if self._destroy(leave) and self._on_destroy is not None:
+            self.now(partial(self._on_destroy, self, self.closure))
+
+
+class RequestListener(_Receiver):
+    """Takes the requests that are sent to a topic: ``on_request(request, closure)``."""
+
+    def __init__(self, transport: Transport, queue: Queue | None, topic: str,
+                 on_request: Callable[[Request, Any], None], closure: Any) -> None:  # fmt: skip
+        super().__init__(transport, queue, topic, closure)
+        self.topic, self._on_request = topic, on_request
+
+    @classmethod
+    def create(
+        cls,
+        transport: Transport,
+        queue: Queue | None,
+        topic: str,
+        on_request: Callable[[Request, Any], None],
+        closure: Any = None,
+    ) -> RequestListener:
+        """:raises StatusError: INVALID_ARG if the transport listens there already, NOT_IMPLEMENTED, BAD_SYMBOL,
+        PLATFORM with the middleware's text"""
+        loop = transport.loop
+        made = cls(transport, queue, topic, on_request, closure)
+
+        def listen() -> None:
+            if topic in loop.letters:
+                raise StatusError(Status.INVALID_ARG, f"the transport listens to {topic!r} already")
+            loop.ask().listen(topic)
+            loop.letters[topic] = made._take
+
+        try:
+            loop.call(listen)
+        except BaseException:
+            made._destroy(lambda: None)
+            raise
+        transport._receivers.add(made)
+        return made
+
+    def _take(self, letter: Letter) -> None:
+        try:
+            request = Request(decode(letter.payload), letter.topic, letter.reply_to)
+        except BadMessage as error:
+            log.warning("a request to %r cannot be read: %s", letter.topic, error)
+            return
+        self._deliver(partial(self._on_request, request, self.closure))
+
+    def destroy(self) -> None:
+        """No request comes after this. May be repeated."""
+        loop = self.transport.loop
+
+        def leave() -> None:
+            if loop.letters.pop(self.topic, None) is not None and loop.requests is not None:
+                loop.requests.unlisten(self.topic)
+
+        self._destroy(leave)

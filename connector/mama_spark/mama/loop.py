@@ -1,0 +1,354 @@
+"""The one thread that calls a bridge: sends what it is given, polls, and hands each answer to who waits for it.
+
+A bridge's ``poll`` cannot be woken by a send, so this thread never waits inside of it: it polls without waiting and
+sleeps in between, where work that comes wakes it. While answers are due it looks every millisecond or so, otherwise
+twenty times a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from ..bridge import Ack, BridgeEvent, EventKind, Letter, PublisherBridge, RequestBridge
+from ..errors import AckTimeout, ClientClosed, LoopDied, MamaError, PublishError, Stopped, Uncertain
+from ..message import MessageBatch
+from .states import status_of
+from .status import Status, StatusError
+
+log = logging.getLogger("mama_spark")
+T = TypeVar("T")
+
+_SHORT, _LONG, _IDLE = 0.0005, 0.02, 0.05  #: seconds between polls: answers are due, for some time already, none is
+_REMEMBERED = 4096  #: sends that are remembered over a bridge without acknowledgements, to find the denied ones
+
+
+class Outcome(NamedTuple):
+    """A positive acknowledgement, as far as the middleware tells."""
+
+    stream: str | None
+    sequence: int | None
+
+
+class Waiter(Protocol):
+    """Who is told, once, what became of a send; on the loop's thread."""
+
+    def settled(self, topic: str, outcome: Outcome | PublishError | None) -> None:
+        """``None``: nothing will be known (the bridge acknowledges nothing)."""
+        ...
+
+
+@dataclass(slots=True)
+class Sent:
+    """One send that somebody waits for."""
+
+    topic: str
+    waiter: Waiter
+    deadline: float
+
+
+class _NotNow(Exception):
+    """The bridge takes nothing at the moment."""
+
+
+class _Work(NamedTuple):
+    call: Callable[[], Any]
+    future: Future[Any]
+    deadline: float
+
+
+class BridgeLoop:
+    """Runs a bridge from :meth:`start` to :meth:`stop`.
+
+    :param call_timeout: seconds for which a call may wait for the bridge to take it
+    :param answer_timeout: seconds after which a send without an answer counts as lost
+    :param on_event: told what happens to the connection, on the loop's thread
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bridge: PublisherBridge,
+        on_event: Callable[[BridgeEvent], None],
+        *,
+        call_timeout: float,
+        answer_timeout: float,
+    ) -> None:
+        self.bridge = bridge
+        self.requests: RequestBridge | None = None
+        self.letters: dict[int | str, Callable[[Letter], None]] = {}  #: by inbox, or by topic that is listened to
+        self._call_timeout, self._answer_timeout = call_timeout, answer_timeout
+        self._on_event = on_event
+        self._work: deque[_Work] = deque()
+        self._flights: dict[int, Sent] = {}
+        self._token = 0
+        self._closed: PublishError | None = None
+        self._died: BaseException | None = None
+        self._ending = self._over = self._working = False
+        self._changed = threading.Condition()
+        self._opened: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name=f"mama-transport-{name}", daemon=True)
+
+    # --- any thread ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the bridge.
+
+        :raises MamaError: it cannot be opened
+        """
+        self._thread.start()
+        self._opened.result()
+
+    @property
+    def here(self) -> bool:
+        """Is this the loop's thread?"""
+        return threading.current_thread() is self._thread
+
+    @property
+    def tracked(self) -> int:
+        """Sends that somebody waits for."""
+        return len(self._flights)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do something on the loop's thread, after everything that was asked before; on that thread itself: at once.
+
+        :raises StatusError: the bridge refused, took nothing in time (TIMEOUT), or has ended
+        """
+        if self.here:
+            try:
+                return work()
+            except _NotNow:
+                if self._working:  # a call within a call: the outer one is tried again
+                    raise
+                raise StatusError(Status.PLATFORM, "the transport takes nothing now") from None
+            except MamaError as error:
+                raise as_status(error) from error
+        future: Future[T] = Future()
+        with self._changed:
+            self._raise_ended()
+            self._work.append(_Work(work, future, time.monotonic() + self._call_timeout))
+            self._changed.notify_all()
+        try:
+            return future.result()
+        except StatusError:
+            raise
+        except MamaError as error:
+            raise as_status(error) from error
+
+    def see_to(self, work: Callable[[], None], timeout: float) -> None:
+        """:meth:`call` for what must be done in any case: on this thread once the loop has ended. Returns after
+        ``timeout`` seconds also when it is not done yet.
+        """
+        if self.here:
+            work()
+            return
+        future: Future[None] = Future()
+        with self._changed:
+            over = self._over
+            if not over:
+                self._work.append(_Work(work, future, time.monotonic() + timeout))
+                self._changed.notify_all()
+        try:
+            if not over:
+                future.result(timeout)
+                return
+        except FutureTimeout:
+            return
+        except ClientClosed:  # handed back: the loop ended first
+            pass
+        self._thread.join()
+        work()
+
+    def stop(self) -> None:
+        """Do what was asked, close the bridge and end; what is unanswered then is :class:`Stopped`."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        if not self.here:
+            self._thread.join()
+
+    def _raise_ended(self) -> None:
+        if self._died is not None:
+            died = LoopDied(f"the thread of the transport ended: {self._died!r}")
+            raise StatusError(Status.PLATFORM, str(died)) from self._died
+        if self._ending:
+            raise StatusError(Status.NULL_ARG, "the transport was destroyed")
+
+    # --- the loop's thread: sending --------------------------------------------------------------------------
+
+    def send(self, batch: MessageBatch, topic: str, waiter: Waiter | None) -> None:
+        """Send one message; for :meth:`call`.
+
+        :raises PublishError: the bridge refuses it, or has lost its connection for good
+        """
+        if self._closed is not None:
+            raise self._closed
+        self.check(batch)
+        if not self.bridge.send(batch, self._token):
+            raise _NotNow
+        if waiter is not None:
+            self._flights[self._token] = Sent(topic, waiter, time.monotonic() + self._answer_timeout)
+            if self.bridge.capabilities.ack is Ack.NONE and len(self._flights) > _REMEMBERED:
+                self._settle(next(iter(self._flights)), None)
+        self._token += 1
+
+    def check(self, batch: MessageBatch) -> None:
+        """Could this one message be sent? For :meth:`call`.
+
+        :raises PublishError: no
+        """
+        if bad := self.bridge.prepare(batch).bad:
+            raise bad[0][1]
+
+    def ask(self) -> RequestBridge:
+        """The bridge's requests and replies; for :meth:`call`.
+
+        :raises StatusError: NOT_IMPLEMENTED if it has none
+        """
+        if self.requests is None:
+            make: Callable[[], RequestBridge] | None = getattr(self.bridge, "requests", None)
+            if make is None:
+                raise StatusError(Status.NOT_IMPLEMENTED, f"{self.bridge!r} has no inboxes")
+            self.requests = make()
+        return self.requests
+
+    # --- the loop's thread: the loop -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self.bridge.open()
+        except BaseException as error:  # noqa: BLE001 - goes to the caller
+            self.bridge.close()
+            self._end(error)
+            self._opened.set_exception(error)
+            return
+        self._opened.set_result(None)
+        cause: BaseException | None = None
+        try:
+            self._loop()
+        except BaseException as e:
+            cause = e
+            log.exception("the thread of %r ended", self.bridge)
+        finally:
+            self.bridge.close()
+            self._end(cause)
+
+    def _loop(self) -> None:
+        pause = _SHORT
+        while True:
+            stalled = self._do_work()
+            busy = self._take() | self._take_letters()
+            self._expire()
+            with self._changed:
+                if self._ending and not self._work:
+                    return
+                if busy or (self._work and not stalled):
+                    pause = _SHORT
+                    continue
+                due = self._flights or self.letters or stalled
+                pause = min(2 * pause, _LONG) if due else _IDLE
+                if self._changed.wait(pause):
+                    pause = _SHORT
+
+    def _do_work(self) -> bool:
+        """What was asked, in order; True if the bridge takes nothing now."""
+        did = False
+        while self._work:
+            work = self._work[0]
+            try:
+                self._working = True
+                result = work.call()
+            except _NotNow:
+                if not self._ending and time.monotonic() < work.deadline:
+                    return True
+                error = StatusError(Status.TIMEOUT, f"the transport took nothing for {self._call_timeout:g} s")
+                work.future.set_exception(error)
+            except MamaError as e:
+                work.future.set_exception(e)
+            else:
+                did = True
+                work.future.set_result(result)
+            finally:
+                self._working = False
+            self._work.popleft()
+        if did:
+            self.bridge.flush()
+        return False
+
+    def _take(self) -> bool:
+        polled = self.bridge.poll(0.0)
+        for acks in polled.acks:
+            sequences = None if acks.sequences is None else acks.sequences.tolist()
+            if not self._flights:
+                continue
+            nothing = self.bridge.capabilities.ack is Ack.NONE
+            for i, token in enumerate(acks.tokens.tolist()):
+                if token in self._flights:
+                    outcome = Outcome(acks.stream, None if sequences is None else sequences[i])
+                    self._settle(token, None if nothing else outcome)
+        for refusals in polled.refusals:
+            for token in refusals.tokens.tolist():
+                self._settle(token, refusals.error)
+        for event in polled.events:
+            self._happened(event)
+        return bool(polled)
+
+    def _take_letters(self) -> bool:
+        letters = self.requests.letters() if self.requests is not None else []
+        for letter in letters:
+            take = self.letters.get(letter.topic if letter.inbox is None else letter.inbox)
+            if take is not None:
+                take(letter)
+        return bool(letters)
+
+    def _happened(self, event: BridgeEvent) -> None:
+        if event.kind is EventKind.CLOSED:
+            self._closed = event.error or Uncertain(event.info)
+        if event.kind in (EventKind.CLOSED, EventKind.DISCONNECTED):
+            for token in list(self._flights):
+                self._settle(token, event.error or Uncertain(event.info))
+        self._on_event(event)
+
+    def _expire(self) -> None:
+        while self._flights:
+            token, sent = next(iter(self._flights.items()))
+            if time.monotonic() < sent.deadline:
+                return
+            silent = self.bridge.capabilities.ack is Ack.NONE
+            self._settle(token, None if silent else AckTimeout(f"no answer within {self._answer_timeout:g} s"))
+
+    def _settle(self, token: int, outcome: Outcome | PublishError | None) -> None:
+        sent = self._flights.pop(token, None)  # answers to what nobody waits for, or no longer, are nobody's
+        if sent is not None:
+            sent.waiter.settled(sent.topic, outcome)
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._changed:
+            self._ending = self._over = True
+            self._died = error
+            work, self._work = self._work, deque()
+        for one in work:
+            one.future.set_exception(ClientClosed(f"the transport ended: {error}" if error else "it was destroyed"))
+        for token in list(self._flights):
+            self._settle(token, Stopped("the transport was destroyed" if error is None else f"it ended: {error}"))
+
+
+def as_status(error: MamaError) -> StatusError:
+    """What a call returns for what a bridge raised: the middleware's text under the nearest status."""
+    if isinstance(error, StatusError):
+        return error
+    if isinstance(error, PublishError):
+        return StatusError(status_of(error), text_of(error))
+    return StatusError(Status.PLATFORM, str(error))
+
+
+def text_of(error: PublishError) -> str:
+    """The middleware's own number, if it has one, and its text."""
+    return f"{error.code}: {error.info}" if error.code else error.info

@@ -1,0 +1,266 @@
+"""Publishers that tell what happens to them: ``mamaPublisher`` of the specification.
+
+The life of a publisher is the table of :mod:`mama_spark.mama.states`; its callbacks come in this order: ``on_create``
+once, before create returns; any number of ``on_error`` and ``on_success``; ``on_destroy`` once, and none after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from ..bridge import EventStyle
+from .bridge_publisher import BridgePublisher
+from .msg import MamaMsg
+from .omnm import encode
+from .sources import MAMA_SOURCE_DISCOVERY_TOPIC
+from .states import PublisherState, PublisherStep, TransportTopicEvent, step, string_for_state
+from .status import Status, StatusError
+
+if TYPE_CHECKING:
+    from .inbox import Inbox, Request
+    from .queue import Queue
+    from .transport import Transport
+
+OnLife = Callable[["Publisher", Any], None]
+OnAnswer = Callable[["Publisher", Status, str, Any], None]
+
+
+class PublisherCallbacks:
+    """``mamaPublisherCallbacks``: what an application wants to be told; any of them may be None.
+
+    :param on_create: ``(publisher, closure)``: it is LIVE; on the thread that creates it
+    :param on_error: ``(publisher, status, info, closure)``: a send failed after it returned (PE-32); ``info`` is the
+        middleware's text, for logs
+    :param on_destroy: ``(publisher, closure)``: it is gone; on the thread that destroys it
+    :param on_success: ``(publisher, status, info, closure)``: a send was acknowledged; ``info`` is where it is stored
+    """
+
+    __slots__ = ("_frozen", "on_create", "on_destroy", "on_error", "on_success")
+    _frozen: bool
+    on_create: OnLife | None
+    on_error: OnAnswer | None
+    on_destroy: OnLife | None
+    on_success: OnAnswer | None
+
+    def __init__(
+        self,
+        *,
+        on_create: OnLife | None = None,
+        on_error: OnAnswer | None = None,
+        on_destroy: OnLife | None = None,
+        on_success: OnAnswer | None = None,
+    ) -> None:
+        object.__setattr__(self, "_frozen", False)
+        self.on_create, self.on_error = on_create, on_error
+        self.on_destroy, self.on_success = on_destroy, on_success
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._frozen:
+            raise AttributeError(f"the callbacks of a publisher cannot be changed after its create ({name})")
+        if value is not None and not callable(value):
+            raise TypeError(f"{name} must be callable or None, got {type(value).__name__}")
+        object.__setattr__(self, name, value)
+
+    def frozen(self) -> PublisherCallbacks:
+        """A copy that cannot be changed."""
+        copy = PublisherCallbacks(
+            on_create=self.on_create, on_error=self.on_error, on_destroy=self.on_destroy, on_success=self.on_success
+        )
+        object.__setattr__(copy, "_frozen", True)
+        return copy
+
+    def close(self) -> None:
+        """``mamaPublisherCallbacks_deallocate``: nothing is to be done."""
+
+    def __repr__(self) -> str:
+        given = [name for name in self.__slots__[1:] if getattr(self, name) is not None]
+        return f"<PublisherCallbacks {', '.join(given) or 'none'}>"
+
+
+class Publisher:
+    """Sends messages to one topic. Made by :meth:`create` or :meth:`create_with_callbacks`; usable from any thread."""
+
+    def __init__(self, transport: Transport, symbol: str | None, source: str | None, root: str | None) -> None:
+        self.symbol, self.source, self.root = symbol, source, root
+        self.transport = transport
+        self._state = PublisherState.CREATING
+        self._lock = threading.Lock()  # guards the steps
+        self._gone = threading.Event()  # on_destroy has returned
+        self._queue: Queue | None = None
+        self._callbacks: PublisherCallbacks | None = None
+        self._closure: Any = None
+        self._bridge: BridgePublisher
+
+    # --- creating --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        transport: Transport | None,
+        symbol: str | None = None,
+        source: str | None = None,
+        root: str | None = None,
+    ) -> Self:
+        """A publisher that is not told anything, as before the specification (PE-19, PE-20).
+
+        :raises StatusError: as :meth:`create_with_callbacks`
+        """
+        return cls.create_with_callbacks(transport, None, symbol, source, root, None)
+
+    @classmethod
+    def create_with_callbacks(
+        cls,
+        transport: Transport | None,
+        queue: Queue | None,
+        symbol: str | None,
+        source: str | None,
+        root: str | None,
+        callbacks: PublisherCallbacks | None,
+        closure: Any = None,
+    ) -> Self:
+        """``mamaPublisher_createWithCallbacks`` (PE-10). ``on_create`` has returned when this returns.
+
+        :param queue: on which ``on_error`` and ``on_success`` come; None = on the transport's thread
+        :param callbacks: copied: later changes have no effect
+        :param closure: handed to every callback
+        :raises StatusError: INVALID_ARG without a transport; BAD_SYMBOL for a topic that is no place to publish to;
+            QUEUE_END for a destroyed queue. No callback is called then
+        """
+        if transport is None:
+            raise StatusError(Status.INVALID_ARG, "a publisher needs a transport")
+        made = cls(transport, symbol, source, root)
+        made._bridge = BridgePublisher.create(transport, symbol, source, root, made)
+        made._callbacks = callbacks.frozen() if callbacks is not None else None
+        made._closure = closure
+        made._bridge.set_user_callbacks(queue, made._callbacks, closure)
+        if queue is not None:
+            queue.open()
+        made._queue = queue
+        made._step(PublisherStep.CREATED)
+        try:
+            transport._remember(made)
+        except StatusError:
+            if queue is not None:
+                queue.close()
+            raise
+        if made._callbacks is not None and (call := made._callbacks.on_create) is not None:
+            # the transport may be destroyed by another thread at any time: never after on_destroy
+            made._bridge.tell(lambda: call(made, closure) if made._state is PublisherState.LIVE else None)
+        if transport.events is EventStyle.TRANSPORT:
+            transport._tell_topic(TransportTopicEvent.PUBLISH_CREATE, made.topic, "")
+        return made
+
+    # --- what it is ------------------------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        """Root, source and symbol, joined."""
+        return self._bridge.topic
+
+    @property
+    def state(self) -> PublisherState:
+        """``mamaPublisher_getState`` (PE-34)."""
+        return self._state
+
+    string_for_state = staticmethod(string_for_state)
+
+    def get_user_callbacks(self) -> PublisherCallbacks | None:
+        """``mamaPublisher_getUserCallbacks``: a copy (PE-25); None if it was created without any."""
+        return None if self._callbacks is None else self._callbacks.frozen()
+
+    @property
+    def callback_errors(self) -> int:
+        """Exceptions that callbacks raised; each was logged."""
+        return self._bridge.callback_errors
+
+    def __repr__(self) -> str:
+        return f"<Publisher {self.topic!r} {self._state.name}>"
+
+    # --- sending ---------------------------------------------------------------------------------------------
+
+    def send(self, msg: MamaMsg | bytes | None) -> None:
+        """Send a message, or bytes as they are. What becomes of it later, the callbacks tell (PE-29, PE-32).
+
+        :raises StatusError: it failed at once, and no callback will come (PE-31): NULL_ARG without a message, or after
+            destroy; BAD_SYMBOL for a topic that is no place to publish to; QUEUE_FULL if its callback would find no
+            place; TIMEOUT if the transport took nothing in time; PLATFORM with the middleware's text
+        """
+        self._raise_dead()
+        self._bridge.send(_payload(msg))
+
+    def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | bytes | None) -> None:
+        """Send a request; what comes back comes to the inbox, and never to callbacks of the publisher (PE-27).
+
+        On the source discovery topic the answer is the image of the sources, a message each (SD-15, SD-50).
+
+        :raises StatusError: as :meth:`send`; NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery
+        """
+        self._raise_dead()
+        if self.topic == MAMA_SOURCE_DISCOVERY_TOPIC and inbox is not None and msg is not None:
+            self.transport.source_discovery_request(inbox)
+            return
+        self._bridge.send_from_inbox(inbox, _payload(msg))
+
+    def send_reply_to_inbox(self, request: Request | None, reply: MamaMsg | bytes | None) -> None:
+        """Answer a request (PE-28).
+
+        :raises StatusError: as :meth:`send`; INVALID_ARG if there is no request, or it did not come from an inbox
+        """
+        self._raise_dead()
+        if request is None:
+            raise StatusError(Status.INVALID_ARG, "there is no request to answer")
+        self._bridge.send_reply_to_inbox(request, _payload(reply))
+
+    def _raise_dead(self) -> None:
+        if self._state not in (PublisherState.CREATING, PublisherState.LIVE):
+            raise StatusError(Status.NULL_ARG, f"{self!r} cannot be used any more")
+
+    # --- destroying ------------------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        """Destroy it, once everything that was sent is answered, or after the transport's ``destroy_timeout``.
+
+        ``on_destroy`` has returned when this returns; the state in it is DESTROYING. From within a callback of this
+        publisher, or on the transport's thread, it does not wait, and answers that are still due are not told.
+        Where the bridge is not done in time the state is DESTROYING_WAIT_BRIDGE until it is. May be repeated.
+        """
+        with self._lock:
+            if self._state is not PublisherState.LIVE:
+                return
+            self._state = step(self._state, PublisherStep.DESTROY)
+        self.transport._forget(self)
+        done = self._bridge.destroy(self.transport.destroy_timeout)
+        if self._callbacks is not None and (call := self._callbacks.on_destroy) is not None:
+            self._bridge.tell(lambda: call(self, self._closure))
+        if self.transport.events is EventStyle.TRANSPORT:
+            self.transport._tell_topic(TransportTopicEvent.PUBLISH_DESTROY, self.topic, "")
+        if self._queue is not None:
+            self._queue.close()
+        if done:
+            self._step(PublisherStep.BRIDGE_DESTROYED)
+            self._step(PublisherStep.FREED)
+        else:
+            self._step(PublisherStep.BRIDGE_RETURNED)
+            self._bridge.when_done(lambda: self._step(PublisherStep.BRIDGE_DESTROYED))
+        self._gone.set()
+        self.transport._release(self)
+
+    def destroy_ex(self) -> None:
+        """``mamaPublisher_destroyEx``: :meth:`destroy` on the queue's thread, returning at once; without a queue, here.
+
+        :raises StatusError: QUEUE_FULL
+        """
+        if self._queue is None:
+            self.destroy()
+        elif self._state is PublisherState.LIVE:
+            self._queue.enqueue(self.destroy)
+
+    def _step(self, event: PublisherStep) -> None:
+        with self._lock:
+            self._state = step(self._state, event)
+
+
+def _payload(msg: MamaMsg | bytes | None) -> bytes | None:
+    return encode(msg) if isinstance(msg, MamaMsg) else msg

@@ -1,0 +1,237 @@
+"""Transports: one configured connection of a bridge, with everything that lives on it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from ..bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
+from .loop import BridgeLoop
+from .queue import Queue
+from .sources import DEFAULT_FIELDS, SourceFields
+from .states import TransportEvent, TransportTopicEvent
+from .status import Status, StatusError
+
+if TYPE_CHECKING:
+    from .discovery import DiscoveryLoop
+    from .inbox import Inbox, _Receiver
+    from .properties import TransportProperties
+    from .publisher import Publisher
+
+log = logging.getLogger("mama_spark")
+
+TopicCallback = Callable[["Transport", TransportTopicEvent, str, str, Any], None]
+TransportCallback = Callable[["Transport", TransportEvent, str, Any], None]
+
+_EVENTS = {
+    EventKind.DISCONNECTED: TransportEvent.DISCONNECT,
+    EventKind.RECONNECTED: TransportEvent.RECONNECT,
+    EventKind.CLOSED: TransportEvent.CONNECT_FAILED,
+}
+
+
+class Transport:
+    """Made by :meth:`create`; usable from any thread.
+
+    :ivar callback_errors: exceptions that callbacks of the transport raised; each is logged
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bridge: PublisherBridge,
+        discovery: DiscoveryBridge | None,
+        properties: TransportProperties | None,
+        fields: SourceFields,
+        *,
+        call_timeout: float,
+        answer_timeout: float,
+        destroy_timeout: float,
+    ) -> None:
+        self.name, self.fields = name, fields
+        self.destroy_timeout = destroy_timeout
+        self.topic_callback: TopicCallback | None = None
+        self.callback_errors = 0
+        self.loop = BridgeLoop(
+            name, bridge, self._happened, call_timeout=call_timeout, answer_timeout=answer_timeout
+        )  # fmt: skip
+        self.events = EventStyle.PUBLISHER  #: the one style of callbacks of the bridge (PE-02)
+        self._discovery, self._properties = discovery, properties
+        self._reading: DiscoveryLoop | None = None
+        self._topic_closure: Any = None
+        self._callback: TransportCallback | None = None
+        self._closure: Any = None
+        self._queue: Queue | None = None
+        self._publishers: set[Publisher] = set()
+        self._dying: set[Publisher] = set()
+        self._receivers: set[_Receiver] = set()
+        self._lock = threading.Lock()
+        self._live = True
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        bridge: PublisherBridge | object,
+        discovery: DiscoveryBridge | None = None,
+        *,
+        properties: TransportProperties | None = None,
+        fields: SourceFields = DEFAULT_FIELDS,
+        call_timeout: float = 5.0,
+        answer_timeout: float = 30.0,
+        destroy_timeout: float = 5.0,
+    ) -> Self:
+        """Connect.
+
+        :param bridge: a publisher bridge that is not open, a live JetStream context, or a URL
+        :param discovery: where sources are found, not open
+        :param properties: what a properties file says of the transport; its ``sourcediscovery.supported`` then decides
+            whether there is source discovery (SD-49), otherwise the presence of ``discovery`` does
+        :param fields: names and FIDs of source messages
+        :param call_timeout: seconds for which a send may wait to be taken
+        :param answer_timeout: seconds after which a send that was not answered is an error (TIMEOUT)
+        :param destroy_timeout: seconds for which destroying waits for answers
+        :raises ConfigError, Unavailable: it cannot connect
+        """
+        from ..bridges import attach  # late: this room knows no bridge
+
+        made = cls(
+            name, attach(bridge), discovery, properties, fields,
+            call_timeout=call_timeout, answer_timeout=answer_timeout, destroy_timeout=destroy_timeout,
+        )  # fmt: skip
+        made.loop.start()
+        made.events = made.loop.bridge.capabilities.events
+        return made
+
+    # --- callbacks -------------------------------------------------------------------------------------------
+
+    def set_transport_topic_callback(self, callback: TopicCallback | None, closure: Any = None) -> None:
+        """``mamaTransport_setTransportTopicCallback``: ``callback(transport, event, topic, platform_info, closure)``
+        (PE-05, PE-16). One a transport, the last one counts."""
+        self.topic_callback, self._topic_closure = callback, closure
+
+    def set_transport_callback(self, callback: TransportCallback | None, closure: Any = None) -> None:
+        """``mamaTransport_setTransportCallback``: ``callback(transport, event, platform_info, closure)``."""
+        self._callback, self._closure = callback, closure
+
+    def set_transport_callback_queue(self, queue: Queue | None) -> None:
+        """On which both callbacks come; None (at first) = on the thread on which they come up."""
+        self._queue = queue
+
+    def get_transport_callback_queue(self) -> Queue | None:
+        return self._queue
+
+    def _happened(self, event: BridgeEvent) -> None:
+        told = _EVENTS.get(event.kind)
+        if told is None:
+            log.warning("transport %s: %s", self.name, event.info)
+        elif (callback := self._callback) is not None:
+            self._tell(partial(callback, self, told, event.info, self._closure))
+
+    def _tell_topic(self, event: TransportTopicEvent, topic: str, info: str) -> None:
+        if (callback := self.topic_callback) is not None:
+            self._tell(partial(callback, self, event, topic, info, self._topic_closure))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        if self._queue is None:
+            self._make(call)
+            return
+        try:
+            self._queue.enqueue(partial(self._make, call))
+        except StatusError as error:
+            log.error("an event of transport %s is lost: %s", self.name, error)
+
+    def _make(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            self.callback_errors += 1
+            log.exception("a callback of transport %s raised", self.name)
+
+    # --- publishers ------------------------------------------------------------------------------------------
+
+    def find_publishers(self, topic: str) -> list[Publisher]:
+        """The live publishers of a topic: what a topic callback knows no more than that of (PE-03)."""
+        with self._lock:
+            return [p for p in self._publishers if p.topic == topic]
+
+    def _remember(self, publisher: Publisher) -> None:
+        with self._lock:
+            if not self._live:
+                raise StatusError(Status.INVALID_ARG, f"{self!r} was destroyed")
+            self._publishers.add(publisher)
+
+    def _forget(self, publisher: Publisher) -> None:
+        with self._lock:
+            self._publishers.discard(publisher)
+            self._dying.add(publisher)
+
+    def _release(self, publisher: Publisher) -> None:
+        with self._lock:
+            self._dying.discard(publisher)
+
+    # --- source discovery ------------------------------------------------------------------------------------
+
+    @property
+    def supported_key(self) -> str:
+        """Name of the property that says whether there is source discovery (SD-49)."""
+        if self._properties is not None:
+            return self._properties.supported_key
+        _, _, where = type(self.loop.bridge).__module__.partition(".bridges.")
+        return f"mama.{where.partition('.')[0] or '<bridge>'}.transport.{self.name}.sourcediscovery.supported"
+
+    def discovery(self) -> DiscoveryLoop:
+        """What reads sources for this transport, begun at the first call.
+
+        :raises StatusError: NOT_IMPLEMENTED, with the name of the property, if there is no source discovery (SD-18)
+        """
+        from .discovery import DiscoveryLoop
+
+        wanted = self._properties is None or self._properties.discovery_supported
+        if self._discovery is None or not wanted:
+            why = f"{self.supported_key} is not true" if not wanted else "its bridge has none"
+            raise StatusError(
+                Status.NOT_IMPLEMENTED,
+                f"no source discovery on transport {self.name}: {why} (property {self.supported_key})",
+            )
+        with self._lock:
+            if not self._live:
+                raise StatusError(Status.INVALID_ARG, f"{self!r} was destroyed")
+            if self._reading is None:
+                self._reading = DiscoveryLoop(self, self._discovery)
+            return self._reading
+
+    def source_discovery_request(self, inbox: Inbox) -> None:
+        """Ask for the image of the sources; a message each comes to the inbox (SD-15, SD-50).
+
+        :raises StatusError: as :meth:`discovery`
+        """
+        self.discovery().ask(inbox)
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    def destroy(self) -> None:
+        """Destroy the publishers that live on it, each with its ``on_destroy``, then everything else, then the
+        connection. May be repeated."""
+        with self._lock:
+            self._live = False
+            publishers, receivers = list(self._publishers), list(self._receivers)
+            dying, reading = list(self._dying), self._reading
+        for publisher in publishers:
+            publisher.destroy()
+        deadline = time.monotonic() + self.destroy_timeout
+        for publisher in dying:  # another thread does
+            if not self.loop.here and not publisher._bridge.within:
+                publisher._gone.wait(max(0.0, deadline - time.monotonic()))
+        for receiver in receivers:
+            receiver.destroy()
+        if reading is not None:
+            reading.stop()
+        self.loop.stop()
+
+    def __repr__(self) -> str:
+        return f"<Transport {self.name} {'live' if self._live else 'destroyed'}, {len(self._publishers)} publishers>"
