@@ -8,9 +8,11 @@ Three subjects a source, all in the stream ``MAMA_SOURCES`` that keeps the last 
   (``Nats-Marker-Reason: MaxAge``): the source is SUSPECT, or OFFLINE.
 
 ``MAMA_EVENTS`` sources all of that (``Nats-Stream-Source`` tells the number in ``MAMA_SOURCES``), keeps changes and
-markers, lets renewals vanish by their TTL, and takes events of publishers and topics below ``<topic>.event`` and
-images written down for one reader below ``MAMA_EVENTS.image``. ``MAMA_ADVISORIES`` keeps the server's advisories about
-consumers. Tried with nats-server 2.15.1: markers survive sourcing, in order; a purge of subjects leaves no marker.
+markers, lets renewals vanish by their TTL, and takes events of publishers and topics below ``<topic>.event``, marks of
+readers at ``<topic>.mark``, and images written down for one reader below ``MAMA_EVENTS.image``. ``MAMA_ADVISORIES``
+keeps the server's advisories. Tried with nats-server 2.15.1: markers survive sourcing, in order; a purge of subjects
+leaves no marker; a stream that was deleted and made again is sourced on from the number reached before, so it has to
+begin behind that (``first_seq``).
 """
 
 from __future__ import annotations
@@ -26,6 +28,18 @@ from ...errors import MamaError
 REC, WARN, LIVE = "rec", "warn", "live"
 ADVISORIES = "$JS.EVENT.ADVISORY.>"
 KEPT = 7 * 86400.0  #: seconds that changes, events, markers and advisories stay
+#: Bytes of advisories: every call of the JetStream API makes one, whoever calls.
+ADVISORY_BYTES = 256 * 1024 * 1024
+NEEDED = (2, 11)  #: server version: TTLs of messages, and markers in their place
+
+# headers
+MARKER = "Nats-Marker-Reason"  #: of the server: the message that stood here is gone, and why
+EXPIRED = "MaxAge"  #: that reason
+SOURCED = "Nats-Stream-Source"  #: of the server: stream and number that a record was sourced from
+TTL = "Nats-TTL"
+SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds after which a source that says nothing is OFFLINE
+WITHDRAWN = "Mama-Withdrawn"  #: of ``rec``: the source ended in order
+RENEWAL = "Mama-Renewal"  #: of ``rec``: written again so that it does not vanish; nothing has changed
 
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -47,9 +61,12 @@ def from_token(token: str) -> str:
     if re.fullmatch(r"(?:[A-Za-z0-9_-]|=[0-9A-F]{2})+", token) is None:
         raise BadSubject(f"token {token[:60]!r}")
     try:
-        return unquote_to_bytes(token.replace("=", "%")).decode()
+        text = unquote_to_bytes(token.replace("=", "%")).decode()
     except UnicodeDecodeError:
         raise BadSubject(f"token {token[:60]!r}") from None
+    if as_token(text) != token:  # two spellings of one name would be two subjects of one source
+        raise BadSubject(f"token {token[:60]!r}")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +74,15 @@ class Board:
     """The names of one place of discovery.
 
     :param topic: the source discovery topic
+    :param advisories: None = readers that know nothing of us are not looked for
+    :param kept: seconds that records stay in streams made by us, and that a source is remembered which is not renewed
     """
 
     topic: str = "_MAMA_SOURCE_DISCOVERY"
     sources: str = "MAMA_SOURCES"
     events: str = "MAMA_EVENTS"
-    advisories: str = "MAMA_ADVISORIES"
+    advisories: str | None = "MAMA_ADVISORIES"
+    kept: float = KEPT
 
     def source_subject(self, source: SourceKey, part: str) -> str:
         """Of ``rec``, ``warn`` or ``live`` of a source."""
@@ -78,24 +98,42 @@ class Board:
         tokens = subject.removeprefix(head).split(".")
         if not subject.startswith(head) or len(tokens) != 3 or tokens[2] not in (REC, WARN, LIVE):
             raise BadSubject(f"subject {subject[:200]!r}")
-        name, number, part = tokens
-        if number != "-" and (re.fullmatch(r"[0-9]{1,20}", number) is None or int(number) >= 2**64):
+        return self._key(tokens[0], tokens[1]), tokens[2]
+
+    def source_of_event(self, subject: str) -> SourceKey:
+        """The source that an event is of.
+
+        :raises BadSubject: it is none of :meth:`event_subject`
+        """
+        tokens = subject.removeprefix(f"{self.topic}.event.").split(".")
+        if not subject.startswith(f"{self.topic}.event.") or len(tokens) != 2:
+            raise BadSubject(f"subject {subject[:200]!r}")
+        return self._key(*tokens)
+
+    @staticmethod
+    def _key(name: str, number: str) -> SourceKey:
+        if number != "-" and (re.fullmatch(r"0|[1-9][0-9]{0,19}", number) is None or int(number) >= 2**64):
             raise BadSubject(f"source id {number[:60]!r}")
-        return SourceKey(from_token(name), None if number == "-" else int(number)), part
+        return SourceKey(from_token(name), None if number == "-" else int(number))
 
     def event_subject(self, source: SourceKey) -> str:
         """Of events of the publishers of a source."""
         return f"{self.topic}.event.{as_token(source.name)}.{'-' if source.id is None else source.id}"
+
+    @property
+    def mark_subject(self) -> str:
+        """Where readers leave a mark at the place they stand at: while it is there, nothing behind it was lost."""
+        return f"{self.topic}.mark"
 
     def image_subject(self, reader: str) -> str:
         """Of the image written down for one reader."""
         return f"{self.events}.image.{as_token(reader)}"
 
     def streams(self, replicas: int = 1) -> list[dict[str, Any]]:
-        """Configurations of the three streams, in the order in which they can be made."""
-        kept = int(KEPT * 1e9)
+        """Configurations of the streams, in the order in which they can be made."""
+        kept = int(self.kept * 1e9)
         common = {"storage": "file", "num_replicas": replicas, "allow_direct": True}
-        return [
+        made: list[dict[str, Any]] = [
             {
                 **common,
                 "name": self.sources,
@@ -107,10 +145,37 @@ class Board:
             {
                 **common,
                 "name": self.events,
-                "subjects": [f"{self.topic}.event.>", f"{self.events}.image.>"],
+                "subjects": [f"{self.topic}.event.>", self.mark_subject, f"{self.events}.image.>"],
                 "max_age": kept,
                 "allow_msg_ttl": True,
                 "sources": [{"name": self.sources}],
             },
-            {**common, "name": self.advisories, "subjects": [ADVISORIES], "no_ack": True, "max_age": kept},
         ]
+        if self.advisories is not None:
+            limits = {"no_ack": True, "max_age": kept, "max_bytes": ADVISORY_BYTES}
+            made.append({**common, **limits, "name": self.advisories, "subjects": [ADVISORIES]})
+        return made
+
+    def faults(self, config: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """What is wrong with a stream that somebody else made: what cannot work, and what is questionable.
+
+        :param config: of one of :meth:`streams`, as the server tells it
+        """
+        wanted = next(c for c in self.streams() if c["name"] == config["name"])
+        wrong = [
+            f"{name} is off" for name in ("allow_direct", "allow_msg_ttl") if wanted.get(name) and not config.get(name)
+        ]
+        doubtful = []
+        if config["name"] == self.sources:
+            if not config.get("subject_delete_marker_ttl"):
+                wrong.append("subject_delete_marker_ttl is not set: nobody would hear of a source that dies")
+            if config.get("max_msgs_per_subject") != 1:
+                wrong.append("max_msgs_per_subject is not 1")
+        if config["name"] == self.events:
+            if all(s.get("name") != self.sources for s in config.get("sources") or ()):
+                wrong.append(f"it does not source {self.sources}")
+            if config.get("subject_delete_marker_ttl"):
+                wrong.append("subject_delete_marker_ttl is set: vanishing renewals would leave markers")
+        if config["name"] != self.sources and config.get("max_msgs_per_subject", -1) > 0:
+            doubtful.append("max_msgs_per_subject deletes records before they are read, and nobody can tell")
+        return wrong, doubtful

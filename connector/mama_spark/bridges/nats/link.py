@@ -12,6 +12,7 @@ import os
 import ssl
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import nats.errors
@@ -29,7 +30,7 @@ from .errors import denied
 from .frames import Frames
 from .loop import Loop
 from .settings import NatsSettings
-from .tap import Tap, supported
+from .tap import Tap, read_in_bulk, supported
 
 MAX_UNWRITTEN = 2 * 1024 * 1024
 _PING_INTERVAL = 20
@@ -148,6 +149,7 @@ class Link:
         self.fast = supported(self.client) if self._wanted is None else self._wanted and supported(self.client)
         if self.fast:
             client: Any = self.client
+            read_in_bulk(client)
             client._ps = Tap(client._ps, self.inbox, self._on_acks, self._on_frame, self._on_exact_denied)
         subject = self.inbox.decode() + ">"
         refused: asyncio.Future[str] = self.loop.loop.create_future()
@@ -173,23 +175,47 @@ class Link:
 
         :raises ConfigError, Unavailable: nobody answers
         """
-        refused: asyncio.Future[str] = self.loop.loop.create_future()
-        self._denials[subject.lower()] = refused
-        request = asyncio.ensure_future(self.client.request(subject, payload, timeout=timeout))
+        reply = await self.request(subject, payload, timeout)
+        if reply is None:
+            return None
         try:
-            either: set[asyncio.Future[Any]] = {request, refused}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if refused.done():
-                return None
-            answer: dict[str, Any] = orjson.loads(request.result().data)
-            return answer
+            answer: dict[str, Any] = orjson.loads(reply.data)
+        except ValueError as e:
+            raise Unavailable(f"no answer to {subject}: {e}") from e
+        return answer
+
+    async def request(
+        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
+    ) -> Msg | None:
+        """Any request, a publish that is acknowledged included; None when the permissions forbid it.
+
+        :raises nats.errors.NoRespondersError: nobody is there to answer
+        :raises Unavailable: nobody answers in time
+        """
+        request = asyncio.ensure_future(self.client.request(subject, payload, timeout=timeout, headers=headers))
+        try:
+            with self.denials(subject) as refused:
+                either: set[asyncio.Future[Any]] = {request, refused}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                return None if refused.done() else request.result()
         except nats.errors.NoRespondersError:
             raise
-        except (TimeoutError, nats.errors.Error, OSError, ValueError) as e:
+        except (TimeoutError, nats.errors.Error, OSError) as e:
             raise Unavailable(f"no answer to {subject}: {e or type(e).__name__}") from e
         finally:
-            self._denials.pop(subject.lower(), None)
             request.cancel()
+
+    @contextlib.contextmanager
+    def denials(self, subject: str) -> Iterator[asyncio.Future[str]]:
+        """A future that is done when the server says that ``subject`` is forbidden; several may wait for one."""
+        key = subject.lower()
+        refused = self._denials.get(key) or self.loop.loop.create_future()
+        self._denials[key] = refused
+        try:
+            yield refused
+        finally:
+            if self._denials.get(key) is refused:
+                self._denials.pop(key)
 
     async def close(self) -> None:
         """For good. Never raises."""
@@ -335,6 +361,8 @@ class Link:
 
     async def _on_reconnected(self) -> None:
         self.facts.clear()
+        if self.fast:
+            read_in_bulk(self.client)
         self._up = True
         if self.consumer is not None:
             self.consumer.on_reconnected()
