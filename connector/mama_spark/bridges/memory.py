@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
+from uuid import uuid4
 
 import numpy as np
 import pyarrow.compute as pc
@@ -62,6 +63,7 @@ class StoredMessage:
     payload: bytes
     headers: Headers
     id: str | None
+    time: int = 0  #: microseconds since the epoch; never falls
 
 
 class MemoryBroker:
@@ -76,6 +78,9 @@ class MemoryBroker:
         self.up = True  #: False: nobody can connect
         self.script: deque[str] = deque()
         self.denied: set[str] = set()  #: topics that nobody may publish to
+        self.identity = uuid4().hex  #: another one for the next broker of the same name
+        self.gone: set[int] = set()  #: sequences of messages that were deleted
+        self.progress: dict[str, int] = {}  #: what readers showed, by their name
         self._log: list[StoredMessage] = []
         self._ids: dict[str, int] = {}
         self._late: list[tuple[MemoryBridge, int, int, bool]] = []
@@ -109,7 +114,17 @@ class MemoryBroker:
     def messages(self) -> list[StoredMessage]:
         """What is stored, in order of sequence."""
         with self._lock:
-            return list(self._log)
+            return [m for m in self._log if m.sequence not in self.gone]
+
+    def last(self) -> int:
+        """Sequence of the newest message there ever was."""
+        with self._lock:
+            return len(self._log)
+
+    def delete(self, sequences: Iterable[int]) -> None:
+        """Leave holes."""
+        with self._lock:
+            self.gone.update(s for s in sequences if 0 < s <= len(self._log))
 
     def release(self) -> int:
         """Answer now what was to be answered late; how many."""
@@ -123,10 +138,11 @@ class MemoryBroker:
         """Sequence and whether it was there before; None when full."""
         if id_ and id_ in self._ids:
             return self._ids[id_], True
-        if self.capacity is not None and len(self._log) >= self.capacity:
+        if self.capacity is not None and len(self._log) - len(self.gone) >= self.capacity:
             return None
         sequence = len(self._log) + 1
-        self._log.append(StoredMessage(sequence, topic, payload, headers, id_))
+        now = max(time.time_ns() // 1000, self._log[-1].time if self._log else 0)
+        self._log.append(StoredMessage(sequence, topic, payload, headers, id_, now))
         if id_:
             self._ids[id_] = sequence
         return sequence, False

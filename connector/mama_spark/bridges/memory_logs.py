@@ -1,0 +1,138 @@
+"""The in-memory broker as a log, with holes where messages were deleted.
+
+``memory://name`` has one log, of the broker's name, which takes every topic. Wildcards are those of NATS: ``*`` one
+part, ``>`` all that follow.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import AckTimeout, ConfigError, Unavailable
+from ..log import Bounds, Records
+from ..message import HEADERS_TYPE, MessageBatch
+from .memory import MemoryBridge, MemoryBroker, StoredMessage
+
+_ROWS = 4096
+
+
+class MemoryLogs:
+    """See :class:`~mama_spark.log.LogBridge`.
+
+    :param name: of the broker (``memory://name``)
+    """
+
+    def __init__(self, name: str) -> None:
+        self.broker = MemoryBroker.get(name)
+
+    def open(self) -> None:
+        if not self.broker.up:
+            raise Unavailable(f"memory://{self.broker.name} is down")
+
+    def names(self, topics: Sequence[str]) -> list[str]:
+        self.open()
+        return [self.broker.name]
+
+    def log(self, name: str) -> MemoryLog:
+        self.open()
+        if name != self.broker.name:
+            raise ConfigError(f"memory://{self.broker.name} has no log {name!r}")
+        return MemoryLog(self.broker)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class MemoryLog:
+    """See :class:`~mama_spark.log.Log`."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        self._broker = broker
+
+    @property
+    def name(self) -> str:
+        return self._broker.name
+
+    def _messages(self) -> list[StoredMessage]:
+        if not self._broker.up:
+            raise Unavailable(f"memory://{self._broker.name} is down")
+        if MemoryBroker.get(self._broker.name) is not self._broker:
+            raise ConfigError(f"memory://{self._broker.name} is another broker by now")
+        return self._broker.messages()
+
+    def bounds(self) -> Bounds:
+        messages = self._messages()
+        last = self._broker.last()
+        return Bounds(messages[0].sequence if messages else last + 1, last, self._broker.identity)
+
+    def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
+        patterns = [_pattern(t) for t in topics]
+        found = [
+            m
+            for m in self._messages()
+            if after < m.sequence <= up_to and (not patterns or any(p.fullmatch(m.topic) for p in patterns))
+        ]
+        for start in range(0, len(found), _ROWS):
+            yield _records(found[start : start + _ROWS])
+
+    def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
+        low, high = max(0, after), min(up_to, self._broker.last())
+        there = [m.sequence for m in self._messages() if low < m.sequence <= high]
+        return [(a + 1, b - 1) for a, b in pairwise([low, *there, high + 1]) if b - a > 1]
+
+    def at(self, time: int) -> int:
+        messages = self._messages()
+        place = bisect_left(messages, time, key=lambda m: m.time)
+        return messages[place].sequence if place < len(messages) else self._broker.last() + 1
+
+    def append(self, batch: MessageBatch) -> int:
+        self._messages()
+        bridge = MemoryBridge(self._broker.name)
+        bridge.open()
+        bad = dict(bridge.prepare(batch).bad)
+        last = self._broker.last()
+        for row in range(len(batch)):
+            if row in bad:
+                raise bad[row]
+            bridge.send(batch.slice(row, 1), row)
+            polled = bridge.poll(0)
+            if polled.refusals:
+                raise polled.refusals[0].error
+            if not polled.acks or polled.acks[0].sequences is None:
+                raise AckTimeout("no acknowledgement")
+            last = int(polled.acks[0].sequences[0])
+        return last
+
+    def trim(self, before: int) -> None:
+        self._broker.delete(m.sequence for m in self._messages() if m.sequence < before)
+
+    def warnings(self) -> list[str]:
+        """Nothing removes a record but :meth:`trim`."""
+        return []
+
+    def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
+        self._broker.progress[name] = up_to
+
+
+def _pattern(topic: str) -> re.Pattern[str]:
+    tokens = topic.split(".")
+    rest = tokens[-1] == ">"
+    body = r"\.".join("[^.]+" if t == "*" else re.escape(t) for t in (tokens[:-1] if rest else tokens))
+    return re.compile(body + (r"(?:\.|^).+" if rest else ""))
+
+
+def _records(messages: list[StoredMessage]) -> Records:
+    headers = [list(m.headers.items()) or None for m in messages]
+    return Records(
+        np.array([m.sequence for m in messages], np.int64),
+        np.array([m.time for m in messages], np.int64),
+        pa.array([m.topic for m in messages], pa.string()).dictionary_encode(),
+        pa.array([m.payload for m in messages], pa.binary()),
+        pa.array(headers, HEADERS_TYPE) if any(headers) else None,
+    )
