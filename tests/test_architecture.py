@@ -41,6 +41,7 @@ PURE = {
     *(f"mama/{name}" for name in ("states", "topics", "properties", "sources", "events")),
     *(f"bridges/nats/{name}" for name in ("board", "wire", "frames", "headers", "subjects", "acks", "fast")),
     "bridges/nats/records", "bridges/nats/retention",
+    *(f"bridges/nats/{name}" for name in ("changes", "images", "positions", "advisories", "direct")),
 }  # fmt: skip
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats"}
 

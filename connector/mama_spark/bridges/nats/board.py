@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -54,6 +55,7 @@ def as_token(text: str) -> str:
     return _PLAIN.sub(lambda m: "".join(f"={b:02X}" for b in m[0].encode()), text) or "="
 
 
+@lru_cache(4096)
 def from_token(token: str) -> str:
     """:raises BadSubject: no token of :func:`as_token`"""
     if token == "=":

@@ -97,6 +97,7 @@ class NatsBridge:
             ordered=self.mode == "batch" and self.settings.dedup and self.settings.ordered,  # in each stream
             max_payload=self._max_payload,
             max_topic=MAX_CONTROL_LINE - reply - 24,
+            discovery=True,
         )
 
     @property

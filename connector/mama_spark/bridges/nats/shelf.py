@@ -10,24 +10,29 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import nats.errors
 import orjson
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import NoRespondersError
 
 from ...errors import ConfigError, PublishError, Unavailable
 from . import errors
 from .changes import Stored
 from .client_errors import from_client
+from .direct import Cutter, headers_of, stored
 from .link import Link
+from .tap import Tap
 
 T = TypeVar("T")
 
 _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
+_LEFT = re.compile(r"Nats-Num-Pending=(\d+)")
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
@@ -122,7 +127,7 @@ class Shelf:
                 return None
             if "Status" in headers or "Nats-Sequence" not in headers:
                 raise Unavailable(f"direct get from {stream!r}: {headers}")
-            return _stored(reply)
+            return stored(dict(headers), reply.data)
 
         return await self.patiently(f"direct get from the stream {stream!r}", once, patience)
 
@@ -132,7 +137,7 @@ class Shelf:
         found = answer.get("message")
         if found is None:
             return None
-        headers = _header_lines(found.get("hdrs", ""))
+        headers = headers_of(base64.b64decode(found.get("hdrs", "")))
         return Stored(
             int(found["seq"]), found["time"], found["subject"], base64.b64decode(found.get("data", "")), headers
         )
@@ -185,48 +190,94 @@ class Shelf:
         :raises Unavailable: it broke off
         :raises ConfigError: forbidden
         """
-        client, subject = self.link.client, f"$JS.API.DIRECT.GET.{stream}"
-        found: list[Msg] = []
-        ended: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-
-        async def take(msg: Msg) -> None:
-            if msg.headers is not None and "Status" in msg.headers and "Nats-Sequence" not in msg.headers:
-                if not ended.done():
-                    ended.set_result(msg)
-            else:
-                found.append(msg)
-
-        inbox = client.new_inbox()
+        subject = f"$JS.API.DIRECT.GET.{stream}"
+        answer = Answer(self.link)
         try:
-            sub = await client.subscribe(inbox, cb=take, pending_msgs_limit=0, pending_bytes_limit=0)
+            await answer.listen()
             try:
                 with self.link.denials(subject) as refused:
-                    await client.publish(subject, orjson.dumps(body), reply=inbox)
-                    await self._until_ended(ended, refused, found)
+                    await self.link.client.publish(subject, orjson.dumps(body), reply=answer.inbox)
+                    await answer.wait(refused, self.answer)
                     if refused.done():
                         raise ConfigError(f"no permission for {subject!r}: the stream {stream!r} cannot be read")
             finally:
-                with contextlib.suppress(nats.errors.Error):
-                    await sub.unsubscribe()
+                await answer.end()
         except (nats.errors.Error, OSError) as e:
             raise Unavailable(f"direct get from {stream!r}: {from_client(e)}") from e
-        if not ended.done():
-            raise Unavailable(f"direct get from {stream!r} broke off after {len(found)} messages")
-        headers = ended.result().headers or {}
-        if headers.get("Status") == "503":
+        if not answer.ended.done():
+            raise Unavailable(f"direct get from {stream!r} broke off")
+        status, text = answer.ended.result()
+        if status == 503:
             raise NoRespondersError
-        if headers.get("Status") not in ("204", "404"):
-            raise Unavailable(f"direct get from {stream!r}: {headers}")
-        return [_stored(m) for m in found], int(headers.get("Nats-Num-Pending", 0))
+        if status not in (204, 404):
+            raise Unavailable(f"direct get from {stream!r}: {status} {text}")
+        left = _LEFT.search(text)
+        return answer.records(), 0 if left is None else int(left[1])
 
-    async def _until_ended(self, ended: asyncio.Future[Msg], refused: asyncio.Future[str], found: list[Msg]) -> None:
-        """Wait as long as messages come."""
-        either: set[asyncio.Future[Any]] = {ended, refused}
+
+class Answer:
+    """What comes to one direct get of many: cut out of the connection's bytes, or by public calls."""
+
+    def __init__(self, link: Link) -> None:
+        self._client: Any = link.client
+        self._tap = self._client._ps if link.fast and isinstance(self._client._ps, Tap) else None
+        self.inbox = self._client.new_inbox()
+        self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self._messages: list[tuple[dict[str, str], bytes]] = []
+        self._subscription: Subscription | None = None
+        self._cutter = Cutter(0)
+
+    async def listen(self) -> None:
+        """Subscribe."""
+        self._subscription = await self._client.subscribe(
+            self.inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+        if self._tap is not None and self._subscription is not None:
+            self._cutter = Cutter(self._subscription._id)
+            self._tap.feeds[b"%d" % self._subscription._id] = self
+
+    def take(self, data: bytes, at: int) -> tuple[int, int]:
+        """See :class:`~.tap.Deliveries`."""
+        return self._cutter.take(data, at)
+
+    def on_status(self, subject: str, status: int, text: str) -> None:
+        """See :class:`~.tap.Deliveries`."""
+        if not self.ended.done():
+            self.ended.set_result((status, text))
+
+    async def _on_message(self, msg: Msg) -> None:
+        headers = dict(msg.headers or {})
+        if "Status" in headers and "Nats-Sequence" not in headers:
+            text = " ".join(f"{name}={value}" for name, value in headers.items())
+            self.on_status(msg.subject, int(headers["Status"]), text)
+        else:
+            self._messages.append((headers, msg.data))
+
+    async def wait(self, refused: asyncio.Future[str], silence: float) -> None:
+        """Until it has ended, or is forbidden, or nothing came for ``silence`` seconds."""
+        either: set[asyncio.Future[Any]] = {self.ended, refused}
         while True:
-            before = len(found)
-            await asyncio.wait(either, timeout=self.answer, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done() or refused.done() or len(found) == before:
+            before = self._came
+            await asyncio.wait(either, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
+            if self.ended.done() or refused.done() or self._came == before:
                 return
+
+    @property
+    def _came(self) -> int:
+        return len(self._messages) + len(self._cutter.found)
+
+    def records(self) -> list[Stored]:
+        """What came, in order."""
+        cut = ((headers_of(block), payload) for block, payload in self._cutter.found)
+        return [r for headers, payload in (*self._messages, *cut) if (r := stored(headers, payload)) is not None]
+
+    async def end(self) -> None:
+        """Hear no more of it."""
+        if self._subscription is not None:
+            if self._tap is not None:
+                self._tap.feeds.pop(b"%d" % self._subscription._id, None)
+            with contextlib.suppress(nats.errors.Error):
+                await self._subscription.unsubscribe()
 
 
 def _json(reply: Msg) -> dict[str, Any]:
@@ -235,18 +286,3 @@ def _json(reply: Msg) -> dict[str, Any]:
     except orjson.JSONDecodeError as e:
         raise Unavailable(f"no acknowledgement: {reply.data[:100]!r}") from e
     return answer
-
-
-def _stored(msg: Msg) -> Stored:
-    headers = dict(msg.headers or {})
-    sequence, time, subject = (headers.pop(name, "") for name in ("Nats-Sequence", "Nats-Time-Stamp", "Nats-Subject"))
-    return Stored(int(sequence), time, subject, msg.data, headers)
-
-
-def _header_lines(block: str) -> dict[str, str]:
-    headers = {}
-    for line in base64.b64decode(block).decode(errors="replace").split("\r\n")[1:]:
-        name, colon, value = line.partition(":")
-        if colon:
-            headers[name] = value.strip()
-    return headers
