@@ -83,7 +83,8 @@ class PartitionEvents:
             for topic, parts in self._known.items()
         ]
         if self._others is not None:
-            more = f"about {self._others.count():,} more topics, each without events of its own"
+            number = self._others.count() - len(self._known)
+            more = f"about {number:,} more topics, each without events of its own"
             events.append(self._topic_event(TransportTopicEvent.PUBLISH_CREATE, at, None, {}, info=more))
         self.state = step(self.state, PublisherStep.DESTROY)
         return [*counts, *events, *self._publisher_event(DESTROY, at)]
@@ -103,6 +104,10 @@ class PartitionEvents:
             return []
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
 
+    def knows(self, topics: pa.DictionaryArray) -> bool:
+        """:meth:`messages` has nothing to tell of messages of these topics if none of them failed."""
+        return not self._topics or (self._last is not None and topics.dictionary.equals(self._last))
+
     # --- messages --------------------------------------------------------------------------------------------
 
     def messages(
@@ -121,26 +126,30 @@ class PartitionEvents:
         return events
 
     def _new_topics(self, batch: MessageBatch, sent: Int64s) -> list[EventRecord]:
+        if self.knows(batch.topics):
+            return []
         names = batch.topics.dictionary
-        if self._last is not None and names.equals(self._last):
+        if self._others is not None:
+            self._last = names
+            self._others.add(_sent_names(batch, sent))
             return []
         texts = names.to_pylist()
-        new = [code for code, topic in enumerate(texts) if topic not in self._known]
-        if not new:
+        new = np.array([code for code, topic in enumerate(texts) if topic not in self._known], np.int64)
+        if not len(new):
             self._last = names
             return []
-        first = _first_rows(np.asarray(batch.topics.indices), sent, len(texts))
-        new = [code for code in new if first[code] >= 0]
-        new.sort(key=lambda code: int(sent[first[code]]))
+        first = _first_rows(batch, sent)[new]
+        order = np.argsort(sent[first], kind="stable")
+        new, first = new[order][first[order] >= 0], first[order][first[order] >= 0]
         room = self._max_topics - len(self._known)
+        if len(new) > room:
+            self._others = _Distinct()
+            self._others.add(list(self._known))
+            self._others.add([texts[code] for code in new.tolist()])
         events = []
-        for code in new[:room]:
-            row = int(first[code])
+        for code, row in zip(new[:room].tolist(), first[:room].tolist(), strict=True):
             parts = self._known[texts[code]] = _parts_of(batch, row)
             events.append(self._topic_event(TransportTopicEvent.PUBLISH_CREATE, int(sent[row]), texts[code], parts))
-        if len(new) > room:
-            self._others = self._others or _Distinct()
-            self._others.add([texts[code] for code in new[room:]])
         return events
 
     def _failures(
@@ -196,12 +205,21 @@ class PartitionEvents:
         return EventRecord(TOPIC, str(event), at, topic=topic, publisher=self._publisher, **more)
 
 
-def _first_rows(codes: npt.NDArray[Any], sent: Int64s, n: int) -> Int64s:
+def _first_rows(batch: MessageBatch, sent: Int64s) -> Int64s:
     """For each topic code the first row that was sent, -1 if none was."""
     rows = np.flatnonzero(sent >= 0)[::-1]
-    first = np.full(n, -1, np.int64)
-    first[codes[rows]] = rows  # of several values for one place the last one stays: the lowest row
+    first = np.full(len(batch.topics.dictionary), -1, np.int64)
+    first[np.asarray(batch.topics.indices)[rows]] = rows  # of several values for one place the last stays: the lowest
     return first
+
+
+def _sent_names(batch: MessageBatch, sent: Int64s) -> list[str]:
+    """Topics of the rows that were sent."""
+    names = batch.topics.dictionary
+    if (sent < 0).any():
+        names = names.filter(pa.array(_first_rows(batch, sent) >= 0))
+    found: list[str] = names.to_pylist()
+    return found
 
 
 def _parts_of(batch: MessageBatch, row: int) -> dict[str, str]:

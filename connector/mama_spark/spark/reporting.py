@@ -33,6 +33,7 @@ class EventReporter:
         self._created = False
         self._tell: Tell | None = None
         self._early: list[EventRecord] = []
+        self._unlogged: list[LoggedEvent] = []
 
     def announce(self, tell: Tell) -> None:
         """From here on ``tell`` hears of everything, beginning with what was before."""
@@ -67,6 +68,8 @@ class EventReporter:
         if self._staging is None and self._tell is None:
             return
         failed = _NONE
+        if not block.errors and self._events.knows(batch.topics):
+            return
         if block.errors:
             failed = np.flatnonzero((block.state == State.COMPLETED_EXCEPTIONALLY) | (block.state == State.TIMEOUT))
         self._report(
@@ -79,17 +82,27 @@ class EventReporter:
     def destroyed(self) -> None:
         self._report(self._events.destroyed(self._now()))
 
+    def flush(self) -> None:
+        """Hand what is gathered to the flight log."""
+        events, self._unlogged = self._unlogged, []
+        if self._staging is not None:
+            self._staging.events(events)
+
     def _now(self) -> int:
         return self._clock.now()
 
     def _report(self, events: list[EventRecord]) -> None:
         if not events:
             return
-        if self._staging is not None:
-            self._staging.events([_logged(event) for event in events])
+        self._unlogged += map(_logged, events)
+        if len(self._unlogged) >= GATHER:
+            self.flush()
         if self._tell is not None:
             self._tell(events, any(event.event.startswith(("PUBLISH_ERROR", ERROR)) for event in events))
 
+
+#: Events that are gathered for the flight log: a record batch of one row costs as much to make as one of a thousand.
+GATHER = 1_000
 
 _NONE: Int64s = np.empty(0, np.int64)
 

@@ -364,6 +364,7 @@ class _Session:
         if self._bridge is not None:
             self._bridge.close()
         self.reporter.destroyed()
+        self.reporter.flush()
         if self._announcer is not None:
             self._announcer.finish()
 
