@@ -1,0 +1,297 @@
+"""``readStream.format("mamadiscovery")`` against a real nats-server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.board import REC
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.mama.events import EventRecord
+from mama_spark.mama.omnm import encode
+from mama_spark.mama.sources import encode_source
+from mama_spark.testing.discovery_runs import BOARD, Stranger, Told, desk, key
+from mama_spark.testing.driving import eventually
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+STREAMS = ("MAMA_EVENTS", "MAMA_SOURCES", "MAMA_ADVISORIES")
+DESK = SourceKey("desk", 7)
+
+
+@pytest.fixture
+def stranger(nats_server: NatsServer) -> Iterator[Stranger]:
+    with Stranger(nats_server.url) as client:
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.delete(name)
+
+
+class Case:
+    """Queries over one server, with what they told."""
+
+    def __init__(self, spark: SparkSession, server: NatsServer, folder: Path) -> None:
+        self.spark, self.server, self.folder = spark, server, folder
+        self.queries: list[StreamingQuery] = []
+
+    def start(self, told: Told, name: str = "one", *, now: bool = False, **options: str) -> StreamingQuery:
+        """``now``: read what there is and end."""
+        rows = self.spark.readStream.format("mamadiscovery").option("url", self.server.url).options(**options).load()
+        writer = rows.writeStream.foreachBatch(told).option("checkpointLocation", str(self.folder / name))
+        writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="100 milliseconds")
+        query = writer.start()
+        self.queries.append(query)
+        return query
+
+    def run(self, told: Told, name: str = "one", **options: str) -> StreamingQuery:
+        query = self.start(told, name, now=True, **options)
+        assert query.awaitTermination(120)
+        return query
+
+
+@pytest.fixture
+def case(spark: SparkSession, nats_server: NatsServer, tmp_path: Path) -> Iterator[Case]:
+    made = Case(spark, nats_server, tmp_path)
+    yield made
+    for query in made.queries:
+        query.stop()
+
+
+@pytest.fixture
+def place(case: Case, stranger: Stranger) -> Stranger:
+    """The streams are there, and empty."""
+    assert case.spark.read.format("mamadiscovery").option("url", case.server.url).load().count() == 0
+    return stranger
+
+
+def failure(query: StreamingQuery) -> str:
+    with pytest.raises(StreamingQueryException) as e:
+        query.awaitTermination(120)
+    return str(e.value)
+
+
+def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, place: Stranger) -> None:
+    """SD-14, SD-26; two sources of one name; a corrupt record in the image and one among the changes."""
+    for number in (7, 8):
+        place.say(desk(number))
+    place.say(b"junk", SourceKey("bad", 1))
+    one, two = Told(), Told()
+    for name, told in (("one", one), ("two", two)):
+        case.start(told, name)
+    for told in (one, two):
+        told.wait(lambda lines: "image_end" in lines, "the image")
+    place.say(desk(7, data_dict="NEW"))
+    place.tell(DESK, EventRecord("publisher", "create", 1, "desk", 7, topic="a.b"))
+    place.tell(DESK, EventRecord("topic", "PUBLISH_ERROR_BAD_SYMBOL", 1, topic="a..b"))
+    place.tell(DESK, b"junk, too")
+    place.live(DESK, 2)
+    changes = [
+        "online desk 7",
+        "create a.b",
+        "PUBLISH_ERROR_BAD_SYMBOL a..b",
+        "bad_record None",
+        "suspect desk 7",
+        "offline desk 7",
+    ]
+    for told in (one, two):
+        lines = told.wait(lambda lines: "offline desk 7" in lines, "all changes")
+        end = lines.index("image_end")
+        assert sorted(lines[:end]) == ["bad_record bad 1", "online desk 7", "online desk 8"]
+        assert lines[end + 1 :] == changes
+    bad = [row for row in one.rows if row["event"] == "bad_record"]
+    assert [bytes(row["raw"]) for row in bad] == [b"junk", b"junk, too"]
+    assert all(row["status"] == "BAD_RECORD" and row["info"] for row in bad)
+    expired = [row for row in one.rows if row["status"] == "EXPIRED"]
+    assert [(row["source_state"], row["source_data_state"]) for row in expired] == [
+        ("ONLINE", "SUSPECT"),
+        ("OFFLINE", "SUSPECT"),
+    ]
+    assert {row["transport"] for row in one.rows} == {case.server.url}
+    assert [row["origin"] for row in one.rows] == ["MAMA_SOURCES"] * 3 + [one.rows[3]["origin"]] + ["MAMA_EVENTS"] * 6
+
+
+def test_a_restart_tells_each_change_once_and_in_order_also_those_of_the_time_between(
+    case: Case, place: Stranger
+) -> None:
+    """A batch that was read and not committed is told again to the letter; so is the image."""
+    place.say(desk(0))
+    for fails in (0, 1):
+        told = Told(fail_in=fails)
+        name = f"fails in {fails}"
+        query = case.start(told, name)
+        if fails:
+            told.wait(lambda lines: "image_end" in lines, "the image")
+        place.say(desk(1))
+        assert "read and not committed" in failure(query)
+        for number in (2, 3):
+            place.say(desk(number))
+        place.say(desk(0, data_dict="LATE"))
+        query = case.start(told, name)
+        lines = told.wait(lambda lines: lines[-1:] == ["online desk 0"] and len(lines) > 2, "all changes")
+        query.stop()
+        assert told.again == [fails]
+        image, changes = lines[: lines.index("image_end")], lines[lines.index("image_end") + 1 :]
+        assert set(image) <= {"online desk 0", "online desk 1", "online desk 2", "online desk 3"}
+        assert len(image) == len(set(image))
+        fresh = [line for line in ("online desk 1", "online desk 2", "online desk 3") if fails or line not in image]
+        assert changes == [*fresh, "online desk 0"]
+
+
+@pytest.mark.parametrize("limit", ["3", None])
+def test_available_now_reads_what_there_is_in_bounded_batches_and_goes_on_next_time(
+    case: Case, place: Stranger, limit: str | None
+) -> None:
+    options = {"startingOffsets": "earliest", **({} if limit is None else {"maxOffsetsPerTrigger": limit})}
+    for number in range(7):
+        place.say(desk(number))
+    told = Told()
+    case.run(told, **options)
+    assert told.lines() == [f"online desk {n}" for n in range(7)]
+    sizes = [len(rows) for rows in told.batches.values() if rows]
+    assert max(sizes) <= 3 if limit else sizes == [7]
+    for number in range(7, 9):
+        place.say(desk(number))
+    case.run(told, **options)
+    assert told.lines() == [f"online desk {n}" for n in range(9)]
+    assert not told.again
+    case.run(told, **options)
+    assert len(told.rows) == 9
+
+
+def test_latest_tells_only_what_comes_and_a_number_what_comes_from_there(case: Case, place: Stranger) -> None:
+    place.say(desk(1))
+    early = Told()
+    case.run(early, "early", startingOffsets="earliest")
+    at = early.rows[0]["sequence"]
+    told = Told()
+    case.run(told, "late", startingOffsets="latest")
+    assert told.rows == []
+    place.say(desk(2))
+    case.run(told, "late", startingOffsets="latest")
+    assert told.lines() == ["online desk 2"]
+    numbered = Told()
+    case.run(numbered, "numbered", startingOffsets=f'{{"MAMA_EVENTS": {at + 1}}}')
+    assert numbered.lines() == ["online desk 2"]
+
+
+def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(case: Case, place: Stranger) -> None:
+    strict, lax = Told(), Told()
+    for name, told in (("strict", strict), ("lax", lax)):
+        case.run(told, name)
+    lost = [place.tell(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic=f"t{n}")) for n in range(3)]
+    place.tell(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic="left"))
+    purged = place.api("STREAM.PURGE.MAMA_EVENTS", {"seq": lost[-1] + 1})
+    assert purged["purged"] > 0, purged
+    said = failure(case.start(strict, "strict", now=True))
+    for part in (f"to {lost[-1]} of MAMA_EVENTS", "failOnDataLoss=false", "another checkpoint"):
+        assert part in said
+    assert strict.lines() == ["image_end"]
+    case.run(lax, "lax", failOnDataLoss="false")
+    assert lax.lines() == ["image_end", "gap", "SUBSCRIBED left"]
+    gap = lax.rows[1]
+    assert (gap["origin"], gap["gap_to"]) == ("MAMA_EVENTS", lost[-1])
+    assert gap["gap_from"] <= lost[0]
+
+
+def test_a_query_survives_the_restart_of_the_server(case: Case, place: Stranger) -> None:
+    told = Told()
+    query = case.start(told)
+    told.wait(lambda lines: "image_end" in lines, "the image")
+    place.say(desk(1))
+    case.server.kill()
+    case.server.start()
+    place.say(desk(2))
+    lines = told.wait(lambda lines: "online desk 2" in lines, "the change after the restart")
+    assert query.isActive, query.exception()
+    assert lines == ["image_end", "online desk 1", "online desk 2"]
+
+
+def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case: Case, place: Stranger) -> None:
+    place.say(desk(1))
+    strict, lax = Told(), Told()
+    case.run(strict, "strict")
+    query = case.start(lax, "lax", failOnDataLoss="false")
+    lax.wait(lambda lines: "image_end" in lines, "the image")
+    for name in STREAMS:
+        place.delete(name)
+    lines = lax.wait(lambda lines: lines.count("image_end") == 2, "another image")
+    assert lines[:2] == ["online desk 1", "image_end"]
+    assert "gap" in lines[2:]
+    place.say(desk(2))
+    lax.wait(lambda lines: lines[-1] == "online desk 2", "what is said on the new streams")
+    assert query.isActive
+    assert "deleted" in failure(case.start(strict, "strict", now=True))
+
+
+def test_readers_that_know_nothing_of_us_come_and_go_and_our_own_are_left_out(case: Case, place: Stranger) -> None:
+    """PE-05, PE-17: SUBSCRIBED and UNSUBSCRIBED."""
+    place.create_stream("ORDERS", ["orders.>"])
+    told, without = Told(), Told()
+    case.run(told)
+    place.consumer("ORDERS", "desk-1", "orders.eu.>")
+    place.api("CONSUMER.DELETE.ORDERS.desk-1")
+    case.start(told)
+    lines = told.wait(lambda lines: "UNSUBSCRIBED orders.eu.>" in lines, "the consumer that came and went")
+    assert lines == ["image_end", "SUBSCRIBED orders.eu.>", "UNSUBSCRIBED orders.eu.>"]
+    came = told.rows[1]
+    assert (came["kind"], came["origin"]) == ("topic", "MAMA_ADVISORIES")
+    assert "desk-1" in came["info"]
+    assert "ORDERS" in came["info"]
+    case.run(without, "without", advisories="false", startingOffsets="earliest")
+    assert without.lines() == []
+
+
+def test_a_permission_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    denied = '{user: u, password: p, permissions: {publish: {deny: ["$JS.API.STREAM.INFO.MAMA_SOURCES"]}}}'
+    with NatsServer(tmp_path / "nats", config=f"authorization {{ users = [ {denied} ] }}") as server:
+        options = {"url": server.url, "user": "u", "password": "p", "waitTimeout": "20s"}
+        rows = spark.readStream.format("mamadiscovery").options(**options).load()
+        query = rows.writeStream.foreachBatch(Told()).option("checkpointLocation", str(tmp_path / "c")).start()
+        assert "$JS.API.STREAM.INFO.MAMA_SOURCES" in failure(query)
+
+
+def load(case: Case, place: Stranger, sources: int, rate: int, seconds: int) -> None:
+    """An image of ``sources``, then ``rate`` changes a second; nothing is lost, and the lag stays below a trigger."""
+
+    def messages(n: int, version: str) -> list[tuple[str, bytes, dict[str, str] | None]]:
+        records = (desk(i, f"desk {i}", data_dict=version) for i in range(n))
+        return [(BOARD.source_subject(key(r), REC), encode(encode_source(r)), None) for r in records]
+
+    place.publish_all(messages(sources, "first"))
+    told = Told()
+    query = case.start(told)
+    eventually(lambda: told.lines("image_end"), "the image")
+    assert len(told.lines("source")) == sources
+    lags: list[int] = []
+    for second in range(seconds):
+        place.publish_all(messages(rate, f"v{second}"))
+        lags += [lag(p) for p in query.recentProgress if p.get("sources")]
+    eventually(lambda: len(told.rows) == sources + 1 + rate * seconds, f"all rows, not {len(told.rows)}")
+    versions: dict[str, list[str]] = {}
+    for row in told.rows[sources + 1 :]:
+        versions.setdefault(row["source_name"], []).append(row["source_data_dict"])
+    assert versions == {f"desk {i}": [f"v{n}" for n in range(seconds)] for i in range(rate)}
+    eventually(lambda: lag(query.lastProgress or {}) == 0, "no lag in the end")
+    assert lags, "lag is shown while the query runs"
+    print(f"largest lag {max(lags)} records")
+
+
+def lag(progress: dict[str, Any]) -> int:
+    """Records of the stream of events that are there and not read, as the query's progress tells it."""
+    source = progress["sources"][0]
+    ends = [json.loads(source[name])["at"]["events"] for name in ("endOffset", "latestOffset")]
+    return int(ends[1] - ends[0])
+
+
+def test_a_thousand_sources_and_a_thousand_changes_a_second_for_some_seconds(case: Case, place: Stranger) -> None:
+    load(case, place, 1_000, 1_000, 3)
+
+
+@pytest.mark.slow
+def test_ten_thousand_sources_and_a_thousand_changes_a_second_for_a_minute(case: Case, place: Stranger) -> None:
+    load(case, place, 10_000, 1_000, 60)
