@@ -131,7 +131,7 @@ REPLIES = st.one_of(
     st.builds(Flow, st.integers(0, 60), st.integers(1, 20)),
     st.builds(Gap, st.integers(0, 60), st.integers(0, 60)),
     st.builds(Guilty, st.integers(0, 60), st.just(Refused("no"))),
-    st.builds(lambda n: Stored("S", 1, count=n), st.integers(0, 60)),
+    st.builds(lambda n, b: Stored("S", 1, batch=b, count=n), st.integers(0, 60), st.sampled_from(["b", "", "x"])),
     st.sampled_from([no_responders("a"), from_reply(400, 10208, "unknown"), from_reply(429, 10211, "many")]),
 )
 

@@ -187,9 +187,9 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Fast ingest: sequences up to ``last_missing`` are missing before ``seq``."""
+    """Fast ingest: ``seq`` came where ``expected`` should have come."""
 
-    last_missing: int
+    expected: int
     seq: int
 
 
@@ -246,7 +246,7 @@ def read_reply(payload: bytes) -> Reply:
     if not isinstance(stream, str):
         raise AckError("no stream")
     batch, duplicate = body.get("batch", ""), body.get("duplicate", False)
-    count = _number(body, "count") if "count" in body else 0
+    count = _number(body, "count") if "count" in body or batch else 0
     return Stored(stream, _number(body, "seq"), duplicate is True, str(batch), count)
 
 

@@ -101,7 +101,7 @@ class Batching:
 
     def _append(self, stream: str, rows: MessageBatch, first_token: int) -> int:
         opened = self._open.get(stream)
-        if opened is not None and opened.batch.full:
+        if opened is not None and (opened.batch.full or opened.batch.spoilt):
             self._end(opened)
             opened = None
         if opened is None:

@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from ...errors import ExpectationFailed, NotSent, PublishError, TooLarge, Uncertain
+from ...errors import ExpectationFailed, NotSent, OutOfResources, Overrun, PublishError, Refused, TooLarge, Uncertain
 from ...message import Int64s
 from .acks import Flow, Gap, Guilty, Reply, Stored
 from .errors import UNKNOWN_BATCH
@@ -23,6 +23,8 @@ OUTSTANDING = 8
 
 START, APPEND, END, PING = 0, 1, 3, 4
 _TTL = frozenset({10165, 10166})
+#: What says of one message that the server looked at it and did not take it.
+_NOT_TAKEN = (ExpectationFailed, OutOfResources, Overrun, Refused, TooLarge)
 
 
 class Phase(Enum):
@@ -101,7 +103,7 @@ class FastBatch:
 
     def room(self) -> int:
         """How many messages may be added now."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not Phase.OPEN or self.spoilt:
             return 0
         stall = self.acked + max(self._every, 1) * OUTSTANDING + 1  # the rule is tested after sending
         return max(0, min(stall, MAX_MESSAGES) - self.seq)
@@ -109,6 +111,11 @@ class FastBatch:
     @property
     def full(self) -> bool:
         return self.seq >= MAX_MESSAGES
+
+    @property
+    def spoilt(self) -> bool:
+        """A message was refused: nothing more is stored, and the end has to be sent for the server to notice."""
+        return self._guilty is not None
 
     def add(self, tokens: Int64s) -> int:
         """These were sent as the next messages; returns the sequence of the first."""
@@ -129,6 +136,8 @@ class FastBatch:
         out = Settled()
         if self.phase is Phase.ENDED:
             return out  # every message behind a refused one gets its own answer: they are settled
+        if self._impossible(reply):
+            reply = Uncertain(f"an answer that is none to this batch: {reply}")
         if isinstance(reply, Flow):
             self.confirmed = True
             self._every = reply.every or self._every
@@ -136,7 +145,7 @@ class FastBatch:
         elif isinstance(reply, Gap):
             self._step(On.BREAK)
         elif isinstance(reply, Guilty):
-            self._guilty = reply
+            self._accuse(reply)
             self._step(On.BREAK)
         elif isinstance(reply, Stored):
             self._ack(reply.count, out)
@@ -149,13 +158,24 @@ class FastBatch:
         """Nothing will be answered any more: what is not settled is in doubt."""
         out = Settled()
         if self.phase is not Phase.ENDED:
+            self._blame(Uncertain(why), out)
             self._drop(self.seq, Uncertain(why), out)
             self._step(On.FINAL)
         return out
 
+    def _impossible(self, reply: Reply) -> bool:
+        """A final answer without the id comes from a server that stored one message and knows no fast ingest."""
+        if isinstance(reply, Stored):
+            return reply.batch != self.id or reply.count > self.seq
+        return isinstance(reply, Flow) and reply.seq > self.seq
+
     def _error(self, error: PublishError, seq: int, out: Settled) -> None:
         if error.code == UNKNOWN_BATCH and not self.confirmed and self.acked == 0 and seq > 1:
             return  # the answer for the start is the one that says why
+        if self.confirmed and 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
+            self._accuse(Guilty(seq, error))  # refused before the batch saw it: what comes next makes a gap
+            return
+        self._blame(Uncertain(f"the batch was interrupted: {error.info}"), out)
         if error.code == UNKNOWN_BATCH:
             self._drop(self.seq, Uncertain("the server has forgotten the batch: restart, new leader or idle"), out)
         elif seq == 1 and (isinstance(error, ExpectationFailed | TooLarge) or error.code in _TTL):
@@ -169,11 +189,20 @@ class FastBatch:
         self._step(On.FINAL)
 
     def _finish(self, out: Settled) -> None:
-        if self._guilty is not None:
-            self._drop(self._guilty.seq - 1, NotSent("behind a refused message of the batch"), out)
-            self._drop(self._guilty.seq, self._guilty.error, out)
+        self._blame(NotSent("behind a refused message of the batch"), out)
         self._drop(self.seq, NotSent("behind a gap or a refused message of the batch"), out)
         self._step(On.FINAL)
+
+    def _accuse(self, guilty: Guilty) -> None:
+        if self._guilty is None or guilty.seq < self._guilty.seq:
+            self._guilty = guilty
+
+    def _blame(self, before: PublishError, out: Settled) -> None:
+        """If a message was told to be refused: it and those behind it are surely not stored."""
+        if self._guilty is not None:
+            self._drop(self._guilty.seq - 1, before, out)
+            self._drop(self._guilty.seq, self._guilty.error, out)
+            self._drop(self.seq, NotSent("behind a refused message of the batch"), out)
 
     def _ack(self, seq: int, out: Settled) -> None:
         out.acked += self._take(seq)
