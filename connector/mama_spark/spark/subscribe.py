@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 
 from ..errors import ConfigError, MamaError, OptionError
 from ..log import Bounds, Log, LogBridge
-from ..mama.properties import expand
 from ..options import SubscribeOptions, spellings
 from . import logs
 from .messages import SCHEMA, check_schema, rows
@@ -70,7 +69,12 @@ class MamaSubDataSource(DataSource):
 
 def read_options(given: Mapping[str, str]) -> SubscribeOptions:
     """The options as Spark hands them over, completed by the transport that they name."""
-    return SubscribeOptions.parse(expand(dict(given), spellings(SubscribeOptions), os.environ).options)
+    options = dict(given)
+    if {"transport", "properties"} & {name.lower() for name in options}:
+        from ..mama.properties import expand  # only then: Spark makes a process for every question to a source
+
+        options = expand(options, spellings(SubscribeOptions), os.environ).options
+    return SubscribeOptions.parse(options)
 
 
 @dataclass
