@@ -35,6 +35,7 @@ LOG = logging.getLogger("mama_spark.nats.discovery")
 
 _Key = tuple[object, ...]
 _LEAST = 1.0
+_ARRIVAL = 5.0  #: seconds that a record may take from one stream to the other
 #: How often a record may be found changed by others between looking and writing.
 _TRIES = 20
 
@@ -102,6 +103,7 @@ class Announcer:
         for part in (WARN, LIVE):  # what is renewed later belongs to who announces it again
             subject = self.board.source_subject(source, part)
             await shelf.api("STREAM.PURGE", self.board.sources, {"filter": subject, "seq": ended})
+        await self._arrives(self.board.source_subject(source, REC), ended)
         await self._hang_up()
 
     async def _write_ended(self, shelf: Shelf, subject: str, record: bytes) -> int:
@@ -126,6 +128,12 @@ class Announcer:
         if not self.sources and self._shelf is not None:
             shelf, self._shelf = self._shelf, None
             await shelf.link.close()
+
+    async def stop(self) -> None:
+        """Renew nothing any more, as if the process had ended."""
+        for source in list(self.sources):
+            self._forget(source)
+        await self._hang_up()
 
     def _forget(self, source: SourceKey) -> None:
         one = self.sources.pop(source, None)
@@ -185,16 +193,29 @@ class Announcer:
         """
         given_up = max((m.sequence for m in marks if m is not None and MARKER in m.headers), default=0)
         if stands is None or not _says(stands, one) or stands.sequence < given_up:
-            await self._write(one, one.record, stands)
+            number = await self._write(one, one.record, stands)
+            await self._arrives(self.board.source_subject(one.source, REC), number)
         else:
             age = time.time() + self.clock - stands.at / 1e6
             one.rewrite_at = time.monotonic() + self.board.kept / 3 - age
 
-    async def _write(self, one: Announced, record: bytes, stands: Stored | None, renewal: bool = False) -> None:
+    async def _arrives(self, subject: str, number: int) -> None:
+        """Wait until readers can see a record, so that what is told afterwards stands behind it."""
+        shelf = await self.shelf()
+        until = time.monotonic() + _ARRIVAL
+        while time.monotonic() < until:
+            found = await shelf.leaders(self.board.events, subject)
+            if found is not None and found.sourced >= number:
+                return
+            await asyncio.sleep(0.01)
+        LOG.warning("the stream %s lags behind %s", self.board.events, self.board.sources)
+
+    async def _write(self, one: Announced, record: bytes, stands: Stored | None, renewal: bool = False) -> int:
         headers = {TTL: seconds(self.board.kept), SOURCE_TTL: f"{one.ttl:g}", **({RENEWAL: "1"} if renewal else {})}
         last = 0 if stands is None else stands.sequence
-        await self._store(self.board.source_subject(one.source, REC), record, headers, last)
+        number = await self._store(self.board.source_subject(one.source, REC), record, headers, last)
         one.rewrite_at = time.monotonic() + self.board.kept / 3
+        return number
 
     async def _keep(self, one: Announced) -> None:
         """Renew until nobody holds it any more."""
@@ -289,6 +310,16 @@ def announcer(settings: NatsSettings, board: Board) -> Announcer:
         if found is None or found.loop is not loop:
             found = _announcers[key] = Announcer(settings, board, loop)
         return found
+
+
+def clear() -> None:
+    """Let this process announce nothing any more."""
+    with _lock:
+        found = list(_announcers.values())
+        _announcers.clear()
+    for one in found:
+        if one.loop.alive:
+            one.loop.run(one.stop(), 10.0, "ending announcements")
 
 
 def _after_fork() -> None:

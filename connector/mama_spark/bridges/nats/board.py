@@ -31,6 +31,7 @@ ADVISORIES = "$JS.EVENT.ADVISORY.>"
 KEPT = 7 * 86400.0  #: seconds that changes, events, markers and advisories stay
 #: Bytes of advisories: every call of the JetStream API makes one, whoever calls.
 ADVISORY_BYTES = 256 * 1024 * 1024
+WINDOW = 120.0  #: seconds in which an event is stored once however often it is told
 NEEDED = (2, 11)  #: server version: TTLs of messages, and markers in their place
 
 # headers
@@ -149,6 +150,7 @@ class Board:
                 "name": self.events,
                 "subjects": [f"{self.topic}.event.>", self.mark_subject, f"{self.events}.image.>"],
                 "max_age": kept,
+                "duplicate_window": int(WINDOW * 1e9),  # no default for streams that source others
                 "allow_msg_ttl": True,
                 "sources": [{"name": self.sources}],
             },
@@ -178,6 +180,8 @@ class Board:
                 wrong.append(f"it does not source {self.sources}")
             if config.get("subject_delete_marker_ttl"):
                 wrong.append("subject_delete_marker_ttl is set: vanishing renewals would leave markers")
+        if config["name"] == self.events and not config.get("duplicate_window"):
+            doubtful.append("duplicate_window is not set: events that are told again are stored again")
         if config["name"] != self.sources and config.get("max_msgs_per_subject", -1) > 0:
             doubtful.append("max_msgs_per_subject deletes records before they are read, and nobody can tell")
         return wrong, doubtful

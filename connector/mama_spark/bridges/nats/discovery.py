@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ...bridge import Change, Position, SourceKey
-from ...errors import ClientClosed, MamaError, Unavailable
+from ...errors import ClientClosed, ConfigError, MamaError, Unavailable
 from .announcer import Announcer, announcer
 from .board import Board
 from .discovery_streams import check_version, make
@@ -81,6 +81,8 @@ class NatsDiscovery:
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Nothing expires sooner than after a second: with a ``ttl``
         below 2 s both verdicts come later."""
+        if ttl <= 0:
+            raise ConfigError(f"the time to live of a source must be positive, got {ttl:g}")
         link, _ = self._open()
         keeper = self._keeper()
         self._run(link, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
@@ -126,8 +128,7 @@ class NatsDiscovery:
         return self._run(link, reader.begin(where), "finding where to begin")
 
     def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Renewals alone move no position (but every ten minutes), and
-        the image is told as a whole, whatever the limit."""
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Renewals alone move no position, but every ten minutes."""
         link, reader = self._open()
         return self._run(link, reader.newest(start, limit, until), "finding the newest position")
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from ...bridge import Change, ChangeKind, Position, SourceKey
@@ -15,7 +16,7 @@ from .board import LIVE, TTL, Board
 from .changes import Stored, change_of, image_of
 from .discovery_streams import Streams, look, make
 from .images import pack, unpack
-from .positions import At, Gone, Made, Span, Written, at, between
+from .positions import At, Gone, Made, Part, Span, Written, at, between
 from .shelf import Shelf
 
 _LOOK = 30.0  #: seconds between two looks whether the streams are still the same
@@ -56,7 +57,7 @@ class Reader:
         """A renewal replaced the one before it while the stream was read, or there is none any more."""
         return await self.shelf.leaders(self.board.sources, self.board.source_subject(source, LIVE)) is not None
 
-    async def _write_image(self, before: At | None) -> At:
+    async def _write_image(self, before: At | None, limit: int | None) -> Position:
         """Take an image and write it down, so that the position returned leads to it again."""
         mark = await self._mark()
         changes, last = await self.image()
@@ -64,12 +65,13 @@ class Reader:
         chunk = min(_CHUNK, (self.shelf.link.client.max_payload or _CHUNK) // 2)
         headers = {TTL: f"{max(1, round(self.board.kept))}s"}
         numbers = [await self.shelf.publish(subject, part, headers) for part in pack(changes, chunk)]
-        written = Written(token, last, mark[0], numbers[0], numbers[-1], changes[-1].at)
         if before is not None and before.made.advisories == made.advisories:
             advisories = before.advisories
         else:
             advisories = await self._last_advisory() if before is None else 0
-        return At(mark[0], mark, advisories, made, written)
+        written = Written(token, len(changes), last, mark, advisories, numbers[0], numbers[-1], changes[-1].at)
+        told = len(changes) if limit is None else min(limit, len(changes))
+        return At.in_image(written, made, told).as_json()
 
     async def _mark(self) -> tuple[int, str]:
         """Leave a mark at the end of the stream of events."""
@@ -130,15 +132,24 @@ class Reader:
     async def newest(self, start: Position, limit: int | None, until: Position | None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         here, stop = at(start), None if until is None else at(until)
-        if stop is not None and until is not None and _token(stop) != _token(here) and stop.image is not None:
-            return until  # an image is told as a whole
-        if here is None:
-            self._moved = time.monotonic()
-            return (await self._write_image(None)).as_json()
+        if here is None or here.left > 0 or (stop is not None and _token(stop) != _token(here)):
+            return await self._newest_in_image(here, limit, stop)
         made = await self._same(here)
         if (made.sources, made.events) != (here.made.sources, here.made.events):
-            return start if stop is not None else (await self._write_image(here)).as_json()
+            return start if stop is not None else await self._write_image(here, limit)
         return await self._go_on(here, made, limit, stop) or start
+
+    async def _newest_in_image(self, here: At | None, limit: int | None, stop: At | None) -> Position:
+        """On in an image: that of ``stop`` if it begins with one that ``here`` does not know."""
+        self._moved = time.monotonic()
+        if stop is not None and stop.image is not None and _token(stop) != _token(here):
+            here = At.in_image(stop.image, stop.made, 0)
+        if here is None or here.image is None:
+            return await self._write_image(None, limit)
+        told = here.image.changes if limit is None else min(here.image.changes, here.told + limit)
+        if stop is not None and stop.events <= here.events:
+            told = min(told, stop.told)
+        return replace(here, told=told).as_json()
 
     async def _same(self, here: At) -> Made:
         """When the streams were made, asking only if there is a doubt that they are those of ``here``."""
@@ -174,8 +185,9 @@ class Reader:
             return None
         self._moved = time.monotonic()
         marks = [m for m in (mark, here.mark, *(() if stop is None else (stop.mark,))) if m[0] <= events]
+        events, advisories = max(events, here.events), max(advisories, here.advisories)
         best = max(marks, default=here.mark)
-        return At(max(events, here.events), best, max(advisories, here.advisories), made, here.image).as_json()
+        return replace(here, events=events, mark=best, advisories=advisories, made=made).as_json()
 
     async def _scan_events(self, here: At, limit: int | None) -> tuple[int, int]:
         """Look for changes behind a position: the number of the last one counted, and how many; 1 is enough without a
@@ -219,7 +231,7 @@ class Reader:
         for step in between(here, there):
             if isinstance(step, Gone):
                 yield [self._gone(step, there)]
-            elif isinstance(step, Written):
+            elif isinstance(step, Part):
                 async for changes in self._read_image(step):
                     yield changes
             elif step.stream == "events":
@@ -238,8 +250,9 @@ class Reader:
     def _gap(self, stream: str, first: int, last: int, when: int, text: str) -> Change:
         return Change(ChangeKind.GAP, when, stream, gap=(first, last), info=text)
 
-    async def _read_image(self, image: Written) -> AsyncIterator[list[Change]]:
-        subject, chunks = self.board.image_subject(image.token), list[bytes]()
+    async def _read_image(self, part: Part) -> AsyncIterator[list[Change]]:
+        image, chunks = part.image, list[bytes]()
+        subject = self.board.image_subject(image.token)
         async for page in self.shelf.pages(self.board.events, image.first - 1, subject, image.last):
             chunks += [r.payload for r in page if r.sequence <= image.last]
         try:
@@ -248,8 +261,8 @@ class Reader:
             text = "the image that was written down is not kept any more"
             yield [self._gap(self.board.events, image.first, image.last, image.at, text)]
             changes = []
-        for i in range(0, len(changes), 4096):
-            yield changes[i : i + 4096]
+        for i in range(part.start, min(part.stop, len(changes)), 4096):
+            yield changes[i : min(i + 4096, part.stop)]
 
     async def _read_events(self, span: Span, there: At) -> AsyncIterator[list[Change]]:
         after = span.after

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+
+import pytest
+from mama_spark.bridge import DiscoveryBridge
+from mama_spark.bridges.nats import announcer
+from mama_spark.bridges.nats.discovery import NatsDiscovery
+from mama_spark.bridges.nats.pool import POOL
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
+from mama_spark.testing.servers import Admin, nats_server
+
+__all__ = ["nats_server"]
+
+
+def die(bridge: DiscoveryBridge) -> None:
+    """What is left when the process of a bridge is gone: nobody renews."""
+    assert isinstance(bridge, NatsDiscovery)
+    keeper = bridge._announcer
+    assert keeper is not None
+    keeper.loop.run(keeper.stop(), 30, "ending")
+    bridge.close()
+
+
+class TestNatsDiscovery(DiscoverySuite):
+    @pytest.fixture
+    def site(self, nats_server: NatsServer) -> Iterator[DiscoverySite]:
+        names = itertools.count()
+
+        def make() -> NatsDiscovery:
+            """Another name is another connection, and so a process of its own to everybody else."""
+            return NatsDiscovery(NatsSettings(servers=(nats_server.url,), name=f"process {next(names)}"))
+
+        def lose(n: int) -> None:
+            at = 1
+            with Admin(nats_server.url) as admin:
+                for _ in range(n):
+                    found = admin.api("STREAM.MSG.GET.MAMA_EVENTS", {"seq": at, "next_by_subj": "*.event.>"})
+                    at = found["message"]["seq"] + 1
+                admin.api("STREAM.PURGE.MAMA_EVENTS", {"seq": at})
+
+        yield DiscoverySite(make=make, ttl=2.0, let_pass=time.sleep, die=die, lose=lose)
+        announcer.clear()
+        POOL.clear()
