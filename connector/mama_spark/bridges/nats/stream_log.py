@@ -41,8 +41,7 @@ class NatsLog:
 
     def __init__(self, bridge: NatsLogs, name: str) -> None:
         self._bridge, self._api, self._name = bridge, bridge.api, name
-        if not name or any(c in name for c in " .*>/\\\t\r\n"):
-            raise ConfigError(f"{name!r} is no name of a stream")
+        _check_name(name, "a stream")
         info = self._info()
         self._identity = str(info["created"])
         self._config: dict[str, Any] = info["config"]
@@ -164,9 +163,15 @@ class NatsLog:
         Made when missing. It delivers nothing: the server moves it on one question. Telemetry: a failure is logged.
         """
         try:
+            _check_name(name, "a consumer")
             progress.show(self._api, self._name, name, max(0, up_to) + 1, filters_of(topics, self._subjects()))
         except MamaError as e:
             _LOG.warning("the progress of consumer %r on stream %r cannot be shown: %s", name, self._name, e)
+
+
+def _check_name(name: str, of: str) -> None:
+    if not name or any(c in name for c in " .*>/\\\t\r\n\0"):
+        raise ConfigError(f"{name!r} is no name of {of}")
 
 
 def _bounds(info: dict[str, Any]) -> Bounds:
