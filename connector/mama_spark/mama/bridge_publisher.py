@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Headers = dict[str, list[str]]
 
+_GRACE = 1.0  #: seconds for the callbacks of what is answered, when the answers to the rest took all the time
+
 
 class BridgePublisher:
     """``bridgeMamaPublisher_*``: create, set_user_callbacks, send, send_reply_to_inbox, send_from_inbox, destroy.
@@ -225,7 +227,7 @@ class BridgePublisher:
         self._loop.see_to(self._check_done, timeout)
         if not (self._loop.here or self._delivery.within):
             self._done.wait(max(0.0, deadline - time.monotonic()))
-        self._delivery.end(deadline)
+        self._delivery.end(max(deadline, time.monotonic() + _GRACE))
         return self._done.is_set()
 
     def _check_done(self) -> None:

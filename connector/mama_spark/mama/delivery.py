@@ -39,9 +39,9 @@ class Delivery:
             else:
                 self._due.append(call)
         if self.queue is not None:
-            self.queue.put(self._one)
+            self.queue.put(self._next)
         else:
-            self._one()
+            self._next()
 
     def now(self, call: Call) -> None:
         """Make a call on this thread; what it raises is logged and counted."""
@@ -63,16 +63,16 @@ class Delivery:
     def end(self, deadline: float) -> None:
         """Make what is due, here or where the queue is dispatched, and nothing after that.
 
-        Waits for a call that another thread makes. What is not made at the ``deadline`` (monotonic seconds), or comes
-        from within one of the calls themselves, is dropped.
+        Waits for a call that another thread makes, until the ``deadline`` (monotonic seconds). What is not made then,
+        and what is due when this is called from within one of the calls themselves, is dropped.
         """
         if not self.within:
             if self.queue is not None and self.queue.dispatched_elsewhere:
                 with self._changed:
                     self._changed.wait_for(lambda: not self._due, max(0.0, deadline - time.monotonic()))
             else:
-                while self._due and (left := deadline - time.monotonic()) > 0:
-                    self._one(left)
+                while self._due and self._one(max(0.0, deadline - time.monotonic())):
+                    pass
         with self._changed:
             self._ended = True
             self.dropped += len(self._due)
@@ -82,16 +82,21 @@ class Delivery:
         if not self.within and self._making.acquire(timeout=max(0.0, deadline - time.monotonic())):
             self._making.release()
 
-    def _one(self, timeout: float = -1) -> None:
+    def _next(self) -> None:
+        self._one()
+
+    def _one(self, timeout: float = -1) -> bool:
+        """Make the next call; False if another thread makes one for too long."""
         if not self._making.acquire(timeout=timeout):
-            return
+            return False
         try:
             with self._changed:
                 if not self._due:
-                    return  # made by :meth:`end`, or dropped
+                    return True  # made by :meth:`end`, or dropped
                 call = self._due.popleft()
             self.now(call)
             with self._changed:
                 self._changed.notify_all()
+            return True
         finally:
             self._making.release()

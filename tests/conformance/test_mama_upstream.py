@@ -1,0 +1,300 @@
+"""OpenMAMA's own publisher tests under their names: 32 that are enabled there and 5 that are not, because no public
+bridge reports errors. Ours do. Counters are calls of create / error / success / destroy.
+
+C has out-parameters and pointers that may be NULL; here a result is what a function returns, and a bridge's publisher
+that was destroyed stands for a NULL one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mama_spark.mama import (
+    BridgePublisher,
+    Inbox,
+    Publisher,
+    PublisherCallbacks,
+    PublisherState,
+    Queue,
+    Request,
+    Status,
+    StatusError,
+    Transport,
+    TransportTopicEvent,
+)
+from mama_spark.mama.omnm import encode
+from mama_spark.testing.stages import Stage, Told, a_message, nats_with_users, stage, until  # noqa: F401
+
+PAYLOAD = encode(a_message())
+
+
+@pytest.fixture
+def transport(stage: Stage) -> Transport:  # noqa: F811
+    return stage.transport()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def fails(status: Status, call: Any, *args: Any) -> None:
+    with pytest.raises(StatusError) as error:
+        call(*args)
+    assert error.value.status is status
+
+
+# --- C: MamaPublisherTestC ---------------------------------------------------------------------------------------
+
+
+def test_create_destroy(stage: Stage, transport: Transport) -> None:  # noqa: F811
+    publisher = Publisher.create(transport, stage.symbol)
+    assert publisher.state.name == "LIVE"
+    publisher.destroy()
+    assert publisher.state.name == "DESTROYED"
+    transport.destroy()
+
+
+def test_get_transport_impl(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, None, None, PublisherCallbacks())
+    assert publisher._bridge._transport is publisher._bridge._transport is transport
+    publisher.destroy()
+    assert told.counters == (0, 0, 0, 0)
+
+
+def test_send(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+    """PE-19, PE-39: create as before the specification, and publishing works."""
+    publisher = Publisher.create(transport, stage.symbol, stage.source)
+    publisher.send(a_message(7))
+    publisher.destroy()
+    assert told.counters == (0, 0, 0, 0)
+    until(lambda: [m.payload for m in stage.held()] == [encode(a_message(7))])
+
+
+def test_event_send_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+    transport.set_transport_topic_callback(told.on_topic)
+    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.source, None, told.callbacks())
+    for i in range(10):
+        publisher.send(a_message(i))
+    publisher.destroy()
+    assert told.counters == (1, 0, 10 if stage.publisher_style else 0, 1)
+    assert [m.payload for m in stage.held()] == [encode(a_message(i)) for i in range(10)]
+
+
+def bad_source(stage: Stage, transport: Transport, told: Told, callbacks: PublisherCallbacks) -> None:  # noqa: F811
+    """Ten sends that return OK and are then denied."""
+    stage.deny()
+    transport.set_transport_topic_callback(told.on_topic)
+    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.denied, None, callbacks)
+    for i in range(10):
+        publisher.send(a_message(i))
+        assert publisher.state is PublisherState.LIVE
+    publisher.destroy()
+    if not stage.publisher_style:
+        denied = [(event, topic) for event, topic, info in told.topics if "permission" in info]
+        assert denied == [(TransportTopicEvent.PUBLISH_ERROR_NOT_ENTITLED, f"denied.{stage.symbol}")] * 10
+
+
+def test_event_send_with_callbacks_bad_source(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+    """Disabled upstream."""
+    bad_source(stage, transport, told, told.callbacks())
+    assert told.counters == (1, 10 if stage.publisher_style else 0, 0, 1)
+    errors = [h for h in told.heard if h[0] == "error"]
+    assert {(state, status) for _, state, status, _, _ in errors} <= {("LIVE", "NOT_ENTITLED"),
+                                                                      ("DESTROYING", "NOT_ENTITLED")}  # fmt: skip
+
+
+def test_event_send_with_callbacks_no_error_callback(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+    bad_source(stage, transport, told, told.callbacks("create", "success", "destroy"))
+    assert told.counters == (1, 0, 0, 1)
+
+
+def test_event_send_with_callbacks_no_callbacks(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+    bad_source(stage, transport, told, PublisherCallbacks())
+    assert told.counters == (0, 0, 0, 0)
+
+
+def test_get_transport(stage: Stage, transport: Transport) -> None:  # noqa: F811
+    assert Publisher.create(transport, stage.symbol).transport is transport
+
+
+# --- C: middlewarePublisherTests, the bridge called directly ----------------------------------------------------
+
+
+class Bridge:
+    """Three publishers of the bridge's side, one of them destroyed, and what they need."""
+
+    def __init__(self, stage: Stage, transport: Transport) -> None:  # noqa: F811
+        self.parent = Publisher.create(transport, stage.symbol, stage.source)
+        self.made = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
+        self.gone = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
+        self.gone.destroy(1.0)
+        self.inbox = Inbox.create(transport, None, lambda msg, closure: None)
+        self.request = Request(a_message(), "t.x", "t.reply")
+
+
+@pytest.fixture
+def bridge(stage: Stage, transport: Transport) -> Bridge:  # noqa: F811
+    return Bridge(stage, transport)
+
+
+def test_bridge_create_destroy(stage: Stage, transport: Transport, bridge: Bridge) -> None:  # noqa: F811
+    """createDestroy."""
+    made = BridgePublisher.create(transport, stage.symbol, stage.source, None, bridge.parent)
+    assert made.destroy(1.0)
+
+
+def test_create_by_index_invalid_result(stage: Stage, transport: Transport, bridge: Bridge) -> None:  # noqa: F811
+    """A create that fails has no result: nothing is left of it."""
+    before = transport.find_publishers("t.a b")
+    fails(Status.BAD_SYMBOL, BridgePublisher.create_by_index, transport, 0, "a b", "t", None, bridge.parent)
+    fails(Status.INVALID_ARG, BridgePublisher.create_by_index, transport, 1, "a", "t", None, bridge.parent)
+    assert transport.find_publishers("t.a b") == before == []
+
+
+def test_create_by_index_invalid_tport(stage: Stage, bridge: Bridge) -> None:  # noqa: F811
+    fails(Status.NULL_ARG, BridgePublisher.create_by_index, None, 0, stage.symbol, None, None, bridge.parent)
+
+
+def test_create_by_index_invalid_parent(stage: Stage, transport: Transport) -> None:  # noqa: F811
+    fails(Status.NULL_ARG, BridgePublisher.create_by_index, transport, 0, stage.symbol, None, None, None)
+
+
+def test_create_invalid_result(transport: Transport, bridge: Bridge) -> None:
+    fails(Status.BAD_SYMBOL, BridgePublisher.create, transport, "a.*.b", "t", None, bridge.parent)
+    assert transport.find_publishers("t.a.*.b") == []
+
+
+def test_create_invalid_tport(stage: Stage, bridge: Bridge) -> None:  # noqa: F811
+    fails(Status.NULL_ARG, BridgePublisher.create, None, stage.symbol, None, None, bridge.parent)
+
+
+def test_create_invalid_publisher(stage: Stage, transport: Transport) -> None:  # noqa: F811
+    fails(Status.NULL_ARG, BridgePublisher.create, transport, stage.symbol, None, None, None)
+
+
+@pytest.mark.parametrize("parts", [(None, "t", "R"), ("S", None, "R"), ("S", "t", None)])
+def test_create_by_index_invalid_topic_source_root(
+    transport: Transport, bridge: Bridge, parts: tuple[str | None, str | None, str | None]
+) -> None:
+    """createByIndexInvalidTopic, -Source, -Root, disabled upstream: parts that are NULL are legal."""
+    made = BridgePublisher.create_by_index(transport, 0, *parts, bridge.parent)
+    assert made.topic == ".".join(part for part in reversed(parts) if part)
+
+
+def test_destroy_invalid(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.gone.destroy, 1.0)
+
+
+def test_send_invalid_publisher_bridge(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.gone.send, PAYLOAD)
+
+
+def test_send_invalid_msg(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send, None)
+
+
+def test_send_reply_to_inbox_invalid_publisher_bridge(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.gone.send_reply_to_inbox, bridge.request, PAYLOAD)
+
+
+def test_send_reply_to_inbox_invalid_request(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send_reply_to_inbox, None, PAYLOAD)
+    fails(Status.INVALID_ARG, bridge.made.send_reply_to_inbox, Request(a_message(), "t.x", None), PAYLOAD)
+
+
+def test_send_reply_to_inbox_invalid_reply(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send_reply_to_inbox, bridge.request, None)
+
+
+def test_send_reply_to_inbox_handle_invalid_publisher_bridge(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.gone.send_reply_to_inbox_handle, "t.reply", PAYLOAD)
+
+
+def test_send_reply_to_inbox_handle_invalid_request(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send_reply_to_inbox_handle, None, PAYLOAD)
+
+
+def test_send_reply_to_inbox_handle_invalid_reply(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send_reply_to_inbox_handle, "t.reply", None)
+
+
+def test_send_from_inbox_by_index_invalid_publisher_bridge(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.gone.send_from_inbox_by_index, 0, bridge.inbox, PAYLOAD)
+
+
+def test_send_from_inbox_by_index_invalid_inbox(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send_from_inbox_by_index, 0, None, PAYLOAD)
+
+
+def test_send_from_inbox_by_index_invalid_msg(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send_from_inbox_by_index, 0, bridge.inbox, None)
+    fails(Status.INVALID_ARG, bridge.made.send_from_inbox_by_index, 1, bridge.inbox, PAYLOAD)
+
+
+def test_send_from_inbox_invalid_publisher_bridge(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.gone.send_from_inbox, bridge.inbox, PAYLOAD)
+
+
+def test_send_from_inbox_invalid_inbox(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send_from_inbox, None, PAYLOAD)
+
+
+def test_send_from_inbox_invalid_msg(bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, bridge.made.send_from_inbox, bridge.inbox, None)
+
+
+# --- C++: MamaPublisherTest --------------------------------------------------------------------------------------
+
+
+def test_publish(stage: Stage, transport: Transport) -> None:  # noqa: F811
+    publisher = Publisher.create(transport, stage.symbol, stage.source)
+    for i in range(10):
+        publisher.send(a_message(i))
+    publisher.destroy()
+    until(lambda: len(stage.held()) == 10)
+
+
+def test_publish_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+    """PE-42: destroy, wait for on_destroy, no callback after it."""
+    queue = Queue("callbacks")
+    publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, told.callbacks())
+    with queue.start():
+        for i in range(10):
+            publisher.send(a_message(i))
+        publisher.destroy_ex()
+        until(lambda: told.count("destroy") == 1)
+        assert told.heard[-1][:2] == ("destroy", "DESTROYING")
+        until(lambda: publisher.state is PublisherState.DESTROYED)
+    queue.timed_dispatch(0.0)
+    assert told.counters == (1, 0, 10 if stage.publisher_style else 0, 1)
+    assert told.heard[-1][0] == "destroy"
+
+
+def test_publish_with_callbacks_bad_source(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+    """Disabled upstream."""
+    stage.deny()
+    transport.set_transport_topic_callback(told.on_topic)
+    queue = Queue("callbacks")
+    publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.denied, None, told.callbacks())
+    for i in range(10):
+        publisher.send(a_message(i))
+    if stage.publisher_style:
+        while told.count("error") < 10:
+            queue.timed_dispatch(0.05)
+    else:
+        until(lambda: len(told.topics) >= 10)
+    assert publisher.state is PublisherState.LIVE
+    publisher.destroy()
+    assert told.counters == (1, 10 if stage.publisher_style else 0, 0, 1)
+
+
+def test_publish_with_null_callback(stage: Stage, transport: Transport) -> None:  # noqa: F811
+    """PE-40: NULL instead of callbacks; and the source is a bad one."""
+    stage.deny()
+    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.denied, None, None)
+    for i in range(10):
+        publisher.send(a_message(i))
+    publisher.destroy()
+    assert publisher.get_user_callbacks() is None
