@@ -1,0 +1,232 @@
+"""Requests and replies: only the inbox's callbacks hear of them; over the memory bridge and NATS."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from mama_spark.bridge import EventStyle
+from mama_spark.mama import (
+    DQPublisherManager,
+    DQPublisherManagerCallbacks,
+    Inbox,
+    MamaMsg,
+    Publisher,
+    Queue,
+    Request,
+    RequestListener,
+    Status,
+    StatusError,
+)
+from mama_spark.mama.omnm import decode
+from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, nats_with_users, stage, until  # noqa: F401
+
+#: No stream takes these topics, and requests are no business of streams.
+ASKED = "ask"
+
+
+class Answers:
+    """What comes to an inbox."""
+
+    def __init__(self) -> None:
+        self.msgs: list[tuple[int, str]] = []
+        self.errors: list[tuple[str, str]] = []
+        self.destroyed: list[Any] = []
+
+    def inbox(self, transport: Any, queue: Queue | None = None) -> Inbox:
+        return Inbox.create(transport, queue, self.on_msg, self.on_error, self.on_destroy, "mine")
+
+    def on_msg(self, msg: MamaMsg, closure: Any) -> None:
+        assert closure == "mine"
+        self.msgs.append((msg.get("Number"), threading.current_thread().name))
+
+    def on_error(self, status: Status, info: str, closure: Any) -> None:
+        self.errors.append((status.name, info))
+
+    def on_destroy(self, inbox: Inbox, closure: Any) -> None:
+        self.destroyed.append(closure)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(stage: Stage, told: Told) -> None:  # noqa: F811
+    """PE-27, PE-28, PE-30"""
+    asking, answering, answers = stage.transport(), stage.transport(), Answers()
+    replies = Publisher.create_with_callbacks(answering, None, "replies", "ask", None, told.callbacks())
+
+    def answer(request: Request, closure: Any) -> None:
+        assert closure == "server"
+        assert request.topic == f"{ASKED}.{stage.symbol}"
+        for i in range(2):
+            replies.send_reply_to_inbox(request, a_message(request.msg.get("Number") + 1 + i))
+
+    listener = RequestListener.create(answering, None, f"{ASKED}.{stage.symbol}", answer, "server")
+    publisher = Publisher.create_with_callbacks(asking, None, stage.symbol, ASKED, None, told.callbacks())
+    inbox = answers.inbox(asking)
+    publisher.send_from_inbox(inbox, a_message(41))
+    until(lambda: len(answers.msgs) == 2)
+    assert [number for number, _ in answers.msgs] == [42, 43]
+    assert answers.msgs[0][1].startswith("mama-transport-")
+    inbox.destroy()
+    inbox.destroy()
+    assert answers.destroyed == ["mine"]
+    with pytest.raises(StatusError, match="NULL_ARG"):
+        publisher.send_from_inbox(inbox, a_message())
+    listener.destroy()
+    listener.destroy()
+    publisher.destroy()
+    replies.destroy()
+    assert told.counters == (2, 0, 0, 2)
+    assert answers.errors == []
+
+
+def test_answers_come_on_the_queue_of_the_inbox(stage: Stage) -> None:  # noqa: F811
+    transport, queue, answers = stage.transport(), Queue("inbox"), Answers()
+    requests: list[Request] = []
+    RequestListener.create(transport, queue, f"{ASKED}.{stage.symbol}", lambda request, _: requests.append(request))
+    publisher = Publisher.create(transport, stage.symbol, ASKED)
+    publisher.send_from_inbox(answers.inbox(transport, queue), a_message(1))
+    while not requests:
+        queue.timed_dispatch(0.02)
+    publisher.send_reply_to_inbox(requests[0], a_message(2))
+    until(queue.get_event_count)
+    assert answers.msgs == []
+    queue.timed_dispatch(0.01)
+    assert answers.msgs == [(2, threading.current_thread().name)]
+    transport.destroy()
+    assert answers.destroyed == ["mine"]
+    queue.destroy()
+
+
+def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: Stage) -> None:  # noqa: F811
+    transport, answers = stage.transport(), Answers()
+    publisher = Publisher.create(transport, stage.symbol, ASKED)
+    inbox = answers.inbox(transport)
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: answers.errors)
+    assert answers.errors[0][0] == "PLATFORM"
+    assert answers.errors[0][1].startswith("503: ")
+    RequestListener.create(
+        transport, None, publisher.topic, lambda request, _: publisher.send_reply_to_inbox(request, b"\xff")
+    )
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: len(answers.errors) == 2)
+    assert "unreadable answer" in answers.errors[1][1]
+
+
+def test_a_denied_request_is_not_entitled(stage: Stage) -> None:  # noqa: F811
+    stage.deny()
+    transport, answers = stage.transport(), Answers()
+    Publisher.create(transport, stage.symbol, stage.denied).send_from_inbox(answers.inbox(transport), a_message())
+    until(lambda: answers.errors)
+    assert answers.errors[0][0] == "NOT_ENTITLED"
+
+
+def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:  # noqa: F811
+    on = NatsStage(*nats_with_users)
+    transport = on.transport()
+    with pytest.raises(StatusError, match="no permission to subscribe"):
+        RequestListener.create(transport, None, "private.x", lambda *_: None)
+    told, publisher = Told(), Publisher.create(transport, on.symbol, on.source)
+    publisher.send(a_message())
+    assert told.counters == (0, 0, 0, 0), "and the transport goes on"
+    on.close()
+
+
+def test_what_is_no_request_or_no_listener_is_refused(stage: Stage) -> None:  # noqa: F811
+    transport = stage.transport()
+    publisher = Publisher.create(transport, stage.symbol, ASKED)
+    for call, status in (
+        (lambda: publisher.send_reply_to_inbox(None, a_message()), Status.INVALID_ARG),
+        (lambda: publisher.send_reply_to_inbox(Request(a_message(), "t", None), a_message()), Status.INVALID_ARG),
+        (lambda: publisher.send_from_inbox(None, a_message()), Status.NULL_ARG),
+        (lambda: Inbox.create(None, None, lambda *_: None), Status.NULL_ARG),
+        (lambda: RequestListener.create(transport, None, "a b", lambda *_: None), Status.BAD_SYMBOL),
+    ):
+        with pytest.raises(StatusError) as error:
+            call()
+        assert error.value.status is status
+    RequestListener.create(transport, None, "ask.twice", lambda *_: None)
+    with pytest.raises(StatusError, match=r"listens to .ask\.twice. already"):
+        RequestListener.create(transport, None, "ask.twice", lambda *_: None)
+
+
+def test_a_bridge_without_inboxes_says_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = MemoryStage(EventStyle.PUBLISHER)
+    transport = on.transport()
+    monkeypatch.delattr("mama_spark.bridges.memory.MemoryBridge.requests")
+    with pytest.raises(StatusError, match="NOT_IMPLEMENTED"):
+        Inbox.create(transport, None, lambda *_: None)
+    on.close()
+
+
+def test_a_full_queue_drops_an_answer_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    on, answers, queue = MemoryStage(EventStyle.PUBLISHER), Answers(), Queue(max_events=1)
+    transport = on.transport()
+    publisher = Publisher.create(transport, on.symbol, ASKED)
+    inbox = answers.inbox(transport, queue)
+    for _ in range(3):
+        publisher.send_from_inbox(inbox, a_message())
+    until(lambda: inbox.dropped == 2)
+    assert "is dropped: QUEUE_FULL" in caplog.text
+    on.close()
+
+
+# --- the DQ manager, which lives on requests -------------------------------------------------------------------
+
+
+def request_for(symbol: str | None, message: int | None) -> MamaMsg:
+    msg = MamaMsg()
+    if symbol is not None:
+        msg.add_string("MdSubscSymbol", 71, symbol)
+    msg.add_i32("MdSubscriptionType", 60, 0)
+    if message is not None:
+        msg.add_i32("MdSubscMsgType", 61, message)
+    return msg
+
+
+def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: Stage) -> None:  # noqa: F811
+    transport, heard = stage.transport(), list[tuple[Any, ...]]()
+    source = f"{stage.source}{stage.symbol}"
+    callbacks = DQPublisherManagerCallbacks(
+        on_create=lambda manager: heard.append(("create", manager.closure)),
+        on_new_request=lambda m, symbol, kind, message, request: heard.append(("new", symbol, kind, message)),
+        on_request=lambda m, topic, kind, message, request: heard.append(("request", topic.symbol, message)),
+        on_refresh=lambda m, topic, kind, message, request: heard.append(("refresh", topic.cache, message)),
+        on_error=lambda m, status, info, request: heard.append(("error", status.name)),
+        on_msg=lambda m, topic, request: heard.append(("msg", topic and topic.symbol)),
+    )
+    manager = DQPublisherManager.create(transport, None, callbacks, source, closure="mine")
+    topic = manager.add_topic("A", cache="kept")
+    assert manager.add_topic("A") is topic
+    assert manager.find_topic("A") is topic
+    asking = stage.transport()
+    publisher, inbox = Publisher.create(asking, None, source, "_MD"), Answers().inbox(asking)
+    for symbol, message in (("B", 0), ("A", 0), ("A", 4), (None, 0), ("A", None), ("C", None)):
+        publisher.send_from_inbox(inbox, request_for(symbol, message))
+    until(lambda: len(heard) == 7)
+    assert heard == [("create", "mine"), ("new", "B", 0, 0), ("request", "A", 0), ("refresh", "kept", 4),
+                     ("error", "BAD_SYMBOL"), ("msg", "A"), ("msg", None)]  # fmt: skip
+    manager.remove_topic("A")
+    assert topic.publisher.state.name == "DESTROYED"
+    with pytest.raises(StatusError, match="NOT_FOUND"):
+        manager.remove_topic("A")
+    with pytest.raises(StatusError, match="NOT_FOUND"):
+        manager.send("A", a_message())
+    manager.add_topic("D")
+    manager.destroy()
+    manager.destroy()
+
+
+def test_a_manager_sends_numbered_messages_with_their_symbol(stage: Stage) -> None:  # noqa: F811
+    manager = DQPublisherManager.create(stage.transport(), None, DQPublisherManagerCallbacks(), stage.source)
+    manager.add_topic(stage.symbol)
+    manager.send(stage.symbol, a_message())
+    until(lambda: stage.held())
+    msg = decode(stage.held()[0].payload)
+    assert msg.get("wIssueSymbol") == stage.symbol
+    assert msg.get("MdSeqNum") == 2
