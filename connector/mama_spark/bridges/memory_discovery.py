@@ -71,19 +71,35 @@ class MemoryBoard:
         with self._lock:
             self._first = min(self._first + n, self._next)
 
+    def reader(self, topic: str, came: bool, info: str) -> None:
+        """Somebody who reads ``topic`` came or went."""
+        with self._lock:
+            self._expire()
+            kind = ChangeKind.SUBSCRIBED if came else ChangeKind.UNSUBSCRIBED
+            self._append(Change(kind, self._at(self.now), self._origin, self._next, topic=topic, info=info))
+
     @property
     def now(self) -> float:
         """Seconds since the epoch by the board's clock."""
         return time.time() + self._ahead
 
     @property
+    def _origin(self) -> str:
+        return f"memory://{self.name}"
+
+    @property
     def _next(self) -> int:
         return len(self._log) + 1
 
-    def _append(self, kind: ChangeKind, at: float, source: SourceKey, payload: bytes | None = None) -> Change:
-        change = Change(kind, int(at * 1e6), f"memory://{self.name}", self._next, source, payload)
+    def _append(self, change: Change) -> Change:
         self._log.append(change)
         return change
+
+    def _note(self, kind: ChangeKind, at: float, source: SourceKey, payload: bytes | None = None) -> Change:
+        return self._append(Change(kind, self._at(at), self._origin, self._next, source, payload))
+
+    def _at(self, seconds: float) -> int:
+        return int(seconds * 1e6)
 
     def _expire(self) -> None:
         """Write down who turned SUSPECT or OFFLINE since the last look, in order of time."""
@@ -99,7 +115,7 @@ class MemoryBoard:
         now = self.now
         for at, key, kind in sorted(due, key=lambda d: d[0]):
             if at <= now:
-                self._sources[key].fate = self._append(kind, at, key)
+                self._sources[key].fate = self._note(kind, at, key)
 
     def _announce(self, keeper: int, source: SourceKey, record: bytes, ttl: float) -> None:
         with self._lock:
@@ -107,7 +123,7 @@ class MemoryBoard:
             old = self._sources.get(source)
             if old is None or old.withdrawn or old.fate is not None or old.record.payload != record:
                 keepers = old.keepers if old else set()
-                change = self._append(ChangeKind.RECORD, self.now, source, record)
+                change = self._note(ChangeKind.RECORD, self.now, source, record)
                 old = self._sources[source] = _Standing(change, ttl, keepers)
             old.ttl = ttl
             old.keepers.add(keeper)
@@ -115,7 +131,7 @@ class MemoryBoard:
     def _withdraw(self, source: SourceKey, record: bytes) -> None:
         with self._lock:
             self._expire()
-            change = self._append(ChangeKind.RECORD, self.now, source, record)
+            change = self._note(ChangeKind.RECORD, self.now, source, record)
             self._sources[source] = _Standing(change, 0.0, withdrawn=True)
 
     def _abandon(self, keeper: int) -> None:
@@ -133,13 +149,13 @@ class MemoryBoard:
             for event, id_ in zip(events, ids, strict=True):
                 if id_ not in self._ids:
                     self._ids.add(id_)
-                    self._append(ChangeKind.EVENT, self.now, source, event)
+                    self._note(ChangeKind.EVENT, self.now, source, event)
 
     def _image(self) -> list[Change]:
         with self._lock:
             self._expire()
             changes = [c for one in self._sources.values() for c in (one.record, one.fate) if c is not None]
-            end = Change(ChangeKind.IMAGE_END, int(self.now * 1e6), f"memory://{self.name}")
+            end = Change(ChangeKind.IMAGE_END, self._at(self.now), self._origin)
             return [*(replace(c, sequence=None) for c in changes), end]
 
     def __repr__(self) -> str:
@@ -189,7 +205,7 @@ class MemoryDiscovery:
                 return {"next": board._first}
             if where == "latest":
                 return {"next": board._next}
-            origin = f"memory://{board.name}"
+            origin = board._origin
             if isinstance(where, str) or len(where) != 1 or where[0][0] != origin or where[0][1] < 1:
                 raise ConfigError(f"discovery begins at image, earliest, latest or a sequence of {origin}, got {where}")
             return {"next": where[0][1]}
@@ -235,8 +251,7 @@ class MemoryDiscovery:
             found = board._log[max(first, board._first) - 1 : last]
             if first < board._first and first <= last:
                 lost = (first, min(last, board._first - 1))
-                origin = f"memory://{board.name}"
-                found = [Change(ChangeKind.GAP, int(board.now * 1e6), origin, gap=lost), *found]
+                found = [Change(ChangeKind.GAP, board._at(board.now), board._origin, gap=lost), *found]
             return image + found
 
     def close(self) -> None:

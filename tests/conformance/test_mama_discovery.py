@@ -1,0 +1,400 @@
+"""Source discovery over a reference bridge: the board inside the process (SD-30), whose clock the tests move."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridge import Change, ChangeKind, EventStyle, SourceKey
+from mama_spark.bridges.memory import MemoryBridge
+from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.errors import ConfigError
+from mama_spark.mama import (
+    MAMA_SOURCE_DISCOVERY_TOPIC,
+    Inbox,
+    MamaMsg,
+    Publisher,
+    Queue,
+    SourceDiscovery,
+    SourceDiscoveryCallbacks,
+    SourceFields,
+    SourceRecord,
+    Status,
+    StatusError,
+    Transport,
+    TransportTopicEvent,
+)
+from mama_spark.mama.discovery import Sources
+from mama_spark.mama.omnm import encode
+from mama_spark.mama.properties import Properties, TransportProperties
+from mama_spark.mama.sources import BEST, DEFAULT_FIELDS, OFFLINE, OK, ONLINE, decode_source, encode_source
+from mama_spark.testing.stages import MemoryStage, Told, a_message, until
+
+TTL = 30.0
+
+
+def record(name: str = "desk", number: int | None = 7, **more: Any) -> SourceRecord:
+    return SourceRecord(name, number, **{"state": ONLINE, "data_state": OK, "qos_rate": BEST, "qos_timeliness": BEST,
+                                         "data_dict": "MARKETDATA", **more})  # fmt: skip
+
+
+def as_bytes(made: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -> bytes:
+    return encode(encode_source(made, fields))
+
+
+class Place:
+    """A board, and transports to it."""
+
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+        self.board = MemoryBoard.get(self.name)
+        self.source = MemoryDiscovery(self.name)
+        self.source.open()
+        self._transports: list[Transport] = []
+
+    def transport(self, discovery: bool = True, **options: Any) -> Transport:
+        found = MemoryDiscovery(self.name) if discovery else None
+        made = Transport.create("disc", MemoryBridge(self.name), found, **options)
+        self._transports.append(made)
+        return made
+
+    def announce(self, made: SourceRecord, announcer: MemoryDiscovery | None = None) -> None:
+        (announcer or self.source).announce(SourceKey(*made.key), as_bytes(made), TTL)
+
+    def dying(self, made: SourceRecord) -> MemoryDiscovery:
+        """An announcer of its own, to be closed."""
+        announcer = MemoryDiscovery(self.name)
+        announcer.open()
+        self.announce(made, announcer)
+        return announcer
+
+    def close(self) -> None:
+        for transport in self._transports:
+            transport.destroy()
+        self.source.close()
+        MemoryBoard.forget(self.name)
+
+
+class Ear:
+    """What a source discovery tells."""
+
+    def __init__(self, fields: SourceFields = DEFAULT_FIELDS) -> None:
+        self.heard: list[Any] = []
+        self.closures: list[Any] = []
+        self.threads: set[str] = set()
+        self._fields = fields
+
+    def callbacks(self) -> SourceDiscoveryCallbacks:
+        return SourceDiscoveryCallbacks(on_msg=self.on_msg, on_error=self.on_error, on_image_end=self.on_image_end)
+
+    def on_msg(self, discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
+        self._note(decode_source(msg, self._fields).record, closure)
+
+    def on_error(self, discovery: SourceDiscovery, error: str, closure: Any) -> None:
+        self._note(error, closure)
+
+    def on_image_end(self, discovery: SourceDiscovery, closure: Any) -> None:
+        self._note("end of the image", closure)
+
+    def _note(self, what: Any, closure: Any) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.closures.append(closure)
+        self.heard.append(what)
+
+    def wait(self, n: int) -> list[Any]:
+        until(lambda: len(self.heard) >= n)
+        return self.heard
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    yield made
+    made.close()
+
+
+def not_implemented(transport: Transport, key: str) -> None:
+    with pytest.raises(StatusError) as error:
+        SourceDiscovery.create(None, None, transport)
+    assert error.value.status is Status.NOT_IMPLEMENTED
+    assert key in str(error.value)
+
+
+# --- image, end, changes -----------------------------------------------------------------------------------------
+
+
+def test_the_image_is_a_message_a_source_and_then_its_end_and_then_changes(place: Place) -> None:
+    """SD-01, SD-02, SD-04..SD-12, SD-14, SD-16, SD-17, SD-25, SD-26, SD-31: with full support"""
+    desk, twin = record(capabilities={"Region": "EU"}), record(number=8, state="NEW_WORD", data_dict=None)
+    nameless = record(number=None)
+    for made in (desk, twin, nameless):
+        place.announce(made)
+    ear = Ear()
+    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    assert sorted(ear.wait(4)[:3], key=str) == sorted([desk, twin, nameless], key=str)
+    assert ear.heard[3] == "end of the image"
+    changed = record(data_dict="UNKNOWN")
+    place.announce(changed)
+    place.announce(changed)
+    place.announce(record("other", 1))
+    assert ear.wait(6)[4:] == [changed, record("other", 1)]
+
+
+def test_a_vanished_source_is_never_silence(place: Place) -> None:
+    """SD-08, SD-09, SD-14: SUSPECT and OFFLINE come with the last known record"""
+    ear, known = Ear(), record(capabilities={"Region": "EU"})
+    announcer = place.dying(known)
+    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    ear.wait(2)
+    announcer.close()
+    place.board.advance(TTL)
+    suspect = record(data_state="SUSPECT", capabilities={"Region": "EU"})
+    offline = record(state=OFFLINE, data_state="SUSPECT", capabilities={"Region": "EU"})
+    assert ear.wait(4)[2:] == [suspect, offline]
+    place.announce(known)
+    assert ear.wait(5)[4:] == [known], "and it is told when it is back"
+    place.source.withdraw(SourceKey(*known.key), as_bytes(record(state=OFFLINE)))
+    assert ear.wait(6)[5:] == [record(state=OFFLINE)]
+
+
+def test_in_the_image_a_suspect_source_is_one_message(place: Place) -> None:
+    """SD-04"""
+    place.dying(record()).close()
+    place.board.advance(TTL * 0.6)
+    ear = Ear()
+    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    assert ear.wait(2) == [record(data_state="SUSPECT"), "end of the image"]
+
+
+def test_messages_wait_for_a_message_callback(place: Place) -> None:
+    """SD-19..SD-23: created without callbacks, which are set later, with the closure"""
+    place.announce(record())
+    ear, discovery = Ear(), SourceDiscovery.create(None, None, place.transport())
+    until(lambda: len(discovery._pending) == 2)
+    discovery.set_closure("mine")
+    discovery.set_error_callback(ear.on_error)
+    discovery.set_msg_callback(ear.on_msg)
+    assert ear.wait(1) == [record()]
+    assert ear.closures == ["mine"]
+    discovery.destroy()
+    discovery.destroy()
+    for call in (discovery.set_msg_callback, discovery.set_error_callback, discovery.set_closure):
+        with pytest.raises(StatusError, match="NULL_ARG"):
+            call(None)
+    place.announce(record("later", 1))
+    assert ear.heard == [record()]
+
+
+def test_callbacks_come_on_the_queue_and_a_full_one_loses_nothing(place: Place) -> None:
+    """SD-16: no more is read than the queue and the waiting room take"""
+    queue, ear = Queue("sources", max_events=3), Ear()
+    for i in range(10):
+        place.announce(record(f"s{i}", i))
+    discovery = SourceDiscovery.create(ear.callbacks(), queue, place.transport())
+    until(lambda: queue.get_event_count() == 3)
+    assert ear.heard == []
+    while len(ear.heard) < 11:
+        queue.timed_dispatch(0.05)
+    assert [r.name for r in ear.heard[:10]] == [f"s{i}" for i in range(10)]
+    assert ear.threads == {threading.current_thread().name}
+    with pytest.raises(StatusError, match="QUEUE_OPEN_OBJECTS"):
+        queue.destroy()
+    discovery.destroy()
+    queue.destroy()
+
+
+def test_a_callback_may_destroy_its_own_discovery(place: Place) -> None:
+    for i in range(5):
+        place.announce(record(f"s{i}", i))
+    ear = Ear()
+
+    def once(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
+        ear.on_msg(discovery, msg, closure)
+        discovery.destroy()
+
+    discovery = SourceDiscovery.create(SourceDiscoveryCallbacks(on_msg=once), None, place.transport())
+    ear.wait(1)
+    until(lambda: discovery not in discovery._loop._readers)
+    assert len(ear.heard) == 1
+
+
+def test_several_discoveries_on_one_transport_each_see_everything(place: Place) -> None:
+    transport, ears = place.transport(), [Ear(), Ear()]
+    for ear in ears:
+        SourceDiscovery.create(ear.callbacks(), None, transport)
+    place.announce(record())
+    for ear in ears:
+        assert record() in ear.wait(2)
+
+
+# --- what goes wrong ---------------------------------------------------------------------------------------------
+
+
+def test_without_an_image_in_time_there_is_an_error_once_and_the_image_later(place: Place) -> None:
+    """SD-21, SD-24"""
+    place.announce(record())
+    place.board.up = False
+    ear = Ear()
+    SourceDiscovery.create(ear.callbacks(), None, place.transport(), image_timeout=0.1)
+    (error,) = ear.wait(1)
+    assert error.startswith("no image of the sources within 0.1 s: ")
+    place.board.up = True
+    assert ear.wait(3)[1:] == [record(), "end of the image"]
+
+
+def test_what_the_user_must_change_is_said_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(self: object) -> None:
+        raise ConfigError("no permission to read MAMA_SOURCES")
+
+    monkeypatch.setattr(MemoryDiscovery, "open", forbidden)
+    ear = Ear()
+    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    assert ear.wait(1) == ["no permission to read MAMA_SOURCES"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff" * 20, encode(a_message())])
+def test_a_record_that_cannot_be_read_is_an_error_and_no_crash(place: Place, payload: bytes) -> None:
+    place.source.announce(SourceKey("bad", 1), payload, TTL)
+    place.announce(record())
+    ear = Ear()
+    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    heard = ear.wait(3)
+    assert sum(isinstance(h, str) and "'bad' cannot be read" in h for h in heard) == 1
+    assert record() in heard
+
+
+def test_a_collision_is_reported_and_the_record_is_told(place: Place) -> None:
+    msg = encode_source(record())
+    msg.add_i32("PublisherTopic", 10002, 5)
+    place.source.announce(SourceKey("desk", 7), encode(msg), TTL)
+    ear = Ear()
+    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    heard = ear.wait(3)
+    assert "PublisherTopic[10002] has the fid of SourceID" in heard[0]
+    assert heard[1].key == ("desk", 7)
+
+
+def test_lost_changes_are_said_and_made_good_by_a_new_image(place: Place) -> None:
+    ear = Ear()
+    stays, goes = record("stays", 1), record("goes", 2)
+    for made in (stays, goes):
+        place.announce(made)
+    discovery = SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    ear.wait(3)
+    discovery._loop.remove(discovery)  # it sleeps while the log forgets
+    place.announce(record("new", 3))
+    place.source.withdraw(SourceKey("goes", 2), as_bytes(record("goes", 2, state=OFFLINE)))
+    place.board.lose(len(place.board._log))
+    discovery._loop.add(discovery)
+    lost, *rest = ear.wait(6)[3:]
+    assert lost.endswith("were lost; asking for the image again")
+    assert sorted(rest, key=str) == sorted([record("new", 3), record("goes", 2, state=OFFLINE)], key=str)
+
+
+def test_a_source_that_is_missing_in_a_new_image_is_told_as_offline() -> None:
+    sources = Sources(DEFAULT_FIELDS)
+    told = Change(ChangeKind.RECORD, 0, "log", None, SourceKey("desk", 7), as_bytes(record()))
+    assert len(list(sources.image([told]))) == 1
+    assert list(sources.image([told])) == []
+    (gone,) = sources.image([])
+    assert isinstance(gone, MamaMsg)
+    assert decode_source(gone).record == record(state=OFFLINE, data_state="SUSPECT")
+    assert list(sources.image([])) == []
+
+
+def test_readers_that_come_and_go_are_topic_events(place: Place) -> None:
+    """PE-17: SUBSCRIBED and UNSUBSCRIBED"""
+    transport, told, ear = place.transport(), Told(), Ear()
+    transport.set_transport_topic_callback(told.on_topic)
+    SourceDiscovery.create(ear.callbacks(), None, transport)
+    ear.wait(1)
+    place.board.reader("t.x", True, "consumer c")
+    place.board.reader("t.x", False, "consumer c")
+    until(lambda: len(told.topics) == 2)
+    assert told.topics == [(TransportTopicEvent.SUBSCRIBED, "t.x", "consumer c"),
+                           (TransportTopicEvent.UNSUBSCRIBED, "t.x", "consumer c")]  # fmt: skip
+
+
+# --- support -----------------------------------------------------------------------------------------------------
+
+
+def test_a_bridge_without_discovery_says_not_implemented_and_names_the_property(place: Place) -> None:
+    """SD-18, SD-31: the default bridge is shown not to support it"""
+    not_implemented(place.transport(discovery=False), "mama.memory.transport.disc.sourcediscovery.supported")
+    with pytest.raises(StatusError, match="INVALID_ARG"):
+        SourceDiscovery.create(None, None, None)
+
+
+@pytest.mark.parametrize(("value", "supported"), [("true", True), ("Y", True), ("false", False), (None, False)])
+def test_the_property_of_the_transport_decides(place: Place, value: str | None, supported: bool) -> None:
+    """SD-49, SD-50: missing is false for a transport of a properties file"""
+    key = "mama.memory.transport.disc.sourcediscovery.supported"
+    text = "mama.memory.transport.disc.url=memory://x\n" + (f"{key}={value}\n" if value is not None else "")
+    properties = TransportProperties(Properties.parse(text, os.environ), "memory", "disc")
+    transport = place.transport(properties=properties)
+    if supported:
+        ear = Ear()
+        SourceDiscovery.create(ear.callbacks(), None, transport)
+        assert ear.wait(1) == ["end of the image"]
+    else:
+        not_implemented(transport, key)
+
+
+def test_names_and_fids_of_the_fields_come_from_the_properties(place: Place) -> None:
+    """SD-13, SD-35..SD-48"""
+    text = "mama.sourcediscovery.source.name=Who\nmama.sourcediscovery.source.fid=20001\n"
+    fields = SourceFields.from_properties(Properties.parse(text, os.environ))
+    announcer = MemoryDiscovery(place.name)
+    announcer.open()
+    announcer.announce(SourceKey("desk", 7), as_bytes(record(), fields), TTL)
+    ear = Ear(fields)
+    SourceDiscovery.create(ear.callbacks(), None, place.transport(fields=fields))
+    assert ear.wait(2)[0] == record()
+    announcer.close()
+    place.board.advance(TTL)
+    assert ear.wait(4)[3] == record(state=OFFLINE, data_state="SUSPECT"), "made by us with the same fields"
+
+
+def test_a_request_on_the_discovery_topic_is_answered_with_the_image(place: Place) -> None:
+    """SD-15, SD-17, SD-50: the way of the specification, by send_from_inbox"""
+    place.announce(record())
+    place.source.announce(SourceKey("bad", 1), b"", TTL)
+    transport, found, errors = place.transport(), list[SourceRecord](), list[str]()
+    inbox = Inbox.create(
+        transport, None, lambda msg, _: found.append(decode_source(msg).record),
+        lambda status, info, _: errors.append(status.name),
+    )  # fmt: skip
+    publisher = Publisher.create(transport, MAMA_SOURCE_DISCOVERY_TOPIC)
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: found and errors)
+    assert (found, errors) == ([record()], ["WRONG_FIELD_TYPE"])
+    place.board.up = False
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: errors[1:] == ["PLATFORM"])
+    without = place.transport(discovery=False)
+    with pytest.raises(StatusError, match="NOT_IMPLEMENTED"):
+        Publisher.create(without, MAMA_SOURCE_DISCOVERY_TOPIC).send_from_inbox(
+            Inbox.create(without, None, lambda *_: None), a_message()
+        )
+
+
+def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: Place) -> None:
+    """SD-29: nothing else changes"""
+    transport, ear = place.transport(), Ear()
+    discovery = SourceDiscovery.create(ear.callbacks(), None, transport)
+    ear.wait(1)
+    transport.destroy()
+    assert "destroyed" in repr(discovery)
+    with pytest.raises(StatusError, match="INVALID_ARG"):
+        SourceDiscovery.create(None, None, transport)
+
+
+def test_a_transport_made_of_a_url_follows_its_bridge() -> None:
+    """Section 2 of the specification's gaps: no properties file, so that the bridge's own capability counts"""
+    on = MemoryStage(EventStyle.PUBLISHER)
+    not_implemented(on.transport(), "mama.memory.transport.pub.sourcediscovery.supported")
+    on.close()
