@@ -147,34 +147,30 @@ def test_lag_shows_in_the_progress_of_the_query(case: Case, admin: Admin) -> Non
     assert lags[:3] == [150, 50, 0]
 
 
-class Brake:
-    """Rows that cannot be written while a file is there."""
+def braked(rows: DataFrame, brake: Path) -> DataFrame:
+    """Rows that cannot be written while there is a file ``brake``."""
+    brake.touch()
 
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "brake"
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if self.file.exists():
+            if brake.exists():
                 raise RuntimeError("this batch is not to be written")
             yield batch
 
-    def on(self, rows: DataFrame) -> DataFrame:
-        self.file.touch()
-        return rows.select("topic", "stream", "sequence").mapInArrow(self, "topic string, stream string, sequence long")
+    return rows.select("stream", "sequence").mapInArrow(write, "stream string, sequence long")
 
 
 def test_latest_begins_with_what_comes_and_forgets_nothing_when_a_batch_fails(case: Case, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
-    brake = Brake(case.folder)
-    frame = brake.on(case.read(startingOffsets="latest"))
+    brake = case.folder / "brake"
+    frame = braked(case.read(startingOffsets="latest"), brake)
     query = case.start(frame, available_now=False)
     eventually(lambda: case.checkpoint.exists() and len(case.offsets()) == 1, "the query has begun", PATIENCE)
     store(admin, "ORDERS", plain("orders.b", 30))
     with pytest.raises(StreamingQueryException, match="not to be written"):
         query.awaitTermination(PATIENCE)
     store(admin, "ORDERS", plain("orders.c", 20))
-    brake.file.unlink()
+    brake.unlink()
     case.run(frame)
     assert case.sequences() == list(range(101, 151))
 
@@ -182,11 +178,11 @@ def test_latest_begins_with_what_comes_and_forgets_nothing_when_a_batch_fails(ca
 def test_first_batch_that_failed_is_run_again_from_where_it_began(case: Case, admin: Admin) -> None:
     """Spark asks for the first offset again after a restart; ``earliest`` has moved by then, and that is a loss."""
     store(admin, "ORDERS", plain("orders.a", 100))
-    brake = Brake(case.folder)
-    frame = brake.on(case.read())
+    brake = case.folder / "brake"
+    frame = braked(case.read(), brake)
     assert "not to be written" in case.fail(frame)
     admin.api("STREAM.PURGE.ORDERS", {"seq": 31})
-    brake.file.unlink()
+    brake.unlink()
     assert "stream 'ORDERS': 30 sequences 1 to 30: deleted before they were read" in case.fail(frame)
     case.run(case.read(failOnDataLoss="false"))
     assert case.sequences() == list(range(31, 101))
