@@ -1,0 +1,381 @@
+"""Deliveries as columns: exact whatever they hold, however the bytes are cut, and whatever comes instead of them."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mama_spark.bridges.nats import wire
+from mama_spark.bridges.nats.records import (
+    Cutter,
+    Gather,
+    OutOfOrder,
+    columns,
+    header_column,
+    holes,
+    joined,
+    ranges,
+    read_block,
+    read_reply,
+    until,
+)
+from mama_spark.bridges.nats.tap import Tap
+
+SID = 7
+PLAIN = "$JS.ACK.S.mama-x"
+WITH_DOMAIN = "$JS.ACK.hub.abc123.S.mama-x"
+FORMS = [(PLAIN, ""), (WITH_DOMAIN, ""), (WITH_DOMAIN, ".Xr4nd")]
+
+
+class Delivery(NamedTuple):
+    subject: str
+    headers: list[tuple[str, list[str]]] | None
+    payload: bytes
+
+
+def block(headers: list[tuple[str, list[str]]]) -> bytes:
+    lines = [f"{name}: {value}\r\n" for name, values in headers for value in values]
+    return ("NATS/1.0\r\n" + "".join(lines) + "\r\n").encode()
+
+
+def frame(d: Delivery, reply: str, sid: int = SID) -> bytes:
+    if d.headers is None:
+        return b"MSG %b %d %b %d\r\n%b\r\n" % (d.subject.encode(), sid, reply.encode(), len(d.payload), d.payload)
+    head = block(d.headers)
+    line = b"HMSG %b %d %b %d %d\r\n" % (d.subject.encode(), sid, reply.encode(), len(head), len(head) + len(d.payload))
+    return line + head + d.payload + b"\r\n"
+
+
+def reply(i: int, form: tuple[str, str] = (PLAIN, ""), pending: int = 5, delivered: int = 1) -> str:
+    return f"{form[0]}.{delivered}.{10 * i + 3}.{i}.{1_700_000_000_000_000_999 + 1000 * i}.{pending}{form[1]}"
+
+
+def cut_all(data: bytes) -> Gather:
+    cutter = Cutter(SID)
+    assert cutter.take(data, 0) == (len(data), 0)
+    return cutter.swap()
+
+
+SUBJECTS = st.sampled_from(["s.a", "s.b", "grüße.x", "7", "$JS.x", "MSG", "a" * 300])
+VALUES = st.text(st.characters(exclude_characters="\r\n\0", codec="utf-8"), max_size=12)
+HEADERS = st.lists(
+    st.tuples(st.sampled_from(["A", "a", "B-c", "Nats-Msg-Id"]), st.lists(VALUES, min_size=1, max_size=3)),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda h: h[0],
+)
+PAYLOADS = st.one_of(
+    st.binary(max_size=40), st.sampled_from([b"\r\n", b"MSG s.a 7 $JS.ACK.S.mama-x.1.1.1.1.1 1\r\n", b""])
+)
+DELIVERIES = st.lists(st.builds(Delivery, SUBJECTS, st.none() | HEADERS, PAYLOADS), min_size=1, max_size=12)
+
+
+def held_to(gather: Gather, sent: list[Delivery], first: int = 1) -> None:
+    taken = columns(gather)
+    r = taken.records
+    assert taken.first == first
+    assert r.sequences.tolist() == [10 * i + 3 for i in range(first, first + len(sent))]
+    assert r.times.tolist() == [1_700_000_000_000_000 + i for i in range(first, first + len(sent))]
+    assert r.topics.to_pylist() == [d.subject for d in sent]
+    assert r.payloads.to_pylist() == [d.payload for d in sent]
+    headers = [None] * len(sent) if r.headers is None else r.headers.to_pylist()
+    assert headers == [d.headers for d in sent]
+
+
+@settings(max_examples=40, deadline=None)
+@given(DELIVERIES, st.sampled_from(FORMS), st.data())
+def test_every_cut_gives_the_same_records(sent: list[Delivery], form: tuple[str, str], data: st.DataObject) -> None:
+    stream = b"".join(frame(d, reply(i, form)) for i, d in enumerate(sent, 1))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    cutter, tail = Cutter(SID), b""
+    for low, high in pairwise([0, *cuts, len(stream)]):
+        buffer = tail + stream[low:high]
+        at, missing = cutter.take(buffer, 0)
+        tail = buffer[at:]
+        assert missing <= len(stream) - high, "no more is waited for than comes"
+    assert tail == b""
+    held_to(cutter.swap(), sent)
+
+
+def test_each_single_cut_of_one_stream_gives_the_same_records() -> None:
+    sent = [
+        Delivery("s.a", None, b"one"),
+        Delivery("s.b", [("A", ["1", "2"]), ("B", [""])], b"\r\n"),
+        Delivery("s.c", None, b""),
+    ]
+    stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
+    for where in range(len(stream) + 1):
+        cutter = Cutter(SID)
+        at, _ = cutter.take(stream[:where], 0)
+        end, missing = cutter.take(stream[at:], 0)
+        assert (at + end, missing) == (len(stream), 0)
+        held_to(cutter.swap(), sent)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["9 tokens", "11 tokens", "12 tokens"])
+def test_all_forms_of_the_reply_subject_are_read(form: tuple[str, str]) -> None:
+    sent = [Delivery("s.a", None, b"%d" % i) for i in range(5)]
+    held_to(cut_all(b"".join(frame(d, reply(i, form)) for i, d in enumerate(sent, 1))), sent)
+
+
+def test_a_change_of_form_in_mid_stream_is_read() -> None:
+    """Redeliveries, and a server with a domain behind one without."""
+    sent = [Delivery("s.a", None, b"%d" % i) for i in range(6)]
+    forms = [reply(1), reply(2, FORMS[2]), reply(3, delivered=2), reply(4, FORMS[1]), reply(5, FORMS[2]), reply(6)]
+    held_to(cut_all(b"".join(frame(d, r) for d, r in zip(sent, forms, strict=True))), sent)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        "$JS.ACK.S.C.1.1.1.1",  # too few tokens
+        "$JS.ACK.S.C.1.1.1.1.1.1",  # ten are no form
+        "$JS.ACK.h.a.S.C.1.1.1.1.1.x.y",
+        "$JS.ACK.S.C.1.x.1.1.1",
+        "$JS.ACK.S.C.1.-1.1.1.1",
+        "$JS.ACK.S.C.1.1.1.1.",
+        "$JS.ACK.S.C.1.1.1." + "9" * 20 + ".1",
+        "_INBOX.a.b.1.1.1.1.1.1",
+    ],
+)
+def test_what_is_no_delivery_is_left_alone(subject: str) -> None:
+    assert read_reply(subject.encode()) is None
+    data = frame(Delivery("s.a", None, b"x"), subject or "-")
+    assert Cutter(SID).take(data, 0) == (0, 0)
+
+
+def test_deliveries_of_another_subscription_are_left_alone() -> None:
+    mine, other = Delivery("s.a", None, b"mine"), Delivery("s.a", None, b"other")
+    data = frame(mine, reply(1)) + frame(other, reply(1), sid=77) + frame(mine, reply(2))
+    cutter = Cutter(SID)
+    at, missing = cutter.take(data, 0)
+    assert (at, missing) == (len(frame(mine, reply(1))), 0)
+    at += len(frame(other, reply(1), sid=77))
+    assert cutter.take(data, at) == (len(data), 0)
+    held_to(cutter.swap(), [mine, mine])
+
+
+def test_headers_appear_where_a_record_has_some() -> None:
+    sent = [Delivery("s", None, b""), Delivery("s", [("A", ["1"])], b""), Delivery("s", None, b"")]
+    held_to(cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))), sent)
+    gather = cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))
+    assert columns(gather, headers=False).records.headers is None
+
+
+def test_values_are_exact_and_what_is_not_text_does_not_crash() -> None:
+    raw = b"NATS/1.0\r\nA:  two blanks\r\nB:none\r\nA: \r\nC: a: b\r\nno colon\r\n\xff: \xfe\xfd\r\n: nameless\r\n\r\n"
+    assert read_block(raw) == [
+        ("A", [" two blanks", ""]),
+        ("B", ["none"]),
+        ("C", ["a: b"]),
+        ("�", ["��"]),
+        ("", ["nameless"]),
+    ]
+    assert read_block(b"") == []
+    assert header_column([b"NATS/1.0\r\n\r\n", None, raw], 4).to_pylist()[:2] == [None, None]
+
+
+def test_a_topic_that_is_not_utf8_does_not_crash() -> None:
+    data = b"MSG s.\xff 7 %b 1\r\nx\r\n" % reply(1).encode()
+    assert columns(cut_all(data)).records.topics.to_pylist() == ["s.�"]
+
+
+def test_a_gap_in_the_numbers_of_the_consumer_is_seen() -> None:
+    one = Delivery("s", None, b"")
+    with pytest.raises(OutOfOrder):
+        columns(cut_all(frame(one, reply(1)) + frame(one, reply(3))))
+    with pytest.raises(OutOfOrder):
+        columns(cut_all(frame(one, reply(2)) + frame(one, reply(1))))
+    assert columns(cut_all(frame(one, reply(4)) + frame(one, reply(5, pending=0)))).first == 4
+
+
+def test_what_is_pending_is_that_of_the_last_record() -> None:
+    one = Delivery("s", None, b"")
+    assert columns(cut_all(frame(one, reply(1, pending=9)) + frame(one, reply(2, pending=0)))).pending == 0
+
+
+def test_the_end_of_a_range_cuts_a_batch() -> None:
+    sent = [Delivery("s", [("A", ["1"])] if i == 2 else None, b"%d" % i) for i in range(3)]
+    records = columns(cut_all(b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1)))).records
+    assert until(records, 33).sequences.tolist() == [13, 23, 33]
+    assert until(records, 32).payloads.to_pylist() == [b"0", b"1"]
+    assert until(records, 32).headers is None
+    assert len(until(records, 12)) == 0
+
+
+# --- hostile -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [b"99999999", b"999999999", b"9999999999", b"-1", b"1_0", b"+1", b"", b"0x1", b"\xb2"])
+def test_announced_sizes_are_never_allocated(size: bytes) -> None:
+    data = b"MSG s.a 7 %b %b\r\nabc" % (reply(1).encode(), size)
+    tracemalloc.start()
+    try:
+        at, _ = Cutter(SID).take(data, 0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert at == 0
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HMSG s.a 7 %b 9 5\r\nabcde\r\n",  # a header block larger than all
+        b"HMSG s.a 7 %b 5\r\nabcde\r\n",  # one size where two belong
+        b"MSG s.a 7 %b 2 5\r\nabcde\r\n",  # two where one belongs
+        b"MSG s.a 7 %b 5\r\nabcdeXXXX",  # longer than announced
+        b"msg s.a 7 %b 5\r\nabcde\r\n",
+        b"XMSG s.a 7 %b 5\r\nabcde\r\n",
+    ],
+)
+def test_malformed_deliveries_are_left_to_the_protocol(data: bytes) -> None:
+    malformed = data % reply(2).encode()
+    cutter = Cutter(SID)
+    good = frame(Delivery("s.a", None, b"x"), reply(1))
+    assert cutter.take(good + malformed, 0) == (len(good), 0)
+    assert len(cutter.swap()) == 1
+    assert Cutter(SID).take(malformed, 0) == (0, 0)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=200), st.data())
+def test_hostile_bytes_never_crash(noise: bytes, data: st.DataObject) -> None:
+    good = b"".join(frame(Delivery("s", [("A", ["b"])] if i % 2 else None, b"xyz"), reply(i)) for i in range(1, 5))
+    where, width = data.draw(st.integers(0, len(good))), data.draw(st.integers(0, 30))
+    stream = good[:where] + noise + good[where + width :]
+    cutter = Cutter(SID)
+    at, missing = cutter.take(stream, 0)
+    assert 0 <= at <= len(stream)
+    assert missing <= wire.MAX_MESSAGE + 2
+    gather = cutter.swap()
+    if len(gather):
+        try:
+            columns(gather)
+        except wire.ProtocolError:
+            """Numbers that cannot be: said, not guessed."""
+
+
+# --- together with the rest of the connection ----------------------------------------------------------------
+
+
+class Stock:
+    """The client's own parser, as far as the tap uses it."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+
+    async def parse(self, data: bytes = b"") -> None:
+        self.got.append(data)
+
+    def reset(self) -> None:
+        """Nothing is kept."""
+
+
+class Hearing:
+    """A feed that keeps everything in order."""
+
+    def __init__(self) -> None:
+        self.cutter = Cutter(SID)
+        self.said: list[tuple[str, int, str]] = []
+
+    def take(self, data: bytes, at: int) -> tuple[int, int]:
+        return self.cutter.take(data, at)
+
+    def on_status(self, subject: str, status: int, text: str) -> None:
+        self.said.append((subject, status, text))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.DataObject) -> None:
+    others = [
+        b"PING\r\n",
+        b"MSG other 9 2\r\nhi\r\n",
+        b"HMSG other 9 12 14\r\nNATS/1.0\r\n\r\nhi\r\n",
+        b"INFO {}\r\n",
+    ]
+    status = b"NATS/1.0 409 Batch Completed\r\nNats-Pending-Bytes: 17\r\n\r\n"
+    sent = [Delivery("s.a", [("A", ["1"])] if i % 3 else None, b"x" * (i * 37 % 200)) for i in range(1, 13)]
+    stream, passed = b"", []
+    for i, d in enumerate(sent, 1):
+        stream += frame(d, reply(i))
+        if data.draw(st.booleans()):
+            passed.append(data.draw(st.sampled_from(others)))
+            stream += passed[-1]
+    stream += b"HMSG _INBOX.x.1 7 %d %d\r\n%b\r\n" % (len(status), len(status), status)
+    stock, feed = Stock(), Hearing()
+    tap = Tap(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap.feeds[b"%d" % SID] = feed
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+
+    async def run() -> None:
+        for low, high in pairwise([0, *cuts, len(stream)]):
+            await tap.parse(stream[low:high])
+
+    asyncio.run(run())
+    held_to(feed.cutter.swap(), sent)
+    assert stock.got == passed
+    assert feed.said == [("_INBOX.x.1", 409, "Batch Completed Nats-Pending-Bytes=17")]
+
+
+def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
+    sent = [Delivery("s.a", None, bytes(3_000_000)), Delivery("s.a", None, b"behind it")]
+    stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
+    feed = Hearing()
+    calls = 0
+
+    def counted(data: bytes, at: int) -> tuple[int, int]:
+        nonlocal calls
+        calls += 1
+        return Hearing.take(feed, data, at)
+
+    feed.take = counted  # type: ignore[method-assign]
+    tap = Tap(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap.feeds[b"%d" % SID] = feed
+
+    async def run() -> None:
+        for at in range(0, len(stream), 4096):
+            await tap.parse(stream[at : at + 4096])
+
+    asyncio.run(run())
+    held_to(feed.cutter.swap(), sent)
+    assert calls < 10, "not looked at again with each read"
+
+
+def test_a_new_connection_forgets_what_was_cut() -> None:
+    whole = frame(Delivery("s.a", None, bytes(100_000)), reply(1))
+    feed = Hearing()
+    tap = Tap(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap.feeds[b"%d" % SID] = feed
+
+    async def run() -> None:
+        await tap.parse(whole[:50_000])
+        tap.reset()
+        await tap.parse(frame(Delivery("s.b", None, b"x"), reply(1)))
+
+    asyncio.run(run())
+    held_to(feed.cutter.swap(), [Delivery("s.b", None, b"x")])
+
+
+# --- holes ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.integers(5, 40)), st.integers(5, 40), st.integers(5, 40))
+def test_holes_and_ranges_are_what_sets_say(there: set[int], one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    present = np.array(sorted(n for n in there if low <= n <= high), np.int64)
+    gone = sorted(set(range(low, high + 1)) - there)
+    found = holes(present, low, high)
+    assert [n for a, b in found for n in range(a, b + 1)] == gone
+    assert found == ranges(np.array(gone, np.int64))
+    assert joined([(n, n) for n in gone]) == found

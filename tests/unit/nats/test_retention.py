@@ -1,0 +1,56 @@
+"""What is said of a stream that may remove records before they are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats.retention import warnings
+
+KEEPS = {"retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1, "max_age": 0,
+         "max_msgs_per_subject": -1}  # fmt: skip
+
+
+def test_a_stream_that_keeps_everything_is_not_warned_of() -> None:
+    assert warnings("S", KEEPS) == []
+    assert warnings("S", {}) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"max_msgs": 100}, "keeps the last 100 records (max_msgs)"),
+        ({"max_bytes": 5000}, "keeps the last 5000 bytes (max_bytes)"),
+        ({"max_age": 3600 * 10**9}, "removes records after 1 h (max_age)"),
+        ({"max_age": 90 * 10**9}, "removes records after 1.5 min (max_age)"),
+        ({"max_age": 5}, "removes records after 5 ns (max_age)"),
+        ({"max_age": 3600 * 10**9, "discard": "new"}, "removes records after 1 h (max_age)"),
+        ({"max_msgs_per_subject": 1}, "keeps the last 1 records of each subject (max_msgs_per_subject)"),
+        ({"max_msgs_per_subject": 1, "discard": "new"}, "keeps the last 1 records of each subject"),
+        ({"retention": "interest"}, "removes records that all its consumers have acknowledged"),
+        ({"retention": "workqueue"}, "is a work queue"),
+        ({"allow_rollup_hdrs": True}, "allow_rollup_hdrs"),
+        ({"allow_msg_ttl": True}, "Nats-TTL"),
+    ],
+)
+def test_each_limit_is_one_sentence(config: dict[str, Any], said: str) -> None:
+    found = warnings("S", {**KEEPS, **config})
+    assert len(found) == 1
+    assert found[0].startswith("stream 'S' ")
+    assert said in found[0]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"max_msgs": 100, "discard": "new"},
+        {"max_bytes": 100, "discard": "new"},
+        {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True},
+    ],
+)
+def test_a_limit_that_refuses_the_new_removes_nothing(config: dict[str, Any]) -> None:
+    assert warnings("S", {**KEEPS, **config}) == []
+
+
+def test_several_limits_are_several_sentences() -> None:
+    assert len(warnings("S", {**KEEPS, "max_msgs": 5, "max_age": 10**9, "allow_rollup_hdrs": True})) == 3
