@@ -32,7 +32,7 @@ MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
 #: A live JetStream context, or a URL, becomes a bridge by the registry, so that these rooms themselves know none.
 EXCEPTIONS = {
     ("publisher/managed", "mama_spark.bridges.attach"),
-    ("mama/transport", "mama_spark.bridges.attach"),
+    ("mama/transport", "mama_spark.bridges.connect"),
 }
 PURE = {
     *(WORDS - {"options"}), *(f"options/{name}" for name in ("values", "declare", "transport", "sink", "reading")),
@@ -42,6 +42,7 @@ PURE = {
     *(f"bridges/nats/{name}" for name in ("board", "wire", "frames", "headers", "subjects", "acks", "fast")),
     "bridges/nats/records", "bridges/nats/retention",
     *(f"bridges/nats/{name}" for name in ("changes", "images", "positions", "advisories", "direct")),
+    *(f"malamute/{name}" for name in ("wire", "extensions", "patterns")),
 }  # fmt: skip
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats"}
 

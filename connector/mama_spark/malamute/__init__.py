@@ -1,0 +1,1 @@
+"""The Malamute protocol room: MLP on the wire, the state machines of both sides, streams and their engines."""

@@ -1,0 +1,163 @@
+"""What mama-spark's own clients and broker say to each other in the bytes behind the last field of a command. Pure.
+
+Other implementations ignore these bytes, so a command with an extension is an ordinary one to them. A client announces
+in OPEN what it understands (:class:`Feature`); only then does the broker extend what it sends. Layout, version 1::
+
+    block   "MS" (4d 53), version (1 octet, 01), field*
+    field   tag (1 octet), length (number-2), value
+
+| tag | field | value | in |
+|---|---|---|---|
+| 1 | features | number-4, bits of :class:`Feature` | OPEN; OK of OPEN: what the broker does of it |
+| 2 | credit | number-4: messages more that the receiver may send | OK, PONG |
+| 3 | sequence | number-8: the message's number in its stream | DELIVER |
+| 4 | time | number-8: microseconds since the epoch at which it was stored | DELIVER |
+| 5 | after | number-8: replay what has a higher number | READ |
+| 6 | acks | runs of 13 octets: outcome (1 octet), count (number-4), first sequence (number-8) | PONG |
+| 7 | message id | 1 to 65,535 octets; a durable stream stores an id once | SEND, DELIVER |
+| 8 | header | length of the name (number-2), name, value; one field a value, in order | SEND, DELIVER |
+
+Numbers are unsigned and big-endian. A field of an unknown tag, or whose value does not fit its tag, is skipped; a block
+that is cut short, of another version or not ours at all says nothing. Nothing here is ever an error for the receiver.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+
+from .wire import BadFrame
+
+VERSION = 1
+_MAGIC = b"MS" + bytes([VERSION])
+_FIELD = struct.Struct(">BH")
+_RUN = struct.Struct(">BIQ")
+
+
+class Feature(IntFlag):
+    """What a client understands."""
+
+    CREDIT = 1  #: credit from the broker
+    SEQUENCE = 2  #: sequence and time of a delivery
+    ACKS = 4  #: what became of sends, in the PONG of the PING behind them
+    CONFIRM = 8  #: CONFIRM commands about mailbox and service messages, in both directions
+    HEADERS = 16  #: message ids and headers
+
+
+class Outcome(IntEnum):
+    """What became of a run of sends."""
+
+    ACCEPTED = 0  #: the engine took them; nothing is stored
+    STORED = 1
+    DUPLICATE = 2  #: their ids were stored before; ``first`` is then the sequence of the first of them
+    REFUSED = 3  #: not stored and not delivered
+
+
+@dataclass(frozen=True, slots=True)
+class AckRun:
+    """``count`` sends with one outcome and consecutive sequences; runs come in the order of the sends."""
+
+    outcome: Outcome
+    count: int
+    first: int = 0  #: sequence of the first; 0 where the engine does not number
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1 if self.first else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """The fields of one block; None or empty = not there."""
+
+    features: Feature | None = None
+    credit: int | None = None
+    sequence: int | None = None
+    time: int | None = None
+    after: int | None = None
+    acks: tuple[AckRun, ...] = ()
+    message_id: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __bool__(self) -> bool:
+        return self != NOTHING
+
+
+NOTHING = Extension()
+_NUMBERS = {1: ("features", 4), 2: ("credit", 4), 3: ("sequence", 8), 4: ("time", 8), 5: ("after", 8)}
+_ACKS, _MESSAGE_ID, _HEADER = 6, 7, 8
+
+
+def write(extension: Extension) -> bytes:
+    """The block; nothing for an extension without fields.
+
+    :raises BadFrame: a value does not fit
+    """
+    parts = []
+    try:
+        for tag, (name, width) in _NUMBERS.items():
+            value = getattr(extension, name)
+            if value is not None:
+                parts.append(_FIELD.pack(tag, width) + int(value).to_bytes(width, "big"))
+        if extension.acks:
+            runs = b"".join(_RUN.pack(run.outcome, run.count, run.first) for run in extension.acks)
+            parts.append(_FIELD.pack(_ACKS, len(runs)) + runs)
+        if extension.message_id:
+            parts.append(_FIELD.pack(_MESSAGE_ID, len(extension.message_id)) + extension.message_id)
+        for key, text in extension.headers:
+            parts.append(_FIELD.pack(_HEADER, 2 + len(key) + len(text)) + struct.pack(">H", len(key)) + key + text)
+    except (OverflowError, struct.error) as e:
+        raise BadFrame(f"an extension does not fit: {e}") from None
+    return _MAGIC + b"".join(parts) if parts else b""
+
+
+def read(trailing: bytes) -> Extension:
+    """The fields in the bytes behind a command's last field. Never raises."""
+    if not trailing.startswith(_MAGIC):
+        return NOTHING
+    found: dict[str, object] = {}
+    headers: list[tuple[bytes, bytes]] = []
+    for tag, value in _split(trailing):
+        if tag in _NUMBERS:
+            name, width = _NUMBERS[tag]
+            if len(value) == width:
+                number = int.from_bytes(value, "big")
+                found[name] = Feature(number & _KNOWN) if name == "features" else number
+        elif tag == _ACKS:
+            found["acks"] = _runs(value)
+        elif tag == _MESSAGE_ID and value:
+            found["message_id"] = value
+        elif tag == _HEADER and len(value) >= 2:
+            end = 2 + int.from_bytes(value[:2], "big")
+            if end <= len(value):
+                headers.append((value[2:end], value[end:]))
+    return Extension(headers=tuple(headers), **found)  # type: ignore[arg-type]
+
+
+_KNOWN = int(Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS)
+
+
+def _split(block: bytes) -> Iterator[tuple[int, bytes]]:
+    fields = []
+    at = len(_MAGIC)
+    while at < len(block):
+        if at + _FIELD.size > len(block):
+            return iter(())
+        tag, length = _FIELD.unpack_from(block, at)
+        at += _FIELD.size
+        if at + length > len(block):
+            return iter(())
+        fields.append((tag, block[at : at + length]))
+        at += length
+    return iter(fields)
+
+
+def _runs(value: bytes) -> tuple[AckRun, ...]:
+    if len(value) % _RUN.size:
+        return ()
+    try:
+        return tuple(AckRun(Outcome(outcome), count, first) for outcome, count, first in _RUN.iter_unpack(value))
+    except ValueError:  # an outcome of a later version
+        return ()

@@ -1,0 +1,394 @@
+"""MLP, the Malamute protocol: 18 commands and their ZeroMQ frames. Pure.
+
+A message is a command frame and, for six of the commands, the frames of its content. The command frame is ``AA A8``, a
+number, and fields in big-endian order without padding; what follows the last field is ignored by the reference
+implementations and kept here in ``trailing`` (:mod:`mama_spark.malamute.extensions` uses it). Strings are up to 255
+octets of any kind but NUL: the other side's strings end there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, ClassVar
+
+from ..errors import MamaError
+
+SIGNATURE = b"\xaa\xa8"
+PROTOCOL = b"MALAMUTE"
+VERSION = 1
+
+
+class BadFrame(MamaError):
+    """These frames are no command: wrong signature, unknown number, fields cut short, or a value that does not fit."""
+
+
+class ExtraFrames(BadFrame):
+    """A command that carries no content came with further frames. ``command`` is what it would be without them."""
+
+    def __init__(self, command: Command, extra: int) -> None:
+        super().__init__(f"{type(command).__name__} with {extra} extra frames")
+        self.command = command
+
+
+class StatusCode(IntEnum):
+    """Codes of OK, ERROR and CONFIRM. The reference broker sends 200, 300 and 500."""
+
+    SUCCESS = 200
+    FAILED = 300
+    COMMAND_INVALID = 500
+    NOT_IMPLEMENTED = 501
+    INTERNAL_ERROR = 502
+
+
+class Command:
+    """Base of the 18.
+
+    :cvar id: number on the wire
+    :cvar layout: fields in order, with ``s`` string, ``2`` and ``4`` unsigned numbers of that many octets
+    :cvar has_content: may be followed by content frames
+    """
+
+    __slots__ = ()
+    id: ClassVar[int]
+    layout: ClassVar[tuple[tuple[str, str], ...]] = ()
+    has_content: ClassVar[bool] = False
+
+
+Content = Sequence[bytes]
+_STATUS = (("code", "2"), ("reason", "s"))
+_REQUEST = (("address", "s"), ("subject", "s"), ("tracker", "s"), ("timeout", "4"))
+_DELIVERY = (("sender", "s"), ("address", "s"), ("subject", "s"), ("tracker", "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Open(Command):
+    """CONNECTION OPEN. The frame also carries protocol and version, which must be ours."""
+
+    id = 1
+    layout = (("address", "s"),)
+    address: bytes = b""
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(Command):
+    """CONNECTION PING"""
+
+    id = 2
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong(Command):
+    """CONNECTION PONG"""
+
+    id = 3
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Close(Command):
+    """CONNECTION CLOSE"""
+
+    id = 4
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWrite(Command):
+    """STREAM WRITE: what is sent from now on goes to this stream."""
+
+    id = 5
+    layout = (("stream", "s"),)
+    stream: bytes
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRead(Command):
+    """STREAM READ: deliver what matches the pattern."""
+
+    id = 6
+    layout = (("stream", "s"), ("pattern", "s"))
+    stream: bytes
+    pattern: bytes
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSend(Command):
+    """STREAM SEND"""
+
+    id = 7
+    layout = (("subject", "s"),)
+    has_content = True
+    subject: bytes
+    content: Content = ()
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeliver(Command):
+    """STREAM DELIVER; ``address`` is the stream."""
+
+    id = 8
+    layout = (("address", "s"), ("sender", "s"), ("subject", "s"))
+    has_content = True
+    address: bytes
+    sender: bytes
+    subject: bytes
+    content: Content = ()
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxSend(Command):
+    """MAILBOX SEND; ``timeout`` in milliseconds, 0 = none."""
+
+    id = 9
+    layout = _REQUEST
+    has_content = True
+    address: bytes
+    subject: bytes
+    tracker: bytes = b""
+    timeout: int = 0
+    content: Content = ()
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxDeliver(Command):
+    """MAILBOX DELIVER"""
+
+    id = 10
+    layout = _DELIVERY
+    has_content = True
+    sender: bytes
+    address: bytes
+    subject: bytes
+    tracker: bytes = b""
+    content: Content = ()
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSend(Command):
+    """SERVICE SEND; ``address`` is the service, ``timeout`` in milliseconds, 0 = none."""
+
+    id = 11
+    layout = _REQUEST
+    has_content = True
+    address: bytes
+    subject: bytes
+    tracker: bytes = b""
+    timeout: int = 0
+    content: Content = ()
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOffer(Command):
+    """SERVICE OFFER; ``address`` is the service, the pattern is for subjects of requests."""
+
+    id = 12
+    layout = (("address", "s"), ("pattern", "s"))
+    address: bytes
+    pattern: bytes
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceDeliver(Command):
+    """SERVICE DELIVER"""
+
+    id = 13
+    layout = _DELIVERY
+    has_content = True
+    sender: bytes
+    address: bytes
+    subject: bytes
+    tracker: bytes = b""
+    content: Content = ()
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Ok(Command):
+    """OK"""
+
+    id = 14
+    layout = _STATUS
+    code: int = StatusCode.SUCCESS
+    reason: bytes = b""
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Error(Command):
+    """ERROR"""
+
+    id = 15
+    layout = _STATUS
+    code: int = StatusCode.COMMAND_INVALID
+    reason: bytes = b""
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit(Command):
+    """CREDIT: the broker may deliver this many messages more."""
+
+    id = 16
+    layout = (("amount", "2"),)
+    amount: int
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm(Command):
+    """CONFIRM: what became of the mailbox or service message with this tracker."""
+
+    id = 17
+    layout = (("tracker", "s"), *_STATUS)
+    tracker: bytes
+    code: int = StatusCode.SUCCESS
+    reason: bytes = b""
+    trailing: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCancel(Command):
+    """STREAM CANCEL: end all subscriptions of the stream."""
+
+    id = 18
+    layout = (("stream", "s"),)
+    stream: bytes
+    trailing: bytes = b""
+
+
+COMMANDS: dict[int, type[Command]] = {
+    cls.id: cls
+    for cls in (
+        Open, Ping, Pong, Close, StreamWrite, StreamRead, StreamSend, StreamDeliver, MailboxSend, MailboxDeliver,
+        ServiceSend, ServiceOffer, ServiceDeliver, Ok, Error, Credit, Confirm, StreamCancel,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one command is read and written: ``kinds`` of all its fields, and what comes fixed in front of them."""
+
+    cls: type[Command]
+    kinds: str = field(init=False)
+    names: tuple[str, ...] = field(init=False)
+    head: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", "".join(kind for _, kind in self.cls.layout))
+        object.__setattr__(self, "names", tuple(name for name, _ in self.cls.layout))
+        object.__setattr__(self, "head", SIGNATURE + bytes([self.cls.id]) + (_OPENING if self.cls is Open else b""))
+
+
+_OPENING = bytes([len(PROTOCOL)]) + PROTOCOL + struct.pack(">H", VERSION)
+_PLANS: dict[int, _Plan] = {number: _Plan(cls) for number, cls in COMMANDS.items()}
+_LENGTH = [bytes([n]) for n in range(256)]
+
+
+def string(value: bytes) -> bytes:
+    """The field: its length and its octets.
+
+    :raises BadFrame: longer than 255 octets, or with a NUL, at which the other side would cut it
+    """
+    if len(value) > 255:
+        raise BadFrame(f"a string of {len(value)} octets; there are at most 255")
+    if 0 in value:
+        raise BadFrame("a string with a NUL octet")
+    return _LENGTH[len(value)] + value
+
+
+def _number(value: int, width: int) -> bytes:
+    try:
+        return value.to_bytes(width, "big")
+    except OverflowError:
+        raise BadFrame(f"{value} does not fit in {width} octets") from None
+
+
+def encode(command: Command) -> list[bytes]:
+    """The frames of a command.
+
+    :raises BadFrame: a string or number does not fit
+    """
+    plan = _PLANS[command.id]
+    parts = [plan.head]
+    for name, kind in plan.cls.layout:
+        value: Any = getattr(command, name)
+        parts.append(string(value) if kind == "s" else _number(value, 2 if kind == "2" else 4))
+    parts.append(command.trailing)  # type: ignore[attr-defined]
+    frames = [b"".join(parts)]
+    if plan.cls.has_content:
+        frames += command.content  # type: ignore[attr-defined]
+    return frames
+
+
+def deliver_frame(stream: bytes, sender: bytes, subject: bytes, trailing: bytes = b"") -> bytes:
+    """The command frame of STREAM DELIVER, for strings that came from frames and so are known to fit."""
+    return b"".join(
+        (_DELIVER, _LENGTH[len(stream)], stream, _LENGTH[len(sender)], sender, _LENGTH[len(subject)], subject, trailing)
+    )
+
+
+_DELIVER = SIGNATURE + bytes([StreamDeliver.id])
+
+
+def decode(frames: Sequence[bytes]) -> Command:
+    """The command in these frames (the routing id already taken off).
+
+    :raises ExtraFrames: more frames than the command may have
+    :raises BadFrame: anything else that is no command
+    """
+    if not frames:
+        raise BadFrame("no frame")
+    frame = frames[0]
+    plan = _PLANS.get(frame[2]) if len(frame) > 2 else None
+    if plan is None or frame[:2] != SIGNATURE:
+        raise BadFrame(f"no command begins with {frame[:3].hex() or 'an empty frame'}")
+    if plan.cls is Open:
+        _check_opening(frame)
+    values, end = _fields(frame, len(plan.head), plan)
+    cls: Any = plan.cls
+    trailing = frame[end:] if end < len(frame) else b""
+    if cls.has_content:
+        return cls(*values, frames[1:], trailing)  # type: ignore[no-any-return]
+    command: Command = cls(*values, trailing)
+    if len(frames) > 1:
+        raise ExtraFrames(command, len(frames) - 1)
+    return command
+
+
+def _fields(frame: bytes, at: int, plan: _Plan) -> tuple[list[Any], int]:
+    values: list[Any] = []
+    size = len(frame)
+    for kind in plan.kinds:
+        if kind == "s":
+            start = at + 1
+            end = start + frame[at] if at < size else size + 1
+        else:
+            start, end = at, at + (2 if kind == "2" else 4)
+        if end > size:
+            raise BadFrame(f"{plan.cls.__name__}: {plan.names[len(values)]} is cut short")
+        octets = frame[start:end]
+        if kind != "s":
+            values.append(int.from_bytes(octets, "big"))
+        else:
+            values.append(octets if 0 not in octets else octets[: octets.index(0)])
+        at = end
+    return values, at
+
+
+def _check_opening(frame: bytes) -> None:
+    if not frame.startswith(_OPENING, 3):
+        raise BadFrame(f"not protocol {PROTOCOL.decode()} version {VERSION}")

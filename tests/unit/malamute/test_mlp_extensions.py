@@ -1,0 +1,104 @@
+"""Extensions in trailing bytes: ours to read, nobody's to stumble over."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.malamute import wire
+from mama_spark.malamute.extensions import NOTHING, AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.wire import BadFrame
+
+U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+EXTENSIONS = st.builds(
+    Extension,
+    features=st.none() | st.integers(0, 31).map(Feature),
+    credit=st.none() | U32,
+    sequence=st.none() | U64,
+    time=st.none() | U64,
+    after=st.none() | U64,
+    acks=st.lists(st.builds(AckRun, st.sampled_from(Outcome), U32, U64), max_size=4).map(tuple),
+    message_id=st.binary(max_size=40),
+    headers=st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=4).map(tuple),
+)
+FULL = Extension(
+    Feature.CREDIT | Feature.ACKS, 7, 2**40, 1_700_000_000_000_000, 3,
+    (AckRun(Outcome.STORED, 3, 10), AckRun(Outcome.REFUSED, 1)), b"id-1", ((b"a", b"1"), (b"a", b""), (b"", b"2")),
+)  # fmt: skip
+
+
+def test_the_layout_of_version_1_is_fixed() -> None:
+    assert write(Extension(sequence=258)).hex() == "4d5301" + "03" + "0008" + "0000000000000102"
+    assert write(Extension(features=Feature.CONFIRM)).hex() == "4d5301" + "01" + "0004" + "00000008"
+    assert write(Extension(headers=((b"k", b"v"),))).hex() == "4d5301" + "08" + "0004" + "0001" + "6b" + "76"
+    assert write(Extension(acks=(AckRun(Outcome.STORED, 2, 5),))).hex() == (
+        "4d5301" + "06" + "000d" + "01" + "00000002" + "0000000000000005"
+    )
+
+
+@given(EXTENSIONS)
+def test_any_extension_survives_the_wire(extension: Extension) -> None:
+    assert read(write(extension)) == extension
+
+
+def test_nothing_is_nothing() -> None:
+    assert write(NOTHING) == b""
+    assert not read(b"")
+    assert Extension(sequence=0)
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=80), st.booleans())
+def test_unreadable_bytes_say_nothing_and_raise_nothing(octets: bytes, ours: bool) -> None:
+    extension = read((b"MS\x01" if ours else b"") + octets)
+    if not ours and not octets.startswith(b"MS\x01"):
+        assert extension == NOTHING
+
+
+def test_a_block_cut_anywhere_is_ignored_or_a_whole_shorter_one() -> None:
+    """A prefix may end between two fields; what it then says, the whole block says too."""
+    block = write(FULL)
+    for size in range(len(block)):
+        short = read(block[:size])
+        for name in ("features", "credit", "sequence", "time", "after"):
+            assert getattr(short, name) in (None, getattr(FULL, name))
+        assert short.acks in ((), FULL.acks)
+        assert FULL.headers[: len(short.headers)] == short.headers
+
+
+def test_unknown_fields_and_wrong_sizes_are_skipped_alone() -> None:
+    known = write(Extension(credit=5))
+    assert read(known + b"\x63\0\x02zz") == Extension(credit=5)
+    assert read(known + b"\x03\0\x01z") == Extension(credit=5)
+    assert read(known + b"\x06\0\x02zz" + b"\x08\0\x01z" + b"\x08\0\x02\xff\xff") == Extension(credit=5)
+    assert read(known + b"\x06\0\x0d" + b"\x63" + b"\0" * 12) == Extension(credit=5), "an outcome of a later version"
+    assert read(b"MS\x01\x01\0\x04\xff\xff\xff\xff").features == Feature(31), "features of a later version"
+
+
+def test_another_version_is_ignored() -> None:
+    assert read(b"MS\x02" + write(FULL)[3:]) == NOTHING
+
+
+def test_what_does_not_fit_is_not_written() -> None:
+    for bad in (
+        Extension(credit=2**32),
+        Extension(sequence=-1),
+        Extension(message_id=b"x" * 65536),
+        Extension(headers=((b"k", b"v" * 65536),)),
+        Extension(acks=(AckRun(Outcome.STORED, 2**32),)),
+    ):
+        with pytest.raises(BadFrame):
+            write(bad)
+
+
+def test_a_peer_without_extensions_reads_the_same_command() -> None:
+    plain = wire.StreamSend(b"s", [b"body"])
+    extended = wire.decode(wire.encode(wire.StreamSend(b"s", [b"body"], write(FULL))))
+    assert isinstance(extended, wire.StreamSend)
+    assert (extended.subject, extended.content) == (plain.subject, plain.content)
+    assert read(extended.trailing) == FULL
+
+
+def test_last_of_a_run() -> None:
+    assert AckRun(Outcome.STORED, 3, 10).last == 12
+    assert AckRun(Outcome.ACCEPTED, 3).last == 0
