@@ -393,8 +393,13 @@ def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: P
         SourceDiscovery.create(None, None, transport)
 
 
-def test_a_transport_made_of_a_url_follows_its_bridge() -> None:
+def test_a_transport_made_of_a_url_follows_its_bridge(place: Place) -> None:
     """Section 2 of the specification's gaps: no properties file, so that the bridge's own capability counts"""
+    place.announce(record())
+    transport, ear = Transport.create("pub", f"memory://{place.name}"), Ear()
+    SourceDiscovery.create(ear.callbacks(), None, transport)
+    assert ear.wait(2) == [record(), "end of the image"]
+    transport.destroy()
     on = MemoryStage(EventStyle.PUBLISHER)
     not_implemented(on.transport(), "mama.memory.transport.pub.sourcediscovery.supported")
     on.close()

@@ -48,26 +48,33 @@ def load(name: str) -> ModuleType:
 
 
 def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherBridge:
-    """A bridge that sends through what the user has: a bridge itself, a live nats-py JetStream context, or a URL.
+    """A bridge that sends through something live of the user's: a bridge itself, or a live nats-py JetStream context.
 
     :param loop: where the context's client runs; None = found from the client
-    :raises ConfigError: if it is none of these
+    :raises ConfigError: if it is neither
     """
-    if isinstance(context, str):
-        room = load(scheme_of(context))
-        if scheme_of(context) == "memory":
-            made: PublisherBridge = room.MemoryBridge(context.split("://", 1)[1])
-        elif scheme_of(context) == "nats":
-            made = room.NatsBridge(room.NatsSettings(tuple(url.strip() for url in context.split(","))))
-        else:
-            raise ConfigError(f"a bridge of {scheme_of(context)} cannot be made of a url alone")
-        return made
     if all(hasattr(context, name) for name in ("prepare", "send", "poll", "capabilities")):
         return context  # type: ignore[return-value]
     if type(context).__module__.partition(".")[0] == "nats":
         bridge: PublisherBridge = load("nats").NatsBridge.attach(context, loop=loop)
         return bridge
-    raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context, a bridge or a url")
+    raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")
+
+
+def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
+    """What :func:`attach` takes, or a URL; with the place of discovery that the URL names, None if it names none.
+
+    :raises ConfigError: if it is none of these
+    """
+    if not isinstance(target, str):
+        return attach(target), None
+    urls = tuple(url.strip() for url in target.split(","))
+    scheme_of(target)
+    publishing = publisher_bridge(SinkOptions(url=urls))
+    try:
+        return publishing, discovery_bridge(TransportOptions(url=urls))
+    except ConfigError:
+        return publishing, None
 
 
 def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:

@@ -88,7 +88,7 @@ class Transport:
         """Connect.
 
         :param bridge: a publisher bridge that is not open, a live JetStream context, or a URL
-        :param discovery: where sources are found, not open
+        :param discovery: where sources are found, not open; a URL's own if None
         :param properties: what a properties file says of the transport; its ``sourcediscovery.supported`` then decides
             whether there is source discovery (SD-49), otherwise the presence of ``discovery`` does
         :param fields: names and FIDs of source messages
@@ -97,10 +97,11 @@ class Transport:
         :param destroy_timeout: seconds for which destroying waits for answers
         :raises ConfigError, Unavailable: it cannot connect
         """
-        from ..bridges import attach  # late: this room knows no bridge
+        from ..bridges import connect  # late: this room knows no bridge
 
+        publishing, place = connect(bridge)
         made = cls(
-            name, attach(bridge), discovery, properties, fields,
+            name, publishing, discovery or place, properties, fields,
             call_timeout=call_timeout, answer_timeout=answer_timeout, destroy_timeout=destroy_timeout,
         )  # fmt: skip
         made.loop.start()

@@ -1,0 +1,62 @@
+"""Source discovery over a real server, whose own clock makes sources vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats import NatsSettings, announcer
+from mama_spark.bridges.nats.discovery import NatsDiscovery
+from mama_spark.bridges.nats.pool import POOL
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
+from mama_spark.mama.omnm import encode
+from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source, encode_source
+from mama_spark.testing.servers import nats_server  # noqa: F401
+from mama_spark.testing.stages import until
+
+KEY = SourceKey("desk", 7)
+
+
+def as_bytes(made: SourceRecord) -> bytes:
+    return encode(encode_source(made))
+
+
+@pytest.fixture
+def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:  # noqa: F811
+    made = NatsDiscovery(NatsSettings((nats_server.url,), name="a source"))
+    made.open()
+    yield made
+    made.close()
+    announcer.clear()
+    POOL.clear()
+
+
+def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, source: NatsDiscovery) -> None:  # noqa: F811
+    """SD-14, SD-26, SD-31: image, end of the image, changes, and what the server itself says of a silent source"""
+    heard: list[Any] = []
+
+    def on_msg(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
+        heard.append(decode_source(msg).record)
+
+    first, second = SourceRecord("desk", 7, ONLINE, OK), SourceRecord("desk", 7, ONLINE, OK, data_dict="MARKETDATA")
+    source.announce(KEY, as_bytes(first), 2.0)
+    transport = Transport.create("disc", nats_server.url)
+    SourceDiscovery.create(
+        SourceDiscoveryCallbacks(on_msg=on_msg, on_error=lambda d, error, c: heard.append(error),
+                                 on_image_end=lambda d, c: heard.append("end of the image")),
+        None, transport,
+    )  # fmt: skip
+    until(lambda: len(heard) == 2)
+    source.announce(KEY, as_bytes(second), 2.0)
+    until(lambda: len(heard) == 3)
+    keeper = source._announcer
+    assert keeper is not None
+    keeper.loop.run(keeper.stop(), 30, "ending")  # the process dies without a word
+    until(lambda: len(heard) == 5)
+    transport.destroy()
+    suspect = SourceRecord("desk", 7, ONLINE, SUSPECT, data_dict="MARKETDATA")
+    offline = SourceRecord("desk", 7, OFFLINE, SUSPECT, data_dict="MARKETDATA")
+    assert heard == [first, "end of the image", second, suspect, offline]
