@@ -115,7 +115,7 @@ class LogBridge(Protocol):
         ...
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """Logs that hold records of any of ``topics`` (wildcards allowed), sorted.
+        """Logs that hold records of any of ``topics`` (wildcards allowed; none = all logs), sorted.
 
         :raises ConfigError: a topic that no log holds
         """

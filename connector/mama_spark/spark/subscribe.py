@@ -113,6 +113,7 @@ class _Reader:
             try:
                 gaps = _gaps(bridge.log(r.stream), r)
             except ConfigError as e:
+                _raise_unless_gone(bridge, r.stream, e)
                 self._treat([Loss(r.stream, ((r.after + 1, r.up_to),), str(e))])
                 continue
             if isinstance(gaps, Loss):
@@ -243,8 +244,8 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         for name in sorted(names):
             try:
                 found[name] = bridge.log(name).bounds()
-            except ConfigError:
-                continue  # gone, or not ours to read: a loss if the query had come to it
+            except ConfigError as e:
+                _raise_unless_gone(bridge, name, e)  # a loss if the query had come to it
         return found
 
 
@@ -253,6 +254,19 @@ def _no_later(now: Bounds, target: Bounds | None) -> Bounds:
     if target is None or target.identity != now.identity:
         return Bounds(now.first, now.first - 1, now.identity)
     return Bounds(now.first, min(now.last, target.last), now.identity)
+
+
+def _raise_unless_gone(bridge: LogBridge, name: str, error: ConfigError) -> None:
+    """What may not be looked at is still there, and no loss.
+
+    :raises ConfigError: ``error``
+    """
+    try:
+        names = bridge.names(())
+    except ConfigError:
+        raise error from None
+    if name in names:
+        raise error
 
 
 def _gaps(found: Log, r: Range) -> list[tuple[int, int]] | Loss:
