@@ -1,0 +1,373 @@
+"""Subjects, records, images and positions of discovery on NATS: without a server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridges.nats import advisories, positions
+from mama_spark.bridges.nats.board import (
+    LIVE,
+    MARKER,
+    REC,
+    RENEWAL,
+    SOURCE_TTL,
+    SOURCED,
+    WARN,
+    WITHDRAWN,
+    BadSubject,
+    Board,
+    as_token,
+    from_token,
+)
+from mama_spark.bridges.nats.changes import Stored, change_of, image_of, micros
+from mama_spark.bridges.nats.direct import Cutter, headers_of, stored
+from mama_spark.bridges.nats.discovery_streams import check_version
+from mama_spark.bridges.nats.images import pack, unpack
+from mama_spark.bridges.nats.positions import At, Gone, Made, Part, Span, Written, between
+from mama_spark.errors import ConfigError
+
+BOARD = Board()
+DESK = SourceKey("a desk.*", 7)
+TIME = "2026-11-21T07:12:16.814605524Z"
+KEYS = st.builds(SourceKey, st.text(max_size=20), st.none() | st.integers(0, 2**64 - 1))
+TEXT = st.text(max_size=40)
+BRANCHES = st.sampled_from(["source", "event", "mark", "x"])
+SUBJECTS = st.one_of(
+    TEXT,
+    st.builds(lambda *tokens: ".".join((BOARD.topic, *tokens)), BRANCHES, TEXT, TEXT),
+    st.builds(BOARD.source_subject, KEYS, st.sampled_from([REC, WARN, LIVE])),
+    st.builds(BOARD.event_subject, KEYS),
+)  # fmt: skip
+HEADERS = st.dictionaries(
+    st.sampled_from([MARKER, RENEWAL, SOURCED, WITHDRAWN, SOURCE_TTL]),
+    st.sampled_from(["MaxAge", "1", "S 4 > >", ""]) | TEXT,
+)
+RECORDS = st.builds(Stored, st.integers(1, 2**62), st.just(TIME) | TEXT, SUBJECTS, st.binary(max_size=50), HEADERS)
+
+
+def record(subject: str, sequence: int = 1, payload: bytes = b"", **headers: str) -> Stored:
+    return Stored(sequence, TIME, subject, payload, {name.replace("_", "-"): v for name, v in headers.items()})
+
+
+def of(part: str, sequence: int, **headers: str) -> Stored:
+    return record(BOARD.source_subject(DESK, part), sequence, b"r" if part == REC else b"", **headers)
+
+
+@given(st.text())
+def test_any_name_is_one_token_and_comes_back(name: str) -> None:
+    token = as_token(name)
+    assert token.isascii()
+    assert not set(token) & set(" .*>\r\n\t")
+    assert from_token(token) == name
+
+
+@pytest.mark.parametrize("token", ["", "a b", "=4", "=41", "=ff", "=FF", "ü", "a=", "=C3"])
+def test_no_second_spelling_of_a_name_is_taken(token: str) -> None:
+    with pytest.raises(BadSubject):
+        from_token(token)
+
+
+@given(KEYS, st.sampled_from([REC, WARN, LIVE]))
+def test_a_source_is_found_from_its_subjects(source: SourceKey, part: str) -> None:
+    assert BOARD.source_of(BOARD.source_subject(source, part)) == (source, part)
+    assert BOARD.source_of_event(BOARD.event_subject(source)) == source
+
+
+@pytest.mark.parametrize("number", ["", "07", "-1", "18446744073709551616", "x", "--"])
+def test_an_id_that_is_no_u64_is_refused(number: str) -> None:
+    with pytest.raises(BadSubject):
+        BOARD.source_of(f"{BOARD.topic}.source.a.{number}.rec")
+
+
+@given(RECORDS, st.integers(0, 10))
+def test_any_record_gives_a_change_or_nothing_and_a_reason_where_it_cannot_be_read(found: Stored, skip: int) -> None:
+    change = change_of(BOARD, found, skip)
+    assert change is None or change.source is not None or change.info
+    if change is not None and change.kind in (ChangeKind.RECORD, ChangeKind.EVENT):
+        assert change.payload == found.payload
+
+
+@given(st.lists(RECORDS, max_size=30))
+def test_any_records_make_an_image(records: list[Stored]) -> None:
+    image = image_of(BOARD, records)
+    assert {c.kind for c in image.changes} <= {ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE}
+    assert unpack(pack(image.changes, 100)) == image.changes
+
+
+@given(
+    st.binary(max_size=200) | st.text().map(str.encode),
+    st.sampled_from([advisories.AUDITS, advisories.CREATED + "S.c", "x"]),
+)
+def test_any_bytes_are_an_advisory_or_none(payload: bytes, subject: str) -> None:
+    found = Stored(1, TIME, subject, payload)
+    advisories.came(found)
+    assert advisories.reader(found) is None
+
+
+JSON = st.recursive(
+    st.none() | st.integers(0, 9) | st.text(max_size=5),
+    lambda c: st.lists(c, max_size=3) | st.dictionaries(st.sampled_from(["config", "name", "response"]), c, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(JSON, JSON)
+def test_any_json_is_an_advisory_or_none(audit: object, answer: object) -> None:
+    for found in ({"response": orjson.dumps(answer).decode()}, {"response": answer, "client": audit}, [audit]):
+        payload = orjson.dumps([found, "consumer_create_response"] if isinstance(found, list) else found)
+        marked = payload.replace(b"{", b'{"type":"consumer_create_response",', 1).replace(b",}", b"}")
+        assert advisories.reader(Stored(1, TIME, advisories.AUDITS, marked)) is None
+
+
+def test_an_audit_tells_what_a_reader_filters() -> None:
+    answer = {"type": "io.nats.jetstream.api.v1.consumer_create_response", "stream_name": "S", "name": "c",
+              "config": {"filter_subjects": ["a.*", "b"]}}  # fmt: skip
+    audit = {"client": {"user": "u", "kind": "Client"}, "response": orjson.dumps(answer).decode()}
+    found = advisories.reader(Stored(1, TIME, advisories.AUDITS, orjson.dumps(audit)))
+    assert found == advisories.Reader("S", "c", ("a.*", "b"), {"user": "u", "kind": "Client"}, False)
+    one = advisories.came(Stored(2, TIME, advisories.DELETED + "S.c"))
+    assert one == advisories.Came("S", "c", True)
+    changes = advisories.changes_of(Stored(2, TIME, advisories.DELETED + "S.c"), one, found, "A", ())
+    assert [(c.kind, c.topic) for c in changes] == [(ChangeKind.UNSUBSCRIBED, "a.*"), (ChangeKind.UNSUBSCRIBED, "b")]
+    assert json.loads(changes[0].info or "") == {"stream": "S", "consumer": "c", "client": {"user": "u"}}
+
+
+@pytest.mark.parametrize("name", ["mama-abc", "JS_SRC_x", "JS_MIRROR_x"])
+def test_readers_of_ours_and_of_the_server_are_left_out(name: str) -> None:
+    assert advisories.came(Stored(1, TIME, f"{advisories.CREATED}S.{name}")) is None
+
+
+@given(st.binary(max_size=300), st.integers(0, 20))
+def test_any_bytes_pass_through_the_cutter(data: bytes, at: int) -> None:
+    cutter = Cutter(3)
+    end, missing = cutter.take(data, at)
+    assert end >= at
+    assert missing >= 0
+    for block, payload in cutter.found:
+        stored(headers_of(block), payload)
+
+
+def test_answers_are_cut_out_whatever_way_the_bytes_were_cut() -> None:
+    block = b"NATS/1.0\r\nA: b\r\nNats-Sequence: 17\r\nNats-Time-Stamp: %b\r\nNats-Subject: s.t\r\n\r\n" % TIME.encode()
+    frame = b"HMSG _INBOX.x 3 %d %d\r\n%b\x00\r\nxy\r\n" % (len(block), len(block) + 5, block)
+    data = frame * 3 + b"HMSG _INBOX.x 3 28 28\r\nNATS/1.0 204 EOB\r\nA: b\r\n\r\n\r\n"
+    for cut in range(len(data)):
+        cutter, part = Cutter(3), data[:cut]
+        at, missing = cutter.take(part, 0)
+        assert at <= cut
+        if missing and at < 3 * len(frame):
+            assert at + len(frame) == cut + missing
+        end, _ = cutter.take(data, at)
+        assert end == 3 * len(frame), "what ends the answer is left"
+        assert [stored(headers_of(b), p) for b, p in cutter.found] == [
+            Stored(17, TIME, "s.t", b"\x00\r\nxy", {"A": "b"})
+        ] * 3
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [(TIME, int(datetime(2026, 11, 21, 7, 12, 16, tzinfo=UTC).timestamp()) * 10**6 + 814605), ("", 0), ("2026", 0),
+     ("2026-11-21T07:12:16", 0), ("1970-01-01T00:00:00.000001Z", 1)],
+)  # fmt: skip
+def test_times_are_microseconds(time: str, expected: int) -> None:
+    assert micros(time) == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (of(REC, 1), ChangeKind.RECORD),
+        (of(REC, 1, Mama_Renewal="1"), None),
+        (of(REC, 1, Nats_Marker_Reason="MaxAge"), None),
+        (of(WARN, 1), None),
+        (of(WARN, 1, Nats_Marker_Reason="MaxAge"), ChangeKind.SUSPECT),
+        (of(WARN, 1, Nats_Marker_Reason="Purge"), None),
+        (of(LIVE, 1), None),
+        (of(LIVE, 1, Nats_Marker_Reason="MaxAge"), ChangeKind.OFFLINE),
+        (record(BOARD.event_subject(DESK)), ChangeKind.EVENT),
+        (record(BOARD.mark_subject), None),
+        (record(BOARD.image_subject("x")), None),
+    ],
+)
+def test_renewals_are_no_changes_and_markers_are(found: Stored, kind: ChangeKind | None) -> None:
+    change = change_of(BOARD, found)
+    assert (None if change is None else change.kind) == kind
+    assert change is None or change.source == DESK
+
+
+def test_what_an_image_has_told_is_not_told_again() -> None:
+    told = of(REC, 90, Nats_Stream_Source="MAMA_SOURCES 4 > > subject")
+    assert change_of(BOARD, told, 4) is None
+    assert change_of(BOARD, told, 3) is not None
+    event = Stored(91, TIME, BOARD.event_subject(DESK), b"e", {SOURCED: "MAMA_SOURCES 4 > >"})
+    assert change_of(BOARD, event, 4) is not None, "only what was sourced is in the image"
+
+
+MAX = {"Nats_Marker_Reason": "MaxAge"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "kinds"),
+    [
+        ([of(REC, 1)], "record"),  # a foreign one, without a TTL
+        ([of(REC, 1, Mama_Source_Ttl="2"), of(WARN, 2), of(LIVE, 3)], "record"),
+        ([of(REC, 1, Mama_Source_Ttl="2")], "record offline"),
+        ([of(REC, 1, Mama_Source_Ttl="2"), of(WARN, 5, **MAX), of(LIVE, 3)], "record suspect"),
+        ([of(REC, 1, Mama_Source_Ttl="2"), of(WARN, 5, **MAX), of(LIVE, 6, **MAX)], "record offline"),
+        ([of(REC, 7, Mama_Source_Ttl="2"), of(WARN, 5, **MAX), of(LIVE, 6, **MAX)], "record"),  # coming back
+        ([of(REC, 7, Mama_Withdrawn="1"), of(LIVE, 8, **MAX)], "record"),
+        ([of(REC, 9, **MAX), of(LIVE, 6, **MAX)], ""),
+        ([of(WARN, 1), of(LIVE, 2)], ""),
+    ],
+)
+def test_the_image_says_what_became_of_each_source(parts: list[Stored], kinds: str) -> None:
+    assert " ".join(c.kind.value for c in image_of(BOARD, parts).changes) == kinds
+
+
+def test_a_source_whose_renewal_was_not_seen_is_asked_about() -> None:
+    parts = [of(REC, 1, Mama_Source_Ttl="2")]
+    assert image_of(BOARD, parts).unsure == [DESK]
+    image = image_of(BOARD, parts, [DESK])
+    assert [c.kind for c in image.changes] == [ChangeKind.RECORD]
+    assert not image.unsure
+
+
+NUMBERS = st.integers(0, 2**62)
+CHANGES = st.builds(
+    Change,
+    st.sampled_from(ChangeKind),
+    NUMBERS,
+    TEXT,
+    st.none() | NUMBERS,
+    st.none() | KEYS,
+    st.none() | st.binary(max_size=100),
+    st.none() | TEXT,
+    st.none() | TEXT,
+)
+
+
+@given(st.lists(CHANGES, max_size=20), st.integers(1, 500))
+def test_an_image_comes_back_from_its_messages(changes: list[Change], chunk: int) -> None:
+    chunks = pack(changes, chunk)
+    assert max(map(len, chunks)) <= chunk
+    assert unpack(chunks) == changes
+
+
+def test_an_image_that_is_cut_off_is_an_error() -> None:
+    chunks = pack([Change(ChangeKind.RECORD, 1, "S", 1, DESK, bytes(10_000))], 100)
+    for n in range(len(chunks)):
+        with pytest.raises(ValueError):  # noqa: PT011 - the text is pyarrow's
+            unpack(chunks[:n])
+
+
+# --- positions ---------------------------------------------------------------------------------------------------
+
+MADE = Made("s1", "e1", "a1")
+IMAGE = Written("t", 5, 40, (100, TIME), 9, 101, 103, 7)
+HERE = At(100, (100, TIME), 9, MADE, IMAGE, 5)
+
+
+@pytest.mark.parametrize("position", [HERE, At(3, (2, ""), 0, MADE), At.in_image(IMAGE, MADE, 2)])
+def test_a_position_comes_back_from_json(position: At) -> None:
+    assert positions.at(json.loads(json.dumps(position.as_json()))) == position
+
+
+@given(st.dictionaries(st.sampled_from(["events", "mark", "advisories", "made", "image", "told"]),
+                       st.none() | st.integers() | st.text() | st.lists(st.integers() | st.text())))  # fmt: skip
+def test_a_position_that_is_none_of_ours_is_refused(position: dict[str, object]) -> None:
+    if position == positions.IMAGE or set(position) >= {"events", "mark", "advisories", "made"}:
+        with contextlib.suppress(ConfigError):
+            positions.at(position)
+    else:
+        with pytest.raises(ConfigError, match="no position"):
+            positions.at(position)
+
+
+def test_between_two_positions_lie_the_changes() -> None:
+    end = At(150, (150, "t2"), 12, MADE, IMAGE, 5)
+    assert between(HERE, end) == [Span("events", 100, 150, (100, TIME), 40), Span("advisories", 9, 12, (9, ""))]
+    assert between(HERE, HERE) == []
+
+
+def test_the_image_is_told_in_parts() -> None:
+    first, second = At.in_image(IMAGE, MADE, 2), At.in_image(IMAGE, MADE, 5)
+    assert between(None, first) == [Part(IMAGE, 0, 2)]
+    assert between(first, second) == [Part(IMAGE, 2, 5)]
+    assert between(None, second) == [Part(IMAGE, 0, 5)]
+
+
+def test_from_the_request_to_a_later_position_lie_the_image_and_what_followed() -> None:
+    end = At(150, (150, "t2"), 12, MADE, IMAGE, 5)
+    assert between(None, end) == [
+        Part(IMAGE, 0, 5),
+        Span("events", 100, 150, (100, TIME), 40),
+        Span("advisories", 9, 12, (9, "")),
+    ]
+
+
+def test_a_stream_of_events_made_again_is_a_gap_then_what_it_holds_then_an_image() -> None:
+    again = Written("t2", 3, 60, (20, "t2"), 9, 21, 21, 8)
+    end = At.in_image(again, Made("s1", "e2", "a1"), 3)
+    assert between(HERE, end) == [Gone("events", 100), Span("events", 0, 20, None, 60), Part(again, 0, 3)]
+
+
+def test_a_stream_of_sources_made_again_is_a_gap_and_an_image_after_what_came_before() -> None:
+    again = Written("t2", 3, 60, (120, "t2"), 9, 121, 121, 8)
+    end = At.in_image(again, Made("s2", "e1", "a1"), 3)
+    assert between(HERE, end) == [Span("events", 100, 120, (100, TIME), 40), Gone("sources", 40), Part(again, 0, 3)]
+
+
+def test_a_stream_of_advisories_made_again_is_read_from_its_first_record() -> None:
+    end = At(100, (100, TIME), 4, Made("s1", "e1", "a2"), IMAGE, 5)
+    assert between(HERE, end) == [Gone("advisories", 9), Span("advisories", 0, 4)]
+
+
+# --- streams -----------------------------------------------------------------------------------------------------
+
+
+def test_streams_made_by_us_have_no_fault() -> None:
+    for config in BOARD.streams():
+        assert BOARD.faults(config) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("stream", "change", "word"),
+    [
+        (0, {"allow_msg_ttl": False}, "allow_msg_ttl"),
+        (0, {"subject_delete_marker_ttl": 0}, "subject_delete_marker_ttl"),
+        (0, {"max_msgs_per_subject": -1}, "max_msgs_per_subject"),
+        (0, {"allow_direct": False}, "allow_direct"),
+        (1, {"allow_msg_ttl": False}, "allow_msg_ttl"),
+        (1, {"sources": []}, "MAMA_SOURCES"),
+        (1, {"subject_delete_marker_ttl": 5}, "subject_delete_marker_ttl"),
+        (2, {"allow_direct": False}, "allow_direct"),
+    ],
+)
+def test_a_stream_that_cannot_serve_is_told_by_its_setting(stream: int, change: dict[str, object], word: str) -> None:
+    wrong, _ = BOARD.faults({**BOARD.streams()[stream], **change})
+    assert any(word in text for text in wrong)
+
+
+@pytest.mark.parametrize("change", [{"max_msgs_per_subject": 5}, {"duplicate_window": 0}])
+def test_a_stream_that_serves_badly_is_a_warning(change: dict[str, object]) -> None:
+    wrong, doubtful = BOARD.faults({**BOARD.streams()[1], **change})
+    assert not wrong
+    assert next(iter(change)) in doubtful[0]
+
+
+@pytest.mark.parametrize("version", ["2.10.29", "<nats server v2.9.0>", "", "new"])
+def test_a_server_that_is_too_old_is_told_by_its_version(version: str) -> None:
+    with pytest.raises(ConfigError, match=r"2\.11"):
+        check_version(version)
+
+
+def test_a_server_that_is_new_enough_will_do() -> None:
+    for version in ("2.11.0", "<nats server v2.15.1>", "3.0.0-beta"):
+        check_version(version)
