@@ -221,16 +221,16 @@ def share(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """What a batch reads that ends at ``end``. It begins where ``end`` says that it does. A ``start`` that no batch
-    ended at is the initial offset, asked for once more: it may have moved, and what lies before it is not skipped."""
+    """What the batch between two offsets reads. Where ``end`` says where it began, that counts: ``start`` may be the
+    initial offset, asked for once more, and what was lost in between has been told already."""
     found = []
     for stream, p in sorted(end.items()):
         before = start.get(stream)
         if p == before:
             continue
-        begin = p.next if p.begin is None else p.begin
-        if before is not None and before.identity == p.identity:
-            begin = before.next if before.begin is not None else min(begin, before.next)
+        begin = p.begin
+        if begin is None:
+            begin = before.next if before is not None and before.identity == p.identity else p.next
         if begin < p.next:
             found.append(Range(stream, p.identity, begin - 1, p.next - 1))
     return found

@@ -120,7 +120,7 @@ def test_records_below_the_first_sequence_are_lost() -> None:
     now, losses = reconcile({"ORDERS": Position(2, "a", 1)}, ORDERS)
     assert losses == [Loss("ORDERS", ((2, 4),), "removed before they were read")]
     end = advance(now, ORDERS, None)
-    assert ranges({"ORDERS": Position(2, "a", 1)}, end)[0].up_to == 20
+    assert ranges({"ORDERS": Position(2, "a", 1)}, end) == [Range("ORDERS", "a", 4, 20)]
     assert at(now) == {"ORDERS": 5}
 
 

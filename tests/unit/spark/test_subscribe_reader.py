@@ -1,0 +1,229 @@
+"""The readers of ``mamasub`` as Spark calls them, over the in-memory log: outages and losses at every moment."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory_logs import MemoryLogs
+from mama_spark.errors import ConfigError, OptionError, SchemaError, Unavailable
+from mama_spark.message import MessageBatch
+from mama_spark.spark.messages import SCHEMA
+from mama_spark.spark.offsets import DataLost
+from mama_spark.spark.subscribe import MamaSubDataSource, MamaSubReader, MamaSubStreamReader
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType
+
+
+class Broker:
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+        self.rows = 0
+
+    def put(self, n: int, topic: str = "orders.a") -> None:
+        log = MemoryLogs(self.name).log(self.name)
+        values = [f"{i}".encode() for i in range(self.rows + 1, self.rows + n + 1)]
+        log.append(MessageBatch.of([topic] * n, values))
+        self.rows += n
+
+    def delete(self, *sequences: int) -> None:
+        MemoryBroker.get(self.name).delete(sequences)
+
+    def again(self) -> None:
+        """Deleted and made again."""
+        MemoryBroker.forget(self.name)
+        self.rows = 0
+
+    def source(self, **options: str) -> MamaSubDataSource:
+        return MamaSubDataSource({"url": f"memory://{self.name}", "topics": "orders.>", **options})
+
+    def stream(self, **options: str) -> MamaSubStreamReader:
+        return self.source(**options).streamReader(SCHEMA)
+
+    def batch(self, **options: str) -> MamaSubReader:
+        return self.source(**options).reader(SCHEMA)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    one = Broker()
+    yield one
+    MemoryBroker.forget(one.name)
+
+
+def read(reader: MamaSubReader | MamaSubStreamReader, tasks: list[Any]) -> list[int]:
+    """As on executors: reader and tasks arrive pickled."""
+    there: MamaSubReader = pickle.loads(pickle.dumps(reader))
+    return [s for t in tasks for b in there.read(pickle.loads(pickle.dumps(t))) for s in b["sequence"].to_pylist()]
+
+
+def upto(n: int) -> list[int]:
+    return list(range(1, n + 1))
+
+
+def test_micro_batches_follow_each_other_without_gap_or_overlap(broker: Broker) -> None:
+    broker.put(25)
+    stream = broker.stream(maxOffsetsPerTrigger="10")
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(10)
+    at, seen = stream.initialOffset(), []
+    while (end := stream.latestOffset(at, limit)) != at:
+        seen.append(read(stream, stream.partitions(at, end)))
+        at = end
+    assert seen == [upto(10), list(range(11, 21)), list(range(21, 26))]
+    assert stream.partitions(at, at) == []
+    assert stream.reportLatestOffset() == {broker.name: {"next": 26, "identity": at[broker.name]["identity"]}}
+
+
+def test_same_range_gives_the_same_rows_in_the_same_tasks(broker: Broker) -> None:
+    broker.put(40)
+    first, second = broker.stream(minPartitions="4"), broker.stream(minPartitions="4")
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    broker.put(10)
+    for stream in (first, second):
+        tasks = stream.partitions(start, end)
+        assert [read(stream, [t]) for t in tasks] == [list(range(a, a + 10)) for a in (1, 11, 21, 31)]
+
+
+def test_batch_without_records_reads_nothing(broker: Broker) -> None:
+    broker.put(3)
+    reader = broker.batch(startingOffsets=f'{{"{broker.name}": -1}}')
+    assert reader.partitions() == []
+    assert list(reader.read(InputPartition(None))) == []  # what Spark makes of no tasks
+
+
+# --- outages ---------------------------------------------------------------------------------------------------
+
+
+def test_outage_is_waited_for_on_the_driver_and_in_tasks(broker: Broker) -> None:
+    broker.put(10)
+    stream = broker.stream(waitTimeout="30s")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    tasks = stream.partitions(start, end)
+    memory = MemoryBroker.get(broker.name)
+    questions: list[Callable[[], bool]] = [
+        lambda: stream.latestOffset(start, ReadAllAvailable()) == end,
+        lambda: read(stream, tasks) == upto(10),
+    ]
+    for question in questions:
+        memory.up = False
+        threading.Timer(0.3, setattr, (memory, "up", True)).start()
+        assert question()
+
+
+def test_outage_that_lasts_is_an_error_that_may_be_retried(broker: Broker) -> None:
+    broker.put(10)
+    stream = broker.stream(waitTimeout="200ms")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    tasks = stream.partitions(start, end)
+    MemoryBroker.get(broker.name).up = False
+    for question in (lambda: stream.latestOffset(start, ReadAllAvailable()), lambda: read(stream, tasks)):
+        with pytest.raises(Unavailable, match="is down"):
+            question()
+
+
+# --- losses ----------------------------------------------------------------------------------------------------
+
+Damage = Callable[[Broker], None]
+
+
+def again(broker: Broker) -> None:
+    broker.again()
+    broker.put(50)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason", "left"),
+    [
+        (lambda b: b.delete(5), "sequence 5", [n for n in upto(20) if n != 5]),
+        (lambda b: b.delete(*range(1, 8)), "7 sequences 1 to 7", list(range(8, 21))),
+        (again, "deleted and made again", []),
+    ],
+    ids=["in the middle", "below", "made again"],
+)
+@pytest.mark.parametrize("moment", ["planning", "reading"])
+def test_loss_between_offset_and_rows_is_found_whenever_it_happens(
+    broker: Broker, caplog: pytest.LogCaptureFixture, moment: str, damage: Damage, reason: str, left: list[int]
+) -> None:
+    broker.put(20)
+    strict, lax = broker.stream(), broker.stream(failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    tasks = strict.partitions(start, end) if moment == "reading" else None
+    damage(broker)
+    with pytest.raises(DataLost, match=reason) as e:
+        read(strict, strict.partitions(start, end) if tasks is None else tasks)
+    assert broker.name in str(e.value)
+    caplog.set_level(logging.ERROR, "mama_spark")
+    found = read(lax, lax.partitions(start, end) if tasks is None else tasks)
+    if (moment, left) != ("reading", []):
+        assert found == left
+    assert reason in caplog.text
+
+
+def test_stream_made_again_is_found_by_the_next_offset(broker: Broker) -> None:
+    broker.put(20)
+    strict, lax = broker.stream(), broker.stream(failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    again(broker)
+    with pytest.raises(DataLost, match="deleted and made again"):
+        strict.latestOffset(end, ReadAllAvailable())
+    now = lax.latestOffset(end, ReadAllAvailable())
+    assert read(lax, lax.partitions(end, now)) == upto(50)
+
+
+def test_loss_is_told_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """The offset moves behind the gap although there is nothing new, so the next look does not find it again."""
+    broker.put(20)
+    lax = broker.stream(failOnDataLoss="false", startingOffsets=f'{{"{broker.name}": 3}}')
+    start = lax.initialOffset()
+    broker.delete(*range(1, 21))
+    moved = lax.latestOffset(start, ReadAllAvailable())
+    assert moved[broker.name]["next"] == 21
+    assert lax.partitions(start, moved) == []
+    assert lax.latestOffset(moved, ReadAllAvailable()) == moved
+    assert caplog.text.count("removed before they were read") == 1
+
+
+def test_progress_is_shown_when_it_is_wanted(broker: Broker) -> None:
+    broker.put(20)
+    for stream in (broker.stream(), broker.stream(progressConsumer="dashboard")):
+        end = stream.latestOffset(stream.initialOffset(), ReadMaxRows(12))
+        stream.commit(end)
+    assert MemoryBroker.get(broker.name).progress == {"dashboard": 12}
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(broker: Broker) -> None:
+    with pytest.raises(OptionError, match=r"endingOffsets is for batch reads"):
+        broker.stream(endingOffsets='{"A": 3}')
+    with pytest.raises(OptionError, match=r"startingOffsets=latest is for streams"):
+        broker.batch(startingOffsets="latest")
+    with pytest.raises(SchemaError, match="mamasub has the columns"):
+        broker.source().reader(StructType([StructField("topic", StringType())]))
+    with pytest.raises(ConfigError, match="has no log 'other'"):
+        MamaSubDataSource({"url": f"memory://{broker.name}", "stream": "other"}).reader(SCHEMA).partitions()
+
+
+def test_options_may_stand_in_a_properties_file(broker: Broker, tmp_path: Any) -> None:
+    broker.put(3)
+    file = tmp_path / "mama.properties"
+    file.write_text(
+        f"mama.memory.transport.desk.url=memory://{broker.name}\nmama.memory.transport.desk.topics=orders.>\n"
+    )
+    source = MamaSubDataSource({"bridge": "memory", "transport": "desk", "properties": str(file)})
+    reader = source.reader(SCHEMA)
+    assert read(reader, reader.partitions()) == [1, 2, 3]
