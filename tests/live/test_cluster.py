@@ -166,8 +166,17 @@ def test_fast_ingest_with_ids_but_without_order_is_refused_where_a_proposed_id_c
             driver.put(["s.a"], 200)
             driver.drain()
             assert driver.events() == {"acked": 200}
-        with Driver(cluster.url, ordered=True) as driver:
-            driver.put(["s.b"], 2000)
-            driver.drain()
-            assert driver.bridge.mode == "batch"
-            assert driver.events() == {"acked": 2000}
+
+
+def test_a_second_try_in_order_goes_one_at_a_time_only_until_something_is_new(cluster: Cluster) -> None:
+    with Admin(cluster.url) as admin:
+        replicated(admin)
+        for n in (100, 2000):
+            with Driver(cluster.url, ordered=True) as driver:
+                driver.put(["s.a"], n)
+                driver.drain()
+                assert driver.bridge.mode == "batch"
+                assert driver.events() == {"acked": n}, driver.reasons[:3]
+                driver.in_order(admin)
+                driver.conserved(admin)
+        assert driver.counters.duplicates == 100, "each had an answer of its own"
