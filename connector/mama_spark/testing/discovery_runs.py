@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -54,6 +55,12 @@ class Stranger(Admin):
         """Be SUSPECT after half of ``seconds`` (a second at least) and OFFLINE after all of them."""
         for part, ttl in ((WARN, max(seconds // 2, 1)), (LIVE, seconds)):
             self.publish(BOARD.source_subject(source, part), b"", {"Nats-TTL": f"{ttl}s"})
+
+    def expired(self, source: SourceKey) -> bool:
+        """Has the server itself said that the source is OFFLINE?"""
+        last = {"last_by_subj": BOARD.source_subject(source, LIVE)}
+        message = self.api(f"STREAM.MSG.GET.{BOARD.events}", last).get("message", {})
+        return b"Nats-Marker-Reason" in b64decode(message.get("hdrs", ""))
 
     def tell(self, source: SourceKey, event: EventRecord | bytes) -> int:
         payload = event if isinstance(event, bytes) else encode(encode_event(event))
