@@ -101,12 +101,11 @@ class Reader:
             raise refuse(what.stream, e) from e
         if int(made["num_pending"]):
             return True
-        self._delete(consumer)
+        self._delete(self._link(), consumer)
         return False
 
-    def _delete(self, consumer: str) -> None:
+    def _delete(self, link: Link, consumer: str) -> None:
         """Without waiting; should it fail, the server does it by itself after a while."""
-        link = self._link()
 
         async def delete() -> None:
             with contextlib.suppress(Exception):
@@ -126,7 +125,7 @@ class Reader:
             self._feeds.discard(feed)
             with contextlib.suppress(MamaError):
                 link.loop.soon(lambda: link.loop.loop.create_task(feed.stop()))
-            self._delete(consumer)
+            self._delete(link, consumer)
 
     def _take(self, feed: Feed, consumer: str) -> Iterator[Records]:
         expected = 1
