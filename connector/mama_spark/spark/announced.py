@@ -19,7 +19,7 @@ from .announcing import source_record, withdraw
 from .given import DiscoveryTerms, read_options
 
 #: Seconds that a query may take to plan itself.
-_PLANNED_WITHIN = 60.0
+_PLANNED_WITHIN = 120.0
 
 
 def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced:
@@ -85,27 +85,36 @@ class Announced:
         self.withdraw()
 
     def __repr__(self) -> str:
-        return f"<Announced {'withdrawn' if self._source is None else self._source[2].name!r}>"
+        source = self._source
+        return "<Announced, withdrawn>" if source is None else f"<Announced {source[2].name!r}>"
 
 
 def _options_of(query: Any) -> dict[str, str] | None:
     """The options that a query's writer was given; None if it ended before it was planned. Internals of Spark, read
     only here.
 
-    :raises ConfigError: they cannot be read
+    :raises ConfigError: this kind of query does not tell
     """
     java = getattr(query, "_jsq", None)
+    if java is None:
+        raise ConfigError("Spark Connect does not tell the options of a query: give them, announced(query, options)")
+    from py4j.protocol import Py4JError, Py4JJavaError
+
     until = time.monotonic() + _PLANNED_WITHIN
-    while java is not None and time.monotonic() < until:
+    while True:
         try:
-            pairs, found = java.logicalPlan().writeOptions().iterator(), {}
-        except Exception:  # noqa: BLE001 - the plan is made on the query's own thread, and nobody else may ask before
+            pairs, found = java.streamingQuery().logicalPlan().writeOptions().iterator(), {}
+            while pairs.hasNext():
+                pair = pairs.next()
+                found[str(pair._1())] = str(pair._2())
+            return found
+        except Py4JJavaError as e:  # the plan is made on the query's own thread, and nobody else may ask before
             if not query.isActive:
                 return None
+            if time.monotonic() > until:
+                raise ConfigError(f"the query has no plan after {_PLANNED_WITHIN:g} s") from e
             time.sleep(0.05)
-            continue
-        while pairs.hasNext():
-            pair = pairs.next()
-            found[str(pair._1())] = str(pair._2())
-        return found
-    raise ConfigError("Spark does not tell the options of this query: give them, announced(query, options)")
+        except Py4JError as e:
+            raise ConfigError(
+                "this version of Spark does not tell the options of a query: give them, announced(query, options)"
+            ) from e

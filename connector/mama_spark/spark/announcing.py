@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..bridge import DiscoveryBridge, SourceKey
-from ..errors import ConfigError, MamaError, Unavailable
+from ..errors import ConfigError, MamaError
 from ..mama.events import EventRecord, encode_event
 from ..mama.omnm import encode
 from ..mama.sources import BEST, OFFLINE, OK, ONLINE, UNKNOWN, SourceRecord, encode_source
@@ -112,13 +112,12 @@ class Announcer:
             bridge.open()
             record = encode(encode_source(self.record, self._terms.fields))
             bridge.announce(self._key, record, self._options.source_ttl)
-        except Unavailable as e:
+        except MamaError as e:
             bridge.close()
+            if not e.retryable:
+                raise ConfigError(f"announce=true: {e}") from e
             log.warning("source %r is not announced: %s", self.record.name, e)
             return False
-        except ConfigError as e:
-            bridge.close()
-            raise ConfigError(f"announce=true: {e}") from e
         except BaseException:
             bridge.close()
             raise
