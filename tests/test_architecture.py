@@ -36,7 +36,7 @@ EXCEPTIONS = {
 }
 PURE = {
     *(WORDS - {"options"}), *(f"options/{name}" for name in ("values", "declare", "transport", "sink", "reading")),
-    *(f"publisher/{name}" for name in ("flight", "block", "sends", "window", "retry", "ids")),
+    "spark/offsets", *(f"publisher/{name}" for name in ("flight", "block", "sends", "window", "retry", "ids")),
     *(f"mama/{name}" for name in ("fieldtype", "status", "values", "msg", "omnm", "frames", "naming", "capture")),
     *(f"mama/{name}" for name in ("states", "topics", "properties", "sources", "events")),
     *(f"bridges/nats/{name}" for name in ("board", "wire", "frames", "headers", "subjects", "acks", "fast")),

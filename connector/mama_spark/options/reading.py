@@ -25,7 +25,9 @@ class ReadOptions(TransportOptions):
         boolean,
         True,
         _HOW,
-        "Fail when records that were not read yet are gone from the middleware. With `false`, what is left is read.",
+        "Fail when records that were not read yet are gone from the middleware: deleted, dropped by a limit, or with "
+        "their stream. With `false`, what is left is read, and what is not is told: `mamasub` writes it to the log, "
+        "`mamadiscovery` makes it a row.",
     )
     wait_timeout: float = option(
         "duration", duration, 30.0, _HOW, "Wait for the middleware before a read fails (and Spark tries again).",
@@ -42,7 +44,8 @@ class SubscribeOptions(ReadOptions):
         topic_patterns,
         (),
         _WHAT,
-        "Topics to read, separated by commas, with wildcards: `*` one part, `>` all that follow. Needed, or `stream`.",
+        "Topics to read, separated by commas, with wildcards: `*` one part, `>` all that follow. Needed, or `stream`. "
+        "A stream that appears while a query runs and holds one of them is read from its beginning.",
         shown="all of `stream`",
     )
     stream: str | None = option("text", text, None, _WHAT, "JetStream stream to read.", shown="found from the topics")
@@ -69,7 +72,9 @@ class SubscribeOptions(ReadOptions):
         "Where a batch read ends; in JSON, the first sequence not to read. Not for streams.",
     )
     min_partitions: int | None = option(
-        "integer", integer(1, 10_000), None, _HOW, "Tasks that a read is split into, by ranges of sequences.",
+        "integer", integer(1, 10_000), None, _HOW,
+        "Tasks that a read is split into, at least, by ranges of sequences. Left out: one for each core of the "
+        "driver's machine, but no more than one for 10,000 sequences and no fewer than one for 250,000.",
         shown="one a core",
     )  # fmt: skip
     include_headers: bool = option("boolean", boolean, True, _HOW, "Fill the column `headers`.")
