@@ -128,7 +128,7 @@ def not_implemented(transport: Transport, key: str) -> None:
 
 
 def test_the_image_is_a_message_a_source_and_then_its_end_and_then_changes(place: Place) -> None:
-    """SD-01, SD-02, SD-04..SD-12, SD-14, SD-16, SD-17, SD-25, SD-26, SD-31: with full support"""
+    """SD-01, SD-02, SD-04..SD-12, SD-14, SD-16, SD-17, SD-25, SD-26, SD-30, SD-31: with full support"""
     desk, twin = record(capabilities={"Region": "EU"}), record(number=8, state="NEW_WORD", data_dict=None)
     nameless = record(number=None)
     for made in (desk, twin, nameless):

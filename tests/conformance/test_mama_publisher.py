@@ -15,6 +15,7 @@ from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.errors import Unavailable
 from mama_spark.mama import (
+    BridgePublisher,
     MamaMsg,
     Publisher,
     PublisherCallbacks,
@@ -250,7 +251,7 @@ def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
 
 
 def test_a_denied_topic_is_not_entitled_and_names_it(stage: Stage, told: Told) -> None:  # noqa: F811
-    """PE-01, PE-02, PE-05, PE-14, PE-16, PE-17, PE-30: by exactly one of the two ways"""
+    """PE-01..PE-03, PE-05, PE-14, PE-16, PE-17, PE-30: by exactly one of the two ways"""
     stage.deny()
     transport = stage.transport()
     transport.set_transport_topic_callback(told.on_topic, "closure")
@@ -708,6 +709,7 @@ TestLife.settings = settings(max_examples=25, stateful_step_count=12, deadline=N
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.sampled_from(["ack", "reject", "lose", "429"]), max_size=12), st.booleans())
 def test_every_send_has_one_callback_or_none_whatever_happens(faults: list[str], queued: bool) -> None:
+    """PE-43"""
     on, told = MemoryStage(EventStyle.PUBLISHER), Told()
     queue = Queue() if queued else None
     transport = on.transport(destroy_timeout=0.01)
@@ -751,3 +753,32 @@ def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, told: Told) -> No
     assert told.counters == (1, 0, 1, 1)
     assert isinstance(transport.loop.bridge, NatsBridge)
     assert NatsSettings().servers == ("nats://127.0.0.1:4222",)
+
+
+# --- the bridge's side -------------------------------------------------------------------------------------------
+
+
+def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: Stage, told: Told) -> None:  # noqa: F811
+    """PE-44, PE-45, PE-46, PE-47: every bridge has the hook, because it is ours and not the bridge's"""
+    transport = stage.transport()
+    parent = Publisher.create(transport, stage.symbol, stage.source)
+    made = BridgePublisher.create(transport, stage.symbol, stage.source, None, parent)
+    made.send(encode(a_message()))  # before there are callbacks: nobody is told
+    made.set_user_callbacks(None, told.callbacks("success"), "mine")
+    made.send(encode(a_message()))
+    assert made.destroy(30)
+    assert told.counters == (0, 0, 1 if stage.publisher_style else 0, 0), "on_create is never the bridge's to call"
+    assert set(told.closures) <= {"mine"}
+
+
+def test_callbacks_are_of_one_publisher_although_others_share_its_topic(stage: Stage) -> None:  # noqa: F811
+    """PE-04, PE-29"""
+    transport, ears = stage.transport(), [Told(), Told()]
+    publishers = [published(stage, transport, ear) for ear in ears]
+    assert set(transport.find_publishers(stage.topic)) == set(publishers)
+    for n, publisher in enumerate(publishers):
+        for i in range(n + 2):
+            publisher.send(a_message(i))
+    for publisher in publishers:
+        publisher.destroy()
+    assert [ear.count("success") for ear in ears] == ([2, 3] if stage.publisher_style else [0, 0])

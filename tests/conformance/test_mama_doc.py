@@ -1,0 +1,88 @@
+"""The page of both specifications: complete, true about its tests, and its examples run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mama_spark.mama
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.mama import SourceRecord
+from mama_spark.mama.omnm import encode
+from mama_spark.mama.sources import encode_source
+from mama_spark.testing.servers import Admin, nats_server  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "openmama.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)
+ROWS = dict(re.findall(r"(?m)^\| ((?:PE|SD)-\d\d) \|.*\| (.*) \|$", PAGE))
+ALL = [*(f"PE-{i:02}" for i in range(1, 57)), *(f"SD-{i:02}" for i in range(1, 52))]
+
+
+def ids_of(text: str) -> Iterator[str]:
+    """Ids that a docstring names; ranges too."""
+    for kind, first, last in re.findall(r"(PE|SD)-(\d\d)(?:\.\.(?:PE-|SD-)?(\d\d))?", text):
+        yield from (f"{kind}-{i:02}" for i in range(int(first), int(last or first) + 1))
+
+
+def ids_by_test() -> dict[str, set[str]]:
+    """What each test of this page's specifications names."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "tests/conformance").glob("test_mama_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                found[node.name] = set(ids_of(ast.get_docstring(node) or ""))
+    return found
+
+
+def test_every_id_stands_in_the_checklists_with_a_test_that_names_it_or_a_reason() -> None:
+    assert list(ROWS) == ALL
+    tests, silent = ids_by_test(), []
+    for id_, row in ROWS.items():
+        named = re.findall(r"`(test_\w+)`", row)
+        assert named or row.startswith("none: "), id_
+        assert set(named) <= set(tests), f"{id_}: there is no {set(named) - set(tests)}"
+        if named and not any(id_ in tests[name] for name in named):
+            silent.append((id_, named))
+    assert silent == []
+
+
+def test_the_example_of_a_publisher_runs(nats_server: NatsServer) -> None:  # noqa: F811
+    """PE-18: in the order of the specification"""
+    expected = [("created", "LIVE"), ("stored", "OK"), ("destroyed", "DESTROYING")]
+    MemoryBroker.forget("demo")
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("NYSE", ["NYSE.>"])
+        for url in ("memory://demo", nats_server.url):
+            names: dict[str, Any] = {}
+            exec(EXAMPLES[0].replace("memory://demo", url), names)
+            assert names["heard"] == expected
+        assert [m.topic for m in admin.messages("NYSE")] == ["NYSE.IBM"]
+    assert [m.topic for m in MemoryBroker.get("demo").messages()] == ["NYSE.IBM"]
+    MemoryBroker.forget("demo")
+
+
+def test_the_example_of_source_discovery_runs() -> None:
+    MemoryBoard.forget("demo")
+    source = MemoryDiscovery("demo")
+    source.open()
+    source.announce(SourceKey("desk", 1), encode(encode_source(SourceRecord("desk", 1, "ONLINE"))), 30.0)
+    names: dict[str, Any] = {}
+    exec(EXAMPLES[1], names)
+    assert names["found"] == [("desk", "ONLINE"), ("end of the image",)]
+    source.close()
+    MemoryBoard.forget("demo")
+
+
+def test_what_the_page_names_is_there() -> None:
+    for name in re.findall(r"`((?:Publisher|Transport|SourceDiscovery|DQPublisher|BridgePublisher)\.\w+)", PAGE):
+        kind, method = name.split(".")
+        assert hasattr(getattr(mama_spark.mama, kind), method), name
+    for name in re.findall(r"from mama_spark.mama import (.*)", PAGE)[0].split(", "):
+        assert name in mama_spark.mama.__all__
