@@ -486,6 +486,15 @@ def test_a_queue_is_not_destroyed_before_the_publishers_that_use_it(memory: Memo
     assert told.count("create") == 1
 
 
+def test_what_plain_publishers_sent_is_stored_when_the_transport_is_destroyed(stage: Stage) -> None:  # noqa: F811
+    """PE-19: a process may end next"""
+    with stage.transport() as transport:
+        publisher = Publisher.create(transport, stage.symbol, stage.source)
+        for i in range(100):
+            publisher.send(a_message(i))
+    assert [m.payload for m in stage.held()] == [encode(a_message(i)) for i in range(100)]
+
+
 # --- threads and races -------------------------------------------------------------------------------------------
 
 
@@ -526,6 +535,41 @@ def memory_sends(publisher: Publisher, n: int) -> None:
             publisher.send(a_message(i))
         except StatusError:  # destroyed: the only one that there is here
             return
+
+
+@pytest.mark.parametrize("name", ["create", "success", "destroy"])
+@pytest.mark.parametrize("queued", [True, False])
+def test_callbacks_may_send_by_their_own_and_by_other_publishers(
+    stage: Stage,  # noqa: F811
+    told: Told,
+    name: str,
+    queued: bool,
+) -> None:
+    """No callback keeps the transport's thread, which its own sends need, from going on."""
+    transport, queue = stage.transport(), Queue() if queued else None
+    other = published(stage, transport, Told())
+    callbacks, sent = told.callbacks(), list[int]()
+    inner = getattr(callbacks, f"on_{name}")
+
+    def sending(publisher: Publisher, *args: Any) -> None:
+        inner(publisher, *args)
+        for by in (other, other, *([publisher] * 5 if name == "create" else [])):
+            by.send(a_message())
+            sent.append(1)
+
+    setattr(callbacks, f"on_{name}", sending)
+    dispatcher = queue.start() if queue is not None else None
+    publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, callbacks)
+    publisher.send(a_message())
+    publisher.destroy()
+    n = len(sent)
+    assert n == {"create": 7, "success": 2 if stage.publisher_style else 0, "destroy": 2}[name]
+    assert told.count("success") == (0 if not stage.publisher_style else 6 if name == "create" else 1)
+    assert told.heard[-1][0] == "destroy"
+    other.destroy()
+    assert len(stage.held()) == n + 1
+    if dispatcher is not None:
+        dispatcher.destroy()
 
 
 @pytest.mark.parametrize("name", ["create", "error", "success", "destroy"])

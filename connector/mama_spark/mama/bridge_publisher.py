@@ -46,7 +46,7 @@ class BridgePublisher:
         self._parent = parent
         self._callbacks: PublisherCallbacks | None = None
         self._closure: Any = None
-        self._delivery = Delivery(None)
+        self._delivery = Delivery(None, self._loop.post)
         self._unanswered = 0  # sends that this publisher waits for
         self._dead = False
         self._done = threading.Event()
@@ -106,7 +106,7 @@ class BridgePublisher:
         :param callbacks: None, or any of them None = do not call (PE-46)
         """
         self._callbacks, self._closure = callbacks, closure
-        self._delivery = Delivery(queue)
+        self._delivery = Delivery(queue, self._loop.post)
 
     # --- sending ---------------------------------------------------------------------------------------------
 

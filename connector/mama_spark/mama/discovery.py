@@ -131,7 +131,7 @@ class SourceDiscovery:
         )
         self._closure: Any = None
         self._loop = loop
-        self._delivery = Delivery(queue)
+        self._delivery = Delivery(queue, loop.transport.loop.post)
         self._sources = Sources(loop.transport.fields)
         self._pending: deque[MamaMsg | str | None] = deque()  # None: the end of the image
         self._position: Position | None = None

@@ -51,7 +51,7 @@ class _Receiver:
         self.transport, self.closure = transport, closure
         self.dropped = 0  #: letters for which the queue had no place
         self._key = key
-        self._delivery = Delivery(queue)
+        self._delivery = Delivery(queue, transport.loop.post)
         self._live = True
         if queue is not None:
             queue.open()

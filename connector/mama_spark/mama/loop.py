@@ -89,6 +89,8 @@ class BridgeLoop:
         self._work: deque[_Work] = deque()
         self._flights: dict[int, Sent] = {}
         self._token = 0
+        self._owed = 0  # answers, those that nobody waits for included
+        self._until = 0.0  # when an ending loop waits for them no longer
         self._closed: PublishError | None = None
         self._died: BaseException | None = None
         self._ending = self._over = self._working = False
@@ -142,6 +144,13 @@ class BridgeLoop:
         except MamaError as error:
             raise as_status(error) from error
 
+    def post(self, work: Callable[[], None]) -> None:
+        """Do something on the loop's thread, later; not at all once it has ended."""
+        with self._changed:
+            if not self._over:
+                self._work.append(_Work(work, Future(), time.monotonic() + self._call_timeout))
+                self._changed.notify_all()
+
     def see_to(self, work: Callable[[], None], timeout: float) -> None:
         """:meth:`call` for what must be done in any case: on this thread once the loop has ended. Returns after
         ``timeout`` seconds also when it is not done yet.
@@ -166,9 +175,13 @@ class BridgeLoop:
         self._thread.join()
         work()
 
-    def stop(self) -> None:
-        """Do what was asked, close the bridge and end; what is unanswered then is :class:`Stopped`."""
+    def stop(self, timeout: float) -> None:
+        """Do what was asked, wait for answers to what was sent, at most ``timeout`` seconds, close the bridge and end.
+
+        What nobody waits for is waited for here: a process that ends next would take it along unwritten.
+        """
         with self._changed:
+            self._until = time.monotonic() + timeout if not self._ending else self._until
             self._ending = True
             self._changed.notify_all()
         if not self.here:
@@ -198,6 +211,7 @@ class BridgeLoop:
             if self.bridge.capabilities.ack is Ack.NONE and len(self._flights) > _REMEMBERED:
                 self._settle(next(iter(self._flights)), None)
         self._token += 1
+        self._owed += 1
 
     def check(self, batch: MessageBatch) -> None:
         """Could this one message be sent? For :meth:`call`.
@@ -247,15 +261,20 @@ class BridgeLoop:
             busy = self._take() | self._take_letters()
             self._expire()
             with self._changed:
-                if self._ending and not self._work:
+                if self._ending and not self._work and self._all_in():
                     return
                 if busy or (self._work and not stalled):
                     pause = _SHORT
                     continue
-                due = self._flights or self.letters or stalled
+                due = self._flights or self.letters or stalled or self._ending
                 pause = min(2 * pause, _LONG) if due else _IDLE
                 if self._changed.wait(pause):
                     pause = _SHORT
+
+    def _all_in(self) -> bool:
+        """No answer will come that is worth waiting for."""
+        silent = self.bridge.capabilities.ack is Ack.NONE
+        return self._owed <= 0 or silent or self._closed is not None or time.monotonic() >= self._until
 
     def _do_work(self) -> bool:
         """What was asked, in order; True if the bridge takes nothing now."""
@@ -285,6 +304,7 @@ class BridgeLoop:
     def _take(self) -> bool:
         polled = self.bridge.poll(0.0)
         for acks in polled.acks:
+            self._owed -= len(acks.tokens)
             sequences = None if acks.sequences is None else acks.sequences.tolist()
             if not self._flights:
                 continue
@@ -294,6 +314,7 @@ class BridgeLoop:
                     outcome = Outcome(acks.stream, None if sequences is None else sequences[i])
                     self._settle(token, None if nothing else outcome)
         for refusals in polled.refusals:
+            self._owed -= len(refusals.tokens)
             for token in refusals.tokens.tolist():
                 self._settle(token, refusals.error)
         for event in polled.events:
@@ -312,6 +333,7 @@ class BridgeLoop:
         if event.kind is EventKind.CLOSED:
             self._closed = event.error or Uncertain(event.info)
         if event.kind in (EventKind.CLOSED, EventKind.DISCONNECTED):
+            self._owed = 0
             for token in list(self._flights):
                 self._settle(token, event.error or Uncertain(event.info))
         self._on_event(event)
@@ -322,6 +344,7 @@ class BridgeLoop:
             if time.monotonic() < sent.deadline:
                 return
             silent = self.bridge.capabilities.ack is Ack.NONE
+            self._owed -= 1
             self._settle(token, None if silent else AckTimeout(f"no answer within {self._answer_timeout:g} s"))
 
     def _settle(self, token: int, outcome: Outcome | PublishError | None) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
@@ -216,8 +217,8 @@ class Transport:
     # --- the end ---------------------------------------------------------------------------------------------
 
     def destroy(self) -> None:
-        """Destroy the publishers that live on it, each with its ``on_destroy``, then everything else, then the
-        connection. May be repeated."""
+        """Destroy the publishers that live on it, each with its ``on_destroy``, then everything else; wait until what
+        was sent is answered, at most ``destroy_timeout`` seconds; then close the connection. May be repeated."""
         with self._lock:
             self._live = False
             publishers, receivers = list(self._publishers), list(self._receivers)
@@ -232,7 +233,13 @@ class Transport:
             receiver.destroy()
         if reading is not None:
             reading.stop()
-        self.loop.stop()
+        self.loop.stop(self.destroy_timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.destroy()
 
     def __repr__(self) -> str:
         return f"<Transport {self.name} {'live' if self._live else 'destroyed'}, {len(self._publishers)} publishers>"
