@@ -1,0 +1,89 @@
+"""The readers of ``mamasub`` on a real server, as Spark's driver calls them: what needs no cluster."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.errors import ConfigError
+from mama_spark.spark.messages import SCHEMA
+from mama_spark.spark.offsets import DataLost
+from mama_spark.spark.subscribe import MamaSubDataSource, MamaSubStreamReader
+from mama_spark.testing.servers import Admin
+from mama_spark.testing.sub_runs import plain, store
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+USERS = """
+authorization { users = [
+  { user: admin, password: secret }
+  { user: narrow, password: secret, permissions: { subscribe: ["_INBOX.>"], publish: ["$JS.API.INFO",
+    "$JS.API.STREAM.INFO.ORDERS", "$JS.API.CONSUMER.CREATE.ORDERS.>", "$JS.API.CONSUMER.DELETE.ORDERS.>",
+    "$JS.API.CONSUMER.INFO.ORDERS.>", "$JS.API.CONSUMER.MSG.NEXT.ORDERS.>", "$JS.ACK.>"] } }
+  { user: blind, password: secret, permissions: { subscribe: ["_INBOX.>"], publish: ["$JS.API.INFO",
+    "$JS.API.STREAM.NAMES"] } }
+] }
+"""
+
+
+def stream_of(url: str, **options: str) -> MamaSubStreamReader:
+    return MamaSubDataSource({"url": url, "waitTimeout": "10s", **options}).streamReader(SCHEMA)
+
+
+def read(reader: MamaSubStreamReader) -> list[int]:
+    start = reader.initialOffset()
+    tasks = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    return [sequence for task in tasks for batch in reader.read(task) for sequence in batch["sequence"].to_pylist()]
+
+
+def test_stream_whose_limits_can_remove_messages_is_warned_of(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("KEPT", ["kept.>"])
+        admin.create_stream("LATEST", ["latest.>"], max_msgs_per_subject=1)
+        admin.create_stream("YOUNG", ["young.>"], max_age=int(3600e9))
+    stream_of(nats_server.url, topics="kept.>").initialOffset()
+    assert not caplog.records
+    stream_of(nats_server.url, topics="latest.a,young.a").initialOffset()
+    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warned) == 2
+    assert all(
+        text.startswith("mamasub: ") and name in text for text, name in zip(warned, ("LATEST", "YOUNG"), strict=True)
+    )
+
+
+def test_messages_replaced_by_newer_ones_of_their_topic_are_a_loss(nats_server: NatsServer) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("LATEST", ["latest.>"], max_msgs_per_subject=1)
+        store(admin, "LATEST", plain("latest.b", 1) + plain("latest.a", 2) + plain("latest.c", 1))
+    with pytest.raises(DataLost, match="'LATEST': sequence 2: deleted before"):
+        read(stream_of(nats_server.url, topics="latest.>"))
+    assert read(stream_of(nats_server.url, topics="latest.>", failOnDataLoss="false")) == [1, 3, 4]
+
+
+def test_few_permissions_do_when_the_stream_is_named(tmp_path: Path) -> None:
+    login = {"user": "admin", "password": "secret"}
+    with NatsServer(tmp_path / "nats", config=USERS) as server:
+        with Admin(server.url, **login) as admin:
+            admin.create_stream("ORDERS", ["orders.>"])
+            store(admin, "ORDERS", plain("orders.a", 10))
+        assert read(stream_of(server.url, stream="ORDERS", user="narrow", password="secret")) == list(range(1, 11))
+
+
+def test_stream_that_may_not_be_looked_at_any_more_is_an_error_and_no_loss(tmp_path: Path) -> None:
+    """With ``failOnDataLoss=false`` a loss would be skipped, and these messages are still there."""
+    login = {"user": "admin", "password": "secret"}
+    with NatsServer(tmp_path / "nats", config=USERS) as server:
+        with Admin(server.url, **login) as admin:
+            admin.create_stream("ORDERS", ["orders.>"])
+            store(admin, "ORDERS", plain("orders.a", 10))
+        allowed = stream_of(server.url, stream="ORDERS", **login)
+        start = allowed.initialOffset()
+        end = allowed.latestOffset(start, ReadAllAvailable())
+        blind = stream_of(server.url, stream="ORDERS", user="blind", password="secret", failOnDataLoss="false")
+        with pytest.raises(ConfigError, match="no permission"):
+            blind.latestOffset(start, ReadAllAvailable())
+        with pytest.raises(ConfigError, match="no permission"):
+            blind.partitions(start, end)
