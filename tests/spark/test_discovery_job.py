@@ -58,7 +58,7 @@ def wait(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
         return true()
 
-    eventually(look, what, 180)
+    eventually(look, what, 400)
 
 
 def current(path: Path) -> dict[str, tuple[Any, ...]]:
@@ -90,6 +90,7 @@ def submitted(folder: Path, url: str, trigger: str) -> subprocess.Popen[str]:
         return subprocess.Popen(command, env=env, stdout=output, stderr=output, text=True, cwd=folder)
 
 
+@pytest.mark.timeout(900)  # two Spark drivers are started
 def test_the_job_keeps_both_tables_through_a_kill(nats_server: NatsServer, stranger: Stranger, tmp_path: Path) -> None:
     """The history has each change once, also what happened while the job was dead; the other table is what is now."""
     job = submitted(tmp_path, nats_server.url, "1 second")
@@ -109,7 +110,7 @@ def test_the_job_keeps_both_tables_through_a_kill(nats_server: NatsServer, stran
     stranger.say(desk(9, state="OFFLINE"))
     stranger.say(b"junk", SourceKey("bad", 1))
     again = submitted(tmp_path, nats_server.url, "availableNow")
-    assert again.wait(240) == 0, (tmp_path / "availableNow.log").read_text()[-3_000:]
+    assert again.wait(400) == 0, (tmp_path / "availableNow.log").read_text()[-3_000:]
     changes = ["online desk 7", "online desk 8", "online desk 7", "offline desk 9", "bad_record bad 1"]
     assert history(tmp_path / "history") == changes
     assert current(tmp_path / "current") == {
