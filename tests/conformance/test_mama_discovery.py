@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -342,6 +343,30 @@ def test_the_property_of_the_transport_decides(place: Place, value: str | None, 
         assert ear.wait(1) == ["end of the image"]
     else:
         not_implemented(transport, key)
+
+
+def test_a_transport_is_made_as_a_properties_file_describes_it(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SD-13, SD-49: by its path, and along WOMBAT_PATH"""
+    place.announce(record())
+    (tmp_path / "mama.properties").write_text(
+        f"mama.memory.transport.disc.url=memory://{place.name}\n"
+        "mama.memory.transport.disc.sourcediscovery.supported=true\n"
+        f"mama.memory.transport.plain.url=memory://{place.name}\n"
+        "mama.sourcediscovery.sourcedatadict.name=Dictionary\n"
+    )
+    with Transport.from_properties("disc", "memory", str(tmp_path / "mama.properties")) as transport:
+        ear = Ear(transport.fields)
+        SourceDiscovery.create(ear.callbacks(), None, transport)
+        assert [h.key for h in ear.wait(3) if isinstance(h, SourceRecord)] == [("desk", 7)]
+        assert transport.fields.sourcedatadict.name == "Dictionary"
+    monkeypatch.setenv("WOMBAT_PATH", str(tmp_path))
+    with Transport.from_properties("plain", "memory", destroy_timeout=1.0) as transport:
+        not_implemented(transport, "mama.memory.transport.plain.sourcediscovery.supported is not true")
+        Publisher.create(transport, "S", "t").send(a_message())
+    with pytest.raises(ConfigError, match="transport=other"):
+        Transport.from_properties("other", "memory")
 
 
 def test_names_and_fids_of_the_fields_come_from_the_properties(place: Place) -> None:

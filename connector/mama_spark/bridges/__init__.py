@@ -62,17 +62,18 @@ def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherB
 
 
 def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
-    """What :func:`attach` takes, or a URL; with the place of discovery that the URL names, None if it names none.
+    """What :func:`attach` takes, a URL or options; with the place of discovery that these name, None if they name none.
 
     :raises ConfigError: if it is none of these
     """
-    if not isinstance(target, str):
+    if isinstance(target, str):
+        scheme_of(target)
+        target = SinkOptions(url=tuple(url.strip() for url in target.split(",")))
+    if not isinstance(target, SinkOptions):
         return attach(target), None
-    urls = tuple(url.strip() for url in target.split(","))
-    scheme_of(target)
-    publishing = publisher_bridge(SinkOptions(url=urls))
+    publishing = publisher_bridge(target)
     try:
-        return publishing, discovery_bridge(TransportOptions(url=urls))
+        return publishing, discovery_bridge(target)
     except ConfigError:
         return publishing, None
 

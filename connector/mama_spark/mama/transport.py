@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
+from ..options import SinkOptions, spellings
 from .loop import BridgeLoop
+from .properties import Properties, TransportProperties, expand
 from .queue import Queue
 from .sources import DEFAULT_FIELDS, SourceFields
 from .states import TransportEvent, TransportTopicEvent
@@ -20,7 +23,6 @@ from .status import Status, StatusError
 if TYPE_CHECKING:
     from .discovery import DiscoveryLoop
     from .inbox import Inbox, _Receiver
-    from .properties import TransportProperties
     from .publisher import Publisher
 
 log = logging.getLogger("mama_spark")
@@ -88,7 +90,7 @@ class Transport:
     ) -> Self:
         """Connect.
 
-        :param bridge: a publisher bridge that is not open, a live JetStream context, or a URL
+        :param bridge: a publisher bridge that is not open, a live JetStream context, a URL, or options of the sink
         :param discovery: where sources are found, not open; a URL's own if None
         :param properties: what a properties file says of the transport; its ``sourcediscovery.supported`` then decides
             whether there is source discovery (SD-49), otherwise the presence of ``discovery`` does
@@ -108,6 +110,22 @@ class Transport:
         made.loop.start()
         made.events = made.loop.bridge.capabilities.events
         return made
+
+    @classmethod
+    def from_properties(cls, name: str, middleware: str, path: str | None = None, **more: Any) -> Self:
+        """A transport as ``mama.properties`` describes it: ``mama.<middleware>.transport.<name>.<option>``, for every
+        option of the sink, ``url`` first of all, and ``sourcediscovery.supported``.
+
+        :param path: of the file; None = the first one along ``WOMBAT_PATH``
+        :param more: as :meth:`create`
+        :raises ConfigError, Unavailable: no such file, transport or option; it cannot connect
+        """
+        given = {"transport": name, "bridge": middleware, **({} if path is None else {"properties": path})}
+        expanded = expand(given, spellings(SinkOptions), os.environ)
+        found = Properties.find(os.environ.get("WOMBAT_PATH")) if path is None else Properties.load(path)
+        properties = TransportProperties(found, middleware, name)
+        options = SinkOptions.parse(expanded.options)
+        return cls.create(name, options, properties=properties, fields=expanded.fields, **more)
 
     # --- callbacks -------------------------------------------------------------------------------------------
 
