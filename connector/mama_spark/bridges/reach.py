@@ -38,12 +38,13 @@ class Reach(Generic[B]):
         self._make, self._patience, self._clock, self._sleep = make, patience, clock, sleep
         self._bridge: B | None = None
 
-    def call(self, work: Callable[[B], T]) -> T:
+    def call(self, work: Callable[[B], T], patience: float | None = None) -> T:
         """``work(bridge)``; once more from the start, on a new bridge, when an error says that this may help.
 
+        :param patience: for this call, instead of the usual
         :raises MamaError: the last one
         """
-        until, pause = self._clock() + self._patience, FIRST_PAUSE
+        until, pause = self._clock() + (self._patience if patience is None else patience), FIRST_PAUSE
         while True:
             try:
                 return work(self._opened())

@@ -28,7 +28,7 @@ INTERVAL = 0.25  #: seconds between two looks at the middleware
 
 @dataclass
 class Watch:
-    """One place of discovery. Use :meth:`close`."""
+    """One place of discovery, open; to be closed."""
 
     reader: Reader
     reach: Reach[DiscoveryBridge]
@@ -39,12 +39,15 @@ class Watch:
         :param given: options as of ``mamadiscovery``
         :raises ConfigError: one is wrong
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
+        :raises Unavailable: nobody is there
         """
         full = expand(given, spellings(DiscoveryOptions), os.environ)
         if full.discovery_supported is False:
             raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
         o = DiscoveryOptions.parse(full.options)
-        return cls(Reader.of(o, full.fields), Reach(lambda: discovery_bridge(o), o.wait_timeout))
+        reach = Reach(lambda: discovery_bridge(o), o.wait_timeout)
+        reach.call(lambda bridge: None, patience=0.0)  # a wrong URL is told at once, an outage later is waited for
+        return cls(Reader.of(o, full.fields), reach)
 
     def image(self) -> list[Row]:
         """The sources there are, by name and id."""

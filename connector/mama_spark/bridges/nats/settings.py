@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast
 
 from ...errors import ConfigError
-from ...options import SinkOptions, TransportOptions
+from ...options import ReadOptions, SinkOptions, TransportOptions
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
@@ -26,7 +26,8 @@ class NatsSettings:
     :param dedup: messages carry ids and the stream drops repeats
     :param ordered: keep the order of the messages over resends
     :param wait_timeout: of the publisher: an acknowledgement may take that long
-    :param retry_deadline: of the publisher: resends end that long after the first send
+    :param retry_deadline: of the publisher: resends end that long after the first send; of a reader: a question is
+        asked again for that long
     :param max_in_flight: of the publisher
     :param fast: the vectorised path through the client's command buffer; None = where the installed version allows
     """
@@ -65,6 +66,8 @@ class NatsSettings:
         """What the options say of the transport, and those of the sink of publishing; the only place that knows both
         sides."""
         connection: dict[str, Any] = {name: getattr(o, name) for name in _CONNECTION}
+        if isinstance(o, ReadOptions):
+            return cls(servers=o.url, retry_deadline=o.wait_timeout, **connection)
         if not isinstance(o, SinkOptions):
             return cls(servers=o.url, **connection)
         return cls(
