@@ -55,10 +55,16 @@ def ask(o: ReadOptions, question: Callable[[LogBridge], T]) -> T:
 
 
 def read(
-    o: ReadOptions, stream: str, after: int, up_to: int, topics: Sequence[str], check: Callable[[Log], None]
+    o: ReadOptions,
+    find: Callable[[LogBridge], Log | None],
+    after: int,
+    up_to: int,
+    topics: Sequence[str],
+    check: Callable[[Log], None],
 ) -> Iterator[Records]:
     """The records of a range; goes on behind the last one that came when the middleware was away for a while.
 
+    :param find: the log; None ends the read
     :param check: called with the log when all have been read
     :raises Unavailable: nothing came for ``waitTimeout``
     """
@@ -67,7 +73,9 @@ def read(
         try:
             with contextlib.closing(log_bridge(o, o.wait_timeout)) as bridge:
                 bridge.open()
-                log = bridge.log(stream)
+                log = find(bridge)
+                if log is None:
+                    return
                 for records in log.read(after, up_to, topics):
                     if len(records):
                         yield records

@@ -6,8 +6,10 @@ gives the same rows every time. Spark's checkpoint is the only truth about how f
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +42,10 @@ from .offsets import (
 )
 
 log = logging.getLogger("mama_spark")
+
+#: Seconds between two looks for streams that have appeared.
+STREAMS_EVERY = 5.0
+MADE_AGAIN = "the stream was deleted and made again since"
 
 
 class MamaSubDataSource(DataSource):
@@ -103,27 +109,33 @@ class _Reader:
         def check(found: Log) -> None:
             self._treat(_changed(found, r, partition.gone))
 
-        for records in logs.read(o, r.stream, r.after, r.up_to, o.topics, check):
+        for records in logs.read(o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check):
             yield rows(records, r.stream, o.include_headers)
+
+    def _find(self, bridge: LogBridge, r: Range) -> Log | None:
+        """The log that the range is of; None if it is lost."""
+        whole = ((r.after + 1, r.up_to),)
+        try:
+            found = bridge.log(r.stream)
+        except ConfigError as e:
+            _raise_unless_gone(bridge, r.stream, e)
+            self._treat([Loss(r.stream, whole, str(e))])
+            return None
+        if found.bounds().identity == r.identity:
+            return found
+        self._treat([Loss(r.stream, whole, MADE_AGAIN)])
+        return None
 
     def _plan(self, bridge: LogBridge, whole: list[Range]) -> list[Part]:
         """Tasks for these ranges. What is missing in them is lost already."""
-        gone: dict[str, list[tuple[int, int]]] = {}
+        gone: dict[str, tuple[tuple[int, int], ...]] = {}
         for r in whole:
-            try:
-                gaps = _gaps(bridge.log(r.stream), r)
-            except ConfigError as e:
-                _raise_unless_gone(bridge, r.stream, e)
-                self._treat([Loss(r.stream, ((r.after + 1, r.up_to),), str(e))])
-                continue
-            if isinstance(gaps, Loss):
-                self._treat([gaps])
-                continue
-            gone[r.stream] = gaps
-            if gaps:
-                self._treat([Loss(r.stream, tuple(gaps), "deleted before they were read")])
-        n = parts(sum(map(len, whole)), self.options.min_partitions, len(os.sched_getaffinity(0)))
-        return [Part(r, _within(gone[r.stream], r)) for r in split((r for r in whole if r.stream in gone), n)]
+            if (found := self._find(bridge, r)) is not None:
+                gone[r.stream] = gaps = tuple(found.missing(r.after, r.up_to))
+                self._treat([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
+        there = [r for r in whole if r.stream in gone]
+        n = parts(sum(map(len, there)), self.options.min_partitions, len(os.sched_getaffinity(0)))
+        return [Part(r, _within(gone[r.stream], r)) for r in split(there, n)]
 
     def _treat(self, losses: Iterable[Loss]) -> None:
         """``failOnDataLoss``.
@@ -182,6 +194,8 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         self._initial: Offsets | None = None
         self._target: dict[str, Bounds] | None = None
         self._seen: dict[str, Bounds] = {}
+        self._names: set[str] = set()
+        self._named = -STREAMS_EVERY  # when
 
     def initialOffset(self) -> dict[str, Any]:
         """Spark asks more than once, and must get the same answer."""
@@ -232,21 +246,26 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def _look(self, bridge: LogBridge, known: Iterable[str]) -> dict[str, Bounds]:
         """Bounds of the streams that are read and of those that have appeared since."""
-        o = self.options
-        names = set(known)
-        for topic in o.topics if o.stream is None else ():
-            try:
-                names |= set(bridge.names([topic]))
-            except ConfigError:
-                continue  # its stream is gone; the query knows which it was
-        names |= set() if o.stream is None else {o.stream}
+        if (now := time.monotonic()) >= self._named + STREAMS_EVERY:
+            self._names, self._named = self._matching(bridge), now
         found = {}
-        for name in sorted(names):
+        for name in sorted({*known, *self._names}):
             try:
                 found[name] = bridge.log(name).bounds()
             except ConfigError as e:
                 _raise_unless_gone(bridge, name, e)  # a loss if the query had come to it
         return found
+
+    def _matching(self, bridge: LogBridge) -> set[str]:
+        """Streams of any of the topics. A topic may have lost its stream; the query knows which one it was."""
+        o = self.options
+        if o.stream is not None:
+            return {o.stream}
+        names: set[str] = set()
+        for topic in o.topics:
+            with contextlib.suppress(ConfigError):
+                names |= set(bridge.names([topic]))
+        return names
 
 
 def _no_later(now: Bounds, target: Bounds | None) -> Bounds:
@@ -269,19 +288,13 @@ def _raise_unless_gone(bridge: LogBridge, name: str, error: ConfigError) -> None
         raise error
 
 
-def _gaps(found: Log, r: Range) -> list[tuple[int, int]] | Loss:
-    if found.bounds().identity != r.identity:
-        return Loss(r.stream, ((r.after + 1, r.up_to),), "the stream was deleted and made again since")
-    return found.missing(r.after, r.up_to)
-
-
 def _changed(found: Log, r: Range, known: tuple[tuple[int, int], ...]) -> list[Loss]:
     """What was lost between the planning of a task and its end."""
-    gaps = _gaps(found, r)
-    if isinstance(gaps, Loss):
-        return [gaps]
-    return [] if tuple(gaps) == known else [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
+    if found.bounds().identity != r.identity:
+        return [Loss(r.stream, ((r.after + 1, r.up_to),), MADE_AGAIN)]
+    gaps = tuple(found.missing(r.after, r.up_to))
+    return [] if gaps == known else [Loss(r.stream, gaps, "deleted before or while they were read")]
 
 
-def _within(gaps: list[tuple[int, int]], r: Range) -> tuple[tuple[int, int], ...]:
+def _within(gaps: tuple[tuple[int, int], ...], r: Range) -> tuple[tuple[int, int], ...]:
     return tuple((max(a, r.after + 1), min(b, r.up_to)) for a, b in gaps if a <= r.up_to and b > r.after)
