@@ -245,6 +245,11 @@ def test_without_an_image_in_time_there_is_an_error_once_and_the_image_later(pla
     assert error.startswith("no image of the sources within 0.1 s: ")
     place.board.up = True
     assert ear.wait(3)[1:] == [record(), "end of the image"]
+    place.board.up = False
+    assert ear.wait(4)[3].startswith("no answer within 0.1 s: "), "an outage later is said as well"
+    place.board.up = True
+    place.announce(record("later", 1))
+    assert ear.wait(5)[4:] == [record("later", 1)]
 
 
 def test_what_the_user_must_change_is_said_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mama_spark.bridge import EventStyle
+from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.mama import (
     DQPublisherManager,
     DQPublisherManagerCallbacks,
@@ -18,8 +20,10 @@ from mama_spark.mama import (
     RequestListener,
     Status,
     StatusError,
+    Transport,
 )
 from mama_spark.mama.omnm import decode
+from mama_spark.testing.servers import Admin
 from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, nats_with_users, stage, until  # noqa: F401
 
 #: No stream takes these topics, and requests are no business of streams.
@@ -153,6 +157,31 @@ def test_what_is_no_request_or_no_listener_is_refused(stage: Stage) -> None:  # 
     RequestListener.create(transport, None, "ask.twice", lambda *_: None)
     with pytest.raises(StatusError, match=r"listens to .ask\.twice. already"):
         RequestListener.create(transport, None, "ask.twice", lambda *_: None)
+
+
+def test_everything_is_destroyed_in_time_although_the_server_is_gone(tmp_path: Path) -> None:
+    told, answers = Told(), Answers()
+    server = NatsServer(tmp_path / "nats").start()
+    with Admin(server.url) as admin:
+        admin.create_stream("T", ["t.>"])
+    transport = Transport.create("pub", server.url, destroy_timeout=1.0)
+    listener = RequestListener.create(transport, None, "ask.x", lambda *_: None)
+    inbox = answers.inbox(transport)
+    publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
+    publisher.send(a_message())
+    until(lambda: told.count("success"))
+    Publisher.create(transport, "x", "ask").send_from_inbox(inbox, a_message())
+    events: list[str] = []
+    transport.set_transport_callback(lambda t, event, info, closure: events.append(event.name))
+    asking = Publisher.create(transport, "x", "ask")
+    server.stop()
+    until(lambda: events == ["DISCONNECT"])
+    with pytest.raises(StatusError, match="not connected"):
+        asking.send_from_inbox(inbox, a_message())
+    transport.destroy()
+    assert told.counters == (1, 0, 1, 1)
+    assert answers.destroyed == ["mine"]
+    assert "destroyed" in repr(listener)
 
 
 def test_a_bridge_without_inboxes_says_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:

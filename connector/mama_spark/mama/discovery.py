@@ -138,6 +138,7 @@ class SourceDiscovery:
         self._deadline: float | None = time.monotonic() + image_timeout
         self._image_timeout = image_timeout
         self._last_error = ""
+        self._silent_since: float | None = None
         self._live = True
 
     @classmethod
@@ -213,7 +214,7 @@ class SourceDiscovery:
             self._pending.extend(self._sources.image([c for c in bridge.image() if c.kind in _OF_SOURCES]))
             if self._deadline is not None:
                 self._pending.append(None)
-            self._position, self._deadline, self._last_error = at, None, ""
+            self._position, self._deadline = at, None
             return
         there = bridge.newest(self._position, MAX_PENDING)
         lost = False
@@ -226,18 +227,23 @@ class SourceDiscovery:
                     self._loop.transport._tell_topic(told, change.topic, change.info or "")
         self._position = None if lost else there
 
+    def _well(self) -> None:
+        """Somebody answered."""
+        self._silent_since, self._last_error = None, ""
+
     def _trouble(self, error: MamaError) -> None:
-        """Nobody answers, or it is not allowed: said once, the former only when the image is overdue."""
-        text = str(error)
-        waiting = isinstance(error, Unavailable) and (self._deadline is None or time.monotonic() < self._deadline)
-        if waiting or text == self._last_error:
-            return
-        if self._deadline is not None and isinstance(error, Unavailable):
-            text = f"no image of the sources within {self._image_timeout:g} s: {text}"
-            if text == self._last_error:
+        """Nobody answers, or it is not allowed: said once, the former only after the time-out."""
+        now, text = time.monotonic(), str(error)
+        if isinstance(error, Unavailable):
+            self._silent_since = self._silent_since or now
+            due = self._silent_since + self._image_timeout if self._deadline is None else self._deadline
+            if now < due:
                 return
-        self._last_error = text
-        self._pending.append(text)
+            what = "no image of the sources" if self._deadline is not None else "no answer"
+            text = f"{what} within {self._image_timeout:g} s: {text}"
+        if not self._last_error or (text != self._last_error and not isinstance(error, Unavailable)):
+            self._last_error = text
+            self._pending.append(text)
 
     def _hand_out(self) -> None:
         """Make callbacks of what waits, as far as there are callbacks, and room on the queue."""
@@ -345,6 +351,7 @@ class DiscoveryLoop:
     def _serve(self, reader: SourceDiscovery) -> None:
         try:
             reader._look(self._reach())
+            reader._well()
         except MamaError as error:
             reader._trouble(error)
         except Exception as error:

@@ -152,17 +152,24 @@ class BridgeLoop:
                 self._changed.notify_all()
 
     def see_to(self, work: Callable[[], None], timeout: float) -> None:
-        """:meth:`call` for what must be done in any case: on this thread once the loop has ended. Returns after
-        ``timeout`` seconds also when it is not done yet.
+        """:meth:`call` for what must be done in any case: on this thread once the loop has ended. What the bridge
+        raises is logged. Returns after ``timeout`` seconds also when it is not done yet.
         """
+
+        def do() -> None:
+            try:
+                work()
+            except MamaError as error:
+                log.warning("%r: %s", self.bridge, error)
+
         if self.here:
-            work()
+            do()
             return
         future: Future[None] = Future()
         with self._changed:
             over = self._over
             if not over:
-                self._work.append(_Work(work, future, time.monotonic() + timeout))
+                self._work.append(_Work(do, future, time.monotonic() + timeout))
                 self._changed.notify_all()
         try:
             if not over:
@@ -173,7 +180,7 @@ class BridgeLoop:
         except ClientClosed:  # handed back: the loop ended first
             pass
         self._thread.join()
-        work()
+        do()
 
     def stop(self, timeout: float) -> None:
         """Do what was asked, wait for answers to what was sent, at most ``timeout`` seconds, close the bridge and end.
