@@ -43,6 +43,6 @@ class TestNatsDiscovery(DiscoverySuite):
                     at = found["message"]["seq"] + 1
                 admin.api("STREAM.PURGE.MAMA_EVENTS", {"seq": at})
 
-        yield DiscoverySite(make=make, ttl=2.0, let_pass=time.sleep, die=die, lose=lose)
+        yield DiscoverySite(make=make, ttl=5.0, let_pass=time.sleep, die=die, lose=lose)
         announcer.clear()
         POOL.clear()

@@ -150,7 +150,7 @@ class Board:
                 "name": self.events,
                 "subjects": [f"{self.topic}.event.>", self.mark_subject, f"{self.events}.image.>"],
                 "max_age": kept,
-                "duplicate_window": int(WINDOW * 1e9),  # no default for streams that source others
+                "duplicate_window": min(int(WINDOW * 1e9), kept),  # no default for streams that source others
                 "allow_msg_ttl": True,
                 "sources": [{"name": self.sources}],
             },

@@ -74,6 +74,8 @@ class NatsDiscovery:
     def _open(self) -> tuple[Link, Reader]:
         if self._link is None or self._reader is None:
             raise ClientClosed("discovery is not open")
+        if not self._link.loop.alive:
+            raise ClientClosed("discovery was opened in another process, or its loop has ended: open another")
         return self._link, self._reader
 
     # --- who announces ---------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class NatsDiscovery:
         if self._announcer is not None and self._announcer.loop.alive:
             with contextlib.suppress(MamaError):
                 self._announcer.loop.soon(self._announcer.release, self._holder)
-        if self._teller is not None:
+        if self._teller is not None and link is not None and link.loop.alive:
             self._teller.close()
         self._announcer = self._teller = None
         if link is not None:
