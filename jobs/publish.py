@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import mama_spark
 from mama_spark.conf_file import load
 from pyspark.sql import DataFrame, SparkSession
 
@@ -33,7 +34,9 @@ def write_stream(rows: DataFrame, options: STRINGS, stream: STRINGS) -> None:
         writer = writer.trigger(availableNow=True)
     elif "trigger" in stream:
         writer = writer.trigger(processingTime=stream["trigger"])
-    writer.start().awaitTermination()
+    query = writer.start()
+    with mama_spark.announced(query):  # with announce = true: OFFLINE as soon as the query has ended
+        query.awaitTermination()
 
 
 def main() -> None:

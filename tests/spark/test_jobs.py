@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from mama_spark.bridge import ChangeKind
+from mama_spark.bridges.nats import NatsSettings
+from mama_spark.bridges.nats.board import Board
+from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.mama.omnm import decode
+from mama_spark.mama.sources import SourceRecord, decode_source
 from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import below, counts, flights, processes, verdict
@@ -53,6 +59,17 @@ def submit(folder: Path, job: str, **tables: dict[str, Any]) -> str:
     return done.stdout
 
 
+def sources(server: NatsServer) -> list[SourceRecord]:
+    """What the sources there are say of themselves."""
+    discovery = NatsDiscovery(NatsSettings((server.url,)), Board())
+    discovery.open()
+    try:
+        records = [c.payload for c in discovery.image() if c.kind is ChangeKind.RECORD]
+    finally:
+        discovery.close()
+    return [decode_source(decode(payload)).record for payload in records if payload is not None]
+
+
 def orders(folder: Path, n: int, region: str = "r1") -> Path:
     source = folder / "orders"
     source.mkdir(exist_ok=True)
@@ -82,10 +99,13 @@ def test_publish_job_publishes_a_stream(nats_server: NatsServer, admin: Admin, t
         "select": SELECT,
     }
     sink = {"url": nats_server.url, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
+    sink |= {"announce": "true", "sourceName": "orders job"}
     stream = {"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"}
     submit(tmp_path, "publish", input=source, mamapub=sink, stream=stream)
     verdict(admin, "ORDERS", tmp_path / "log", sent=500).raise_faults()
     assert counts(flights(tmp_path / "log"), "batch_id") == {0: 500}
+    (told,) = sources(nats_server)
+    assert (told.name, told.state) == ("orders job", "OFFLINE")  # at once, with a sourceTtl of 30 s
 
 
 def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
@@ -131,4 +151,9 @@ def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path:
     eventually(lambda: not family & processes().keys(), "broker, JVM and workers ended")
     for line in (r"rows +336,776\n", r"acked +336,776\n", r"failed +0\n", r"duplicates +0\n"):
         assert re.search(line, printed), printed
+    seen = re.findall(r"discovery: source new-york-flights is (\w+), data (\w+)", printed)
+    assert (seen[0], seen[-1]) == (("ONLINE", "OK"), ("OFFLINE", "OK")), printed
+    for state in ("LIVE", "DESTROYED"):
+        assert re.search(rf"discovery: publisher \S+ is {state}", printed), printed
+    assert "read back: 342 flights of Hawaiian from JFK" in printed
     assert counts(flights(tmp_path / "demo" / "flight_log"), "event") == {"acked": 336_776}

@@ -43,7 +43,7 @@ def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced
     if not found.options.announce:
         return Announced(query, None)
     name = {key.lower(): value for key, value in given.items()}.get("queryname") or query.name
-    session = SparkSession.active()
+    session = getattr(query, "_session", None) or SparkSession.active()  # Connect's queries know theirs
     app_name, app_id = session.conf.get("spark.app.name", None), session.conf.get("spark.app.id", None)
     record = source_record(
         found.options, str(query.id), streaming=True, query_name=name, app_name=app_name, app_id=app_id

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import Unavailable
@@ -46,6 +49,54 @@ def test_a_partition_reports_counts_and_parts(broker: MemoryBroker, tmp_path: Pa
     assert (report.tally.rows, report.tally.acked, report.fatal) == (4000, 4000, None)
     assert sum(part.counts["acked"] for part in report.parts) == 4000
     assert len(broker.messages()) == 4000
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """Rows of publishers and topics in the parts, in order of time."""
+    rows = [row for part in log.rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
+    return sorted((r for r in rows if r["kind"] != "flight"), key=lambda r: r["event_time"])
+
+
+def test_a_partition_leaves_the_life_of_its_publisher_in_the_log_at_every_level(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    publish(broker, tmp_path, batches(2), {"flightLogLevel": "errors"})
+    found = [(r["kind"], r["event"], r["publisher_state"]) for r in events(tmp_path)]
+    assert found[:2] == [("publisher", "create", "CREATING"), ("publisher", "live", "LIVE")]
+    assert found[-2:] == [("publisher", "destroy", "DESTROYING"), ("publisher", "destroy", "DESTROYED")]
+    assert Counter(found[2:-2]) == {("topic", "PUBLISH_CREATE", None): 7, ("topic", "PUBLISH_DESTROY", None): 7}
+
+
+def test_a_partition_that_fails_says_why_and_is_destroyed(broker: MemoryBroker, tmp_path: Path) -> None:
+    broker.then(["ack", "kill"])
+    with pytest.raises(Unavailable):
+        publish(broker, tmp_path, batches(1), {})
+    told = [(r["event"], r["publisher_state"], r["info"]) for r in events(tmp_path) if r["kind"] == "publisher"]
+    assert [(e, s) for e, s, _ in told] == [
+        ("create", "CREATING"),
+        ("live", "LIVE"),
+        *[("error", "LIVE")] * 3,
+        ("destroy", "DESTROYING"),
+        ("destroy", "DESTROYED"),
+    ]
+    assert told[2][2] == "the script cut the connection"
+    assert "the script closed the connection" in told[4][2]
+
+
+def test_a_publisher_that_could_not_connect_never_lived(broker: MemoryBroker, tmp_path: Path) -> None:
+    broker.up = False
+    with pytest.raises(Unavailable):
+        publish(broker, tmp_path, batches(1), {})
+    assert [(r["event"], r["publisher_state"]) for r in events(tmp_path)] == [
+        ("create", "CREATING"),
+        ("error", "CREATING"),
+    ]
+
+
+@pytest.mark.parametrize(("which", "kinds"), [("publisher", {"publisher"}), ("off", set())])
+def test_topic_events_can_be_left_out(broker: MemoryBroker, tmp_path: Path, which: str, kinds: set[str]) -> None:
+    publish(broker, tmp_path, batches(1), {"topicEvents": which})
+    assert {r["kind"] for r in events(tmp_path)} == kinds
 
 
 @pytest.mark.parametrize("options", [{}, {"onError": "deadletter", "deadLetterTopic": "dead"}], ids=["fail", "dead"])
