@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from mama_spark.bridge import EventStyle
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import Unavailable
 from mama_spark.mama import (
     BridgePublisher,
@@ -32,6 +34,8 @@ from mama_spark.mama.delivery import Delivery
 from mama_spark.mama.loop import Sent
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.states import TABLE
+from mama_spark.testing.desks import NatsDesk
+from mama_spark.testing.servers import Admin
 from mama_spark.testing.stages import (  # noqa: F401
     MemoryStage,
     NatsStage,
@@ -230,6 +234,7 @@ def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: Stage, told
     publisher = published(stage, transport, told)
     fails(Status.NULL_ARG, publisher.send, None)
     fails(Status.INVALID_ARG, publisher.send, b"x" * (2 << 20))
+    fails(Status.INVALID_ARG, publisher.send, "text")
     fails(Status.INVALID_ARG, Publisher.create, None, "S")
     publisher.destroy()
     fails(Status.NULL_ARG, publisher.send, a_message())
@@ -383,6 +388,40 @@ def test_the_transport_tells_what_happens_to_its_connection(memory: MemoryStage,
     fails(Status.TIMEOUT, publisher.send, a_message(), match="closed the connection")
     assert TransportEvent.CONNECT.name == "CONNECT"
     until(lambda: told.count("error") == 2)
+
+
+def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, told: Told) -> None:
+    server = NatsServer(tmp_path / "nats").start()
+    with Admin(server.url) as admin:
+        admin.create_stream("T", ["t.>"])
+        transport, events = Transport.create("pub", server.url, call_timeout=60), list[str]()
+        transport.set_transport_callback(lambda t, event, info, closure: events.append(event.name))
+        publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
+        publisher.send(a_message(1))
+        until(lambda: told.count("success") == 1)
+        server.stop()
+        until(lambda: events == ["DISCONNECT"])
+        server.start()
+        publisher.send(a_message(2))  # waits until the transport takes it
+        publisher.destroy()
+        assert events == ["DISCONNECT", "RECONNECT"]
+        assert told.counters == (1, 0, 2, 1)
+        assert [m.payload for m in admin.messages("T")] == [encode(a_message(i)) for i in (1, 2)]
+        transport.destroy()
+    server.stop()
+
+
+def test_a_live_jetstream_context_is_a_transport(tmp_path: Path, told: Told) -> None:
+    desk = NatsDesk.started(tmp_path)
+    try:
+        with Transport.create("pub", desk.target()) as transport:
+            publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
+            publisher.send(a_message())
+            publisher.destroy()
+            assert told.counters == (1, 0, 1, 1)
+        assert desk.payloads() == [encode(a_message())]
+    finally:
+        desk.close()
 
 
 def test_a_transport_that_cannot_connect_says_so() -> None:

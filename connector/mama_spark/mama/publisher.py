@@ -263,4 +263,8 @@ class Publisher:
 
 
 def _payload(msg: MamaMsg | bytes | None) -> bytes | None:
-    return encode(msg) if isinstance(msg, MamaMsg) else msg
+    if msg is None or isinstance(msg, bytes):
+        return msg
+    if not isinstance(msg, MamaMsg):
+        raise StatusError(Status.INVALID_ARG, f"a message is a MamaMsg or bytes, got {type(msg).__name__}")
+    return encode(msg)
