@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -472,7 +472,7 @@ def test_a_missing_permission_is_named(tmp_path: Path, deny: str, call: str, fas
                 admin._run(admin._client.publish(f"S.{i}", b""))
             eventually(lambda: admin.info("S")["state"]["last_seq"] == 3, "three are stored")
         with reading(server.url, fast, user="reader", password="r") as logs:
-            calls = {
+            calls: dict[str, Callable[[], object]] = {
                 "log": lambda: logs.log("S"),
                 "names": lambda: logs.names(["S.>"]),
                 "read": lambda: list(logs.log("S").read(0, 3)),
