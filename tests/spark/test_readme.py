@@ -21,7 +21,7 @@ def snippet(name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("name", ["batch", "streaming", "flight log"])
+@pytest.mark.parametrize("name", ["batch", "streaming", "flight log", "discovery", "messages"])
 def test_snippets_are_short(name: str) -> None:
     assert len(snippet(name).strip().splitlines()) <= 25
 
@@ -44,3 +44,8 @@ def test_the_quick_starts_run_as_they_stand(nats_server: NatsServer, tmp_path: P
     assert re.search(r"\|\s*acked\|\s*NULL\|\s*1000\|", shown), shown
     assert counts(flights(tmp_path / "flight_log"), "event") == {"acked": 1000}
     assert set(counts(flights(tmp_path / "tick_log"), "event")) == {"acked"}
+    shown = run(snippet("discovery") + snippet("messages"))
+    assert re.search(r"\|source +\|online +\|orders-desk +\|ONLINE ", shown), shown
+    assert re.search(r"\|topic +\|PUBLISH_CREATE +\|orders-desk +\|NULL +\|demo.orders.new", shown), shown
+    assert re.search(r"\|source +\|offline +\|orders-desk +\|OFFLINE ", shown), shown
+    assert re.search(r'\|demo.orders.\w+ *\|\{"order_id":', shown), shown

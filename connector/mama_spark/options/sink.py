@@ -52,7 +52,8 @@ class SinkOptions(TransportOptions):
         _ACK,
         "`message`: an acknowledgement with sequence and duplicate flag for each row. `batch`: fast ingest, "
         "acknowledged in runs, no sequences. `none`: fire and forget. `auto`: `batch` where `dedup` is off and "
-        "stream and server allow it (and while they do), else `message`.",
+        "stream and server allow it (and while they do), else `message`. `batch` together with ids is refused on "
+        "replicated streams, where the server may count as stored what is only proposed.",
     )
     dedup: bool = option(
         "boolean",
