@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -731,6 +732,11 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         one.announce(DESK, b"r", 20.0)
         follower = Follower(reader, reader.begin("image"))
         follower.step()
+        admin.create_stream("T", ["t.>"])
+        seen = Follower(reader, readers=True)
+        body = {"stream_name": "T", "config": {"durable_name": "c", "filter_subject": "t.a"}}
+        assert "error" not in admin.api("CONSUMER.CREATE.T.c", body)
+        seen.until(lambda found: [c.topic for c in found if c.kind in READERS] == ["t.a"])
         for i in range(3):
             one.tell(DESK, [b"%d" % (10 * i + k) for k in range(10)], [f"{10 * i + k}" for k in range(10)])
             follower.step()
@@ -750,3 +756,106 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         one.close()
         reader.close()
         announcer.clear()
+
+
+# --- several at once, and what is lost singly ------------------------------------------------------------------------
+
+
+def test_those_who_come_first_at_the_same_time_make_the_streams_together(nats_server: NatsServer) -> None:
+    bridges = [NatsDiscovery(NatsSettings((nats_server.url,), name=f"{i}")) for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda bridge: bridge.open(), bridges))
+    for bridge in bridges:
+        assert [c.kind for c in bridge.image()] == [IMAGE_END]
+        bridge.close()
+
+
+def test_each_query_has_an_image_of_its_own_and_does_not_see_those_of_others(
+    opened: Callable[..., NatsDiscovery],
+) -> None:
+    one, two = opened("one"), opened("two")
+    one.announce(DESK, b"r", LONG)
+    begin = one.begin("image")
+    first = one.newest(begin)
+    one.announce(TWIN, b"r", LONG)
+    second = two.newest(begin)
+    assert [c.source for block in two.read(begin, first) for c in block] == [DESK, None]
+    assert [c.source for block in one.read(begin, second) for c in block] == [DESK, TWIN, None]
+    follower = Follower(one, first)
+    one.tell(DESK, [b"e"], ["e"])
+    follower.until(has(EVENT))
+    assert [(c.kind, c.source) for c in follower.found] == [(RECORD, TWIN), (EVENT, DESK)]
+    third = one.newest(begin)
+    assert third["image"] != first["image"], "a query that begins anew has an image of that moment"
+
+
+def test_what_changes_while_an_image_is_taken_is_in_it_or_told_after_it(opened: Callable[..., NatsDiscovery]) -> None:
+    one, reader = opened("one"), opened("two")
+    keys = [SourceKey("s", i) for i in range(150)]
+
+    def announce_all() -> None:
+        for key in keys:
+            one.announce(key, b"r", 60.0)
+
+    with ThreadPoolExecutor(1) as pool:
+        announcing = pool.submit(announce_all)
+        follower = Follower(reader, reader.begin("image"))
+        eventually(lambda: len(reader.image()) > 20, "some are there")
+        follower.until(lambda found: len({c.source for c in found}) == len(keys) + 1)
+        announcing.result()
+    follower.step()
+    assert sorted(c.source.id or 0 for c in follower.found if c.source is not None) == list(range(len(keys)))
+
+
+def test_advisories_that_were_lost_are_a_gap(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
+    reader = opened()
+    follower = Follower(reader, readers=True)
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("T", ["t.>"])
+        for name in ("lost", "kept"):
+            body = {"stream_name": "T", "config": {"durable_name": name, "filter_subject": f"t.{name}"}}
+            assert "error" not in admin.api(f"CONSUMER.CREATE.T.{name}", body)
+            if name == "lost":
+                first = admin.info("MAMA_ADVISORIES")["state"]["last_seq"] + 1
+                admin.api("STREAM.PURGE.MAMA_ADVISORIES", {"seq": first})
+        follower.until(lambda found: any(c.topic == "t.kept" for c in found))
+    gap, *rest = follower.found
+    assert (gap.kind, gap.origin) == (GAP, "MAMA_ADVISORIES")
+    assert gap.gap is not None
+    assert gap.gap[1] >= first - 1
+    assert [c.topic for c in rest] == ["t.kept"]
+
+
+def test_an_image_that_is_not_kept_any_more_is_a_gap(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    reader = opened()
+    reader.announce(DESK, b"r", LONG)
+    begin = reader.begin("image")
+    end = reader.newest(begin)
+    with Admin(nats_server.url) as admin:
+        admin.api("STREAM.PURGE.MAMA_EVENTS")
+    assert [c.kind for block in reader.read(begin, end) for c in block] == [GAP]
+    later = Follower(reader, end)
+    reader.tell(DESK, [b"e"], ["e"])
+    later.until(has(EVENT))
+
+
+def test_a_consumer_whose_making_is_not_kept_is_told_without_its_topics(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    reader = opened()
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("T", ["t.>"])
+        body = {"stream_name": "T", "config": {"durable_name": "old", "filter_subject": "t.a"}}
+        assert "error" not in admin.api("CONSUMER.CREATE.T.old", body)
+        eventually(lambda: admin.info("MAMA_ADVISORIES")["state"]["messages"] > 2, "advisories are stored")
+        admin.api("STREAM.PURGE.MAMA_ADVISORIES")
+        follower = Follower(reader, readers=True)
+        assert admin.api("CONSUMER.DELETE.T.old").get("success")
+        follower.until(lambda found: any(c.kind is ChangeKind.UNSUBSCRIBED for c in found))
+    (gone,) = [c for c in follower.found if c.kind is ChangeKind.UNSUBSCRIBED]
+    assert gone.topic is None
+    info = json.loads(gone.info or "")
+    assert (info["stream"], info["consumer"]) == ("T", "old")
+    assert "not known" in info["note"]
