@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.testing.servers import Admin
@@ -30,10 +31,11 @@ def ingest(conf: Path) -> None:
     submit += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     submit += [str(ROOT / "jobs" / "ingest.py"), "--conf-file", str(conf)]
-    done = subprocess.run(submit, capture_output=True, text=True, timeout=280, env=env)
+    done = subprocess.run(submit, capture_output=True, text=True, timeout=400, env=env)
     assert done.returncode == 0, done.stderr[-3_000:]
 
 
+@pytest.mark.timeout(900)
 def test_ingest_job_fills_a_delta_table_and_goes_on_where_it_was(nats_server: NatsServer, tmp_path: Path) -> None:
     tables: dict[str, dict[str, Any]] = {
         "mamasub": {"url": nats_server.url, "topics": ["orders.>", "trades.*"], "maxOffsetsPerTrigger": 400},
