@@ -39,7 +39,7 @@ _RUN = struct.Struct(">BIQ")
 class Feature(IntFlag):
     """What a client understands."""
 
-    CREDIT = 1  #: credit from the broker
+    CREDIT = 1  #: credit, in both directions and from the start: nothing is delivered before its first CREDIT
     SEQUENCE = 2  #: sequence and time of a delivery
     ACKS = 4  #: what became of sends, in the PONG of the PING behind them
     CONFIRM = 8  #: CONFIRM commands about mailbox and service messages, in both directions

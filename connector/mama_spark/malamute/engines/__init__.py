@@ -1,0 +1,174 @@
+"""Stream engines: what stores and routes one stream, behind the API of the Malamute stream specification.
+
+An engine is a class with a name. The broker makes one instance per stream and runs it in a thread of its own
+(:mod:`.actor`), so its methods are called one after another and need no locks. It gets these commands:
+
+| command | method | meaning |
+|---|---|---|
+| VERBOSE | :meth:`~StreamEngine.verbose` | log the name of each command (ML-11) |
+| TRAFFIC endpoint | :meth:`~StreamEngine.traffic` | where deliveries go; the actor connects. Idempotent (ML-18) |
+| COMPILE client, pattern | :meth:`~StreamEngine.compile` | subscribe. Idempotent (ML-12) |
+| CANCEL client | :meth:`~StreamEngine.cancel` | end all subscriptions of the client. Idempotent (ML-14) |
+| ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
+| CREDIT client, amount | :meth:`~StreamEngine.credit` | the client takes this many messages more (ML-07) |
+| SYNC client | :meth:`~StreamEngine.sync` | what became of the client's messages since the last SYNC |
+| $TERM | :meth:`~StreamEngine.close` | free everything (ML-10) |
+
+and delivers by :meth:`~StreamEngine.deliver`. ``client`` is an opaque reference: an engine compares and hashes it, and
+forgets it on CANCEL. The sender of a message never gets it itself, and a client gets one copy however many of its
+patterns match (ML-15, ML-25).
+
+The first four columns of ACCEPT and the delivery are those of the specification; positions, ids and headers, which it
+does not know, travel beside them.
+
+Engines are found by name: those of this package, those that :func:`register` was given, and those of installed
+packages with an entry point in the group ``mama_spark.stream_engines``. :class:`mama_spark.testing.engine_suite.
+EngineSuite` says whether an engine keeps the rules.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
+
+from ...errors import ConfigError
+from ..extensions import AckRun, Extension
+from ..patterns import BadPattern
+
+__all__ = ["BadPattern", "Delivery", "StreamEngine", "engine_class", "names", "register"]
+
+log = logging.getLogger(__name__)
+GROUP = "mama_spark.stream_engines"
+_BUILT_IN = {"simple": "mama_spark.malamute.engines.simple:SimpleEngine"}
+_registered: dict[str, type[StreamEngine]] = {}
+
+
+class Delivery(NamedTuple):
+    """One message for one client (ML-19).
+
+    :ivar client: reference of the client that gets it
+    :ivar sender: address of the client that sent it
+    :ivar extension: sequence, time, id and headers, where the engine has them
+    """
+
+    client: Hashable
+    sender: bytes
+    subject: bytes
+    content: Sequence[bytes]
+    extension: Extension | None = None
+
+
+class StreamEngine(ABC):
+    """One stream.
+
+    :param name: of the stream
+    :param settings: what the broker's configuration says for this engine; the engine checks it
+
+    Whatever a method raises but :class:`~mama_spark.malamute.patterns.BadPattern` ends the stream: its clients are told
+    so (ERROR 502).
+    """
+
+    def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
+        self.name = name
+        self.settings = dict(settings or {})
+        self.logging = False
+        self._deliver: Callable[[Delivery], object] = _nowhere
+
+    def start(self) -> None:  # noqa: B027 an engine without storage has nothing to open
+        """Called first, in the engine's thread; the stream exists when this returns."""
+
+    def close(self) -> None:  # noqa: B027
+        """Called last ($TERM)."""
+
+    def verbose(self) -> None:
+        self.logging = True
+
+    def traffic(self, deliver: Callable[[Delivery], object]) -> None:
+        """Deliveries go there from now on; before, they are lost. Later calls change nothing."""
+        if self._deliver is _nowhere:
+            self._deliver = deliver
+
+    def deliver(self, delivery: Delivery) -> None:
+        self._deliver(delivery)
+
+    @abstractmethod
+    def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
+        """Subscribe the client; nothing happens if it has this pattern already.
+
+        :param after: replay what has a higher sequence first, where the engine stores; None = what comes from now on
+        :raises BadPattern: the engine does not take it, and nothing has changed
+        """
+
+    @abstractmethod
+    def cancel(self, client: Hashable) -> None:
+        """End all subscriptions of the client and forget it; a client without any is no error."""
+
+    @abstractmethod
+    def accept(
+        self,
+        client: Hashable,
+        address: bytes,
+        subject: bytes,
+        content: Sequence[bytes],
+        extension: Extension | None = None,
+    ) -> None:
+        """Publish a message of the client with this address to all subscribed clients but itself.
+
+        :param extension: id and headers; None from a client that will not ask by SYNC
+        """
+
+    def credit(self, client: Hashable, amount: int | None) -> None:  # noqa: B027
+        """The client takes ``amount`` messages more; None = any number, as it is before the first credit.
+
+        An engine that stores holds what is beyond and replays it. Without storage, the broker's queue for the client
+        is what holds, so there is nothing to do.
+        """
+
+    def sync(self, client: Hashable) -> tuple[AckRun, ...]:
+        """What became of the client's messages since the last SYNC; nothing = all were accepted, none is numbered."""
+        return ()
+
+    def flush(self) -> None:  # noqa: B027
+        """The end of a batch of commands: what was accepted should now be safe. SYNC is answered after it."""
+
+
+def _nowhere(delivery: Delivery) -> None:
+    """Deliveries before TRAFFIC."""
+
+
+def register(name: str, engine: type[StreamEngine]) -> None:
+    """Make an engine known under a name; it then goes before others of this name."""
+    if not (isinstance(engine, type) and issubclass(engine, StreamEngine)):
+        raise ConfigError(f"engine {name!r} is no StreamEngine: {engine!r}")
+    _registered[name] = engine
+
+
+def names() -> list[str]:
+    """Of all engines that could be loaded."""
+    return sorted({*_BUILT_IN, *_registered, *(e.name for e in entry_points(group=GROUP))})
+
+
+def engine_class(name: str) -> type[StreamEngine]:
+    """The engine of this name.
+
+    :raises ConfigError: there is none, or it cannot be loaded
+    """
+    if name in _registered:
+        return _registered[name]
+    try:
+        if name in _BUILT_IN:
+            module, _, cls = _BUILT_IN[name].partition(":")
+            found: Any = getattr(import_module(module), cls)
+        else:
+            entry = next(iter(entry_points(group=GROUP, name=name)), None)
+            if entry is None:
+                raise ConfigError(f"no stream engine {name!r}; there are {', '.join(names())}")
+            found = entry.load()
+    except (ImportError, AttributeError) as e:
+        raise ConfigError(f"the stream engine {name!r} cannot be loaded: {e}") from e
+    register(name, found)
+    return _registered[name]
