@@ -25,7 +25,7 @@ MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
     "cli": WORDS | {"conf_file", "bridges", "flightlog", "terminal"},
     "terminal": WORDS | {"publisher", "mama", "bridges"},
     "__init__": {"publisher", "spark"},
-    "testing": WORDS | {"publisher", "mama", "flightlog", "bridges"},
+    "testing": WORDS | {"publisher", "mama", "flightlog", "bridges", "malamute"},
     **dict.fromkeys(WORDS - {"errors"}, WORDS),
     "errors": set(),
 }
@@ -40,11 +40,13 @@ PURE = {
     *(f"mama/{name}" for name in ("fieldtype", "status", "values", "msg", "omnm", "frames", "naming", "capture")),
     *(f"mama/{name}" for name in ("states", "topics", "properties", "sources", "events")),
     *(f"bridges/nats/{name}" for name in ("board", "wire", "frames", "headers", "subjects", "acks", "fast")),
-    "bridges/nats/records", "bridges/nats/retention",
+    "bridges/nats/records", "bridges/nats/retention", "mama/discovered", "spark/discovery_rows",
     *(f"bridges/nats/{name}" for name in ("changes", "images", "positions", "advisories", "direct")),
-    *(f"malamute/{name}" for name in ("wire", "extensions", "patterns")),
+    *(f"malamute/{name}" for name in ("wire", "extensions", "patterns", "queues", "letters", "clients")),
+    *(f"malamute/{name}" for name in ("server_states", "server_machine", "client_machine")),
+    *(f"malamute/engines/{name}" for name in ("__init__", "simple")),
 }  # fmt: skip
-IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats"}
+IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
 
 
 def imports(path: Path) -> Iterator[str]:
