@@ -363,6 +363,15 @@ def test_reading_an_interest_stream_takes_nothing_from_its_consumers(shared: Nat
     assert admin.api(f"CONSUMER.INFO.{name}.theirs")["num_pending"] == 10
 
 
+def test_a_stream_that_keeps_idle_consumers_for_a_short_time_only_is_read(shared: NatsServer, admin: Admin) -> None:
+    name = next(_names)
+    admin.create_stream(name, [f"{name}.>"], consumer_limits={"inactive_threshold": 2 * 10**9})
+    fill(shared.url, name, 10)
+    with reading(shared.url) as logs:
+        assert numbers(logs.log(name).read(0, 10)) == list(range(1, 11))
+        assert logs.log(name).at(0) == 1
+
+
 def test_topics_of_a_mirror_are_filtered_though_it_has_no_subjects(shared: NatsServer, admin: Admin, name: str) -> None:
     fill(shared.url, name, 20)
     mirror = next(_names)

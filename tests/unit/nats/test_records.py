@@ -26,6 +26,7 @@ from mama_spark.bridges.nats.records import (
     until,
 )
 from mama_spark.bridges.nats.tap import Tap
+from mama_spark.message import HEADERS_TYPE
 
 SID = 7
 PLAIN = "$JS.ACK.S.mama-x"
@@ -180,6 +181,39 @@ def test_values_are_exact_and_what_is_not_text_does_not_crash() -> None:
     ]
     assert read_block(b"") == []
     assert header_column([b"NATS/1.0\r\n\r\n", None, raw], 4).to_pylist()[:2] == [None, None]
+
+
+BLOCKS = st.lists(
+    st.one_of(
+        st.none(),
+        st.builds(block, HEADERS),
+        st.sampled_from(
+            [
+                b"NATS/1.0\r\n\r\n",
+                b"NATS/1.0\r\nA: 1\r\nA: 2\r\n\r\n",
+                b"NATS/1.0\r\nA:1\r\nB:  2 \r\n\r\n",
+                b"NATS/1.0\r\nA: \xff\r\n\r\n",
+                b"NATS/1.0\r\nA: 1\r\nno colon\r\n\r\n",
+                b"NATS/1.0\r\nA: 1\r\n",
+                b"NATS/1.0\r\n\r\n\r\n",
+                b"NATS/1.0",
+                b"",
+            ]
+        ),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(BLOCKS, st.integers(0, 2))
+def test_headers_in_columns_are_those_read_one_by_one(blocks: list[bytes | None], behind: int) -> None:
+    expected = [read_block(b) or None if b else None for b in blocks] + [None] * behind
+    column = header_column(blocks, len(expected))
+    column.validate(full=True)
+    assert column.type == HEADERS_TYPE
+    assert column.to_pylist() == expected
+    assert column.null_count == expected.count(None)
 
 
 def test_a_topic_that_is_not_utf8_does_not_crash() -> None:

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from typing import Any
 
+import nats.errors
 import orjson
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -66,11 +67,17 @@ class Feed:
     # --- on the loop -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Subscribe, and ask for the first records."""
+        """Subscribe, and ask for the first records.
+
+        :raises Broken: the connection is closed
+        """
         client: Any = self._link.client
-        self._subscription = await client.subscribe(
-            f"{self.inbox}.*", cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
-        )
+        try:
+            self._subscription = await client.subscribe(
+                f"{self.inbox}.*", cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
+            )
+        except nats.errors.Error as e:
+            raise Broken(f"cannot subscribe: {e}") from e
         sid = getattr(self._subscription, "_id", None)
         if self._link.fast and isinstance(client._ps, Tap) and isinstance(sid, int):
             self._sid = b"%d" % sid

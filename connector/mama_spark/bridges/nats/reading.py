@@ -26,7 +26,7 @@ from .records import Gather, OutOfOrder, columns, until
 from .wire import ProtocolError
 
 OURS = "mama-"  #: what the names of our consumers begin with
-_KEPT = 30.0  #: seconds without a request after which the server deletes a consumer of ours
+KEPT = 30.0  #: seconds without a request after which the server deletes a consumer of ours, if the stream allows
 _SILENCE = 0.5  #: seconds after which the consumer is asked how it is
 _ON_THE_WAY = 2.0  #: seconds that what was sent may take to come; doubled each time that it did not
 _PAUSES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -34,7 +34,10 @@ _PAUSES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What is to be read: ``after < sequence <= up_to`` on ``filters`` (none = all) of ``stream``."""
+    """What is to be read: ``after < sequence <= up_to`` on ``filters`` (none = all) of ``stream``.
+
+    :ivar kept: seconds without a request after which the server may delete a consumer of ours
+    """
 
     stream: str
     after: int
@@ -42,6 +45,7 @@ class Range:
     filters: list[str]
     headers: bool = True
     payloads: bool = True
+    kept: float = KEPT
 
 
 class Reader:
@@ -88,7 +92,7 @@ class Reader:
             "ack_policy": "none",
             "num_replicas": 1,
             "mem_storage": True,
-            "inactive_threshold": int(_KEPT * 1e9),
+            "inactive_threshold": int(what.kept * 1e9),
         }
         if not what.payloads:
             config["headers_only"] = True

