@@ -385,7 +385,7 @@ def test_the_transport_tells_what_happens_to_its_connection(memory: MemoryStage,
     until(lambda: len(heard) == 4)
     assert [e for e, _ in heard] == ["DISCONNECT", "RECONNECT", "DISCONNECT", "CONNECT_FAILED"]
     assert {closure for _, closure in heard} == {"mine"}
-    fails(Status.TIMEOUT, publisher.send, a_message(), match="closed the connection")
+    fails(Status.PLATFORM, publisher.send, a_message(), match="closed the connection")
     assert TransportEvent.CONNECT.name == "CONNECT"
     until(lambda: told.count("error") == 2)
 
@@ -476,6 +476,30 @@ def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(memo
     memory.broker.release()
     until(lambda: publisher.state.name == "DESTROYED")
     assert told.counters == (1, 0, 0, 1), "the answer came too late"
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_a_callback_that_hangs_does_not_keep_destroy(memory: MemoryStage, told: Told, queued: bool) -> None:
+    go, inside = threading.Event(), threading.Event()
+    callbacks = told.callbacks("destroy")
+
+    def hang(*_: Any) -> None:
+        inside.set()
+        go.wait(60)
+
+    callbacks.on_success = hang
+    queue = Queue() if queued else None
+    dispatcher = queue.start() if queue is not None else None
+    transport = memory.transport(destroy_timeout=0.1)
+    publisher = Publisher.create_with_callbacks(transport, queue, memory.symbol, memory.source, None, callbacks)
+    publisher.send(a_message())
+    assert inside.wait(60)
+    publisher.destroy()
+    assert [h[:2] for h in told.heard] == [("destroy", "DESTROYING")]
+    go.set()
+    until(lambda: publisher.state.name == "DESTROYED")
+    if dispatcher is not None:
+        dispatcher.destroy()
 
 
 def test_what_waits_for_the_bridge_is_destroyed_with_the_transport(memory: MemoryStage, told: Told) -> None:

@@ -247,8 +247,8 @@ class BridgePublisher:
         self._loop.see_to(note, 0.0)
 
     def tell(self, call: Callable[[], None]) -> None:
-        """Make a callback of the API layer on this thread."""
-        self._delivery.now(call)
+        """Make a callback of the API layer on this thread. :meth:`destroy` has waited long enough for any other."""
+        self._delivery.now(call, 0.0 if self._dead else -1)
 
     @property
     def callback_errors(self) -> int:

@@ -51,18 +51,24 @@ class Delivery:
         else:
             self.queue.put(self._dispatched)
 
-    def now(self, call: Call) -> None:
-        """Make a call on this thread; what it raises is logged and counted."""
-        self._making.acquire()
-        before, self._maker = self._maker, threading.get_ident()
+    def now(self, call: Call, patience: float = -1) -> None:
+        """Make a call on this thread; what it raises is logged and counted.
+
+        :param patience: seconds to wait for a call that another thread makes, which may never return
+        """
+        mine = self._making.acquire(timeout=patience)
+        before = self._maker
+        if mine:
+            self._maker = threading.get_ident()
         try:
             call()
         except Exception:
             self.errors += 1
             log.exception("a callback raised")
         finally:
-            self._maker = before
-            self._release()
+            if mine:
+                self._maker = before
+                self._release()
 
     @property
     def within(self) -> bool:

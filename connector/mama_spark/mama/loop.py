@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..bridge import Ack, BridgeEvent, EventKind, Letter, PublisherBridge, RequestBridge
-from ..errors import AckTimeout, ClientClosed, LoopDied, MamaError, PublishError, Stopped, Uncertain
+from ..errors import AckTimeout, ClientClosed, LoopDied, MamaError, PublishError, Refused, Stopped, Uncertain
 from ..message import MessageBatch
 from .states import status_of
 from .status import Status, StatusError
@@ -338,11 +338,11 @@ class BridgeLoop:
 
     def _happened(self, event: BridgeEvent) -> None:
         if event.kind is EventKind.CLOSED:
-            self._closed = event.error or Uncertain(event.info)
+            self._closed = event.error or Refused(event.info)
         if event.kind in (EventKind.CLOSED, EventKind.DISCONNECTED):
             self._owed = 0
             for token in list(self._flights):
-                self._settle(token, event.error or Uncertain(event.info))
+                self._settle(token, Uncertain(event.info))
         self._on_event(event)
 
     def _expire(self) -> None:

@@ -90,7 +90,8 @@ class Transport:
     ) -> Self:
         """Connect.
 
-        :param bridge: a publisher bridge that is not open, a live JetStream context, a URL, or options of the sink
+        :param bridge: a publisher bridge that is not open; a live JetStream context, called from another thread than
+            that of its event loop; a URL; or options of the sink
         :param discovery: where sources are found, not open; a URL's own if None
         :param properties: what a properties file says of the transport; its ``sourcediscovery.supported`` then decides
             whether there is source discovery (SD-49), otherwise the presence of ``discovery`` does
