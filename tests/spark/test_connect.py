@@ -8,7 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mama_spark.bridge import ChangeKind
+from mama_spark.bridges.nats import NatsSettings
+from mama_spark.bridges.nats.board import Board
+from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.mama.omnm import decode
+from mama_spark.mama.sources import decode_source
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import counts, flights, verdict
 
@@ -22,6 +28,7 @@ def test_batch_and_stream_publish_through_spark_connect(nats_server: NatsServer,
         "".join(f'{{"topic": "orders.s{i % 3}", "value": "stream {i}"}}\n' for i in range(500))
     )
     options = {"url": nats_server.url, "flightLog": str(log), "flightLogPayload": "all"}
+    options |= {"announce": "true", "sourceName": "from afar"}
     given = {"options": options, "input": str(source), "checkpoint": str(tmp_path / "checkpoint")}
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     with Admin(nats_server.url) as admin:
@@ -31,4 +38,10 @@ def test_batch_and_stream_publish_through_spark_connect(nats_server: NatsServer,
         )
         assert done.returncode == 0, done.stderr[-3_000:]
         verdict(admin, "ORDERS", log, sent=1_500).raise_faults()
+        discovery = NatsDiscovery(NatsSettings((nats_server.url,)), Board())
+        discovery.open()
+        payloads = [c.payload for c in discovery.image() if c.kind is ChangeKind.RECORD and c.payload is not None]
+        discovery.close()
     assert counts(flights(log), "event") == {"acked": 1_500}
+    told = [decode_source(decode(payload)).record for payload in payloads]
+    assert [(r.name, r.state) for r in told] == [("from afar", "OFFLINE")] * 2  # the batch, and the stream

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 
+import mama_spark
 from pyspark.sql import SparkSession
 
 
@@ -26,7 +27,8 @@ def main() -> None:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    with mama_spark.announced(query, given["options"]):
+        assert query.awaitTermination(120)
     assert query.exception() is None
     spark.stop()
 
