@@ -1,0 +1,443 @@
+"""The client's side of MLP. Pure: the shell sends what is in ``out``, tells what came and what time it is.
+
+Commands that a broker answers are *calls* with a deadline; they may be made without waiting for each other, since
+answers come in order. What was written to, read and offered is remembered, and said again after ERROR 500 (the broker
+does not know this client: it was restarted, or the client expired) or on a new connection after silence. Credit that
+was given and not used is given again, and a stream with sequences is read on from where it was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ..errors import ClientClosed, ConfigError, MamaError, Unavailable
+from . import wire
+from .extensions import Extension, Feature, read, write
+from .wire import BadFrame, Command, StatusCode
+
+
+class State(Enum):
+    START = "start"
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    TERMINATING = "terminating"
+    CLOSED = "closed"
+    FAILED = "failed"  #: the broker refused OPEN
+
+
+class Event(Enum):
+    CONNECT = "connect"
+    OK = "OK"
+    REFUSED = "ERROR, but not 500"
+    INVALID = "ERROR 500"
+    PONG = "PONG"
+    DELIVERY = "a delivery or CONFIRM"
+    OTHER = "a command that only a client sends"
+    MALFORMED = "no command"
+    SILENCE = "nothing heard for too long"
+    CLOSE = "close"
+
+
+_ANYTHING = (Event.OK, Event.REFUSED, Event.INVALID, Event.PONG, Event.DELIVERY, Event.OTHER, Event.MALFORMED)
+
+
+def _stay(state: State, *but: Event) -> dict[Event, State]:
+    return {event: state for event in _ANYTHING if event not in but}
+
+
+TABLE: dict[State, dict[Event, State]] = {
+    State.START: {Event.CONNECT: State.CONNECTING, Event.CLOSE: State.CLOSED},
+    State.CONNECTING: {
+        **_stay(State.CONNECTING),  # ERROR 500 answers what reached the broker before OPEN
+        Event.OK: State.CONNECTED,
+        Event.REFUSED: State.FAILED,
+        Event.SILENCE: State.CONNECTING,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.CONNECTED: {
+        **_stay(State.CONNECTED),
+        Event.INVALID: State.RECONNECTING,
+        Event.SILENCE: State.RECONNECTING,
+        Event.CLOSE: State.TERMINATING,
+    },
+    State.RECONNECTING: {
+        **_stay(State.RECONNECTING),
+        Event.OK: State.CONNECTED,
+        Event.REFUSED: State.FAILED,
+        Event.SILENCE: State.RECONNECTING,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.TERMINATING: {
+        **_stay(State.TERMINATING),
+        Event.INVALID: State.CLOSED,
+        Event.SILENCE: State.CLOSED,
+        Event.CLOSE: State.TERMINATING,
+    },
+    State.CLOSED: {**_stay(State.CLOSED), Event.CLOSE: State.CLOSED},
+    State.FAILED: {**_stay(State.FAILED), Event.CLOSE: State.CLOSED},
+}
+
+
+class CallFailed(MamaError):
+    """The broker refused; the text is its reason.
+
+    :ivar code: see :class:`~mama_spark.malamute.wire.StatusCode`
+    """
+
+    def __init__(self, what: str, code: int, reason: bytes) -> None:
+        text = reason.decode("utf-8", "replace")
+        super().__init__(f"{what} was refused with {code}" + (f": {text}" if text else ""))
+        self.code = code
+
+
+class NoStream(ConfigError):
+    """Sending to a stream before writing to one."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Something the broker answers.
+
+    :ivar done: answered, or given up
+    :ivar error: why it failed; None if it did not
+    :ivar extension: of the answer
+    """
+
+    command: Command
+    deadline: float
+    again: bool = False  #: made by the machine, to say what is remembered
+    done: bool = False
+    error: MamaError | None = None
+    extension: Extension = field(default_factory=Extension)
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.done else repr(self.error) if self.error else "done"
+        return f"<Call {type(self.command).__name__} {state}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in seconds; those of the C client."""
+
+    address: bytes = b""
+    features: Feature | None = None
+    ping: float = 1.0
+    silence: float = 4.0
+
+
+class ClientMachine:
+    """One client. Not thread-safe.
+
+    :ivar out: frames to send, in order
+    :ivar received: deliveries and CONFIRMs for the application, in order
+    :ivar reset: the shell must replace its connection (and send ``out`` on the new one), then clear this
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.state = State.START
+        self.out: list[list[bytes]] = []
+        self.received: list[Command] = []
+        self.reset = False
+        self.features = Feature(0)  #: what the broker does for us
+        self.malformed = 0
+        self.reconnects = 0
+        self.stream: bytes | None = None
+        self.reads: dict[bytes, dict[bytes, None]] = {}
+        self.offers: dict[tuple[bytes, bytes], None] = {}
+        self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
+        self.credit = 0  #: given and not used
+        self._asked: deque[Call] = deque()  # what the broker owes an answer, in order
+        self._connect: Call | None = None
+        self._heard = 0.0
+        self._pinged = 0.0
+
+    def __repr__(self) -> str:
+        return f"<ClientMachine {self.settings.address!r} {self.state.value}, {len(self._asked)} calls>"
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def connect(self, now: float, deadline: float) -> Call:
+        """:raises ClientClosed: it was closed before"""
+        self._step(Event.CONNECT)
+        self._heard = now
+        self._connect = Call(self._opening(), deadline)
+        self._open()
+        return self._connect
+
+    def write(self, stream: bytes, deadline: float) -> Call:
+        return self._call(wire.StreamWrite(stream), deadline)
+
+    def read(self, stream: bytes, pattern: bytes, deadline: float, after: int | None = None) -> Call:
+        """:param after: replay what has a higher sequence first, where the stream is stored"""
+        trailing = write(Extension(after=after)) if Feature.SEQUENCE in self.features else b""
+        return self._call(wire.StreamRead(stream, pattern, trailing), deadline)
+
+    def cancel(self, stream: bytes, deadline: float) -> Call:
+        return self._call(wire.StreamCancel(stream), deadline)
+
+    def offer(self, service: bytes, pattern: bytes, deadline: float) -> Call:
+        return self._call(wire.ServiceOffer(service, pattern), deadline)
+
+    def ping(self, now: float, deadline: float) -> Call:
+        """Done when the broker has all that was sent before; ``extension.acks`` if it acknowledges."""
+        self._pinged = now
+        return self._call(wire.Ping(), deadline)
+
+    def close(self, deadline: float) -> Call:
+        call = Call(wire.Close(), deadline)
+        state = self._step(Event.CLOSE)
+        if state is State.TERMINATING:
+            self._ask(call)
+        else:
+            self._end(ClientClosed("closed"))
+            call.done = True
+        return call
+
+    def _call(self, command: Command, deadline: float) -> Call:
+        call = Call(command, deadline)
+        frames = wire.encode(command)
+        if self.state in (State.CONNECTED, State.RECONNECTING):
+            self._asked.append(call)
+            if self.state is State.CONNECTED:
+                self.out.append(frames)
+            return call
+        raise ClientClosed(f"not connected ({self.state.value})")
+
+    def _ask(self, call: Call) -> None:
+        self.out.append(wire.encode(call.command))
+        self._asked.append(call)
+
+    # --- commands without an answer ------------------------------------------------------------------------------
+
+    def send(self, subject: bytes, content: Sequence[bytes] = (), extension: Extension | None = None) -> None:
+        """To the stream that was written to.
+
+        :raises NoStream: there is none
+        :raises Unavailable: not connected now
+        """
+        if self.stream is None:
+            raise NoStream("send before write")
+        self._say(wire.StreamSend(subject, content, write(extension) if extension else b""))
+
+    def mailbox(self, message: wire.MailboxSend) -> None:
+        self._say(message)
+
+    def request(self, message: wire.ServiceSend) -> None:
+        self._say(message)
+
+    def confirm(self, tracker: bytes, code: int = StatusCode.SUCCESS, reason: bytes = b"") -> None:
+        """:raises ConfigError: the broker drops clients that confirm (it is not ours)"""
+        if Feature.CONFIRM not in self.features:
+            raise ConfigError("this broker takes no confirmations")
+        self._say(wire.Confirm(tracker, code, reason))
+
+    def give_credit(self, amount: int) -> None:
+        """The broker may deliver this many messages more, of all kinds together."""
+        self.credit += amount
+        if self.state is State.CONNECTED:
+            self._say_credit(amount)
+
+    def _say_credit(self, amount: int) -> None:
+        while amount > 0:
+            self.out.append(wire.encode(wire.Credit(min(amount, 65535))))
+            amount -= 65535
+
+    def _say(self, command: Command) -> None:
+        if self.state is not State.CONNECTED:
+            raise Unavailable(f"not connected ({self.state.value})")
+        self.out.append(wire.encode(command))
+
+    # --- what comes ----------------------------------------------------------------------------------------------
+
+    def receive(self, frames: Sequence[bytes], now: float) -> None:
+        """Whatever came, well formed or not; never raises."""
+        self._heard = now
+        try:
+            command = wire.decode(frames)
+        except BadFrame:
+            self.malformed += 1
+            return
+        if isinstance(command, wire.Ok):
+            self._ok(command)
+        elif isinstance(command, wire.Error):
+            self._error(command)
+        elif isinstance(command, wire.Pong):
+            if self.state is State.CONNECTED:
+                self._settle(wire.Ping, None, command.trailing)
+        elif isinstance(command, wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver):
+            self._delivery(command)
+        elif isinstance(command, wire.Confirm):
+            self.received.append(command)
+        else:
+            self.malformed += 1
+
+    def _ok(self, command: wire.Ok) -> None:
+        if self.state in (State.CONNECTING, State.RECONNECTING):
+            self._opened(command)
+        elif self.state is State.TERMINATING and self._asked and isinstance(self._asked[0].command, wire.Close):
+            self._settle(None, None, command.trailing)
+            self.state = State.CLOSED
+            self._end(ClientClosed("closed"))
+        elif self.state in (State.CONNECTED, State.TERMINATING):
+            self._settle(None, None, command.trailing)
+
+    def _error(self, command: wire.Error) -> None:
+        before = self.state
+        invalid = command.code == StatusCode.COMMAND_INVALID
+        state = self._step(Event.INVALID if invalid else Event.REFUSED)
+        if before is State.CONNECTED and invalid:
+            self._reopen()
+        elif state is State.FAILED and before is not State.FAILED:
+            self._end(CallFailed("connecting", command.code, command.reason))
+        elif before in (State.CONNECTED, State.TERMINATING) and not invalid:
+            what = type(self._asked[0].command).__name__ if self._asked else "a command"
+            self._settle(None, CallFailed(what, command.code, command.reason), command.trailing)
+        elif state is State.CLOSED:
+            self._end(ClientClosed("closed"))
+
+    def _delivery(self, command: wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver) -> None:
+        if self.state not in (State.CONNECTED, State.TERMINATING):
+            return
+        self.credit = max(0, self.credit - 1)
+        if isinstance(command, wire.StreamDeliver) and command.trailing:
+            sequence = read(command.trailing).sequence
+            if sequence is not None:
+                self.sequences[command.address] = max(sequence, self.sequences.get(command.address, 0))
+        self.received.append(command)
+
+    def _settle(self, kind: type[Command] | None, error: MamaError | None, trailing: bytes) -> None:
+        """The oldest call that waits for this kind of answer has it. What waits in front of it never will."""
+        index = next(
+            (i for i, call in enumerate(self._asked) if isinstance(call.command, wire.Ping) is (kind is wire.Ping)),
+            None,
+        )
+        if index is None:
+            return  # unsolicited: the C client ignores it too
+        for _ in range(index):
+            self._finish(self._asked.popleft(), Unavailable("the broker answered later commands, but not this one"))
+        call = self._asked.popleft()
+        if error is None:
+            self._remember(call.command)
+        self._finish(call, error, read(trailing))
+
+    def _finish(self, call: Call, error: MamaError | None, extension: Extension | None = None) -> None:
+        if not call.done:
+            call.done, call.error = True, error
+            call.extension = extension or call.extension
+
+    def _remember(self, command: Command) -> None:
+        if isinstance(command, wire.StreamWrite):
+            self.stream = command.stream
+        elif isinstance(command, wire.StreamRead):
+            self.reads.setdefault(command.stream, {})[command.pattern] = None
+            after = read(command.trailing).after
+            if after is not None:
+                self.sequences.setdefault(command.stream, after)
+        elif isinstance(command, wire.StreamCancel):
+            self.reads.pop(command.stream, None)
+            self.sequences.pop(command.stream, None)
+        elif isinstance(command, wire.ServiceOffer):
+            self.offers[command.address, command.pattern] = None
+
+    # --- connection ----------------------------------------------------------------------------------------------
+
+    def _opening(self) -> wire.Open:
+        features = self.settings.features
+        return wire.Open(self.settings.address, b"" if features is None else write(Extension(features=features)))
+
+    def _open(self) -> None:
+        self.out.append(wire.encode(self._opening()))
+
+    def _reopen(self) -> None:
+        """Pings in flight are lost, and with them the acknowledgement of what was sent; other calls are made again."""
+        self.reconnects += 1
+        asked, self._asked = self._asked, deque()
+        for call in asked:
+            if isinstance(call.command, wire.Ping):
+                self._finish(call, Unavailable("the connection was lost before the broker answered"))
+            elif not (call.done or call.again):
+                self._asked.append(call)
+        self._open()
+
+    def _opened(self, command: wire.Ok) -> None:
+        self._step(Event.OK)
+        self.features = (read(command.trailing).features or Feature(0)) & (self.settings.features or Feature(0))
+        if self._connect is not None and not self._connect.done:
+            self._finish(self._connect, None, read(command.trailing))
+        if self.credit:
+            self._say_credit(self.credit)
+        waiting, self._asked = self._asked, deque()
+        for known in self._remembered():
+            self._ask(Call(known, float("inf"), again=True))
+        for call in waiting:
+            self._ask(call)
+
+    def _remembered(self) -> list[Command]:
+        commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
+        for stream, patterns in self.reads.items():
+            after = self.sequences.get(stream) if Feature.SEQUENCE in self.features else None
+            trailing = write(Extension(after=after))
+            commands += [wire.StreamRead(stream, pattern, trailing) for pattern in patterns]
+        return commands + [wire.ServiceOffer(*offer) for offer in self.offers]
+
+    def tick(self, now: float) -> None:
+        """PING, notice silence, give up calls whose deadline has passed. Call it at :meth:`next_tick`."""
+        connecting = self._connect
+        if connecting is not None and not connecting.done and connecting.deadline <= now:
+            self._finish(connecting, Unavailable("the broker is not reachable"))
+            self._step(Event.CLOSE)
+            self._end(ClientClosed("connecting failed"))
+        for call in self._asked:
+            if call.deadline <= now:
+                self._finish(call, Unavailable("the broker did not answer in time"))
+        if self.state is State.TERMINATING and all(call.done for call in self._asked):
+            self.state = State.CLOSED
+        if self.state in (State.START, State.CLOSED, State.FAILED):
+            return
+        if now - self._heard >= self.settings.silence:
+            self._silence(now)
+        elif self.state is State.CONNECTED and now - self._pinged >= self.settings.ping:
+            self._pinged = now
+            self._ask(Call(wire.Ping(), float("inf")))
+
+    def _silence(self, now: float) -> None:
+        self._heard = now
+        state = self._step(Event.SILENCE)
+        self.out.clear()
+        if state is State.CLOSED:
+            self._end(ClientClosed("closed"))
+        else:
+            self.reset = True
+            self._reopen()
+
+    def next_tick(self) -> float:
+        """When :meth:`tick` has something to do at the latest; infinite when it never has."""
+        if self.state in (State.START, State.CLOSED, State.FAILED):
+            return float("inf")
+        times = [self._heard + self.settings.silence]
+        times += [call.deadline for call in self._asked if not call.done]
+        if self._connect is not None and not self._connect.done:
+            times.append(self._connect.deadline)
+        if self.state is State.CONNECTED:
+            times.append(self._pinged + self.settings.ping)
+        return min(times)
+
+    def _step(self, event: Event) -> State:
+        try:
+            self.state = TABLE[self.state][event]
+        except KeyError:
+            raise ClientClosed(f"{event.value} while {self.state.value}") from None
+        return self.state
+
+    def _end(self, error: MamaError) -> None:
+        """Nobody waits for ever."""
+        for call in self._asked:
+            self._finish(call, error)
+        self._asked.clear()
+        if self._connect is not None:
+            self._finish(self._connect, error)

@@ -1,0 +1,452 @@
+"""The client's side of MLP: recorded conversations byte for byte, reconnection, and calls that never hang."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.malamute import wire
+from mama_spark.malamute.client_machine import (
+    TABLE,
+    Call,
+    CallFailed,
+    ClientMachine,
+    Event,
+    NoStream,
+    Settings,
+    State,
+)
+from mama_spark.malamute.clients import Client
+from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.malamute.wire import Command, Error, Ok, Pong, decode, encode
+
+VECTORS: dict[str, dict[str, Any]] = {
+    v["name"]: v for v in json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())
+}
+FAR = 1e9
+ALL = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS
+
+
+def said(machine: ClientMachine) -> list[Command]:
+    out, machine.out = machine.out, []
+    return [decode(frames) for frames in out]
+
+
+def told(machine: ClientMachine, *commands: Command, now: float = 0.0) -> None:
+    for command in commands:
+        machine.receive(encode(command), now)
+
+
+def connected(features: Feature | None = None, **values: Any) -> ClientMachine:
+    machine = ClientMachine(Settings(b"me", features, **values))
+    call = machine.connect(0.0, FAR)
+    told(machine, Ok(trailing=write(Extension(features=features)) if features else b""))
+    assert call.done
+    assert call.error is None
+    said(machine)
+    return machine
+
+
+def do(machine: ClientMachine, command: Command) -> None:
+    """What an application does to make the client say this."""
+    match command:
+        case wire.Open():
+            machine.connect(0.0, FAR)
+        case wire.Ping():
+            machine.ping(0.0, FAR)
+        case wire.Close():
+            machine.close(FAR)
+        case wire.StreamWrite():
+            machine.write(command.stream, FAR)
+        case wire.StreamRead():
+            machine.read(command.stream, command.pattern, FAR)
+        case wire.StreamCancel():
+            machine.cancel(command.stream, FAR)
+        case wire.StreamSend():
+            machine.send(command.subject, command.content)
+        case wire.MailboxSend():
+            machine.mailbox(command)
+        case wire.ServiceSend():
+            machine.request(command)
+        case wire.ServiceOffer():
+            machine.offer(command.address, command.pattern, FAR)
+        case wire.Credit():
+            machine.give_credit(command.amount)
+
+
+PROPER = [
+    "session_a", "scenario_conversation_streams", "scenario_mailbox_direct", "scenario_service_direct",
+    "scenario_duplicate_patterns", "conversation_b_credit_ignored",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROPER)
+def test_recorded_conversations_byte_for_byte(name: str) -> None:
+    """Each client says what the C client said; deliveries reach the application in order."""
+    machines: dict[str, ClientMachine] = {}
+    deliveries: dict[str, list[Command]] = {}
+    for step in VECTORS[name]["steps"]:
+        frames = [bytes.fromhex(h) for h in step["hex"]]
+        command = decode(frames)
+        if isinstance(command, wire.Open):
+            machines[step["client"]] = ClientMachine(Settings(command.address))
+        machine = machines[step["client"]]
+        if step["dir"] == "C>S":
+            do(machine, command)
+            assert machine.out == [frames]
+            machine.out.clear()
+        else:
+            machine.receive(frames, 0.0)
+            if command.id in (8, 10, 13):
+                deliveries.setdefault(step["client"], []).append(command)
+    for client, machine in machines.items():
+        assert machine.received == deliveries.get(client, [])
+        assert machine.out == []
+
+
+def test_the_recorded_reconnection_after_a_restart_byte_for_byte() -> None:
+    """C7: the queued PING gets ERROR 500; OPEN, then WRITE, READ and OFFER without waiting."""
+    machine = connected()
+    machine.settings = Settings(b"rc")
+    machine.write(b"out", FAR)
+    machine.read(b"in", b"^a", FAR)
+    machine.offer(b"svc", b"x", FAR)
+    told(machine, Ok(), Ok(), Ok())
+    said(machine)
+    machine.ping(0.0, FAR)
+    for step in VECTORS["session_c_broker_restart"]["steps"]:
+        frames = [bytes.fromhex(h) for h in step["hex"]]
+        if step["dir"] == "C>S":
+            assert machine.out.pop(0) == frames
+        else:
+            machine.receive(frames, 0.0)
+    assert machine.out == []
+    assert repr(machine) == "<ClientMachine b'rc' connected, 0 calls>"
+    assert machine.reconnects == 1
+
+
+def test_every_step_of_the_table_leads_to_a_state_of_the_table() -> None:
+    assert set(TABLE) == set(State)
+    for state, steps in TABLE.items():
+        assert set(steps.values()) <= set(State)
+        if state is not State.START:
+            assert set(steps) >= {Event.OK, Event.INVALID, Event.MALFORMED, Event.CLOSE}
+
+
+def test_commands_before_connect_fail_and_say_so() -> None:
+    """C4"""
+    machine = ClientMachine()
+    for command in (wire.StreamWrite(b"s"), wire.StreamRead(b"s", b"p"), wire.ServiceOffer(b"s", b"p")):
+        with pytest.raises(ClientClosed, match=r"not connected \(start\)"):
+            do(machine, command)
+    with pytest.raises(NoStream):
+        machine.send(b"s")
+    with pytest.raises(Unavailable):
+        machine.mailbox(wire.MailboxSend(b"a", b"s"))
+    assert machine.next_tick() == float("inf")
+
+
+def test_sending_before_writing_is_refused_here_and_not_by_the_broker() -> None:
+    machine = connected()
+    machine.write(b"s", FAR)
+    with pytest.raises(NoStream):
+        machine.send(b"t")
+    told(machine, Ok())
+    machine.send(b"t")
+
+
+def test_a_refused_call_says_why_and_the_client_goes_on() -> None:
+    """C5: an invalid pattern"""
+    machine = connected()
+    call = machine.read(b"s", b"[", FAR)
+    told(machine, Error(300, b"no pattern"))
+    assert isinstance(call.error, CallFailed)
+    assert str(call.error) == "StreamRead was refused with 300: no pattern"
+    assert machine.state is State.CONNECTED
+    assert machine.reads == {}
+    assert repr(call).startswith("<Call StreamRead CallFailed(")
+
+
+def test_a_refused_open_fails_connect_and_everything_after() -> None:
+    machine = ClientMachine()
+    call = machine.connect(0.0, FAR)
+    told(machine, Error(300, b"who are you"))
+    assert isinstance(call.error, CallFailed)
+    assert machine.state is State.FAILED
+    with pytest.raises(ClientClosed):
+        machine.ping(0.0, FAR)
+
+
+def test_connecting_to_nobody_fails_at_its_deadline() -> None:
+    """C3"""
+    machine = ClientMachine()
+    call = machine.connect(0.0, 10.0)
+    now = 0.0
+    while not call.done:
+        assert machine.next_tick() > now
+        now = machine.next_tick()
+        machine.tick(now)
+    assert now == 10.0
+    assert isinstance(call.error, Unavailable)
+    assert machine.state is State.CLOSED
+
+
+def test_calls_end_at_their_deadline_though_pongs_go_on() -> None:
+    """The C client blocks for ever here."""
+    machine = connected()
+    call = machine.read(b"s", b"p", 3.0)
+    for now in (1.0, 2.0, 3.0):
+        machine.receive(encode(wire.StreamDeliver(b"s", b"w", b"x")), now)
+        machine.tick(now)
+    assert isinstance(call.error, Unavailable)
+    told(machine, Ok(), Pong(), now=3.0)
+    late = machine.read(b"s", b"q", 9.0)
+    told(machine, Pong(), Pong(), Ok(), now=3.0)
+    assert late.done
+    assert late.error is None
+
+
+def test_an_answer_that_was_left_out_does_not_shift_the_later_ones() -> None:
+    machine = connected()
+    silent, ping, read_ = machine.read(b"s", b"p", FAR), machine.ping(0.0, FAR), machine.read(b"s", b"q", FAR)
+    told(machine, Pong())
+    assert isinstance(silent.error, Unavailable)
+    assert ping.done
+    assert not read_.done
+    told(machine, Ok())
+    assert read_.error is None
+    assert read_.done
+
+
+def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> None:
+    machine = connected()
+    machine.write(b"out", FAR)
+    told(machine, Ok())
+    said(machine)
+    sent = 0
+    for now in (1.0, 2.0, 3.0):
+        assert machine.next_tick() <= now
+        machine.tick(now)
+        sent += said(machine).count(wire.Ping())
+    assert sent == 3
+    waiting = machine.ping(3.5, FAR)
+    call = machine.read(b"in", b"x", FAR)
+    machine.tick(4.0)
+    assert machine.reset
+    assert machine.state is State.RECONNECTING
+    assert said(machine) == [wire.Open(b"me")], "what was under way is not said to the new connection"
+    assert isinstance(waiting.error, Unavailable)
+    with pytest.raises(Unavailable):
+        machine.send(b"s")
+    told(machine, Ok(), now=5.0)
+    assert said(machine) == [wire.StreamWrite(b"out"), wire.StreamRead(b"in", b"x")]
+    told(machine, Ok(), Ok(), now=5.0)
+    assert call.error is None
+    assert call.done
+
+
+def test_many_reconnections_do_not_make_more_of_what_is_remembered() -> None:
+    machine = connected()
+    machine.write(b"out", FAR)
+    told(machine, Ok())
+    for _ in range(5):
+        told(machine, Error(500), Ok())
+    said(machine)
+    told(machine, Error(500), Error(500), Error(500), Ok())
+    assert said(machine) == [wire.Open(b"me"), wire.StreamWrite(b"out")]
+
+
+def test_a_reader_goes_on_from_the_last_sequence_and_gives_its_credit_again() -> None:
+    machine = connected(ALL)
+    machine.read(b"st", b"p", FAR, after=10)
+    machine.give_credit(70_000)
+    assert [read(c.trailing).after for c in said(machine) if isinstance(c, wire.StreamRead)] == [10]
+    told(machine, Ok())
+    told(machine, wire.StreamDeliver(b"st", b"w", b"s", trailing=write(Extension(sequence=12))))
+    told(machine, Error(500), Ok(trailing=write(Extension(features=ALL))))
+    _, *credits, again = said(machine)
+    assert credits == [wire.Credit(65535), wire.Credit(70_000 - 65535 - 1)]
+    assert isinstance(again, wire.StreamRead)
+    assert read(again.trailing).after == 12
+
+
+def test_a_broker_without_extensions_gets_none() -> None:
+    machine = ClientMachine(Settings(b"me", ALL))
+    machine.connect(0.0, FAR)
+    (opening,) = said(machine)
+    assert isinstance(opening, wire.Open)
+    assert read(opening.trailing).features == ALL
+    told(machine, Ok())
+    machine.read(b"s", b"p", FAR, after=5)
+    assert said(machine) == [wire.StreamRead(b"s", b"p")]
+    with pytest.raises(ConfigError, match="no confirmations"):
+        machine.confirm(b"t")
+
+
+def test_a_pong_brings_acknowledgements() -> None:
+    machine = connected(Feature.ACKS)
+    call = machine.ping(0.0, FAR)
+    runs = (AckRun(Outcome.STORED, 3, 7),)
+    told(machine, Pong(write(Extension(acks=runs))))
+    assert call.extension.acks == runs
+
+
+def test_closing_ends_every_call_and_is_answered_in_its_turn() -> None:
+    machine = connected()
+    first = machine.write(b"s", FAR)
+    close = machine.close(FAR)
+    told(machine, Ok())
+    assert first.done
+    assert not close.done
+    told(machine, Ok())
+    assert close.done
+    assert close.error is None
+    assert machine.state is State.CLOSED
+    assert machine.close(FAR).done
+
+
+@pytest.mark.parametrize("answer", [Error(500), None])
+def test_closing_does_not_wait_for_a_broker_that_is_gone(answer: Command | None) -> None:
+    machine = connected()
+    call = machine.ping(0.0, FAR)
+    close = machine.close(2.0)
+    if answer is not None:
+        told(machine, answer)
+    machine.tick(4.0)
+    assert machine.state is State.CLOSED
+    assert call.done
+    assert close.done
+
+
+def test_what_kills_the_c_client_does_not_kill_this_one() -> None:
+    machine = connected()
+    for frames in ([b"\xaa\xa7\x02"], [b""], [b"\xaa\xa8\x63"], [*encode(Ok()), b"extra"], encode(wire.Credit(1)), []):
+        machine.receive(frames, 0.0)
+    told(machine, wire.Confirm(b"t"), Ok(), Pong())
+    assert machine.received == [wire.Confirm(b"t")]
+    assert machine.malformed == 6
+    call = machine.ping(0.0, FAR)
+    told(machine, Pong())
+    assert call.error is None
+
+
+ANSWERS = st.one_of(
+    st.sampled_from([Ok(), Error(500), Error(300), Error(502), Pong(), wire.Ping(), wire.Confirm(b"t")]).map(encode),
+    st.just(encode(wire.StreamDeliver(b"s", b"w", b"x", trailing=write(Extension(sequence=4))))),
+    st.lists(st.binary(max_size=10), max_size=2),
+)
+ACTS = st.one_of(
+    ANSWERS,
+    st.floats(0, 3),
+    st.sampled_from([wire.Ping(), wire.Close(), wire.StreamWrite(b"s"), wire.StreamRead(b"s", b"p"), wire.Credit(3),
+                     wire.StreamCancel(b"s"), wire.ServiceOffer(b"v", b"p"), wire.StreamSend(b"t"),
+                     wire.MailboxSend(b"m", b"s")]),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ACTS, max_size=40))
+def test_nothing_a_broker_says_raises_and_no_call_stays_open(acts: list[Any]) -> None:
+    machine, now = ClientMachine(Settings(b"me", ALL)), 0.0
+    calls: list[Call] = [machine.connect(now, 20.0)]
+    for act in acts:
+        if isinstance(act, float):
+            now += act
+            machine.tick(now)
+        elif isinstance(act, list):
+            machine.receive(act, now)
+        else:
+            try:
+                do_with_deadline(machine, act, now, calls)
+            except (ClientClosed, Unavailable, NoStream):
+                continue
+        assert machine.credit >= 0
+    machine.tick(now + 1000)
+    assert [call for call in calls if not call.done] == []
+
+
+def do_with_deadline(machine: ClientMachine, act: Command, now: float, calls: list[Call]) -> None:
+    made: Call | None = None
+    match act:
+        case wire.Ping():
+            made = machine.ping(now, now + 10)
+        case wire.Close():
+            made = machine.close(now + 10)
+        case wire.StreamWrite():
+            made = machine.write(act.stream, now + 10)
+        case wire.StreamRead():
+            made = machine.read(act.stream, act.pattern, now + 10)
+        case wire.StreamCancel():
+            made = machine.cancel(act.stream, now + 10)
+        case wire.ServiceOffer():
+            made = machine.offer(act.address, act.pattern, now + 10)
+        case _:
+            do(machine, act)
+    if made is not None:
+        calls.append(made)
+
+
+class Pair:
+    """A client and a broker; engines take whatever they are given."""
+
+    def __init__(self) -> None:
+        self.client, self.broker, self.now, self.identity = ClientMachine(Settings(b"me", ALL)), ServerMachine(), 0.0, 0
+
+    def run(self, drop: bool = False) -> None:
+        """Everything under way arrives, or is lost."""
+        for _ in range(20):
+            if self.client.reset:
+                self.client.reset = False
+                self.identity += 1
+            me = b"%d" % self.identity
+            out, self.client.out = self.client.out, []
+            for frames in [] if drop else out:
+                self.broker.receive(me, frames, self.now)
+            orders, self.broker.orders = self.broker.orders, {}
+            for stream, commands in orders.items():
+                for name, *_ in commands:
+                    if name in ("TRAFFIC", "COMPILE", "CANCEL", "SYNC"):
+                        self.broker.taken(stream)
+            answers, self.broker.out = self.broker.out, []
+            for client, frames in [] if drop else answers:
+                if (client.identity if isinstance(client, Client) else client) == me:
+                    self.client.receive(frames, self.now)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["restart", "lose", "silence", "wait", "write", "read", "send"]), max_size=20))
+def test_client_and_broker_find_together_again_whatever_happens(events: list[str]) -> None:
+    pair = Pair()
+    pair.client.connect(0.0, FAR)
+    pair.run()
+    for n, event in enumerate(events):
+        if event == "restart":
+            pair.broker = ServerMachine()
+        elif event == "lose":
+            pair.run(drop=True)
+        elif event in ("silence", "wait"):
+            pair.now += 5.0 if event == "silence" else 0.5
+            pair.client.tick(pair.now)
+            pair.broker.expire(pair.now)
+        elif event == "write" and pair.client.state in (State.CONNECTED, State.RECONNECTING):
+            pair.client.write(b"s%d" % (n % 3), FAR)
+        elif event == "read" and pair.client.state in (State.CONNECTED, State.RECONNECTING):
+            pair.client.read(b"r", b"%d" % n, FAR)
+        elif event == "send" and pair.client.stream and pair.client.state is State.CONNECTED:
+            pair.client.send(b"t")
+        pair.run()
+    for _ in range(10):
+        pair.now += 2.1
+        pair.client.tick(pair.now)
+        pair.run()
+    assert pair.client.state is State.CONNECTED
+    me = pair.broker.clients[b"%d" % pair.identity]
+    assert me.address == b"me"
+    assert me.stream == pair.client.stream
+    assert me.reads == {stream: set(patterns) for stream, patterns in pair.client.reads.items()}
