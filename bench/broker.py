@@ -31,7 +31,16 @@ class Broker:
 
     def start(self) -> None:
         self._server.start()
+        self._make()
+
+    def _make(self) -> None:
         self._api(f"STREAM.CREATE.{STREAM}", name=STREAM, subjects=[SUBJECTS], storage="file", allow_batched=True)
+
+    def make_again(self) -> None:
+        """A stream whose sequences begin with 1. The restart lets the server finish with the files of the old one."""
+        self._api(f"STREAM.DELETE.{STREAM}")
+        self.restart()
+        self._make()
 
     def restart(self) -> None:
         """Forget the ids of earlier runs: the server keeps each for two minutes, and purging does not free them."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .contenders import CONTENDERS
+from .readers import READERS
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "bench" / "results" / "reference.json"
@@ -19,7 +20,7 @@ GOALS = [
     ("sink-batch", "c-acks", 0.95), ("sink-message", "c-acks", 0.9), ("sink-dedup", "c-acks-id", 0.9),
     ("sink-batch", "async", 4.0), ("sink-message", "async", 4.0), ("sink-dedup", "async-id", 4.0),
     ("sink-batch", "await", 15.0), ("sink-message", "await", 15.0), ("sink-dedup", "await", 15.0),
-    ("sink-batch", "sink-batch-nolog", 0.85),
+    ("sink-batch", "sink-batch-nolog", 0.85), ("mamasub", "sub-simple", 3.0), ("log", "fetch", 3.0),
 ]  # fmt: skip
 
 Result = dict[str, Any]
@@ -62,6 +63,28 @@ def table(result: Result) -> list[str]:
     return lines
 
 
+def reading(result: Result) -> list[str]:
+    """One row a reader and size: medians, and the ratio to the hand-written one of its kind."""
+    lines = [
+        "| payload | way of reading | rows/s | lowest to highest | to by hand | client µs a row | server µs a row |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    by_hand = {"log": "fetch", "mamasub": "sub-simple"}
+    for size in sorted({r["size"] for r in result["runs"]}):
+        for contender in READERS:
+            runs = [r for r in result["runs"] if r["name"] == contender.name and r["size"] == size]
+            if not runs:
+                continue
+            mid = {k: statistics.median(r[k] for r in runs) for k in ("rate", "client_us", "server_us")}
+            share = ratio(result, contender.name, by_hand.get(contender.name, ""), size)
+            lines.append(
+                f"| {size} B | {contender.title} | {mid['rate']:,.0f} "
+                f"| {min(r['rate'] for r in runs):,.0f} to {max(r['rate'] for r in runs):,.0f} "
+                f"| {f'{share:.1f}' if share else ''} | {mid['client_us']:.1f} | {mid['server_us']:.1f} |"
+            )
+    return [*lines, ""] if len(lines) > 2 else []
+
+
 def goals(result: Result) -> list[str]:
     lines = ["| goal at 100 B | aim | measured |", "|---|---|---|"]
     for name, other, aim in GOALS:
@@ -85,7 +108,7 @@ def goals(result: Result) -> list[str]:
 
 
 def text(result: Result) -> str:
-    return "\n".join([*table(result), "", *goals(result)])
+    return "\n".join([*table(result), "", *reading(result), *goals(result)])
 
 
 def markdown(result: Result) -> str:
@@ -109,6 +132,7 @@ def markdown(result: Result) -> str:
             "",
             *table(result),
             "",
+            *reading(result),
             *goals(result),
             "",
         ]

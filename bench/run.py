@@ -32,6 +32,7 @@ from . import report  # noqa: E402
 from .broker import Broker  # noqa: E402
 from .contenders import CONTENDERS, Contender, SimpleSource, compile_ceiling, flight_log, run_ceiling, sink  # noqa: E402
 from .machine import Meter, WorkerMemory, wait_until_quiet  # noqa: E402
+from .readers import READERS, ReadContender, SimpleSubSource  # noqa: E402
 
 SIZES = (100, 1000)
 TOPICS = 16
@@ -48,6 +49,7 @@ class Bench:
     runs: list[dict[str, Any]] = field(default_factory=list)
     program: Path | None = None
     full: bool = False
+    patient: bool = True  #: wait for a quiet machine before each run
 
     def frame(self, rows: int, size: int) -> DataFrame:
         """Distinct rows that cost Spark almost nothing to make (``rpad`` alone costs 8 us a row at 1 kB)."""
@@ -62,7 +64,7 @@ class Bench:
         broker, work = self.broker, self.work
         broker.purge()
         shutil.rmtree(flight_log(work), ignore_errors=True)
-        if round_ >= 0:
+        if round_ >= 0 and self.patient:
             wait_until_quiet()
         with Meter(broker.pid) as meter:
             if contender.publish is not None:
@@ -104,6 +106,47 @@ class Bench:
                         continue
                     rows = max(200, int(contender.rows[column] * self.scale))
                     self.run(contender, size, max(200, rows // 20) if round_ < 0 else rows, round_)
+
+    def fill(self, rows: int, size: int) -> None:
+        """Let the stream hold exactly these rows."""
+        sink(log=False, dedup="false", ackMode="batch")(self.frame(rows, size), self.broker.url, self.work)
+        if (stored := self.broker.count()) != rows:
+            raise RuntimeError(f"{rows} rows sent, {stored} in the broker")
+
+    def read(self, contender: ReadContender, size: int, rows: int, round_: int) -> None:
+        """One measured run of a reader; ``round_`` -1 warms up and is not recorded."""
+        if round_ >= 0 and self.patient:
+            wait_until_quiet()
+        with Meter(self.broker.pid) as meter:
+            found = contender.read(self.spark, self.broker.url, rows)
+        if found != (rows, rows * (rows + 1) // 2):
+            raise RuntimeError(f"{contender.name}: of the sequences 1 to {rows} came (number, sum) {found}")
+        if round_ < 0:
+            return
+        record = {
+            "name": contender.name, "size": size, "round": round_, "rows": rows, "seconds": meter.seconds,
+            "rate": rows / meter.seconds, "client_us": meter.client / rows * 1e6,
+            "server_us": meter.server / rows * 1e6, "other_cores": meter.others, "log_bytes_per_row": 0.0,
+        }  # fmt: skip
+        self.runs.append(record)
+        print(f"  {contender.name:20s} {size:5d} B  {record['rate']:10,.0f} rows/s", flush=True)
+
+    def reading(self, contenders: list[ReadContender], sizes: list[int], rounds: int, minutes: float) -> None:
+        """Rounds of readers; a new stream for each size, so that sequences begin with 1."""
+        deadline = time.monotonic() + minutes * 60
+        for size in sizes:
+            column = SIZES.index(size)
+            rows = {c.name: max(2000, int(c.rows[column] * self.scale)) for c in contenders}
+            self.broker.make_again()
+            self.fill(max(rows.values()), size)
+            for round_ in range(-1, rounds):
+                if round_ > 0 and time.monotonic() > deadline:
+                    print(f"out of time: {round_} rounds of {rounds} at {size} B", flush=True)
+                    break
+                print(f"reading {size} B, {'warm-up' if round_ < 0 else f'round {round_ + 1} of {rounds}'}", flush=True)
+                for contender in random.sample(contenders, len(contenders)):
+                    n = rows[contender.name]
+                    self.read(contender, size, max(2000, n // 20) if round_ < 0 else n, round_)
 
     def micro_batches(self, batches: int) -> dict[str, float]:
         """Median milliseconds of a micro-batch of ten rows, with the sink and with one that does nothing."""
@@ -168,6 +211,7 @@ def session(work: Path) -> SparkSession:
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(SimpleSource)
+    spark.dataSource.register(SimpleSubSource)
     return spark
 
 
@@ -189,14 +233,14 @@ def facts(spark: SparkSession) -> dict[str, Any]:
     }
 
 
-def choose(only: str, full: bool) -> list[Contender]:
+def choose(only: str, full: bool) -> tuple[list[Contender], list[ReadContender]]:
     if not only:
-        return [c for c in CONTENDERS if full or not c.full]
+        return [c for c in CONTENDERS if full or not c.full], READERS
     names = only.split(",")
-    unknown = set(names) - {c.name for c in CONTENDERS}
-    if unknown:
-        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in CONTENDERS)}")
-    return [c for c in CONTENDERS if c.name in names]
+    known = [c.name for c in CONTENDERS] + [c.name for c in READERS]
+    if unknown := set(names) - set(known):
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [c for c in CONTENDERS if c.name in names], [c for c in READERS if c.name in names]
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -205,7 +249,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", default="100,1000", help="payload bytes, of 100 and 1000")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of rows")
     parser.add_argument("--only", default="", help="comma list of contenders")
-    parser.add_argument("--minutes", type=float, default=20.0, help="begin no other round after this time")
+    parser.add_argument("--minutes", type=float, default=16.0, help="begin no other publishing round after it")
+    parser.add_argument("--read-minutes", type=float, default=4.0, help="the same for reading")
     parser.add_argument("--micro", type=int, default=60, help="micro-batches to measure, 0 = none")
     parser.add_argument("--full", action="store_true", help="every combination, 10 million rows a partition; hours")
     parser.add_argument("--quick", action="store_true", help="does it run at all: few rows, one round")
@@ -214,23 +259,25 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     if args.quick:
         args.rounds, args.sizes, args.scale, args.micro = 1, "100", min(args.scale, 0.005), min(args.micro, 3)
     if args.full:
-        args.minutes = 600.0
+        args.minutes, args.read_minutes = 600.0, 60.0
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    contenders = choose(args.only, args.full)
+    contenders, readers = choose(args.only, args.full)
     work = Path(tempfile.mkdtemp(prefix="mama-bench-"))
     broker = Broker(work / "broker")
     try:
         broker.start()
         spark = session(work)
-        bench = Bench(spark, broker, work, args.scale, full=args.full)
+        bench = Bench(spark, broker, work, args.scale, full=args.full, patient=not args.quick)
         if any(c.mode for c in contenders):
             bench.program = compile_ceiling(work)
         deadline = time.monotonic() + args.minutes * 60
-        bench.rounds(contenders, [int(s) for s in args.sizes.split(",")], args.rounds, deadline)
+        sizes = [int(s) for s in args.sizes.split(",")]
+        bench.rounds(contenders, sizes if contenders else [], args.rounds, deadline)
+        bench.reading(readers, sizes if readers else [], args.rounds, args.read_minutes)
         result: dict[str, Any] = {"facts": facts(spark), "runs": bench.runs}
         if args.micro:
             result["micro_batch_ms"] = bench.micro_batches(args.micro)
