@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from ..bridge import EventStyle
 from ..errors import PublishError
 from ..message import MessageBatch
@@ -42,7 +44,10 @@ class BridgePublisher:
     def __init__(self, transport: Transport, topic: str, headers: Headers | None, parent: Publisher) -> None:
         self.topic = topic
         self._transport, self._loop = transport, transport.loop
-        self._headers = [headers] if headers and transport.loop.bridge.capabilities.headers else None
+        named = headers if transport.loop.bridge.capabilities.headers else None
+        # the same columns for every message: bridges know them again and need not look at them again
+        empty = MessageBatch.of([topic], [b""], [named] if named else None)
+        self._topics, self._headers = empty.topics, empty.headers
         self._parent = parent
         self._callbacks: PublisherCallbacks | None = None
         self._closure: Any = None
@@ -133,7 +138,7 @@ class BridgePublisher:
         self._unanswered += waits
 
     def _batch(self, payload: bytes) -> MessageBatch:
-        return MessageBatch.of([self.topic], [payload], self._headers)  # type: ignore[arg-type]
+        return MessageBatch(self._topics, pa.array([payload], pa.binary()), self._headers)
 
     def send_from_inbox(self, inbox: Inbox | None, payload: bytes | None) -> None:
         """Send a request; only the inbox's callbacks hear of what comes back (PE-27).
