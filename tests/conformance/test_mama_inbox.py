@@ -128,6 +128,11 @@ def test_a_denied_request_is_not_entitled(stage: Stage) -> None:  # noqa: F811
     Publisher.create(transport, stage.symbol, stage.denied).send_from_inbox(answers.inbox(transport), a_message())
     until(lambda: answers.errors)
     assert answers.errors[0][0] == "NOT_ENTITLED"
+    told = Told()  # and what is published there is still told to the publisher
+    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, "denied", None, told.callbacks())
+    publisher.send(a_message())
+    publisher.destroy()
+    assert told.counters == (1, 1 if stage.publisher_style else 0, 0, 1)
 
 
 def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:  # noqa: F811

@@ -35,6 +35,7 @@ class NatsRequests:
         self._inbox: Subscription | None = None
         self._topics: dict[str, Subscription] = {}
         self._asked: dict[int, str] = {}
+        self._watched: set[str] = set()  # topics whose denial we would hear of
         self._box: deque[Letter] = deque()  # the loop's thread puts in
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
@@ -44,7 +45,9 @@ class NatsRequests:
 
     def forget(self, inbox: int) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
-        if (topic := self._asked.pop(inbox, None)) is not None:
+        topic = self._asked.pop(inbox, None)
+        if topic in self._watched and topic not in self._asked.values():
+            self._watched.discard(topic)
             self._link.forget_denial(topic)
 
     def reply(self, to: str, payload: bytes) -> None:
@@ -89,8 +92,9 @@ class NatsRequests:
         if self._inbox is None:
             self._inbox = await self._subscribe(f"{self._prefix}*", self._on_answer)
         self._asked[inbox] = topic
-        refused = self._link.denial_of(topic)
-        refused.add_done_callback(lambda _: self._denied(topic, inbox))
+        if topic not in self._watched:
+            self._watched.add(topic)
+            self._link.denial_of(topic).add_done_callback(lambda _: self._denied(topic))
         await self._link.client.publish(topic, payload, reply=f"{self._prefix}{inbox}")
 
     async def _subscribe(self, subject: str, call: Any) -> Subscription:
@@ -105,9 +109,11 @@ class NatsRequests:
         link.forget_denial(subject)
         return subscription
 
-    def _denied(self, topic: str, inbox: int) -> None:
-        if self._asked.get(inbox) == topic:
-            self._box.append(Letter(topic, b"", inbox, None, not_entitled(topic)))
+    def _denied(self, topic: str) -> None:
+        self._watched.discard(topic)
+        for inbox, asked in list(self._asked.items()):
+            if asked == topic:
+                self._box.append(Letter(topic, b"", inbox, None, not_entitled(topic)))
 
     async def _on_request(self, msg: Msg) -> None:
         self._box.append(Letter(msg.subject, msg.data, None, msg.reply or None))
