@@ -190,7 +190,40 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_by_one_and_says_
             keeper.loop.run(keeper._renew_all(keeper.sources[DESK]), 30, "renewing")
     follower.until(has(RECORD, times=2))
     assert follower.kinds() == [RECORD, SUSPECT, RECORD]
+    for bridge in (one, two, one):
+        keeper = bridge._announcer
+        assert keeper is not None
+        keeper.loop.run(keeper._renew_all(keeper.sources[DESK]), 30, "renewing")
+    follower.step()
+    assert follower.told_once()
     assert [r.message for r in caplog.records if "called SUSPECT" in r.message and "sourceTtl" in r.message]
+    assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
+
+
+@pytest.mark.parametrize("done", ["nothing", "warn", "live"])
+def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
+    opened: Callable[..., NatsDiscovery], done: str
+) -> None:
+    reader, one, two = opened("reader"), opened("one"), opened("two")
+    follower = Follower(reader)
+    keepers = []
+    for bridge in (one, two):
+        bridge.announce(DESK, b"r", TTL)
+        keeper = bridge._announcer
+        assert keeper is not None
+        task = keeper.sources[DESK].task
+        assert task is not None
+        keeper.loop.soon(task.cancel)
+        keepers.append(keeper)
+    follower.until(has(OFFLINE))
+
+    async def begin_and_end() -> None:
+        for part in {"nothing": (), "warn": ("warn",), "live": ("warn", "live")}[done]:
+            await keepers[0]._take_up(keepers[0].sources[DESK], part)
+
+    keepers[0].loop.run(begin_and_end(), 30, "coming back")
+    keepers[1].loop.run(keepers[1]._renew_all(keepers[1].sources[DESK]), 30, "renewing")
+    follower.until(has(RECORD, times=2))
     assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
 
 
@@ -212,6 +245,17 @@ def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_
     assert [(c.kind, c.payload) for c in follower.found if c.source == DESK] == [(RECORD, b"on"), (RECORD, b"off")]
     two.announce(DESK, b"on", TTL)
     assert [c.payload for c in reader.image()][:-1] == [b"mark", b"on"]
+
+
+def test_a_source_that_another_process_withdrew_is_back_as_soon_as_it_is_announced_again(
+    opened: Callable[..., NatsDiscovery],
+) -> None:
+    one, two = opened("one"), opened("two")
+    one.announce(DESK, b"on", 30.0)
+    two.withdraw(DESK, b"off")
+    assert [c.payload for c in one.image()][:-1] == [b"off"]
+    one.announce(DESK, b"on", 30.0)  # from a process that still renews it
+    assert [(c.kind, c.payload) for c in one.image()][:-1] == [(RECORD, b"on")]
 
 
 def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: Callable[..., NatsDiscovery]) -> None:

@@ -36,6 +36,7 @@ from mama_spark.errors import ConfigError
 BOARD = Board()
 DESK = SourceKey("a desk.*", 7)
 TIME = "2026-11-21T07:12:16.814605524Z"
+NOW = micros(TIME) + 60_000_000
 KEYS = st.builds(SourceKey, st.text(max_size=20), st.none() | st.integers(0, 2**64 - 1))
 TEXT = st.text(max_size=40)
 BRANCHES = st.sampled_from(["source", "event", "mark", "x"])
@@ -96,7 +97,7 @@ def test_any_record_gives_a_change_or_nothing_and_a_reason_where_it_cannot_be_re
 
 @given(st.lists(RECORDS, max_size=30))
 def test_any_records_make_an_image(records: list[Stored]) -> None:
-    image = image_of(BOARD, records)
+    image = image_of(BOARD, records, NOW)
     assert {c.kind for c in image.changes} <= {ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE}
     assert unpack(pack(image.changes, 100)) == image.changes
 
@@ -228,15 +229,15 @@ MAX = {"Nats_Marker_Reason": "MaxAge"}
     ],
 )
 def test_the_image_says_what_became_of_each_source(parts: list[Stored], kinds: str) -> None:
-    assert " ".join(c.kind.value for c in image_of(BOARD, parts).changes) == kinds
+    assert " ".join(c.kind.value for c in image_of(BOARD, parts, NOW).changes) == kinds
 
 
 def test_a_source_whose_renewal_was_not_seen_is_asked_about() -> None:
     parts = [of(REC, 1, Mama_Source_Ttl="2")]
-    assert image_of(BOARD, parts).unsure == [DESK]
-    image = image_of(BOARD, parts, [DESK])
-    assert [c.kind for c in image.changes] == [ChangeKind.RECORD]
-    assert not image.unsure
+    assert image_of(BOARD, parts, NOW).unsure == [DESK]
+    for image in (image_of(BOARD, parts, NOW, [DESK]), image_of(BOARD, parts, micros(TIME) + 1_000_000)):
+        assert [c.kind for c in image.changes] == [ChangeKind.RECORD]
+        assert not image.unsure
 
 
 NUMBERS = st.integers(0, 2**62)

@@ -5,9 +5,9 @@ while longer (a stream of micro-batches opens a bridge each); they end with the 
 
 **How processes agree.** A renewal carries the number of the one before it (``Nats-Expected-Last-Subject-Sequence``).
 When it is refused, the subject holds the renewal of another process (fine), a marker of the server (the source had been
-given up), or nothing (withdrawn). A record is written, with the same kind of expectation, where other bytes stand or
-where it is older than such a marker: so it is written once, whichever process is the first, and readers see the source
-come back.
+given up), or nothing (withdrawn). Who comes back renews first, noting the marker that it replaces, and then writes the
+record again if it is older than that: with the same kind of expectation, so it is written once, whichever process is
+the first, and also when that one ends in between. Readers see the source come back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from ...bridge import SourceKey
 from ...errors import ExpectationFailed, MamaError, Unavailable
 from . import loop as loops
-from .board import LIVE, MARKER, REC, RENEWAL, SOURCE_TTL, TTL, WARN, WITHDRAWN, Board
+from .board import GIVEN_UP, LIVE, MARKER, REC, RENEWAL, SOURCE_TTL, TTL, WARN, WITHDRAWN, Board
 from .changes import Stored
 from .discovery_streams import make
 from .link import Link
@@ -86,7 +86,7 @@ class Announcer:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`; returns when the first renewal is stored."""
         async with self._beginning:
             one = self.sources.get(source)
-            if one is None or one.task is None or one.task.done() or (one.record, one.ttl) != (record, ttl):
+            if one is None or (one.record, one.ttl) != (record, ttl) or not await self._stands(one):
                 holders = set() if one is None else one.holders
                 self._forget(source)
                 one = Announced(source, record, ttl, holders)
@@ -94,6 +94,13 @@ class Announcer:
                 self.sources[source] = one
                 one.task = self.loop.loop.create_task(self._keep(one))
             one.holders.add(holder)
+
+    async def _stands(self, one: Announced) -> bool:
+        """Is it being renewed, and has nobody said meanwhile that it has ended?"""
+        if one.task is None or one.task.done():
+            return False
+        stands = await self._rec(one)
+        return stands is not None and _says(stands, one)
 
     async def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
@@ -164,17 +171,29 @@ class Announcer:
 
     # --- one source ---------------------------------------------------------------------------------------------
 
-    async def _begin(self, one: Announced) -> None:
-        """Take a source up: write the record if it is not what stands there, then renew."""
+    async def _begin(self, one: Announced, keep: bool = False) -> None:
+        """Take a source up: renew it, then write the record if it must be. In this order, for what is not renewed never
+        expires, and a process may end at any point.
+
+        :param keep: leave what another process has written
+        :raises Withdrawn: with ``keep``, it has ended
+        """
+        given_up = max([await self._take_up(one, part) for part in (WARN, LIVE)])
         for _ in range(_TRIES):
-            marks = [await self._look(one, part) for part in (WARN, LIVE)]
-            try:
-                await self._say(one, await self._rec(one), marks)
-                break
-            except ExpectationFailed:
-                continue  # another process was quicker
-        for part in (WARN, LIVE):
-            await self._renew(one, part)
+            with contextlib.suppress(ExpectationFailed):  # another process was quicker
+                await self._say(one, await self._rec(one), given_up, keep)
+                return
+
+    async def _take_up(self, one: Announced, part: str) -> int:
+        """Renew over whatever stands there: the number of a marker that still has to be answered by a record, or 0."""
+        given_up = 0
+        for _ in range(_TRIES):
+            found = await self._look(one, part)
+            given_up = max(given_up, _given_up(found))
+            with contextlib.suppress(ExpectationFailed):
+                await self._store_renewal(one, part, given_up=given_up)
+                return given_up
+        raise Unavailable(f"{self.board.source_subject(one.source, part)!r} changes all the time")
 
     async def _look(self, one: Announced, part: str) -> Stored | None:
         shelf = await self.shelf()
@@ -186,14 +205,20 @@ class Announcer:
         shelf = await self.shelf()
         return await shelf.leaders(self.board.sources, self.board.source_subject(one.source, REC))
 
-    async def _say(self, one: Announced, stands: Stored | None, marks: list[Stored | None]) -> None:
+    async def _say(self, one: Announced, stands: Stored | None, given_up: int, keep: bool) -> None:
         """Write the record if it must be.
 
         :raises ExpectationFailed: what stands there has changed meanwhile
         """
-        given_up = max((m.sequence for m in marks if m is not None and MARKER in m.headers), default=0)
-        if stands is None or not _says(stands, one) or stands.sequence < given_up:
-            number = await self._write(one, one.record, stands)
+        record = one.record
+        if keep and stands is not None and WITHDRAWN in stands.headers:
+            raise Withdrawn
+        if keep and stands is not None and MARKER not in stands.headers:
+            record, same = stands.payload, True
+        else:
+            same = stands is not None and _says(stands, one)
+        if stands is None or not same or stands.sequence < given_up:
+            number = await self._write(one, record, stands)
             await self._arrives(self.board.source_subject(one.source, REC), number)
         else:
             age = time.time() + self.clock - stands.at / 1e6
@@ -235,9 +260,10 @@ class Announcer:
         await self._hang_up()
 
     async def _renew_all(self, one: Announced) -> None:
+        """:raises Withdrawn: it has ended"""
         try:
-            for part in (WARN, LIVE):
-                await self._renew(one, part, patience=one.ttl / 3)
+            if not all([await self._renew(one, part) for part in (WARN, LIVE)]):
+                await self._come_back(one)
             if time.monotonic() >= one.rewrite_at:
                 await self._keep_record(one)
         except Unavailable:
@@ -247,38 +273,46 @@ class Announcer:
             self.clock = (await make(shelf, self.board)).clock  # we are connected: perhaps the stream was deleted
             await self._begin(one)
 
-    async def _renew(self, one: Announced, part: str, patience: float | None = None) -> None:
-        subject = self.board.source_subject(one.source, part)
-        life = {TTL: seconds(one.ttl / 2 if part == WARN else max(one.ttl, _LEAST + 0.5))}
+    async def _renew(self, one: Announced, part: str) -> bool:
+        """One renewal; False when the source was given up, or has ended."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
-                one.known[part] = await self._store(subject, b"", life, one.known.get(part, 0), patience)
-                return
-            await self._learn(one, part)
+                await self._store_renewal(one, part, patience=one.ttl / 3)
+                return True
+            found = await self._look(one, part)
+            if found is None or _given_up(found):
+                return False
+        return True  # others renew it all the time
 
-    async def _learn(self, one: Announced, part: str) -> None:
-        """A renewal was refused: see what stands there, and come back if the source was given up.
+    async def _store_renewal(self, one: Announced, part: str, patience: float | None = None, given_up: int = 0) -> None:
+        headers = {TTL: seconds(one.ttl / 2 if part == WARN else max(one.ttl, _LEAST + 0.5))}
+        if given_up:
+            headers[GIVEN_UP] = str(given_up)
+        subject = self.board.source_subject(one.source, part)
+        one.known[part] = await self._store(subject, b"", headers, one.known.get(part, 0), patience)
+
+    async def _come_back(self, one: Announced) -> None:
+        """Nothing renews the source any more: it has ended, or was given up.
 
         :raises Withdrawn: it has ended
         """
-        found = await self._look(one, part)
-        if found is not None and MARKER not in found.headers:
-            return
         stands = await self._rec(one)
         if stands is not None and WITHDRAWN in stands.headers:
             raise Withdrawn
-        if found is not None and stands is not None and stands.sequence < found.sequence:
+        marks = {part: _given_up(await self._look(one, part)) for part in (WARN, LIVE)}
+        if stands is not None and MARKER not in stands.headers and 0 < max(marks.values()) < stands.sequence:
+            for part in (WARN, LIVE):  # another process has written the record again
+                with contextlib.suppress(ExpectationFailed):
+                    await self._store_renewal(one, part)
+            return
+        if stands is not None and max(marks.values()):
             LOG.warning(
                 "source %s had been called %s, because nobody renewed it for %g s: it is announced again. The usual "
                 "reason is a sourceTtl (%g s) that is shorter than the trigger interval",
-                *(one.source.name, "SUSPECT" if part == WARN else "OFFLINE"),
-                *(one.ttl / 2 if part == WARN else one.ttl, one.ttl),
+                *(one.source.name, "OFFLINE" if marks[LIVE] else "SUSPECT"),
+                *(one.ttl if marks[LIVE] else one.ttl / 2, one.ttl),
             )
-        elif stands is not None and MARKER not in stands.headers:
-            return  # purged, or already written again by another process
-        gone = stands is None or MARKER in stands.headers
-        with contextlib.suppress(ExpectationFailed):
-            await self._write(one, one.record if gone or stands is None else stands.payload, stands)
+        await self._begin(one, keep=True)
 
     async def _keep_record(self, one: Announced) -> None:
         """Write what stands there again, marked as no change, before its own TTL ends."""
@@ -288,6 +322,16 @@ class Announcer:
         with contextlib.suppress(ExpectationFailed):
             await self._write(one, stands.payload, stands, renewal=True)
         one.rewrite_at = time.monotonic() + self.board.kept / 3
+
+
+def _given_up(found: Stored | None) -> int:
+    """The number of the marker that a message is, or that it replaced."""
+    if found is None:
+        return 0
+    if MARKER in found.headers:
+        return found.sequence
+    number = found.headers.get(GIVEN_UP, "")
+    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 def _says(stands: Stored, one: Announced) -> bool:

@@ -41,6 +41,7 @@ SOURCED = "Nats-Stream-Source"  #: of the server: stream and number that a recor
 TTL = "Nats-TTL"
 SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds after which a source that says nothing is OFFLINE
 WITHDRAWN = "Mama-Withdrawn"  #: of ``rec``: the source ended in order
+GIVEN_UP = "Mama-Given-Up"  #: of ``warn`` and ``live``: the number of the marker that this renewal replaced
 RENEWAL = "Mama-Renewal"  #: of ``rec``: written again so that it does not vanish; nothing has changed
 
 _PLAIN = re.compile(r"[^A-Za-z0-9_-]")

@@ -106,10 +106,11 @@ class Image:
     unsure: list[SourceKey]
 
 
-def image_of(board: Board, records: Iterable[Stored], living: Iterable[SourceKey] = ()) -> Image:
+def image_of(board: Board, records: Iterable[Stored], now: int, living: Iterable[SourceKey] = ()) -> Image:
     """The image that records of the stream of sources make, ordered by when each source last said something.
 
     :param records: the last one of every subject
+    :param now: microseconds since the epoch, by the server's clock
     :param living: sources known to be renewed although no renewal is among the records
     """
     sources: dict[SourceKey, dict[str, Stored]] = {}
@@ -129,9 +130,10 @@ def image_of(board: Board, records: Iterable[Stored], living: Iterable[SourceKey
         if rec is None or MARKER in rec.headers:
             continue
         said = Change(ChangeKind.RECORD, rec.at, board.sources, rec.sequence, source, rec.payload)
-        if LIVE not in parts and SOURCE_TTL in rec.headers and source not in alive and not _ended(rec):
+        lapsed = LIVE not in parts and source not in alive and _lapsed(rec, now)
+        if lapsed:
             unsure.append(source)
-        verdict = _verdict(board, source, rec, parts, source in alive)
+        verdict = _verdict(board, source, rec, parts, lapsed)
         told.append((rec.sequence, [said] if verdict is None else [said, verdict]))
     told.sort(key=lambda one: one[0])
     return Image([change for _, changes in told for change in changes], unsure)
@@ -141,7 +143,16 @@ def _ended(rec: Stored) -> bool:
     return WITHDRAWN in rec.headers
 
 
-def _verdict(board: Board, source: SourceKey, rec: Stored, parts: Mapping[str, Stored], alive: bool) -> Change | None:
+def _lapsed(rec: Stored, now: int) -> bool:
+    """Has a record without a renewal outlived what it said of itself? Not at once: a renewal may be on its way."""
+    try:
+        ttl = float(rec.headers.get(SOURCE_TTL, ""))
+    except ValueError:
+        return False
+    return not _ended(rec) and now - rec.at > ttl * 1e6
+
+
+def _verdict(board: Board, source: SourceKey, rec: Stored, parts: Mapping[str, Stored], lapsed: bool) -> Change | None:
     """What the server says of a source beyond its own record: the later of its markers, if later than the record."""
     if _ended(rec):
         return None
@@ -149,6 +160,6 @@ def _verdict(board: Board, source: SourceKey, rec: Stored, parts: Mapping[str, S
         marker = parts.get(part)
         if marker is not None and marker.headers.get(MARKER) == EXPIRED and marker.sequence > rec.sequence:
             return Change(kind, marker.at, board.sources, marker.sequence, source)
-    if LIVE not in parts and SOURCE_TTL in rec.headers and not alive:
+    if lapsed:
         return Change(ChangeKind.OFFLINE, rec.at, board.sources, rec.sequence, source)
     return None

@@ -92,7 +92,10 @@ async def _create(shelf: Shelf, config: dict[str, Any]) -> None:
     error = answer.get("error", {}).get("err_code")
     if error == _OVERLAP:
         taken = ", ".join(config["subjects"])
-        raise ConfigError(f"the stream {name!r} cannot be made: another stream takes {taken} already")
+        raise ConfigError(
+            f"the stream {name!r} cannot be made: another stream takes {taken} already (name that one, by "
+            "sourcesStream, eventsStream or advisoriesStream)"
+        )
     if error is None:
         LOG.info("made the stream %s for discovery", name)
 

@@ -22,6 +22,7 @@ from .shelf import Shelf
 _LOOK = 30.0  #: seconds between two looks whether the streams are still the same
 _MOVE = 600.0  #: seconds after which a position moves on although nothing has changed
 _CHUNK = 512 * 1024
+_PART = "Nats-Msg-Id"  #: a chunk may be stored twice after a lost acknowledgement
 _LATEST, _EARLIEST = -1, -2
 
 
@@ -46,10 +47,10 @@ class Reader:
             for record in page:
                 found[record.subject] = record
             last = page[-1].sequence
-        image = image_of(self.board, found.values())
+        image = image_of(self.board, found.values(), streams.now)
         if image.unsure:
             living = [s for s in image.unsure if await self._lives(s)]
-            image = image_of(self.board, found.values(), living)
+            image = image_of(self.board, found.values(), streams.now, living)
         end = Change(ChangeKind.IMAGE_END, streams.now, self.board.sources, last or None)
         return [*image.changes, end], last
 
@@ -63,8 +64,10 @@ class Reader:
         changes, last = await self.image()
         made, subject = self._streams.made, self.board.image_subject(token := uuid.uuid4().hex)
         chunk = min(_CHUNK, (self.shelf.link.client.max_payload or _CHUNK) // 2)
-        headers = {TTL: f"{max(1, round(self.board.kept))}s"}
-        numbers = [await self.shelf.publish(subject, part, headers) for part in pack(changes, chunk)]
+        numbers = []
+        for i, part in enumerate(pack(changes, chunk)):
+            headers = {TTL: f"{max(1, round(self.board.kept))}s", _PART: f"{token}-{i}"}
+            numbers.append(await self.shelf.publish(subject, part, headers))
         if before is not None and before.made.advisories == made.advisories:
             advisories = before.advisories
         else:
@@ -251,12 +254,12 @@ class Reader:
         return Change(ChangeKind.GAP, when, stream, gap=(first, last), info=text)
 
     async def _read_image(self, part: Part) -> AsyncIterator[list[Change]]:
-        image, chunks = part.image, list[bytes]()
+        image, chunks = part.image, dict[str, bytes]()
         subject = self.board.image_subject(image.token)
         async for page in self.shelf.pages(self.board.events, image.first - 1, subject, image.last):
-            chunks += [r.payload for r in page if r.sequence <= image.last]
+            chunks |= {r.headers.get(_PART, ""): r.payload for r in page if r.sequence <= image.last}
         try:
-            changes = unpack(chunks)
+            changes = unpack(list(chunks.values()))
         except ValueError:
             text = "the image that was written down is not kept any more"
             yield [self._gap(self.board.events, image.first, image.last, image.at, text)]
