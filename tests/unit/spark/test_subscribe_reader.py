@@ -230,6 +230,27 @@ def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(broker:
         MamaSubDataSource({"url": f"memory://{broker.name}", "stream": "other"}).reader(SCHEMA).partitions()
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"topcs": "a"}, "unknown option 'topcs'; did you mean 'topics'?"),
+        ({}, "option topics (or stream) is needed"),
+        ({"topics": "a..b"}, "bad topic 'a..b'"),
+        ({"topics": "a", "startingOffsets": "first"}, "option startingOffsets must be one of earliest, latest"),
+        ({"topics": "a", "startingOffsets": "latest"}, "startingOffsets=latest is for streams"),
+        ({"topics": "a", "startingOffsets": '{"A": "x"}'}, "wants a sequence"),
+        ({"topics": "a", "startingTimestamp": "soon"}, "option startingTimestamp must be"),
+        ({"topics": "a", "minPartitions": "0"}, "option minPartitions must be from 1"),
+        ({"topics": "a", "ackMode": "auto"}, "unknown option 'ackMode'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_wrong_options_are_refused_with_the_reason(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(OptionError) as e:
+        MamaSubDataSource(options).reader(SCHEMA)
+    assert reason in str(e.value)
+
+
 def test_options_may_stand_in_a_properties_file(broker: Broker, tmp_path: Any) -> None:
     broker.put(3)
     file = tmp_path / "mama.properties"
