@@ -133,7 +133,11 @@ class StreamEngine(ABC):
         return ()
 
     def flush(self) -> None:  # noqa: B027
-        """The end of a batch of commands: what was accepted should now be safe. SYNC is answered after it."""
+        """The end of a batch of commands: what was accepted should now be safe.
+
+        Nothing that the engine said during the batch (deliveries, answers to SYNC) leaves before this returns; if it
+        raises, none of it does.
+        """
 
 
 def _nowhere(delivery: Delivery) -> None:

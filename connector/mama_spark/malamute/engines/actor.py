@@ -1,0 +1,306 @@
+"""One engine in one thread, driven over inproc ZeroMQ sockets (ML-04, ML-05, ML-08).
+
+Two sockets a stream: a PAIR pipe with commands to the engine, and a PUSH of the engine to the one PULL of the server
+(ML-16). Frames cost more than all the rest of a message's way, so commands and deliveries travel as **batches of
+references**: a list changes hands through a queue in memory, and one frame on the socket says that there is one.
+Commands made of strings only (VERBOSE, TRAFFIC, $TERM) are frames as the specification names them.
+
+Everything that an engine says comes in order: each TRAFFIC, COMPILE, CANCEL and SYNC of a batch gets one
+:class:`Taken`, after the deliveries of the commands before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from ...errors import ConfigError, LoopDied, MamaError
+from ..extensions import AckRun, Extension
+from ..patterns import BadPattern
+from . import Delivery, StreamEngine, engine_class
+
+log = logging.getLogger(__name__)
+_BATCH = b""  #: the frame that announces a batch
+READY = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The engine did one TRAFFIC, COMPILE, CANCEL or SYNC.
+
+    :ivar error: why it refused the pattern
+    :ivar runs: what it says to SYNC
+    """
+
+    error: str | None = None
+    runs: tuple[AckRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The engine raised; its stream is no more. The last that comes from it."""
+
+    error: BaseException
+
+
+Report = list[Delivery | Taken | Died]  #: what an engine says, in order
+
+
+class Stream:
+    """The server's end of one stream. One thread uses it.
+
+    :param name: of the stream
+    :param engine: name of an engine, or its class
+    :raises ConfigError: no such engine, or wrong settings
+    :raises LoopDied: the engine did not start
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        name: bytes,
+        engine: str | type[StreamEngine] = "simple",
+        settings: Mapping[str, Any] | None = None,
+        start_timeout: float = 30.0,
+    ) -> None:
+        cls = engine_class(engine) if isinstance(engine, str) else engine
+        self.name = name
+        self.batch: list[tuple[Any, ...]] = []  #: commands that :meth:`flush` sends
+        self._inbox: deque[list[tuple[Any, ...]]] = deque()
+        self.reports: deque[Report] = deque()
+        endpoint = f"inproc://mama-stream-{id(self):x}"
+        self._pipe = _socket(context, zmq.PAIR)
+        self._pipe.bind(endpoint)
+        self.error: BaseException | None = None
+        actor = _Actor(context, endpoint, self, cls, settings)
+        self._thread = threading.Thread(target=actor.run, name=f"stream-{name.decode('utf-8', 'replace')}", daemon=True)
+        self._thread.start()
+        if not self._pipe.poll(int(start_timeout * 1000)) or self._pipe.recv() != READY:
+            error = self.error
+            self.destroy()
+            if isinstance(error, MamaError):
+                raise error
+            raise LoopDied(f"engine of stream {name!r} did not start: {error or 'no answer'}") from error
+
+    def __repr__(self) -> str:
+        state = "" if self._thread.is_alive() else ", ended"
+        return f"<Stream {self.name!r}, {len(self._inbox)} batches waiting{state}>"
+
+    # --- the commands of the specification -----------------------------------------------------------------------
+
+    def verbose(self) -> None:
+        self._frames(b"VERBOSE")
+
+    def traffic(self, endpoint: str) -> None:
+        """Deliver there. Idempotent; answered by :class:`Taken` each time."""
+        self._frames(b"TRAFFIC", endpoint.encode())
+
+    def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
+        self.batch.append(("COMPILE", client, pattern, after))
+
+    def cancel(self, client: Hashable) -> None:
+        self.batch.append(("CANCEL", client))
+
+    def accept(
+        self,
+        client: Hashable,
+        address: bytes,
+        subject: bytes,
+        content: Sequence[bytes],
+        extension: Extension | None = None,
+    ) -> None:
+        self.batch.append(("ACCEPT", client, address, subject, content, extension))
+
+    def credit(self, client: Hashable, amount: int | None) -> None:
+        self.batch.append(("CREDIT", client, amount))
+
+    def sync(self, client: Hashable) -> None:
+        self.batch.append(("SYNC", client))
+
+    def flush(self) -> None:
+        """Send the commands made so far, as one batch."""
+        if self.batch:
+            batch, self.batch = self.batch, []
+            self.post(batch)
+
+    def post(self, batch: list[tuple[Any, ...]]) -> None:
+        """Send a batch of commands, each a name and its arguments; the caller gives the list away."""
+        self._inbox.append(batch)
+        self._send(_BATCH)
+
+    @property
+    def waiting(self) -> int:
+        """Commands in batches that the engine has not begun."""
+        return sum(map(len, self._inbox))
+
+    def destroy(self, timeout: float = 30.0) -> None:
+        """$TERM behind all that was sent; returns when the thread has ended and everything is freed."""
+        self.flush()
+        self._send(b"$TERM")
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            log.error("the engine of stream %r does not end", self.name)
+        self._pipe.close(0)
+
+    def _frames(self, *frames: bytes) -> None:
+        self.flush()
+        self._send(*frames)
+
+    def _send(self, *frames: bytes) -> None:
+        with suppress(zmq.Again):  # the engine has ended, and said so in its last report
+            self._pipe.send_multipart(frames, zmq.NOBLOCK)
+
+
+class Traffic:
+    """The one PULL of the server, for all its streams (ML-16, ML-17)."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.socket = _socket(context, zmq.PULL)
+        self.endpoint = f"inproc://mama-traffic-{id(self):x}"
+        self.socket.bind(self.endpoint)
+        self.streams: dict[bytes, Stream] = {}
+
+    def add(self, stream: Stream) -> None:
+        self.streams[stream.name] = stream
+        stream.traffic(self.endpoint)
+
+    def remove(self, stream: Stream) -> None:
+        self.streams.pop(stream.name, None)
+
+    def take(self, timeout: float = 0.0) -> tuple[Stream, Report] | None:
+        """The next report of any stream; None if there is none within ``timeout`` seconds."""
+        while self.socket.poll(int(timeout * 1000)):
+            stream = self.streams.get(self.socket.recv())
+            if stream is not None and stream.reports:
+                return stream, stream.reports.popleft()
+        return None
+
+    def close(self) -> None:
+        self.socket.close(0)
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """Without high-water marks: what is on these sockets is bounded by who uses them, and counted there in octets."""
+    made = context.socket(kind)
+    made.set_hwm(0)
+    made.linger = 0
+    return made
+
+
+class _Actor:
+    """The thread's side."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        stream: Stream,
+        cls: type[StreamEngine],
+        settings: Mapping[str, Any] | None,
+    ) -> None:
+        self.context = context
+        self.endpoint = endpoint
+        self.stream = stream
+        self.cls = cls
+        self.settings = settings
+        self.push: zmq.Socket[bytes] | None = None
+        self.report: Report = []
+
+    def run(self) -> None:
+        pipe = _socket(self.context, zmq.PAIR)
+        try:
+            pipe.connect(self.endpoint)
+            engine = self.cls(self.stream.name, self.settings)
+            try:
+                engine.start()
+                pipe.send(READY)
+                self._loop(pipe, engine)
+            finally:
+                engine.close()
+        except Exception as e:  # noqa: BLE001 whatever an engine raises ends its stream, and nothing else
+            self._die(e)
+        finally:
+            if self.push is not None:
+                self._ship()
+                self.push.close(1000)
+            pipe.send(b"ended")
+            pipe.close(0)
+
+    def _die(self, error: Exception) -> None:
+        self.stream.error = error
+        if not isinstance(error, ConfigError):
+            log.error("engine of stream %r: %s", self.stream.name, error, exc_info=error)
+        self.report = [Died(error)]  # what the unfinished batch said is not true any more
+
+    def _loop(self, pipe: zmq.Socket[bytes], engine: StreamEngine) -> None:
+        inbox = self.stream._inbox
+        while True:
+            frames = pipe.recv_multipart()
+            if frames == [_BATCH]:
+                self._run_batch(engine, inbox.popleft())
+            elif frames[0] == b"$TERM":
+                return
+            elif frames[0] == b"VERBOSE":
+                engine.verbose()
+            elif frames[0] == b"TRAFFIC" and len(frames) == 2:
+                self._traffic(engine, frames[1].decode())
+            else:  # and whatever came with it
+                log.warning("stream %r: unknown command %r", self.stream.name, frames[0])
+            self._ship()
+
+    def _traffic(self, engine: StreamEngine, endpoint: str) -> None:
+        if engine.logging:
+            log.info("stream %r: TRAFFIC", self.stream.name)
+        if self.push is None:
+            self.push = _socket(self.context, zmq.PUSH)
+            self.push.connect(endpoint)
+            engine.traffic(self.report_delivery)
+        self.report.append(Taken())
+
+    def report_delivery(self, delivery: Delivery) -> None:
+        self.report.append(delivery)
+
+    def _run_batch(self, engine: StreamEngine, batch: list[tuple[Any, ...]]) -> None:
+        accept = engine.accept
+        for command in batch:
+            name = command[0]
+            if engine.logging:
+                log.info("stream %r: %s", self.stream.name, name)
+            if name == "ACCEPT":
+                accept(*command[1:])
+            else:
+                self._control(engine, name, command[1:])
+        engine.flush()
+
+    def _control(self, engine: StreamEngine, name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "COMPILE":
+            error = None
+            try:
+                engine.compile(*arguments)
+            except BadPattern as e:
+                error = str(e)
+            self.report.append(Taken(error))
+        elif name == "CANCEL":
+            engine.cancel(*arguments)
+            self.report.append(Taken())
+        elif name == "SYNC":
+            self.report.append(Taken(runs=engine.sync(*arguments)))
+        elif name == "CREDIT":
+            engine.credit(*arguments)
+        elif name == "TRAFFIC":  # connected already: it came as frames
+            self.report.append(Taken())
+        else:
+            log.warning("stream %r: unknown command %r", self.stream.name, name)
+
+    def _ship(self) -> None:
+        if self.report and self.push is not None:
+            report, self.report = self.report, []
+            self.stream.reports.append(report)
+            self.push.send(self.stream.name)
