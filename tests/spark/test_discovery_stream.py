@@ -113,6 +113,9 @@ def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, p
         ("ONLINE", "SUSPECT"),
         ("OFFLINE", "SUSPECT"),
     ]
+    (created,) = [row for row in one.rows if row["event"] == "create"]
+    assert created["capabilities"]["EventTime"].startswith("1970-01-01"), "the clock of that publisher is wrong"
+    assert created["event_time"].year > 2000, "times are the server's"
     assert {row["transport"] for row in one.rows} == {case.server.url}
     assert [row["origin"] for row in one.rows] == ["MAMA_SOURCES"] * 3 + [one.rows[3]["origin"]] + ["MAMA_EVENTS"] * 6
 
