@@ -29,6 +29,7 @@ OURS = "mama-"  #: what the names of our consumers begin with
 KEPT = 30.0  #: seconds without a request after which the server deletes a consumer of ours, if the stream allows
 _SILENCE = 0.5  #: seconds after which the consumer is asked how it is
 _ON_THE_WAY = 2.0  #: seconds that what was sent may take to come; doubled each time that it did not
+_TRY = 3.0  #: seconds that a new consumer may take; doubled each time that it did not come
 _PAUSES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
@@ -68,9 +69,9 @@ class Reader:
         while self._position < self._what.up_to:
             self._patience = _ON_THE_WAY * 2**tries
             before = self._position
-            consumer = f"{OURS}{NUID().next().decode()}"
             try:
-                if not self._create(consumer):
+                consumer = self._create()
+                if consumer is None:
                     return
                 yield from self._consume(consumer)
             except (Broken, ProtocolError) as e:
@@ -82,31 +83,19 @@ class Reader:
                 time.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
                 self._same()
 
-    def _create(self, consumer: str) -> bool:
-        """Make the consumer; False: nothing is pending for it."""
+    def _create(self) -> str | None:
+        """Make a consumer; its name, None if nothing is pending for it."""
         what = self._what
-        config: dict[str, Any] = {
-            "name": consumer,
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": self._position + 1,
-            "ack_policy": "none",
-            "num_replicas": 1,
-            "mem_storage": True,
-            "inactive_threshold": int(what.kept * 1e9),
-        }
+        config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._position + 1}
         if not what.payloads:
             config["headers_only"] = True
         if what.filters:
             config["filter_subjects"] = what.filters
-        body = {"stream_name": what.stream, "config": config}
-        try:
-            made = self._api.ask(f"CONSUMER.CREATE.{what.stream}.{consumer}", body)
-        except Said as e:
-            raise refuse(what.stream, e) from e
-        if int(made["num_pending"]):
-            return True
+        consumer, info = make(self._api, what.stream, config, what.kept)
+        if int(info["num_pending"]):
+            return consumer
         self._delete(self._link(), consumer)
-        return False
+        return None
 
     def _delete(self, link: Link, consumer: str) -> None:
         """Without waiting; should it fail, the server does it by itself after a while."""
@@ -155,7 +144,10 @@ class Reader:
     def _ask_how_it_is(self, consumer: str, expected: int) -> None:
         """:raises Broken: it is gone, or has nothing more for us, or has sent what did not come"""
         try:
-            info = self._api.ask(f"CONSUMER.INFO.{self._what.stream}.{consumer}")
+            limit = min(_TRY, self._api.timeout)
+            info = self._api.ask(f"CONSUMER.INFO.{self._what.stream}.{consumer}", timeout=limit)
+        except Unavailable as e:  # the one server that keeps it, or all of them: the next question tells
+            raise Broken(str(e)) from e
         except Said as e:
             if e.code != NO_CONSUMER:
                 raise
@@ -181,6 +173,33 @@ class Reader:
                         raise
                     raise Broken(f"record {sequence} was deleted while it was read") from e
                 gather.blocks[i] = b64decode(answer["message"].get("hdrs", ""))
+
+
+def make(api: Api, stream: str, where: dict[str, Any], kept: float) -> tuple[str, dict[str, Any]]:
+    """Make a consumer that acknowledges nothing; its name and info.
+
+    One server alone keeps it, which is cheap. A cluster may choose one that is gone, and keep to that for this name: so
+    each try has a name of its own, and from the second on as many servers as the stream has.
+
+    :param where: the part of the configuration that says what it delivers
+    :param kept: seconds that it may be idle
+    :raises ConfigError: the server allows none
+    :raises Unavailable: nobody answers
+    """
+    until, limit, replicas = time.monotonic() + api.timeout, _TRY, 1
+    while True:
+        name = f"{OURS}{NUID().next().decode()}"
+        common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
+        body = {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **where}}
+        left = until - time.monotonic()
+        try:
+            return name, api.ask(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=min(limit, max(left, _PAUSES[1])))
+        except Said as e:
+            raise refuse(stream, e) from e
+        except Unavailable as e:
+            if left <= limit:
+                raise Unavailable(f"stream {stream!r} gives no consumer within {api.timeout:g} s: {e}") from e
+        limit, replicas = 2 * limit, 0  # 0: as the stream
 
 
 def refuse(stream: str, error: Said) -> ConfigError:

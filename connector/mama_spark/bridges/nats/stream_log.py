@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from nats.nuid import NUID
 
 from ...errors import ConfigError, MamaError
 from ...log import Bounds, Records
@@ -18,7 +17,7 @@ from . import progress, retention
 from . import records as rc
 from .api import NO_STREAM, Said
 from .appending import append
-from .reading import KEPT, OURS, Range, Reader, refuse
+from .reading import KEPT, Range, Reader, make
 from .subjects import filters_of
 
 if TYPE_CHECKING:
@@ -123,22 +122,8 @@ class NatsLog:
 
     def at(self, time: int) -> int:
         """See :class:`~mama_spark.log.Log`: where a consumer that begins at this time would begin."""
-        consumer = f"{OURS}{NUID().next().decode()}"
-        config = {
-            "name": consumer,
-            "deliver_policy": "by_start_time",
-            "opt_start_time": _rfc3339(time),
-            "ack_policy": "none",
-            "num_replicas": 1,
-            "mem_storage": True,
-            "inactive_threshold": int(self._kept(5.0) * 1e9),
-        }
-        try:
-            made = self._api.ask(
-                f"CONSUMER.CREATE.{self._name}.{consumer}", {"stream_name": self._name, "config": config}
-            )
-        except Said as e:
-            raise refuse(self._name, e) from e
+        where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
+        consumer, made = make(self._api, self._name, where, self._kept(5.0))
         with contextlib.suppress(MamaError):  # the server deletes it after a while
             self._api.ask(f"CONSUMER.DELETE.{self._name}.{consumer}", timeout=1.0)
         return int(made["delivered"]["stream_seq"]) + 1
