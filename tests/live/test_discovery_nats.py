@@ -530,7 +530,7 @@ def test_sources_made_again_by_hand_below_what_was_sourced_are_refused_by_name(
         ("$JS.API.STREAM.INFO.MAMA_SOURCES", "open", "MAMA_SOURCES"),
         ("$JS.API.STREAM.CREATE.MAMA_EVENTS", "open", "MAMA_EVENTS"),
         ("$JS.API.DIRECT.GET.MAMA_SOURCES", "image", "MAMA_SOURCES"),
-        ("_MAMA_SOURCE_DISCOVERY.source.>", "announce", "_MAMA_SOURCE_DISCOVERY.source.desk.7.rec"),
+        ("_MAMA_SOURCE_DISCOVERY.source.>", "announce", "_MAMA_SOURCE_DISCOVERY.source.desk.7.warn"),
         ("_MAMA_SOURCE_DISCOVERY.mark", "latest", "_MAMA_SOURCE_DISCOVERY.mark"),
         ("$JS.API.STREAM.PURGE.MAMA_SOURCES", "withdraw", "MAMA_SOURCES"),
     ],
