@@ -1,4 +1,4 @@
-"""Spark finds the format ``mamadiscovery`` here: it imports all root modules ``pyspark_*`` and takes their DefaultSource.
+"""Spark finds the format ``mamadiscovery`` here: it takes the DefaultSource of every root module ``pyspark_*``.
 
 Spark imports them unguarded, so one that raises would disable all Python data sources of the session. Where the
 source cannot be imported (another pyspark, a missing library), the session goes on without this format.

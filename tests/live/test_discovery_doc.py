@@ -110,7 +110,7 @@ def test_a_reader_may_not_announce_and_is_told_what_is_missing(guarded: NatsServ
     reader = discovery_bridge(DiscoveryOptions.parse({"url": guarded.url, "user": "reader", "password": "p"}))
     reader.open()
     try:
-        with pytest.raises(ConfigError, match=re.escape("_MAMA_SOURCE_DISCOVERY.source.desk.7.rec")):
+        with pytest.raises(ConfigError, match=re.escape("_MAMA_SOURCE_DISCOVERY.source.desk.7.")):
             reader.announce(SourceKey("desk", 7), desk(7).name.encode(), 30.0)
     finally:
         reader.close()
