@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from ..errors import OptionError
+from ..mama.properties import expand
+from ..options import Options, spellings
 
 
-def options(args: argparse.Namespace, **more: str) -> dict[str, str]:
-    """What was given, as Spark would hand it over.
+def options(args: argparse.Namespace, known: type[Options], **more: str) -> dict[str, str]:
+    """What was given, as Spark would hand it over, completed by the transport that it names.
 
     :raises OptionError: no NAME=VALUE, or a name twice
     """
@@ -20,7 +23,7 @@ def options(args: argparse.Namespace, **more: str) -> dict[str, str]:
     found = {name.lower(): value for name, value in given}
     if len(found) < len(given):
         raise OptionError("an option is given twice")
-    return found
+    return expand(found, spellings(known), os.environ).options
 
 
 def pairs(words: Sequence[str], flag: str) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ class _Listener:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 when every message was acknowledged, else 1."""
-    o = SinkOptions.parse(options(args))
+    o = SinkOptions.parse(options(args, SinkOptions))
     headers: Headers = {}
     for name, text in pairs(args.header, "--header"):
         headers.setdefault(name, []).append(text)

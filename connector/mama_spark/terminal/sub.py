@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 def run(args: argparse.Namespace) -> int:
     """Follows until Ctrl-C, or until ``--count`` messages were shown."""
-    o = SubscribeOptions.parse(options(args, topics=args.pattern))
+    o = SubscribeOptions.parse(options(args, SubscribeOptions, topics=args.pattern))
     begin = _begin(args.begin)
     for row in islice(_follow(o, begin), args.count):
         print(_json(row) if args.json else _text(row, args.headers), flush=True)
