@@ -814,6 +814,19 @@ def test_those_who_come_first_at_the_same_time_make_the_streams_together(nats_se
         bridge.close()
 
 
+def test_opening_again_asks_nothing_and_leaves_no_advisories(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    for name in ("first", "one"):
+        opened(name).close()
+    with Admin(nats_server.url) as admin:
+        audits = [m for m in admin.messages("MAMA_ADVISORIES") if b"STREAM.INFO.MAMA_SOURCES" in m.payload]
+        for _ in range(5):
+            opened("one").close()
+        later = [m for m in admin.messages("MAMA_ADVISORIES") if b"STREAM.INFO.MAMA_SOURCES" in m.payload]
+    assert len(later) == len(audits) > 0
+
+
 def test_each_query_has_an_image_of_its_own_and_does_not_see_those_of_others(
     opened: Callable[..., NatsDiscovery],
 ) -> None:

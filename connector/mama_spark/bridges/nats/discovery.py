@@ -64,8 +64,14 @@ class NatsDiscovery:
         self._link, self._reader = link, Reader(shelf, self.board)
 
     async def _prepare(self, link: Link, shelf: Shelf) -> None:
-        await check_jetstream(link, Directory(), self.settings.connect_timeout)
-        self._clock = (await make(shelf, self.board)).clock
+        """Look at the streams, once a minute and connection: each question makes an advisory that is kept."""
+        question = f"discovery at {self.board}"
+        found = link.remember(question)
+        if found is None:
+            await check_jetstream(link, Directory(), self.settings.connect_timeout)
+            found = (await make(shelf, self.board)).clock
+            link.note(question, found)
+        self._clock = found
 
     def _run(self, link: Link, work: Coroutine[Any, Any, T], what: str) -> T:
         """Calls end by themselves when patience ends; this is for those that do not."""
