@@ -168,6 +168,18 @@ def test_available_now_reads_what_there_is_in_bounded_batches_and_goes_on_next_t
     assert len(told.rows) == 9
 
 
+def test_an_image_comes_in_bounded_batches_and_available_now_reads_it_to_its_end(case: Case, place: Stranger) -> None:
+    for number in range(7):
+        place.say(desk(number))
+    told = Told()
+    case.run(told, maxOffsetsPerTrigger="3")
+    assert told.lines() == [*[f"online desk {n}" for n in range(7)], "image_end"]
+    assert max(len(rows) for rows in told.batches.values()) <= 3
+    place.say(desk(7))
+    case.run(told, maxOffsetsPerTrigger="3")
+    assert told.lines()[8:] == ["online desk 7"]
+
+
 def test_latest_tells_only_what_comes_and_a_number_what_comes_from_there(case: Case, place: Stranger) -> None:
     place.say(desk(1))
     early = Told()
