@@ -58,7 +58,7 @@ class Client:
     credit: int | None = None  #: None = unlimited: it never sent CREDIT, nor announced that it will
     blocked: bool = False  #: its socket takes no more
     slots: deque[Slot] = field(default_factory=deque)
-    replies: deque[Frames] = field(default_factory=deque)  #: ready, while blocked
+    replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: to go first once it is not blocked
     queue: ByteQueue[tuple[Frames, Letter | None]] = field(default_factory=ByteQueue)
     sent: dict[bytes, int] = field(default_factory=dict)  #: stream -> sends since the last sync
     unconfirmed: ByteQueue[Letter] = field(default_factory=ByteQueue)  #: handed over, to be confirmed

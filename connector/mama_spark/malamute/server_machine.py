@@ -26,6 +26,7 @@ from .queues import ByteQueue, Overflow
 from .server_states import EVENTS, TABLE, Event, State
 from .wire import BadFrame, Command, StatusCode
 
+_NOBODY = Client(b"", b"", Feature(0), 0.0, alive=False)
 _OK = wire.encode(wire.Ok())
 _PONG = wire.encode(wire.Pong())
 _INVALID = wire.encode(wire.Error())
@@ -169,7 +170,7 @@ class ServerMachine:
             self._order_awaited(stream, ("CANCEL", client), client, Slot(silent=True))
             self._event("UNSUBSCRIBED", client, stream)
         letters = [*client.unconfirmed, *(letter for _, letter in client.queue if letter is not None)]
-        client.queue, client.unconfirmed = ByteQueue(0), ByteQueue(0)
+        client.queue, client.unconfirmed, client.replies = ByteQueue(0), ByteQueue(0), ByteQueue(0)
         for letter in reversed(letters):
             self._return(letter)
         self._event("GONE", client, detail=event.value.encode())
@@ -288,6 +289,10 @@ class ServerMachine:
             slot.frames = _error(StatusCode.FAILED, error.encode())
         if not slot.silent:
             self._advance(client)
+
+    def opened(self, stream: bytes) -> None:
+        """The shell said TRAFFIC to a new engine before all that is in :attr:`orders`; its answer is nobody's."""
+        self._awaited.setdefault(stream, deque()).appendleft((_NOBODY, Slot(silent=True), None))
 
     def lost(self, stream: bytes, reason: str) -> None:
         """The engine of a stream is gone: whoever waits for it is told (ERROR 502), nobody reads there any more."""
@@ -426,7 +431,7 @@ class ServerMachine:
         if client.credit != 0 and not client.blocked and not len(client.queue):
             self._pass(client, frames, letter)
             return True
-        lost = client.queue.put((frames, letter), sum(map(len, frames)))
+        lost = client.queue.put((frames, letter), _octets(frames))
         self.counters["lost_deliveries"] += len(lost)
         for _, other in lost:
             if other is not None and other is not letter:
@@ -436,26 +441,39 @@ class ServerMachine:
         return not any(one is frames for one, _ in lost)
 
     def _release(self, client: Client) -> None:
-        while len(client.queue) and client.credit != 0 and not client.blocked:
-            self._pass(client, *client.queue.get())
+        while not client.blocked and (frames := self.next_for(client)) is not None:
+            self.out.append((client, frames))
 
     def _pass(self, client: Client, frames: Frames, letter: Letter | None) -> None:
+        self.out.append((client, self._counted(client, frames, letter)))
+
+    def _counted(self, client: Client, frames: Frames, letter: Letter | None) -> Frames:
         if client.credit is not None:
             client.credit -= 1
-        self.out.append((client, frames))
         if letter is not None:
             self._handed_over(client, letter)
+        return frames
 
-    def block(self, client: Client, frames: Iterable[Frames]) -> None:
-        """The socket of the client did not take these, the first of what :attr:`out` has for it; nor will it soon."""
+    def block(self, client: Client, frames: Frames) -> None:
+        """The socket of the client did not take these; until :meth:`unblock`, nothing for it comes to :attr:`out`."""
         client.blocked = True
-        client.replies.extend(frames)
+        client.replies.put(frames, _octets(frames))
+
+    def next_for(self, client: Client) -> Frames | None:
+        """Take what waits longest for a client whose socket may take more; None = nothing that may go now."""
+        if len(client.replies):
+            return client.replies.get()
+        if len(client.queue) and client.credit != 0:
+            return self._counted(client, *client.queue.get())
+        return None
+
+    def put_back(self, client: Client, frames: Frames) -> None:
+        """The socket did not take what :meth:`next_for` gave."""
+        client.replies.put_back(frames, _octets(frames))
 
     def unblock(self, client: Client) -> None:
-        """Try again: what was not taken comes first."""
+        """The socket took all that :meth:`next_for` gave."""
         client.blocked = False
-        while client.replies:
-            self.out.append((client, client.replies.popleft()))
         self._release(client)
 
     # --- replies -------------------------------------------------------------------------------------------------
@@ -484,14 +502,19 @@ class ServerMachine:
 
     def _emit(self, client: Client, frames: Frames) -> None:
         if client.blocked:
-            client.replies.append(frames)
-            if len(client.replies) * 64 > self.settings.queue:  # asks and asks and does not read the answers
+            client.replies.put(frames, _octets(frames))
+            if client.replies.size > self.settings.queue:  # asks and asks and does not read the answers
                 self._drop(client, Event.OVERRUN)
         else:
             self.out.append((client, frames))
 
     def _event(self, kind: str, client: Client, stream: bytes = b"", detail: bytes = b"") -> None:
         self.events.append((kind, client.address, stream, detail))
+
+
+def _octets(frames: Frames) -> int:
+    """What frames cost in a queue; a small one is not free."""
+    return sum(map(len, frames)) + 32
 
 
 def _error(code: StatusCode, reason: bytes) -> Frames:

@@ -136,12 +136,14 @@ class Stream:
         self._send(_BATCH)
 
     @property
-    def waiting(self) -> int:
-        """Commands in batches that the engine has not begun."""
-        return sum(map(len, self._inbox))
+    def batches(self) -> int:
+        """Batches that the engine has not begun."""
+        return len(self._inbox)
 
     def destroy(self, timeout: float = 30.0) -> None:
-        """$TERM behind all that was sent; returns when the thread has ended and everything is freed."""
+        """$TERM behind all that was sent; returns when the thread has ended and everything is freed. Idempotent."""
+        if self._pipe.closed:
+            return
         self.flush()
         self._send(b"$TERM")
         self._thread.join(timeout)
@@ -168,6 +170,7 @@ class Traffic:
         self.streams: dict[bytes, Stream] = {}
 
     def add(self, stream: Stream) -> None:
+        """Take the stream's reports from now on; the first of them answers this TRAFFIC."""
         self.streams[stream.name] = stream
         stream.traffic(self.endpoint)
 

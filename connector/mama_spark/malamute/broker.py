@@ -1,0 +1,356 @@
+"""The broker: a ROUTER socket around the server machine, and an engine per stream.
+
+One thread owns the sockets and the machine and obeys it; each stream's engine has a thread of its own. A round of the
+loop reads what clients sent (at most so many messages and octets), hands each engine its commands as one batch, passes
+on what engines said, and sends. Neither clients nor streams can starve the other.
+
+Nothing grows without bound: a client's socket gets a few messages, and what it does not take waits in the machine's
+queue for this client, which has a limit in octets and a policy; while an engine is behind, nothing more is read, so
+that TCP holds the senders.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from ..errors import LoopDied, MamaError, Unavailable
+from .clients import Client, Frames, Settings
+from .engines import Delivery
+from .engines.actor import Died, Report, Stream, Taken, Traffic
+from .patterns import Pattern
+from .server_machine import ServerMachine
+
+log = logging.getLogger(__name__)
+
+#: One round reads at most this much from clients: enough that a batch is worth its wake-up, little enough that the
+#: answers to the others do not wait for it.
+ROUND_MESSAGES = 500
+ROUND_OCTETS = 1024 * 1024
+#: Rounds that an engine may be behind before reading stops.
+BEHIND = 64
+#: Seconds until a client whose socket took no more is tried again.
+RETRY = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """Streams whose name the pattern matches get this engine; the first that matches counts."""
+
+    pattern: bytes
+    engine: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """:ivar bind: endpoint; with port ``*`` or 0 the system chooses
+    :ivar engines: for streams by name; others are ``simple``
+    :ivar high_water: messages that ZeroMQ may hold for one client, in each direction; beyond, TCP and our queues hold
+    :ivar max_message: octets of one frame; a client that sends a larger one is disconnected
+    :ivar linger: seconds that a clean stop waits for clients to take what is theirs
+    """
+
+    bind: str = "tcp://127.0.0.1:9999"
+    machine: Settings = field(default_factory=Settings)
+    engines: tuple[EngineChoice, ...] = ()
+    high_water: int = 200
+    max_message: int = 64 * 1024 * 1024
+    linger: float = 5.0
+
+
+class Broker:
+    """Start it, stop it; a context manager does both.
+
+    :param on_events: is given what happened to clients and streams (kind, address, stream, detail), in the broker's
+        thread
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings | None = None,
+        on_events: Callable[[list[tuple[str, bytes, bytes, bytes]]], object] | None = None,
+    ) -> None:
+        self.settings = settings or BrokerSettings()
+        self.endpoint = self.settings.bind
+        self.error: BaseException | None = None
+        self._choices = [(Pattern(choice.pattern), choice) for choice in self.settings.engines]
+        self._on_events = on_events
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._control: zmq.Socket[bytes] | None = None
+        self._loop: _Loop | None = None
+
+    def __repr__(self) -> str:
+        alive = self._thread is not None and self._thread.is_alive()
+        return f"<Broker {self.endpoint} {self._loop.machine if alive and self._loop else 'stopped'}>"
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Returns when clients can connect.
+
+        :raises Unavailable: the endpoint cannot be bound
+        """
+        self._context = zmq.Context()
+        self._control = self._context.socket(zmq.PAIR)
+        control = f"inproc://mama-broker-{id(self):x}"
+        self._control.bind(control)
+        self._loop = _Loop(self.settings, self._context, control, self._choose, self._on_events)
+        try:
+            self.endpoint = self._loop.bind()
+        except zmq.ZMQError as e:
+            self._loop.close()
+            self._control.close(0)
+            self._context.term()
+            raise Unavailable(f"cannot bind {self.settings.bind}: {e}") from e
+        self._thread = threading.Thread(target=self._run, name="mama-broker", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Take no more, let the engines finish and clients have what is theirs; idempotent.
+
+        :raises LoopDied: the broker had ended by itself
+        """
+        if self._thread is None or self._context is None or self._control is None:
+            return
+        with suppress(zmq.Again):
+            self._control.send(b"stop", zmq.NOBLOCK)
+        self._thread.join(timeout)
+        self._thread = None
+        self._control.close(0)
+        self._context.term()
+        if self.error is not None:
+            raise LoopDied(f"the broker ended with {self.error!r}") from self.error
+
+    def clients(self) -> list[bytes]:
+        """Addresses of connected clients that have one, sorted."""
+        return sorted(self._loop.machine.addresses.copy()) if self._loop else []
+
+    def streams(self) -> list[bytes]:
+        """Names of all streams, sorted; a stream outlives its clients."""
+        return sorted(self._loop.streams.copy()) if self._loop else []
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._loop.machine.counters) if self._loop else {}
+
+    def _choose(self, stream: bytes) -> tuple[str, Mapping[str, Any]]:
+        for pattern, choice in self._choices:
+            if pattern.search(stream):
+                return choice.engine, choice.settings
+        return "simple", {}
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.run()
+        except Exception as e:  # told by stop
+            self.error = e
+            log.error("the broker ended: %s", e, exc_info=e)
+        finally:
+            self._loop.close()
+
+
+class _Loop:
+    """The broker's thread."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        context: zmq.Context[zmq.Socket[bytes]],
+        control: str,
+        choose: Callable[[bytes], tuple[str, Mapping[str, Any]]],
+        on_events: Callable[[list[tuple[str, bytes, bytes, bytes]]], object] | None,
+    ) -> None:
+        self.settings = settings
+        self.context = context
+        self.choose = choose
+        self.on_events = on_events
+        self.machine = ServerMachine(settings.machine)
+        self.streams: dict[bytes, Stream] = {}
+        self.blocked: dict[Client, None] = {}
+        self.stopping = False
+        self.traffic = Traffic(context)
+        self.control = context.socket(zmq.PAIR)
+        self.control.connect(control)
+        self.router = context.socket(zmq.ROUTER)
+        self.router.set_hwm(settings.high_water)
+        self.router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.router.setsockopt(zmq.MAXMSGSIZE, settings.max_message)
+
+    def bind(self) -> str:
+        self.router.bind(self.settings.bind.replace("mlp://", "tcp://", 1))
+        return self.router.get_string(zmq.LAST_ENDPOINT)
+
+    def run(self) -> None:
+        reading, idle = zmq.Poller(), zmq.Poller()
+        for socket in (self.control, self.traffic.socket):
+            reading.register(socket, zmq.POLLIN)
+            idle.register(socket, zmq.POLLIN)
+        reading.register(self.router, zmq.POLLIN)
+        while not self.stopping:
+            behind = any(stream.batches >= BEHIND for stream in self.streams.values())
+            ready = dict((idle if behind else reading).poll(self._patience()))
+            if self.control in ready:
+                self.stopping = True
+            now = time.monotonic()
+            if self.router in ready:
+                self._read(now)
+            self.machine.expire(now)
+            self._obey(self.traffic.socket in ready)
+        self._finish()
+
+    def _patience(self) -> int:
+        """Milliseconds until something is due."""
+        if self.blocked:
+            return int(RETRY * 1000)
+        due = self.machine.next_expiry()
+        return 1000 if due is None else max(0, min(1000, int((due - time.monotonic()) * 1000) + 1))
+
+    def _read(self, now: float) -> None:
+        receive, router = self.machine.receive, self.router
+        octets = 0
+        for _ in range(ROUND_MESSAGES):
+            try:
+                frames = router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            receive(frames[0], frames[1:], now)
+            octets += len(frames[-1])
+            if len(frames) > 3:
+                octets += sum(map(len, frames[2:-1]))
+            if octets > ROUND_OCTETS:
+                return
+
+    def _obey(self, reports: bool) -> None:
+        machine = self.machine
+        self._post()
+        if reports:
+            for _ in range(len(self.streams) + 1):
+                taken = self.traffic.take()
+                if taken is None:
+                    break
+                self._report(*taken)
+        self._send()
+        self._retry()
+        if machine.events:
+            events, machine.events = machine.events, []
+            if self.on_events is not None:
+                self.on_events(events)
+
+    # --- engines -------------------------------------------------------------------------------------------------
+
+    def _post(self) -> None:
+        while self.machine.orders:
+            orders, self.machine.orders = self.machine.orders, {}
+            for name, batch in orders.items():
+                stream = self.streams.get(name) or self._open(name)
+                if stream is not None:
+                    stream.post(batch)
+
+    def _open(self, name: bytes) -> Stream | None:
+        engine, settings = self.choose(name)
+        try:
+            stream = Stream(self.context, name, engine, settings)
+        except MamaError as e:
+            log.error("stream %r cannot be opened: %s", name, e)
+            self.machine.lost(name, str(e))
+            return None
+        self.streams[name] = stream
+        self.traffic.add(stream)
+        self.machine.opened(name)
+        return stream
+
+    def _report(self, stream: Stream, report: Report) -> None:
+        machine, name = self.machine, stream.name
+        run: list[Delivery] = []
+        for one in report:
+            if isinstance(one, Delivery):
+                run.append(one)
+                continue
+            if run:
+                machine.delivered(name, run)
+                run = []
+            if isinstance(one, Taken):
+                machine.taken(name, one.error, one.runs)
+            elif isinstance(one, Died):
+                self._lost(stream, one.error)
+        machine.delivered(name, run)
+
+    def _lost(self, stream: Stream, error: BaseException) -> None:
+        self.machine.lost(stream.name, str(error))
+        self.traffic.remove(stream)
+        self.streams.pop(stream.name, None)
+        stream.destroy()
+
+    # --- clients -------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        machine = self.machine
+        while machine.out:
+            out, machine.out = machine.out, []
+            for client, frames in out:
+                if isinstance(client, bytes):
+                    self._take(client, frames)
+                elif (client.blocked or not self._take(client.identity, frames)) and client.alive:
+                    machine.block(client, frames)
+                    self.blocked[client] = None
+
+    def _take(self, identity: bytes, frames: Frames) -> bool:
+        """True if the socket took it, or never will: nobody of this identity is connected any more."""
+        try:
+            self.router.send_multipart([identity, *frames], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as e:
+            if e.errno != zmq.EHOSTUNREACH:
+                raise
+        return True
+
+    def _retry(self) -> None:
+        machine = self.machine
+        for client in list(self.blocked):
+            while client.alive and (frames := machine.next_for(client)) is not None:
+                if not self._take(client.identity, frames):
+                    machine.put_back(client, frames)
+                    break
+            else:
+                del self.blocked[client]
+                machine.unblock(client)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """What was accepted goes through the engines and to the clients, as far as they take it in time."""
+        self._post()
+        for stream in self.streams.values():
+            stream.destroy()
+        while (taken := self.traffic.take()) is not None:
+            self._report(*taken)
+        end = time.monotonic() + self.settings.linger
+        self._send()
+        while self.blocked and time.monotonic() < end:
+            time.sleep(RETRY)
+            self._retry()
+            self._send()
+        self.router.close(int(max(0.0, end - time.monotonic()) * 1000))
+
+    def close(self) -> None:
+        for stream in self.streams.values():
+            stream.destroy()
+        self.traffic.close()
+        self.control.close(0)
+        self.router.close(0)
