@@ -155,7 +155,7 @@ gcc)
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || install_package libc6-dev
     exit
     ;;
-run) extras=local,demo ;;
+run) extras=local,demo,malamute ;;
 dev) extras=local,demo,dev ;;
 *) die "unknown: $what (run, dev or gcc)" ;;
 esac

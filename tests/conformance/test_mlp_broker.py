@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,6 +73,7 @@ class Site:
         self.broker = Broker(settings, self.events.extend)
         self.broker.start()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context.set(zmq.MAX_SOCKETS, 4096)
         self.peers: list[Peer] = []
 
     def peer(self, address: bytes | None = None, **values: Any) -> Peer:
@@ -324,12 +326,8 @@ def noise(chance: random.Random) -> list[bytes]:
     """A valid command, a mutated one, or anything."""
     names = [b"", b"a", b"fuzz", b".*", b"(", b"x" * 255]
     cls = wire.COMMANDS[chance.randint(1, 18)]
-    numbers = {
-        "s": lambda: chance.choice(names),
-        "2": lambda: chance.randrange(2**16),
-        "4": lambda: chance.randrange(99),
-    }
-    values: dict[str, Any] = {name: numbers[kind]() for name, kind in cls.layout}
+    kinds: dict[str, list[Any]] = {"s": names, "2": [0, 1, 300, 65535], "4": [0, 1, 99]}
+    values: dict[str, Any] = {name: chance.choice(kinds[kind]) for name, kind in cls.layout}
     frames = encode(cls(**values))
     if cls.has_content:
         frames += [chance.randbytes(chance.randrange(50)) for _ in range(chance.randrange(3))]
@@ -371,6 +369,45 @@ def test_any_frames_leave_the_broker_as_it_was(make: Make, count: int) -> None:
     assert len(machine.streams) <= 20
     until(lambda: site.broker.clients() == [])
     site.healthy()
+
+
+def test_a_thousand_streams_and_a_thousand_clients(make: Make) -> None:
+    site = make()
+    readers = [site.peer() for _ in range(1000)]
+    for n, reader in enumerate(readers):
+        reader.send(wire.Open(b"r%d" % n), wire.StreamRead(b"s%d" % n, b""))
+    for reader in readers:
+        assert reader.get(2) == [OK, OK]
+    writer = site.peer(b"w")
+    for n in range(1000):
+        writer.send(wire.StreamWrite(b"s%d" % n), wire.StreamSend(b"x", [b"%d" % n]))
+    for n, reader in enumerate(readers):
+        assert reader.get() == [wire.StreamDeliver(b"s%d" % n, b"w", b"x", [b"%d" % n])]
+    assert len(site.broker.streams()) == 1000
+    assert len(site.broker.clients()) == 1001
+
+
+def test_ten_thousand_subscriptions(make: Make) -> None:
+    site = make()
+    reader, writer = site.peer(b"r", hwm=0), site.peer(b"w")
+    for start in range(0, 10_000, 500):
+        assert reader.ask(*[wire.StreamRead(b"st", b"^dev%d$" % n) for n in range(start, start + 500)]) == [OK] * 500
+    writer.ask(wire.StreamWrite(b"st"))
+    subjects = [b"dev%d" % n for n in range(0, 10_500, 50)]
+    writer.send(*[wire.StreamSend(subject) for subject in subjects])
+    got = [d.subject for d in reader.get(200) if isinstance(d, wire.StreamDeliver)]
+    assert got == subjects[:200]
+
+
+def test_streams_are_limited_by_open_files_and_it_is_said(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (1024, 4096))
+    changed: list[Any] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: changed.append(limits))
+    with Broker(BrokerSettings("tcp://127.0.0.1:*")) as broker:
+        assert broker._loop is not None
+        assert broker._loop.machine.settings.streams == (4096 - 2048) // 3
+    assert changed == [(4096, 4096)]
+    assert "4096 open files allow 682 streams, not 4096" in caplog.text
 
 
 def test_stopping_loses_nothing_that_was_accepted(make: Make) -> None:

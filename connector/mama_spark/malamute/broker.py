@@ -12,11 +12,12 @@ that TCP holds the senders.
 from __future__ import annotations
 
 import logging
+import resource
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import zmq
@@ -38,6 +39,10 @@ ROUND_OCTETS = 1024 * 1024
 BEHIND = 64
 #: Seconds until a client whose socket took no more is tried again.
 RETRY = 0.005
+#: Sockets of one stream (and open files: each has an event descriptor), and files kept for clients and the rest.
+_SOCKETS = 3
+_FILES = 2048
+_MORE_NOW = zmq.SNDMORE | zmq.NOBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class BrokerSettings:
     bind: str = "tcp://127.0.0.1:9999"
     machine: Settings = field(default_factory=Settings)
     engines: tuple[EngineChoice, ...] = ()
-    high_water: int = 200
+    high_water: int = 1000
     max_message: int = 64 * 1024 * 1024
     linger: float = 5.0
 
@@ -105,11 +110,15 @@ class Broker:
 
         :raises Unavailable: the endpoint cannot be bound
         """
+        machine = _within_limits(self.settings.machine)
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, machine.streams * _SOCKETS + 16)
         self._control = self._context.socket(zmq.PAIR)
         control = f"inproc://mama-broker-{id(self):x}"
         self._control.bind(control)
-        self._loop = _Loop(self.settings, self._context, control, self._choose, self._on_events)
+        self._loop = _Loop(
+            replace(self.settings, machine=machine), self._context, control, self._choose, self._on_events
+        )
         try:
             self.endpoint = self._loop.bind()
         except zmq.ZMQError as e:
@@ -164,6 +173,20 @@ class Broker:
             self._loop.close()
 
 
+def _within_limits(settings: Settings) -> Settings:
+    """As many streams as the system's limit of open files allows, the soft limit raised as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    want = settings.streams * _SOCKETS + _FILES
+    if soft != resource.RLIM_INFINITY and soft < want:
+        soft = want if hard == resource.RLIM_INFINITY else min(want, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= want:
+        return settings
+    streams = max(1, (soft - _FILES) // _SOCKETS)
+    log.warning("%d open files allow %d streams, not %d; see ulimit -n", soft, streams, settings.streams)
+    return replace(settings, streams=streams)
+
+
 class _Loop:
     """The broker's thread."""
 
@@ -182,6 +205,7 @@ class _Loop:
         self.machine = ServerMachine(settings.machine)
         self.streams: dict[bytes, Stream] = {}
         self.blocked: dict[Client, None] = {}
+        self.behind: list[Stream] = []
         self.stopping = False
         self.traffic = Traffic(context)
         self.control = context.socket(zmq.PAIR)
@@ -202,8 +226,8 @@ class _Loop:
             idle.register(socket, zmq.POLLIN)
         reading.register(self.router, zmq.POLLIN)
         while not self.stopping:
-            behind = any(stream.batches >= BEHIND for stream in self.streams.values())
-            ready = dict((idle if behind else reading).poll(self._patience()))
+            self.behind = [stream for stream in self.behind if stream.batches >= BEHIND]
+            ready = dict((idle if self.behind else reading).poll(self._patience()))
             if self.control in ready:
                 self.stopping = True
             now = time.monotonic()
@@ -215,23 +239,24 @@ class _Loop:
 
     def _patience(self) -> int:
         """Milliseconds until something is due."""
-        if self.blocked:
+        if self.blocked or self.behind:
             return int(RETRY * 1000)
         due = self.machine.next_expiry()
         return 1000 if due is None else max(0, min(1000, int((due - time.monotonic()) * 1000) + 1))
 
     def _read(self, now: float) -> None:
-        receive, router = self.machine.receive, self.router
+        receive, recv, option = self.machine.receive, self.router.recv, self.router.getsockopt
         octets = 0
         for _ in range(ROUND_MESSAGES):
             try:
-                frames = router.recv_multipart(zmq.NOBLOCK)
+                identity = recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            receive(frames[0], frames[1:], now)
-            octets += len(frames[-1])
-            if len(frames) > 3:
-                octets += sum(map(len, frames[2:-1]))
+            frames = [recv()] if option(zmq.RCVMORE) else []
+            while option(zmq.RCVMORE):
+                frames.append(recv())
+            receive(identity, frames, now)
+            octets += sum(map(len, frames))
             if octets > ROUND_OCTETS:
                 return
 
@@ -260,12 +285,14 @@ class _Loop:
                 stream = self.streams.get(name) or self._open(name)
                 if stream is not None:
                     stream.post(batch)
+                    if stream.batches >= BEHIND:
+                        self.behind.append(stream)
 
     def _open(self, name: bytes) -> Stream | None:
         engine, settings = self.choose(name)
         try:
             stream = Stream(self.context, name, engine, settings)
-        except MamaError as e:
+        except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: no more sockets, files or threads
             log.error("stream %r cannot be opened: %s", name, e)
             self.machine.lost(name, str(e))
             return None
@@ -311,13 +338,18 @@ class _Loop:
 
     def _take(self, identity: bytes, frames: Frames) -> bool:
         """True if the socket took it, or never will: nobody of this identity is connected any more."""
+        send = self.router.send
         try:
-            self.router.send_multipart([identity, *frames], zmq.NOBLOCK)
+            send(identity, _MORE_NOW)
         except zmq.Again:
             return False
         except zmq.ZMQError as e:
             if e.errno != zmq.EHOSTUNREACH:
                 raise
+            return True
+        for frame in frames[:-1]:  # a message of which the socket took the first part fits whole
+            send(frame, zmq.SNDMORE)
+        send(frames[-1])
         return True
 
     def _retry(self) -> None:

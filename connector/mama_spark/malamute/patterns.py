@@ -1,8 +1,23 @@
 """Matching of subjects: unanchored search with a regular expression, in time linear in the subject. Pure.
 
 The syntax is RE2's on octets (Latin-1), so no pattern can stall an engine: a pattern that RE2 refuses, whose program is
-too large, or that repeats what may be empty is a :class:`BadPattern`. ``docs/malamute.md`` says where this differs from
-the reference broker's own little matcher.
+too large, or that repeats a group that may be empty is a :class:`BadPattern`. What the reference broker's own little
+matcher and Python's ``re.search`` agree on is the same here. Where they differ, a pattern here means what it says:
+
+| pattern | here | reference |
+|---|---|---|
+| empty, ``.*``, ``()`` on an empty subject | match | no match |
+| ``$`` alone | matches every subject | none |
+| ``[a-c]``, ``[\\d]`` | range, class | a, - and c; nothing |
+| ``a.?b`` on ``ab`` | match | no match |
+| ``\\w``, ``\\W`` | ASCII, with underscore | without |
+| ``\\a``, ``\\A`` | BEL, start of the subject | alphabetic, not alphabetic |
+| ``\\xHH``, ``{m,n}``, ``\\b``, ``(?i)``, ``(?:)`` | as in Perl | literals |
+| ``(?=``, ``(?!``, ``\\1``, ``\\Z`` | refused | not known |
+| ``^a|b`` | anchors the first branch | all branches |
+| ``x$`` before a final newline | no match | no match (Python: match) |
+| ``[``, ``(`` | refused | match everything |
+| ``)``, ``a)``, ``*``, ``+``, ``a**``, ``(a*)*`` | refused | endless loop |
 """
 
 from __future__ import annotations

@@ -342,6 +342,17 @@ def deliver_frame(stream: bytes, sender: bytes, subject: bytes, trailing: bytes 
 
 
 _DELIVER = SIGNATURE + bytes([StreamDeliver.id])
+_SEND = SIGNATURE + bytes([StreamSend.id])
+
+
+def subject_of_send(frames: Sequence[bytes]) -> bytes | None:
+    """The subject if this is a plain STREAM SEND: three times as fast as :func:`decode`. None = ask that."""
+    if not frames:
+        return None
+    frame = frames[0]
+    if frame[:3] != _SEND or len(frame) < 4 or len(frame) != 4 + frame[3] or 0 in frame[4:]:
+        return None
+    return frame[4:]
 
 
 def decode(frames: Sequence[bytes]) -> Command:

@@ -137,6 +137,22 @@ def test_the_short_way_to_a_delivery_writes_the_same_frame() -> None:
         assert [wire.deliver_frame(stream, sender, subject, b"x")] == encode(whole)
 
 
+def agree(frames: list[bytes]) -> None:
+    subject = wire.subject_of_send(frames)
+    if subject is not None:
+        assert decode(frames) == wire.StreamSend(subject, frames[1:])
+
+
+def test_the_short_way_to_a_subject_says_the_same_or_nothing() -> None:
+    for subject in (b"", b"temp.moscow", b"\xff" * 255):
+        frames = encode(wire.StreamSend(subject, [b"x"]))
+        assert wire.subject_of_send(frames) == subject
+        for other in ([], [frames[0][:-1]], [b""], [frames[0] + b"trailing"], encode(wire.StreamWrite(subject))):
+            agree(other)
+    assert wire.subject_of_send([b"\xaa\xa8\x07\x03a\0b"]) is None
+    assert wire.subject_of_send([b"\xaa\xa8\x07"]) is None
+
+
 STRINGS = st.binary(max_size=255).map(lambda b: b.replace(b"\0", b"0"))
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "s": STRINGS, "2": st.integers(0, 2**16 - 1), "4": st.integers(0, 2**32 - 1)
@@ -171,8 +187,10 @@ def refused_or_read(frames: list[bytes]) -> None:
     try:
         command = decode(frames)
     except BadFrame:
+        assert wire.subject_of_send(frames) is None
         return
     assert isinstance(command, Command)
+    agree(frames)
 
 
 @settings(max_examples=500)
