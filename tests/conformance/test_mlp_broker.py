@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import LoopDied, Unavailable
+from mama_spark.malamute import broker as broker_module
 from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
@@ -309,6 +310,24 @@ def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: 
     assert reader.ask() == [], "and it is still a client"
 
 
+def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> None:
+    site = make(timeout=2.0)
+    reader, writer = site.peer(b"r", hwm=10), site.peer(b"w")
+    reader.ask(wire.StreamRead(b"st", b""))
+    writer.ask(wire.StreamWrite(b"st"))
+    loop = site.broker._loop
+    assert loop is not None
+    n = 0
+    while not loop.blocked:
+        writer.ask(*[wire.StreamSend(b"s", [b"x" * 10_000])] * 100)
+        n += 1
+        assert n < 1000
+    reader.socket.close(0)
+    until(lambda: not loop.blocked)
+    until(lambda: site.broker.clients() in ([], [b"w"]))
+    site.healthy()
+
+
 def test_a_reader_with_credit_gets_all_though_it_is_slow(make: Make) -> None:
     site = make()
     reader, writer = site.peer(hwm=10).open(b"r", Feature.CREDIT), site.peer(b"w")
@@ -348,6 +367,7 @@ def resident() -> int:
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_any_frames_leave_the_broker_as_it_was(make: Make, count: int) -> None:
     site = make(timeout=0.5, streams=20, patterns=20)
+    site.healthy()  # makes its stream, before the noise has made as many as there may be
     chance = random.Random(7)
     peers: list[Peer] = []
     before = 0
@@ -397,6 +417,21 @@ def test_ten_thousand_subscriptions(make: Make) -> None:
     writer.send(*[wire.StreamSend(subject) for subject in subjects])
     got = [d.subject for d in reader.get(200) if isinstance(d, wire.StreamDeliver)]
     assert got == subjects[:200]
+
+
+def test_a_stream_that_cannot_be_made_is_told_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    monkeypatch.setattr(broker_module, "_SOCKETS", 0)  # leaves 16 sockets for the broker and all streams
+    site = make()
+    peer = site.peer(b"a")
+    replies: list[Command] = []
+    for n in range(10):
+        peer.send(wire.StreamWrite(b"%d" % n))
+        replies += peer.get()
+    refused = [reply for reply in replies if isinstance(reply, Error)]
+    assert replies[0] == OK
+    assert refused
+    assert all(reply.code == 502 and b"Too many open files" in reply.reason for reply in refused)
+    assert peer.ask(wire.StreamWrite(b"0")) == [OK]
 
 
 def test_streams_are_limited_by_open_files_and_it_is_said(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

@@ -212,6 +212,7 @@ class _Loop:
         self.control.connect(control)
         self.router = context.socket(zmq.ROUTER)
         self.router.set_hwm(settings.high_water)
+        self.router.linger = 0  # else what a vanished client did not read stays in here, and its pipe full
         self.router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.router.setsockopt(zmq.MAXMSGSIZE, settings.max_message)
 

@@ -60,6 +60,8 @@ class Stream:
     :param engine: name of an engine, or its class
     :raises ConfigError: no such engine, or wrong settings
     :raises LoopDied: the engine did not start
+    :raises zmq.ZMQError: no more sockets or files
+    :raises RuntimeError: no more threads
     """
 
     def __init__(
@@ -79,9 +81,20 @@ class Stream:
         self._pipe = _socket(context, zmq.PAIR)
         self._pipe.bind(endpoint)
         self.error: BaseException | None = None
-        actor = _Actor(context, endpoint, self, cls, settings)
+        try:
+            theirs = _socket(context, zmq.PAIR)
+        except zmq.ZMQError:
+            self._pipe.close(0)
+            raise
+        theirs.connect(endpoint)
+        actor = _Actor(context, theirs, self, cls, settings)
         self._thread = threading.Thread(target=actor.run, name=f"stream-{name.decode('utf-8', 'replace')}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system allows no more threads
+            theirs.close(0)
+            self._pipe.close(0)
+            raise
         if not self._pipe.poll(int(start_timeout * 1000)) or self._pipe.recv() != READY:
             error = self.error
             self.destroy()
@@ -203,13 +216,13 @@ class _Actor:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        endpoint: str,
+        pipe: zmq.Socket[bytes],
         stream: Stream,
         cls: type[StreamEngine],
         settings: Mapping[str, Any] | None,
     ) -> None:
         self.context = context
-        self.endpoint = endpoint
+        self.pipe = pipe
         self.stream = stream
         self.cls = cls
         self.settings = settings
@@ -217,9 +230,8 @@ class _Actor:
         self.report: Report = []
 
     def run(self) -> None:
-        pipe = _socket(self.context, zmq.PAIR)
+        pipe = self.pipe
         try:
-            pipe.connect(self.endpoint)
             engine = self.cls(self.stream.name, self.settings)
             try:
                 engine.start()
