@@ -67,6 +67,10 @@ class FlightLogError(ConfigError):
     """The flight log cannot be written or read: path, permission, another table at this place."""
 
 
+class DataLost(MamaError):
+    """Records that a query has not read are gone from the middleware, and ``failOnDataLoss`` is on."""
+
+
 class RowsFailed(MamaError):
     """Rows of a write failed for good and ``onError=fail``. Raised by the commit, so that no task is retried."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,13 @@ from .schema import EVENTS, TIMESTAMP
 #: Strings of which a part holds few different ones travel as dictionaries with one byte a row.
 FEW = pa.dictionary(pa.int8(), pa.string())
 
-_EVENT_DICTIONARY = pa.array(EVENTS, pa.string())
+
+@cache
+def _event_dictionary() -> pa.Array:
+    """Not at import: pyarrow looks for pandas when it makes an array, and every process that only asks for the names of
+    data sources would load it."""
+    return pa.array(EVENTS, pa.string())
+
 
 #: (MAMA status name, the middleware's code, its text)
 Reason = tuple[str, int | None, str | None]
@@ -79,7 +86,7 @@ class FlightColumns:
         """The events as indexes into EVENTS."""
         if isinstance(self.event, np.ndarray):
             return self.event
-        return np.asarray(pc.index_in(_plain(self.event), _EVENT_DICTIONARY), np.uint8)
+        return np.asarray(pc.index_in(_plain(self.event), _event_dictionary()), np.uint8)
 
     def take(self, rows: Int64s) -> FlightColumns:
         """The events at ``rows``, ascending."""
@@ -111,7 +118,7 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
         "stream": _strings([c.stream for c in chunks], lengths),
         "ack_level": _few([c.ack_level for c in chunks], lengths),
         "event": pa.DictionaryArray.from_arrays(
-            pa.array(np.concatenate([c.codes() for c in chunks]).astype(np.int8)), _EVENT_DICTIONARY
+            pa.array(np.concatenate([c.codes() for c in chunks]).astype(np.int8)), _event_dictionary()
         ),
         "event_time": pa.array(np.concatenate([c.event_time for c in chunks]), pa.int64()).cast(TIMESTAMP),
         "publish_time": _integers([c.publish_time for c in chunks], lengths, pa.int64()).cast(TIMESTAMP),

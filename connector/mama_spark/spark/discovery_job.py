@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyspark
-
 from ..bridge import DiscoveryBridge
 from ..bridges.reach import Reach
-from ..errors import ConfigError
 from ..mama.discovered import Reader
 from ..mama.properties import SUPPORTED
 from ..mama.sources import SourceFields
 from ..mama.status import Status, StatusError
 from ..options import DiscoveryOptions
 from .bridges import make_discovery
-from .given import read_options
-
-OLDEST_SPARK = (4, 2)
+from .given import check_spark, read_options
 
 
 @dataclass(frozen=True)
@@ -43,9 +38,7 @@ def plan_discovery(options: Mapping[str, str]) -> DiscoveryJob:
     :raises OptionError, ConfigError: something is wrong with them, or with the properties file
     :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
     """
-    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    if version < OLDEST_SPARK:
-        raise ConfigError(f"mamadiscovery needs Spark 4.2 or newer, this is {pyspark.__version__}")
+    check_spark("mamadiscovery")
     given = read_options(DiscoveryOptions, options)
     o = given.options
     given.discovery.need_support("mamadiscovery")

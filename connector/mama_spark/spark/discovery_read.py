@@ -6,11 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ..bridge import Change, ChangeKind, DiscoveryBridge, Position
 from ..bridges.reach import Reach
-from ..errors import MamaError
-
-
-class DataLoss(MamaError):
-    """Records were gone before they were read, and ``failOnDataLoss`` is on."""
+from ..errors import DataLost, MamaError
 
 
 class _ToldOtherwise(MamaError):
@@ -64,11 +60,11 @@ def wanted(changes: Iterable[Change], *, fail_on_gap: bool) -> Iterator[Change]:
     """What becomes rows.
 
     :param fail_on_gap: a loss is an error, not a row
-    :raises DataLoss: says what was lost, and the ways out
+    :raises DataLost: says what was lost, and the ways out
     """
     for change in changes:
         if change.kind is ChangeKind.GAP and fail_on_gap:
-            raise DataLoss(_loss(change))
+            raise DataLost(_loss(change))
         yield change
 
 

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import pyspark
+
+from ..errors import ConfigError
 from ..mama.properties import expand
 from ..mama.sources import DEFAULT_FIELDS, SourceFields
 from ..mama.status import Status, StatusError
 from ..options import TransportOptions
 from ..options.declare import spellings
+
+OLDEST_SPARK = (4, 2)
 
 O = TypeVar("O", bound=TransportOptions)  # noqa: E741 - as everywhere, options are o
 
@@ -48,6 +53,12 @@ class Given(Generic[O]):
 
     options: O
     discovery: DiscoveryTerms
+
+
+def check_spark(what: str) -> None:
+    """:raises ConfigError: this Spark is too old for ``what``"""
+    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST_SPARK:
+        raise ConfigError(f"{what} needs Spark 4.2 or newer, this is {pyspark.__version__}")
 
 
 def read_options(cls: type[O], given: Mapping[str, str]) -> Given[O]:

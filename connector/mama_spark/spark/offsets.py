@@ -14,15 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from ..errors import ConfigError, MamaError
+from ..errors import ConfigError, DataLost
 from ..log import Bounds
 
 LATEST, EARLIEST = -1, -2
 Wanted = str | tuple[tuple[str, int], ...]  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream
-
-
-class DataLost(MamaError):
-    """Records that the query has not read are gone from the middleware, and ``failOnDataLoss`` is on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -30,13 +29,11 @@ from ..flightlog.staging import Run
 from ..options import SinkOptions
 from .announcing import check_announce, withdraw
 from .columns import plan_columns
-from .given import read_options
+from .given import check_spark, read_options
 from .settled import Tally
 from .task import PartitionReport, SinkJob, publish_partition, task_facts
 
 log = logging.getLogger("mama_spark")
-
-OLDEST_SPARK = (4, 2)
 
 
 class MamaPubDataSource(DataSource):
@@ -63,7 +60,7 @@ class MamaPubDataSource(DataSource):
         return MamaPubStreamWriter(self._job(schema, streaming=True))
 
     def _job(self, schema: StructType, *, streaming: bool) -> SinkJob:
-        _check_spark()
+        check_spark(self.name())
         given = read_options(SinkOptions, dict(self.options))
         options = given.options
         if streaming and options.txn_app_id is not None:
@@ -76,12 +73,6 @@ class MamaPubDataSource(DataSource):
         table_schema(fields)  # refuses columns that have the name of one of the log's own
         name = next((value for key, value in self.options.items() if key.lower() == "queryname"), None)
         return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields, given.discovery, name)
-
-
-def _check_spark() -> None:
-    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
-    if version < OLDEST_SPARK:
-        raise ConfigError(f"mamapub needs Spark 4.2 or newer, this is {pyspark.__version__}")
 
 
 class _Committer:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ from pyspark.sql.types import StructType
 
 from ..errors import ConfigError, MamaError, OptionError
 from ..log import Bounds, Log, LogBridge
-from ..options import SubscribeOptions, spellings
+from ..options import SubscribeOptions
 from . import logs
+from .given import check_spark, read_options
 from .messages import SCHEMA, check_schema, rows
 from .offsets import (
     Loss,
@@ -59,28 +60,21 @@ class MamaSubDataSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> MamaSubReader:
-        check_schema(schema)
-        options = read_options(self.options)
+        options = self._options(schema)
         if options.starting_offsets == "latest":
             raise OptionError("option startingOffsets=latest is for streams: a batch would read nothing")
         return MamaSubReader(options)
 
     def streamReader(self, schema: StructType) -> MamaSubStreamReader:
-        check_schema(schema)
-        options = read_options(self.options)
+        options = self._options(schema)
         if options.ending_offsets != "latest":
             raise OptionError("option endingOffsets is for batch reads: a stream has no end")
         return MamaSubStreamReader(options)
 
-
-def read_options(given: Mapping[str, str]) -> SubscribeOptions:
-    """The options as Spark hands them over, completed by the transport that they name."""
-    options = dict(given)
-    if {"transport", "properties"} & {name.lower() for name in options}:
-        from ..mama.properties import expand  # only then: Spark makes a process for every question to a source
-
-        options = expand(options, spellings(SubscribeOptions), os.environ).options
-    return SubscribeOptions.parse(options)
+    def _options(self, schema: StructType) -> SubscribeOptions:
+        check_spark(self.name())
+        check_schema(schema)
+        return read_options(SubscribeOptions, dict(self.options)).options
 
 
 @dataclass

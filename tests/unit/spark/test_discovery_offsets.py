@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
-from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.bridges.reach import Reach
-from mama_spark.errors import ConfigError, MamaError, OptionError, SchemaError, Unavailable
+from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError, SchemaError, Unavailable
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import DEFAULT_FIELDS, SourceRecord, encode_source
 from mama_spark.mama.status import Status, StatusError
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery import ChangesReader, MamaDiscoveryDataSource, position_of
 from mama_spark.spark.discovery_job import DiscoveryJob, plan_discovery
-from mama_spark.spark.discovery_read import DataLoss, replayed
+from mama_spark.spark.discovery_read import replayed
 from mama_spark.spark.discovery_rows import SCHEMA
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
@@ -165,7 +165,7 @@ def test_a_loss_is_an_error_that_says_what_was_lost_and_the_ways_out_or_a_row(
     start = {"v": 1, "at": {"next": 1}}
     end = made.latestOffset(start, ALL)
     board.lose(2)
-    with pytest.raises(DataLoss) as e:
+    with pytest.raises(DataLost) as e:
         rows(made, start, end)
     for part in ("records 1 to 2", f"memory://{board.name}", "failOnDataLoss=false", "another checkpoint"):
         assert part in str(e.value)

@@ -12,11 +12,10 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory_logs import MemoryLogs
-from mama_spark.errors import ConfigError, OptionError, SchemaError, Unavailable
+from mama_spark.bridges.memory.logs import MemoryLogs
+from mama_spark.errors import ConfigError, DataLost, OptionError, SchemaError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.spark.messages import SCHEMA
-from mama_spark.spark.offsets import DataLost
 from mama_spark.spark.subscribe import MamaSubDataSource, MamaSubReader, MamaSubStreamReader
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
