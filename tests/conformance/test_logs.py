@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
-from mama_spark.bridges.memory_logs import MemoryLogs
+from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.logs import NatsLogs
 from mama_spark.bridges.nats.pool import POOL

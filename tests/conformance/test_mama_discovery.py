@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from mama_spark.bridge import Change, ChangeKind, EventStyle, SourceKey
 from mama_spark.bridges.memory import MemoryBridge
-from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.errors import ConfigError
 from mama_spark.mama import (
     MAMA_SOURCE_DISCOVERY_TOPIC,

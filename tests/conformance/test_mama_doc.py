@@ -11,7 +11,7 @@ from typing import Any
 import mama_spark.mama
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.mama import SourceRecord
 from mama_spark.mama.omnm import encode

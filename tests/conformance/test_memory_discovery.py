@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import ChangeKind, SourceKey
-from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
 

@@ -1,37 +1,36 @@
-"""The bridges, found by name and imported only when asked for."""
+"""The bridges, found by name and imported only when asked for.
+
+The module of a bridge exports factories of these names, one for each part that its middleware has; what they make is
+not opened yet::
+
+    publisher_bridge(o: SinkOptions) -> PublisherBridge
+    discovery_bridge(o: TransportOptions) -> DiscoveryBridge
+    log_bridge(o: TransportOptions, timeout: float) -> LogBridge
+"""
 
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from ..bridge import DiscoveryBridge, PublisherBridge
 from ..errors import ConfigError
 from ..log import LogBridge
 from ..options import SinkOptions, TransportOptions
 
-#: URL scheme -> bridge
-SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "tango": "tango", "memory": "memory"}
 #: bridge -> how to get what it needs
 _INSTALL = {
     "nats": "pip install mama-spark",
     "memory": "pip install mama-spark",
     "malamute": "pip install 'mama-spark[malamute]'",
-    "tango": "pip install 'mama-spark[tango]'",
 }
 
 
-def scheme_of(url: str) -> str:
-    """The bridge that takes this URL (of a comma list, the first one counts).
-
-    :raises ConfigError: if there is no scheme, or no bridge for it
-    """
-    scheme, sep, _ = url.strip().partition("://")
-    if not sep or scheme.lower() not in SCHEMES:
-        shown = f"{scheme}://" if sep else "without a scheme"  # the rest may hold a password
-        raise ConfigError(f"no bridge takes the url {shown}; schemes are {', '.join(SCHEMES)}")
-    return SCHEMES[scheme.lower()]
+class NotOffered(ConfigError):
+    """The middleware has no such part."""
 
 
 def load(name: str) -> ModuleType:
@@ -67,60 +66,49 @@ def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
     :raises ConfigError: if it is none of these
     """
     if isinstance(target, str):
-        scheme_of(target)
-        target = SinkOptions(url=tuple(url.strip() for url in target.split(",")))
+        target = SinkOptions.parse({"url": target})
     if not isinstance(target, SinkOptions):
         return attach(target), None
     publishing = publisher_bridge(target)
     try:
         return publishing, discovery_bridge(target)
-    except ConfigError:
+    except NotOffered:
         return publishing, None
 
 
-def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
-    """The place of discovery that the options name, not opened yet.
+def publisher_bridge(o: SinkOptions) -> PublisherBridge:
+    """What publishes with these options.
 
-    :raises ConfigError: the bridge has none
+    :raises ConfigError: the bridge cannot be loaded
+    :raises NotOffered: nothing can be published there
     """
-    name = o.bridge_name
-    load(name)
-    if name == "memory":
-        room = import_module(f"{__name__}.memory_discovery")
-        memory: DiscoveryBridge = room.MemoryDiscovery(o.url[0].split("://", 1)[1])
-        return memory
-    if name != "nats":
-        raise ConfigError(f"the bridge {name!r} has no source discovery")
-    advisories = o.advisories_stream if getattr(o, "advisories", True) else None  # an option of those who read
-    names = (o.discovery_topic, o.sources_stream, o.events_stream, advisories)
-    board = import_module(f"{__name__}.nats.board").Board(*names)
-    settings = import_module(f"{__name__}.nats.settings").NatsSettings.from_options(o)
-    nats: DiscoveryBridge = import_module(f"{__name__}.nats.discovery").NatsDiscovery(settings, board)
-    return nats
+    bridge: PublisherBridge = _factory(o, "publisher_bridge", "cannot publish")(o)
+    return bridge
+
+
+def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
+    """The place of discovery that the options name.
+
+    :raises ConfigError: the bridge cannot be loaded
+    :raises NotOffered: it has none
+    """
+    bridge: DiscoveryBridge = _factory(o, "discovery_bridge", "has no source discovery")(o)
+    return bridge
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> LogBridge:
-    """The logs of the middleware that the options name, not opened yet.
+    """The logs of the middleware that the options name.
 
     :param timeout: seconds that one question may take
-    :raises ConfigError: the middleware keeps no logs
+    :raises ConfigError: the bridge cannot be loaded
+    :raises NotOffered: the middleware keeps no logs
     """
-    if o.bridge_name not in ("memory", "nats"):
-        raise ConfigError(f"the bridge {o.bridge_name!r} keeps no log that could be read")
-    if o.bridge_name == "memory":
-        memory: LogBridge = import_module(f"{__name__}.memory_logs").MemoryLogs(o.url[0].split("://", 1)[1])
-        return memory
-    room = load(o.bridge_name).__name__
-    settings = import_module(f"{room}.settings").NatsSettings.from_options(o)
-    bridge: LogBridge = import_module(f"{room}.logs").NatsLogs(settings, timeout=timeout)
+    bridge: LogBridge = _factory(o, "log_bridge", "keeps no log that could be read")(o, timeout)
     return bridge
 
 
-def publisher_bridge(o: SinkOptions) -> PublisherBridge:
-    """The bridge that the options name, not opened yet."""
-    room = load(o.bridge_name)
-    if o.bridge_name == "memory":
-        memory: PublisherBridge = room.MemoryBridge(o.url[0].split("://", 1)[1], acks=o.ack_mode != "none")
-        return memory
-    bridge: PublisherBridge = room.NatsBridge(room.NatsSettings.from_options(o))
-    return bridge
+def _factory(o: TransportOptions, part: str, without: str) -> Callable[..., Any]:
+    made: Callable[..., Any] | None = getattr(load(o.bridge_name), part, None)
+    if made is None:
+        raise NotOffered(f"the bridge {o.bridge_name!r} {without}")
+    return made

@@ -1,31 +1,20 @@
-"""From options to a bridge."""
+"""From options to a bridge, with the errors that users of a format see."""
 
 from __future__ import annotations
 
-from ..bridge import DiscoveryBridge, PublisherBridge
-from ..bridges import discovery_bridge
-from ..errors import ConfigError
+from ..bridge import DiscoveryBridge
+from ..bridges import NotOffered, discovery_bridge
 from ..mama.status import Status, StatusError
-from ..options import SinkOptions, TransportOptions
-
-
-def make_bridge(o: SinkOptions) -> PublisherBridge:
-    """A bridge for one partition, not opened yet."""
-    if o.bridge_name == "memory":
-        from ..bridges.memory import MemoryBridge
-
-        return MemoryBridge(o.url[0].split("://", 1)[1], acks=o.ack_mode != "none")
-    from ..bridges.nats import NatsBridge, NatsSettings
-
-    return NatsBridge(NatsSettings.from_options(o))
+from ..options import TransportOptions
 
 
 def make_discovery(o: TransportOptions) -> DiscoveryBridge:
     """Where sources announce themselves on this transport, not opened yet.
 
-    :raises StatusError: NOT_IMPLEMENTED: the bridge has no source discovery (SD-18)
+    :raises ConfigError: the bridge cannot be loaded
+    :raises StatusError: NOT_IMPLEMENTED: it has no source discovery (SD-18)
     """
     try:
         return discovery_bridge(o)
-    except ConfigError as e:
+    except NotOffered as e:
         raise StatusError(Status.NOT_IMPLEMENTED, str(e)) from e

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..bridge import Ack, PublisherBridge
+from ..bridges import publisher_bridge
 from ..errors import ConfigError, PublishError, Unavailable
 from ..flightlog.deadletter import DeadLetterStaging
 from ..flightlog.parts import Part
@@ -31,7 +32,6 @@ from ..publisher.pump import BatchPublisher, Tag
 from ..publisher.retry import RetryPolicy
 from ..publisher.window import Policy
 from .announcing import Announcer, source_record
-from .bridges import make_bridge
 from .columns import ColumnPlan
 from .deadletters import DeadLetters, DeadTag
 from .given import DiscoveryTerms
@@ -215,7 +215,7 @@ class _Session:
             if staging is not None:
                 staging.check()
         self.reporter.create()
-        self._bridge = make_bridge(o)
+        self._bridge = publisher_bridge(o)
         self._bridge.open()
         self._bridge.prepare(first)  # what the bridge can do may depend on where the topics lead
         if o.on_error == "deadletter":

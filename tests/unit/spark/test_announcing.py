@@ -14,7 +14,7 @@ import pytest
 from mama_spark import bridges
 from mama_spark.bridge import Change, ChangeKind
 from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory_discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.errors import ConfigError, OptionError, Unavailable
 from mama_spark.mama.events import EventRecord, decode_event
 from mama_spark.mama.omnm import decode

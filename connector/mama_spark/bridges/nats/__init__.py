@@ -7,7 +7,25 @@ Reading: ``records`` and ``retention`` decide; ``api`` asks, ``feed`` is what on
 from consumer to consumer, ``stream_log`` and ``logs`` put that behind the contract of logs.
 """
 
+from ...options import DiscoveryOptions, SinkOptions, TransportOptions
+from .board import Board
 from .bridge import NatsBridge
+from .discovery import NatsDiscovery
+from .logs import NatsLogs
 from .settings import NatsSettings
 
-__all__ = ["NatsBridge", "NatsSettings"]
+__all__ = ["NatsBridge", "NatsSettings", "discovery_bridge", "log_bridge", "publisher_bridge"]
+
+
+def publisher_bridge(o: SinkOptions) -> NatsBridge:
+    return NatsBridge(NatsSettings.from_options(o))
+
+
+def discovery_bridge(o: TransportOptions) -> NatsDiscovery:
+    wanted = not isinstance(o, DiscoveryOptions) or o.advisories  # only readers can do without
+    board = Board(o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream if wanted else None)
+    return NatsDiscovery(NatsSettings.from_options(o), board)
+
+
+def log_bridge(o: TransportOptions, timeout: float) -> NatsLogs:
+    return NatsLogs(NatsSettings.from_options(o), timeout=timeout)

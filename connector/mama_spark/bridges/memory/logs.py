@@ -14,10 +14,10 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from ..errors import AckTimeout, ConfigError, Unavailable
-from ..log import Bounds, Records
-from ..message import HEADERS_TYPE, MessageBatch
-from .memory import MemoryBridge, MemoryBroker, StoredMessage
+from ...errors import AckTimeout, ConfigError, Unavailable
+from ...log import Bounds, Records
+from ...message import HEADERS_TYPE, MessageBatch
+from .bridge import MemoryBridge, MemoryBroker, StoredMessage
 
 _ROWS = 4096
 

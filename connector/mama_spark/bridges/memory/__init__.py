@@ -1,0 +1,36 @@
+"""Everything inside the process: for tests, and for users without a broker. ``memory://name`` names what is shared.
+
+``bridge`` has the broker and its connections, ``logs`` reads what it stores, ``discovery`` is a board of sources.
+"""
+
+from ...options import SinkOptions, TransportOptions
+from .bridge import MemoryBridge, MemoryBroker, MemoryRequests, StoredMessage
+from .discovery import MemoryDiscovery
+from .logs import MemoryLogs
+
+__all__ = [
+    "MemoryBridge",
+    "MemoryBroker",
+    "MemoryRequests",
+    "StoredMessage",
+    "discovery_bridge",
+    "log_bridge",
+    "publisher_bridge",
+]
+
+
+def publisher_bridge(o: SinkOptions) -> MemoryBridge:
+    return MemoryBridge(_name(o), acks=o.ack_mode != "none")
+
+
+def discovery_bridge(o: TransportOptions) -> MemoryDiscovery:
+    return MemoryDiscovery(_name(o))
+
+
+def log_bridge(o: TransportOptions, timeout: float) -> MemoryLogs:
+    """:param timeout: nothing takes time here"""
+    return MemoryLogs(_name(o))
+
+
+def _name(o: TransportOptions) -> str:
+    return o.url[0].partition("://")[2]
