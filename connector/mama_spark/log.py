@@ -93,7 +93,6 @@ class Log(Protocol):
         """Delete what has a sequence below ``before``."""
         ...
 
-
     def warnings(self) -> list[str]:
         """What the limits of this log may remove before it is read, a sentence each."""
         ...
