@@ -9,13 +9,13 @@ was given and not used is given again, and a stream with sequences is read on fr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ..errors import ClientClosed, ConfigError, MamaError, Unavailable
 from . import wire
-from .extensions import Extension, Feature, read, write
+from .extensions import AckRun, Extension, Feature, read, write
 from .wire import BadFrame, Command, StatusCode
 
 
@@ -140,7 +140,7 @@ class ClientMachine:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.state = State.START
-        self.out: list[list[bytes]] = []
+        self.out: list[Sequence[bytes]] = []
         self.received: list[Command] = []
         self.reset = False
         self.features = Feature(0)  #: what the broker does for us
@@ -152,6 +152,7 @@ class ClientMachine:
         self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
         self.credit = 0  #: given and not used
         self._asked: deque[Call] = deque()  # what the broker owes an answer, in order
+        self._acks: tuple[AckRun, ...] = ()  # that came with answers to PINGs of the machine's own
         self._connect: Call | None = None
         self._heard = 0.0
         self._pinged = 0.0
@@ -223,6 +224,14 @@ class ClientMachine:
         if self.stream is None:
             raise NoStream("send before write")
         self._say(wire.StreamSend(subject, content, write(extension) if extension else b""))
+
+    def send_frames(self, messages: Iterable[Sequence[bytes]]) -> None:
+        """STREAM SENDs that the caller has encoded, in bulk; errors as :meth:`send`."""
+        if self.stream is None:
+            raise NoStream("send before write")
+        if self.state is not State.CONNECTED:
+            raise Unavailable(f"not connected ({self.state.value})")
+        self.out.extend(messages)
 
     def mailbox(self, message: wire.MailboxSend) -> None:
         self._say(message)
@@ -323,7 +332,11 @@ class ClientMachine:
         call = self._asked.popleft()
         if error is None:
             self._remember(call.command)
-        self._finish(call, error, read(trailing))
+        extension = read(trailing)
+        if kind is wire.Ping:  # sends may have been acknowledged to a PING that nobody asked for
+            acks = self._acks + extension.acks
+            self._acks, extension = (acks, extension) if call.again else ((), replace(extension, acks=acks))
+        self._finish(call, error, extension)
 
     def _finish(self, call: Call, error: MamaError | None, extension: Extension | None = None) -> None:
         if not call.done:
@@ -356,6 +369,7 @@ class ClientMachine:
     def _reopen(self) -> None:
         """Pings in flight are lost, and with them the acknowledgement of what was sent; other calls are made again."""
         self.reconnects += 1
+        self._acks = ()
         asked, self._asked = self._asked, deque()
         for call in asked:
             if isinstance(call.command, wire.Ping):
@@ -403,7 +417,12 @@ class ClientMachine:
             self._silence(now)
         elif self.state is State.CONNECTED and now - self._pinged >= self.settings.ping:
             self._pinged = now
-            self._ask(Call(wire.Ping(), float("inf")))
+            self._ask(Call(wire.Ping(), float("inf"), again=True))
+
+    def lost(self, now: float) -> None:
+        """The shell knows that the connection broke: as after silence, but at once."""
+        if Event.SILENCE in TABLE[self.state]:
+            self._silence(now)
 
     def _silence(self, now: float) -> None:
         self._heard = now
