@@ -99,12 +99,17 @@ def test_token(tmp_path: Path) -> None:
 
 
 def test_nkey_seed(tmp_path: Path) -> None:
+    """As the option says it: a file with the seed. What is no file may be the seed itself, and is not shown."""
     mine, other = Key(USER), Key(USER)
+    files = {key: tmp_path / f"{key.public}.nk" for key in (mine, other)}
+    for key, path in files.items():
+        path.write_text(f"{key.seed.decode()}\n")
+    (tmp_path / "nonsense.nk").write_text("SUNONSENSE")
     with NatsServer(tmp_path / "n", config=f"authorization {{ users = [ {{nkey: {mine.public}}} ] }}") as server:
-        seed = mine.seed.decode()
-        lets_in(server.url, {"nkeys_seed_str": seed}, nkey_seed=seed)
-        keeps_out(server.url, other.seed.decode(), nkey_seed=other.seed.decode())
-        keeps_out(server.url, "SUNONSENSE", "cannot connect", nkey_seed="SUNONSENSE")
+        lets_in(server.url, {"nkeys_seed_str": mine.seed.decode()}, nkey_seed=str(files[mine]))
+        keeps_out(server.url, other.seed.decode(), nkey_seed=str(files[other]))
+        keeps_out(server.url, "SUNONSENSE", "cannot connect", nkey_seed=str(tmp_path / "nonsense.nk"))
+        keeps_out(server.url, mine.seed.decode(), "nkeySeed: there is no such file", nkey_seed=mine.seed.decode())
 
 
 def test_credentials_file(tmp_path: Path) -> None:

@@ -395,12 +395,16 @@ def _connect_options(settings: NatsSettings) -> dict[str, Any]:
         options["user"], options["password"] = settings.user, settings.password or ""
     if settings.token is not None:
         options["token"] = settings.token
-    if settings.nkey_seed is not None:
-        options["nkeys_seed_str"] = settings.nkey_seed
-    if settings.credentials is not None:
-        if not os.path.isfile(settings.credentials):
-            raise ConfigError(f"credentials: there is no file {settings.credentials!r}")
-        options["user_credentials"] = settings.credentials
+    for name, path, option in (
+        ("nkeySeed", settings.nkey_seed, "nkeys_seed"),
+        ("credentials", settings.credentials, "user_credentials"),
+    ):
+        if path is not None:
+            if not os.path.isfile(path):
+                # a seed that was given instead of its file must not be shown
+                shown = "" if name == "nkeySeed" else f" {path!r}"
+                raise ConfigError(f"{name}: there is no such file{shown}")
+            options[option] = path
     if settings.tls_ca or settings.tls_cert or any(s.startswith("tls:") for s in settings.servers):
         options["tls"] = _tls(settings)
     return options

@@ -19,6 +19,7 @@ class NatsSettings:
 
     :param servers: URLs; any of them will do
     :param credentials: path of a ``.creds`` file
+    :param nkey_seed: path of a file with an nkey seed
     :param tls_ca: path of the CA certificates in PEM; ``tls_cert`` and ``tls_key``: of the client's own
     :param name: what the server's monitoring shows
     :param stream: all messages must be taken by this one; None = found from the topics
