@@ -116,7 +116,7 @@ def test_credentials_file(tmp_path: Path) -> None:
     config, path = credentials(tmp_path)
     with NatsServer(tmp_path / "n", config=config) as server:
         lets_in(server.url, {"user_credentials": str(path)}, credentials=str(path))
-        keeps_out(server.url, "", "no file", credentials=str(tmp_path / "missing.creds"))
+        keeps_out(server.url, "", "no such file", credentials=str(tmp_path / "missing.creds"))
         stranger = tmp_path / "stranger"
         stranger.mkdir()
         keeps_out(server.url, "", credentials=str(credentials(stranger, known=False)[1]))
