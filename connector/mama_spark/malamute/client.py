@@ -1,9 +1,9 @@
 """The Malamute client: streams, mailboxes and services of a broker, from any thread.
 
 It speaks to the C broker and to ours; what only ours can do (credit, sequences, ids, headers, acknowledgements,
-confirmations) is refused with :class:`~mama_spark.errors.ConfigError` elsewhere. Every call has a deadline. A connection
-that is lost is made again, and what was written to, read and offered is said again; what was sent and not acknowledged
-(:meth:`MalamuteClient.sync`) may be lost then.
+confirmations) is refused with :class:`~mama_spark.errors.ConfigError` elsewhere. Every call has a deadline.
+A connection that is lost is made again, and what was written to, read and offered is said again; what was sent and not
+acknowledged may be lost then: :meth:`MalamuteClient.sync` tells.
 
 ::
 
@@ -98,7 +98,7 @@ class MalamuteClient:
     :param window: messages that may wait for :meth:`receive`; the broker holds the others. 0 = the application calls
         :meth:`give_credit`, None = no limit, as the C client
     :param confirm: :meth:`receive` confirms mailbox and service messages that want it; else :meth:`confirm` does
-    :param options: see :class:`~mama_spark.malamute.link.LinkSettings`: ``user``, ``password``, ``curve_server_key``, ...
+    :param options: see :class:`~mama_spark.malamute.link.LinkSettings`: ``user``, ``password``, ...
     """
 
     def __init__(
@@ -119,6 +119,7 @@ class MalamuteClient:
         self._link = Link(LinkSettings(urls, address, features=features, **options))
         self._window, self._confirm = window, confirm
         self._consumed = 0
+        self._unsynced: int | None = None  # reconnects before the first send that no sync covers
         self._inbox: deque[Command] = deque()
         self._trackers: dict[bytes, Tracker] = {}
         self._numbers = count(1)
@@ -154,7 +155,7 @@ class MalamuteClient:
         :raises ConfigError: login or key are refused
         :raises CallFailed: the broker refuses this client
         """
-        if self._window:
+        if self._window and Feature.CREDIT in (self._link.settings.features or Feature(0)):
             self._link.machine.give_credit(self._window)
         self._link.open(self._seconds(timeout))
         return self
@@ -212,7 +213,12 @@ class MalamuteClient:
             self._need(Feature.HEADERS, "carries neither ids nor headers")
         frames = _frames(content)
         extension = Extension(message_id=_octets(id), headers=pairs) if id or pairs else None
-        self._say("sending", timeout, frames, lambda: self._machine.send(_octets(subject), frames, extension))
+        self._say("sending", timeout, frames, lambda: self._send(_octets(subject), frames, extension))
+
+    def _send(self, subject: bytes, frames: Sequence[bytes], extension: Extension | None) -> None:
+        self._machine.send(subject, frames, extension)
+        if self._unsynced is None:
+            self._unsynced = self.reconnects
 
     def sync(self, timeout: float | None = None) -> tuple[AckRun, ...]:
         """Wait until the broker has all that was sent.
@@ -220,7 +226,11 @@ class MalamuteClient:
         :returns: what became of the messages since the last call, in order; nothing from a broker that is not ours
         :raises Unavailable: the connection was lost: nobody knows what became of them
         """
+        with self._link.changed:
+            since, self._unsynced = self._unsynced, None
         call = self._ask("waiting for the broker", timeout, lambda m, end: m.ping(time.monotonic(), end))
+        if since is not None and since != self.reconnects:
+            raise Unavailable(self._link.explain("waiting for the broker", "the connection was lost behind messages"))
         return call.extension.acks
 
     # --- mailboxes and services ----------------------------------------------------------------------------------
