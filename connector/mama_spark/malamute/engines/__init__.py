@@ -12,6 +12,7 @@ An engine is a class with a name. The broker makes one instance per stream and r
 | ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
 | CREDIT client, amount | :meth:`~StreamEngine.credit` | the client takes this many messages more (ML-07) |
 | SYNC client | :meth:`~StreamEngine.sync` | what became of the client's messages since the last SYNC |
+| (no command waits) | :meth:`~StreamEngine.idle` | work of its own, in small pieces |
 | $TERM | :meth:`~StreamEngine.close` | free everything (ML-10) |
 
 and delivers by :meth:`~StreamEngine.deliver`. ``client`` is an opaque reference: an engine compares and hashes it, and
@@ -128,16 +129,27 @@ class StreamEngine(ABC):
         is what holds, so there is nothing to do.
         """
 
-    def sync(self, client: Hashable) -> tuple[AckRun, ...]:
-        """What became of the client's messages since the last SYNC; nothing = all were accepted, none is numbered."""
+    def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...]]:
+        """What became of the client's messages since the last SYNC; nothing = all were accepted, none is numbered.
+
+        An engine that knows it only when the batch is safe returns a function, which is called after :meth:`flush`.
+        """
         return ()
 
     def flush(self) -> None:  # noqa: B027
         """The end of a batch of commands: what was accepted should now be safe.
 
         Nothing that the engine said during the batch (deliveries, answers to SYNC) leaves before this returns; if it
-        raises, none of it does.
+        raises, none of it does. An engine may deliver the messages of the batch here, behind the answers to SYNC.
         """
+
+    def idle(self) -> float | None:
+        """No command waits: do a small piece of what is to be done without one (replay, for example).
+
+        :return: seconds after which to call again; None = not before the next batch of commands. It is called later
+            than that while the server has not taken what the engine said before, so that replay waits for the server
+        """
+        return None
 
 
 def _nowhere(delivery: Delivery) -> None:

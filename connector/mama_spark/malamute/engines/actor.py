@@ -6,7 +6,9 @@ references**: a list changes hands through a queue in memory, and one frame on t
 Commands made of strings only (VERBOSE, TRAFFIC, $TERM) are frames as the specification names them.
 
 Everything that an engine says comes in order: each TRAFFIC, COMPILE, CANCEL and SYNC of a batch gets one
-:class:`Taken`, after the deliveries of the commands before it.
+:class:`Taken`, TRAFFIC, COMPILE and CANCEL after the deliveries of the commands before them. While no command waits,
+the engine may work by itself (:meth:`~mama_spark.malamute.engines.StreamEngine.idle`), as long as the server keeps up
+with what it says.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +31,9 @@ from . import Delivery, StreamEngine, engine_class
 log = logging.getLogger(__name__)
 _BATCH = b""  #: the frame that announces a batch
 READY = b"\0"
+#: Reports that the server may have to take still when the engine works by itself, and how often it looks (seconds).
+AHEAD = 4
+LOOK = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +233,7 @@ class _Actor:
         self.settings = settings
         self.push: zmq.Socket[bytes] | None = None
         self.report: Report = []
+        self.late: list[tuple[int, Callable[[], tuple[AckRun, ...]]]] = []  #: places in the report filled after flush
 
     def run(self) -> None:
         pipe = self.pipe
@@ -256,8 +262,14 @@ class _Actor:
 
     def _loop(self, pipe: zmq.Socket[bytes], engine: StreamEngine) -> None:
         inbox = self.stream._inbox
+        due: float | None = None
         while True:
+            if due is not None and not pipe.poll(int(due * 1000)):
+                due = engine.idle() if len(self.stream.reports) < AHEAD else LOOK
+                self._ship()
+                continue
             frames = pipe.recv_multipart()
+            due = 0.0
             if frames == [_BATCH]:
                 self._run_batch(engine, inbox.popleft())
             elif frames[0] == b"$TERM":
@@ -293,6 +305,10 @@ class _Actor:
             else:
                 self._control(engine, name, command[1:])
         engine.flush()
+        if self.late:
+            for place, runs in self.late:
+                self.report[place] = Taken(runs=runs())
+            self.late.clear()
 
     def _control(self, engine: StreamEngine, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "COMPILE":
@@ -306,7 +322,11 @@ class _Actor:
             engine.cancel(*arguments)
             self.report.append(Taken())
         elif name == "SYNC":
-            self.report.append(Taken(runs=engine.sync(*arguments)))
+            runs = engine.sync(*arguments)
+            if callable(runs):
+                self.late.append((len(self.report), runs))
+                runs = ()
+            self.report.append(Taken(runs=runs))
         elif name == "CREDIT":
             engine.credit(*arguments)
         elif name == "TRAFFIC":  # connected already: it came as frames
