@@ -18,6 +18,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from ...bridge import SourceKey
@@ -80,11 +81,12 @@ class Announcer:
         self.clock = 0.0
         self.sources: dict[SourceKey, Announced] = {}
         self._shelf: Shelf | None = None
+        self._calls = 0  # that use the connection now
         self._connecting, self._beginning = asyncio.Lock(), asyncio.Lock()
 
     async def announce(self, holder: int, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`; returns when the first renewal is stored."""
-        async with self._beginning:
+        async with self._call(), self._beginning:
             one = self.sources.get(source)
             if one is None or (one.record, one.ttl) != (record, ttl) or not await self._stands(one):
                 holders = set() if one is None else one.holders
@@ -105,13 +107,23 @@ class Announcer:
     async def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         self._forget(source)
-        shelf = await self.shelf()
-        ended = await self._write_ended(shelf, self.board.source_subject(source, REC), record)
-        for part in (WARN, LIVE):  # what is renewed later belongs to who announces it again
-            subject = self.board.source_subject(source, part)
-            await shelf.api("STREAM.PURGE", self.board.sources, {"filter": subject, "seq": ended})
-        await self._arrives(self.board.source_subject(source, REC), ended)
-        await self._hang_up()
+        async with self._call():
+            shelf = await self.shelf()
+            ended = await self._write_ended(shelf, self.board.source_subject(source, REC), record)
+            for part in (WARN, LIVE):  # what is renewed later belongs to who announces it again
+                subject = self.board.source_subject(source, part)
+                await shelf.api("STREAM.PURGE", self.board.sources, {"filter": subject, "seq": ended})
+            await self._arrives(self.board.source_subject(source, REC), ended)
+
+    @contextlib.asynccontextmanager
+    async def _call(self) -> AsyncIterator[None]:
+        """Something of the caller's that needs the connection; the last one hangs up if nothing is renewed."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            await self._hang_up()
 
     async def _write_ended(self, shelf: Shelf, subject: str, record: bytes) -> int:
         headers = {TTL: seconds(self.board.kept), WITHDRAWN: "1"}
@@ -131,8 +143,8 @@ class Announcer:
                 one.idle_since = time.monotonic()
 
     async def _hang_up(self) -> None:
-        """Give the connection up when there is nothing to renew."""
-        if not self.sources and self._shelf is not None:
+        """Give the connection up when there is nothing to renew and nobody uses it."""
+        if not self.sources and not self._calls and self._shelf is not None:
             shelf, self._shelf = self._shelf, None
             await shelf.link.close()
 
