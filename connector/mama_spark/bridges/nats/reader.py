@@ -42,7 +42,7 @@ class Reader:
         streams = await self._look()
         found: dict[str, Stored] = {}
         last = 0
-        pages = self.shelf.pages(self.board.sources, 0, f"{self.board.topic}.source.>", streams.last)
+        pages = self.shelf.pages(self.board.sources, 0, f"{self.board.topic}.source.>", streams.last, beyond=True)
         async for page in pages:
             for record in page:
                 found[record.subject] = record

@@ -149,13 +149,15 @@ class Shelf:
         return (0, 0) if first is None or last is None else (first.sequence, max(first.sequence, last.sequence))
 
     async def pages(
-        self, stream: str, after: int, subject: str, up_to: int | None = None
+        self, stream: str, after: int, subject: str, up_to: int | None = None, *, beyond: bool = False
     ) -> AsyncIterator[list[Stored]]:
         """Messages behind ``after`` on ``subject`` (wildcards), to the end or ``up_to``, and perhaps beyond in the last
         page.
 
         With ``up_to`` it goes on until a record at or beyond it is seen, or the leader says that there is none: a
         replica may not have it yet.
+
+        :param beyond: then go on to the end all the same: what was written again meanwhile has moved there
         """
         now = asyncio.get_running_loop().time
         until, tries = now() + self.patience, 0
@@ -164,7 +166,7 @@ class Shelf:
             if records:
                 yield records
                 after, tries, until = records[-1].sequence, 0, now() + self.patience
-            if up_to is not None and after >= up_to:
+            if up_to is not None and after >= up_to and not (beyond and pending):
                 return
             if pending:
                 continue
