@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -19,11 +20,13 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
-from mama_spark.bridges.nats import announcer
-from mama_spark.bridges.nats.board import ADVISORY_BYTES, Board
+from mama_spark.bridges.nats import announcer, shelf
+from mama_spark.bridges.nats.board import ADVISORY_BYTES, METADATA, Board
+from mama_spark.bridges.nats.changes import Stored
 from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.shelf import Shelf
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
@@ -107,8 +110,10 @@ def end_process_of(bridge: NatsDiscovery) -> None:
 ANNOUNCE = """
 import sys, time
 from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.changes import Stored
 from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.shelf import Shelf
 bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
 bridge.open()
 bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))
@@ -258,6 +263,26 @@ def test_a_source_that_another_process_withdrew_is_back_as_soon_as_it_is_announc
     assert [(c.kind, c.payload) for c in one.image()][:-1] == [(RECORD, b"on")]
 
 
+def test_a_source_that_ends_does_not_take_the_connection_of_one_that_begins(
+    opened: Callable[..., NatsDiscovery],
+) -> None:
+    bridge = opened()
+    bridge.announce(DESK, b"on", 30.0)
+    keeper = bridge._announcer
+    assert keeper is not None
+
+    async def both(pause: float) -> None:
+        ending = asyncio.create_task(keeper.withdraw(DESK, b"off"))
+        await asyncio.sleep(pause)
+        await asyncio.gather(ending, keeper.announce(0, TWIN, b"on", 30.0))
+
+    for pause in (0.0, 0.001, 0.002, 0.003, 0.004, 0.006):
+        keeper.loop.run(both(pause), 60, "one ends, one begins")
+        bridge.withdraw(TWIN, b"off")
+        assert keeper._shelf is None, "with nothing to renew there is no connection"
+        bridge.announce(DESK, b"on", 30.0)
+
+
 def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: Callable[..., NatsDiscovery]) -> None:
     reader, first = opened("reader"), opened("one")
     follower = Follower(reader)
@@ -275,8 +300,10 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: 
 FORK = """
 import os, sys
 from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.changes import Stored
 from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.shelf import Shelf
 from mama_spark.errors import ClientClosed
 settings = NatsSettings((sys.argv[1],))
 parents = NatsDiscovery(settings)
@@ -621,6 +648,7 @@ def test_readers_made_with_a_plain_client_are_seen_coming_and_going(
             {"durable_name": "two", "filter_subjects": ["t.b", "t.c.>"]},
             {"durable_name": "all"},
             {"durable_name": "mama-ours", "filter_subject": "t.d"},
+            {"durable_name": "progress", "filter_subject": "t.d", "metadata": METADATA},
             {"name": "short", "filter_subject": "t.e", "inactive_threshold": 1_000_000_000},
         ]
         for config in filters:
@@ -634,7 +662,7 @@ def test_readers_made_with_a_plain_client_are_seen_coming_and_going(
         assert (info["stream"], info["consumer"], info["client"]["lang"]) == ("T", "one", "python3")
         follower.until(lambda found: any(c.kind is ChangeKind.UNSUBSCRIBED and c.topic == "t.e" for c in found))
         before = len(follower.found)
-        for name in ("one", "two"):
+        for name in ("progress", "one", "two"):
             assert admin.api(f"CONSUMER.DELETE.T.{name}").get("success")
         follower.until(lambda found: len(found) >= before + 3)
     gone = [(c.kind.value, c.topic) for c in follower.found[before:]]
@@ -862,6 +890,29 @@ def test_what_changes_while_an_image_is_taken_is_in_it_or_told_after_it(opened: 
         announcing.result()
     follower.step()
     assert sorted(c.source.id or 0 for c in follower.found if c.source is not None) == list(range(len(keys)))
+
+
+def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
+    opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record and its renewals move to the end of the stream, behind what the end was at first."""
+    reader, one = opened("reader"), opened("one")
+    keys = [SourceKey("s", i) for i in range(6)]
+    for key in keys:
+        one.announce(key, b"r", 60.0)
+    keeper, pages, page = one._announcer, itertools.count(1), Shelf._page
+    assert keeper is not None
+
+    async def speaking(self: Shelf, stream: str, after: int, subject: str) -> tuple[list[Stored], int]:
+        found = await page(self, stream, after, subject)
+        if next(pages) == 2:
+            await keeper._begin(announcer.Announced(keys[-1], b"changed", 60.0))
+        return found
+
+    monkeypatch.setattr(shelf, "_PAGE", 4)
+    monkeypatch.setattr(Shelf, "_page", speaking)
+    image = {c.source: c.payload for c in reader.image() if c.kind is RECORD}
+    assert image == {**dict.fromkeys(keys[:-1], b"r"), keys[-1]: b"changed"}
 
 
 def test_advisories_that_were_lost_are_a_gap(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:

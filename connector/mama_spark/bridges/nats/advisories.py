@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from ...bridge import Change, ChangeKind
+from .board import METADATA
 from .changes import Stored
 
 CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
@@ -36,7 +37,7 @@ class Reader:
     """What an audit tells about a consumer that was made.
 
     :ivar topics: what it filters; empty = everything in the stream
-    :ivar internal: the server's own
+    :ivar internal: the server's own, or ours: it shows how far a query has come, and nobody reads through it
     """
 
     stream: str
@@ -73,7 +74,9 @@ def reader(record: Stored) -> Reader | None:
             str(answer["name"]),
             tuple(str(t) for t in topics),
             client,
-            bool(config.get("direct") or config.get("sourcing")) or client.get("kind") == "JetStream",
+            bool(config.get("direct") or config.get("sourcing"))
+            or client.get("kind") == "JetStream"
+            or METADATA.items() <= (config.get("metadata") or {}).items(),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None

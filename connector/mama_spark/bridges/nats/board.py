@@ -32,6 +32,8 @@ KEPT = 7 * 86400.0  #: seconds that changes, events, markers and advisories stay
 #: Bytes of advisories: every call of the JetStream API makes one, whoever calls.
 ADVISORY_BYTES = 256 * 1024 * 1024
 WINDOW = 120.0  #: seconds in which an event is stored once however often it is told
+#: Of a consumer that only shows how far a query has come: nobody reads through it.
+METADATA = {"mama-spark": "progress"}
 NEEDED = (2, 11)  #: server version: TTLs of messages, and markers in their place
 
 # headers

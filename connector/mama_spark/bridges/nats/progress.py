@@ -8,9 +8,8 @@ from typing import Any
 
 from ...errors import ConfigError, Unavailable
 from .api import NO_CONSUMER, Api, Said
+from .board import METADATA
 
-#: Marks the consumer as one that only shows something.
-METADATA = {"mama-spark": "progress"}
 _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not know the question
 
 
@@ -29,7 +28,7 @@ def show(api: Api, stream: str, consumer: str, following: int, filters: Sequence
         _create(api, stream, consumer, following, filters)
         return
     config = found["config"]
-    if (config.get("metadata") or {}).get("mama-spark") != METADATA["mama-spark"]:
+    if not METADATA.items() <= (config.get("metadata") or {}).items():
         raise ConfigError(f"consumer {consumer!r} of stream {stream!r} is somebody else's: choose another name")
     if _filters(config) != sorted(filters):
         _replace(api, stream, consumer, following, filters)
