@@ -188,9 +188,10 @@ class Places:
             elif named is not None and owner != named:
                 reasons[i] = Refused(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
         if not any(owner is not None and named in (None, owner) for owner in self._owners.values()):
-            known = _list(sorted(self.directory.streams))
+            streams = sorted(self.directory.streams)
+            known = f"; streams that were found: {_list(streams)}" if streams else ""
             first = next(iter(reasons.values()))
-            raise ConfigError(f"nothing to publish to: {first.info}; known streams: {known} (createStream makes one)")
+            raise ConfigError(f"nothing to publish to: {first.info}{known}; createStream=true makes one")
         return reasons
 
     async def _find(self, link: Link, topics: list[str]) -> None:
