@@ -299,7 +299,7 @@ class _Loop:
             return None
         self.streams[name] = stream
         self.traffic.add(stream)
-        self.machine.opened(name)
+        self.machine.opened(name, stream.stored)
         return stream
 
     def _report(self, stream: Stream, report: Report) -> None:

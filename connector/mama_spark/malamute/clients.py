@@ -40,6 +40,7 @@ class Slot:
     silent: bool = False  #: awaited, but nothing is to be sent
     pong_for: int = 0  #: sends that its acknowledgement covers
     syncs: int = 0  #: engines that have to answer
+    writes: bool = False  #: the answer to WRITE, which tells whether the stream is stored
     runs: tuple[AckRun, ...] = ()
 
 

@@ -16,6 +16,7 @@ in OPEN what it understands (:class:`Feature`); only then does the broker extend
 | 6 | acks | runs of 13 octets: outcome (1 octet), count (number-4), first sequence (number-8) | PONG |
 | 7 | message id | 1 to 65,535 octets; a durable stream stores an id once | SEND, DELIVER |
 | 8 | header | length of the name (number-2), name, value; one field a value, in order | SEND, DELIVER |
+| 9 | stored | number-4: 1 = the stream is stored: it numbers its messages, and stores an id once | OK of WRITE |
 
 Numbers are unsigned and big-endian. A field of an unknown tag, or whose value does not fit its tag, is skipped; a block
 that is cut short, of another version or not ours at all says nothing. Nothing here is ever an error for the receiver.
@@ -80,13 +81,14 @@ class Extension:
     acks: tuple[AckRun, ...] = ()
     message_id: bytes = b""
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    stored: int | None = None
 
     def __bool__(self) -> bool:
         return self != NOTHING
 
 
 NOTHING = Extension()
-_NUMBERS = {1: ("features", 4), 2: ("credit", 4), 3: ("sequence", 8), 4: ("time", 8), 5: ("after", 8)}
+_NUMBERS = {1: ("features", 4), 2: ("credit", 4), 3: ("sequence", 8), 4: ("time", 8), 5: ("after", 8), 9: ("stored", 4)}
 _ACKS, _MESSAGE_ID, _HEADER = 6, 7, 8
 
 

@@ -28,6 +28,7 @@ from .wire import BadFrame, Command, StatusCode
 
 _NOBODY = Client(b"", b"", Feature(0), 0.0, alive=False)
 _OK = wire.encode(wire.Ok())
+_OK_STORED = wire.encode(wire.Ok(trailing=write(Extension(stored=1))))
 _PONG = wire.encode(wire.Pong())
 _INVALID = wire.encode(wire.Error())
 
@@ -43,6 +44,7 @@ class ServerMachine:
         self.clients: OrderedDict[bytes, Client] = OrderedDict()  #: by routing id, longest silent first
         self.addresses: dict[bytes, Client] = {}
         self.streams: set[bytes] = set()
+        self.stored: set[bytes] = set()  #: those of them that are stored
         self.mailboxes = Store(self.settings.mailboxes)
         self.requests = Store(self.settings.services)
         self.services = Services()
@@ -200,7 +202,7 @@ class ServerMachine:
         if not self._stream(client, command.stream):
             return
         client.stream = command.stream
-        self._await(client, command.stream, ("TRAFFIC",))
+        self._await(client, command.stream, ("TRAFFIC",), writes=True)
 
     def _read(self, client: Client, command: wire.StreamRead, now: float) -> None:
         fresh = command.pattern not in client.reads.get(command.stream, ())
@@ -250,8 +252,10 @@ class ServerMachine:
             self.streams.add(stream)
         return True
 
-    def _await(self, client: Client, stream: bytes, order: tuple[Any, ...], pattern: bytes | None = None) -> None:
-        slot = Slot()
+    def _await(
+        self, client: Client, stream: bytes, order: tuple[Any, ...], pattern: bytes | None = None, writes: bool = False
+    ) -> None:
+        slot = Slot(writes=writes)
         client.slots.append(slot)
         self._order_awaited(stream, order, client, slot, pattern)
 
@@ -285,7 +289,8 @@ class ServerMachine:
             acks = slot.runs or (AckRun(Outcome.ACCEPTED, slot.pong_for),)
             slot.frames = wire.encode(wire.Pong(write(Extension(acks=acks))))
         elif error is None:
-            slot.frames = _OK
+            told = slot.writes and stream in self.stored and Feature.ACKS in client.features
+            slot.frames = _OK_STORED if told else _OK
             if pattern is not None and client.alive:
                 self._event("SUBSCRIBED", client, stream, pattern)
         else:
@@ -298,14 +303,20 @@ class ServerMachine:
         if not slot.silent:
             self._advance(client)
 
-    def opened(self, stream: bytes) -> None:
-        """The shell said TRAFFIC to a new engine before all that is in :attr:`orders`; its answer is nobody's."""
+    def opened(self, stream: bytes, stored: bool = False) -> None:
+        """The shell said TRAFFIC to a new engine before all that is in :attr:`orders`; its answer is nobody's.
+
+        :param stored: what the engine says of itself
+        """
+        if stored:
+            self.stored.add(stream)
         self._awaited.setdefault(stream, deque()).appendleft((_NOBODY, Slot(silent=True), None))
 
     def lost(self, stream: bytes, reason: str) -> None:
         """The engine of a stream is gone: whoever waits for it is told (ERROR 502), nobody reads there any more."""
         self.orders.pop(stream, None)
         self.streams.discard(stream)
+        self.stored.discard(stream)
         for client, slot, _ in self._awaited.pop(stream, ()):
             slot.frames = _error(StatusCode.INTERNAL_ERROR, reason.encode())
             slot.syncs = 0

@@ -34,7 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ...errors import ConfigError
 from ..extensions import AckRun, Extension
@@ -44,7 +44,10 @@ __all__ = ["BadPattern", "Delivery", "StreamEngine", "engine_class", "names", "r
 
 log = logging.getLogger(__name__)
 GROUP = "mama_spark.stream_engines"
-_BUILT_IN = {"simple": "mama_spark.malamute.engines.simple:SimpleEngine"}
+_BUILT_IN = {
+    "simple": "mama_spark.malamute.engines.simple:SimpleEngine",
+    "durable": "mama_spark.malamute.engines.durable:DurableEngine",
+}
 _registered: dict[str, type[StreamEngine]] = {}
 
 
@@ -72,6 +75,9 @@ class StreamEngine(ABC):
     Whatever a method raises but :class:`~mama_spark.malamute.patterns.BadPattern` ends the stream: its clients are told
     so (ERROR 502).
     """
+
+    #: It numbers its messages, an id is stored once, and what it acknowledges as stored survives the broker.
+    stored: ClassVar[bool] = False
 
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         self.name = name

@@ -79,6 +79,7 @@ class Stream:
     ) -> None:
         cls = engine_class(engine) if isinstance(engine, str) else engine
         self.name = name
+        self.stored = cls.stored
         self.batch: list[tuple[Any, ...]] = []  #: commands that :meth:`flush` sends
         self._inbox: deque[list[tuple[Any, ...]]] = deque()
         self.reports: deque[Report] = deque()
