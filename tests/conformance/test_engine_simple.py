@@ -160,7 +160,7 @@ def test_an_engine_of_another_package_is_found_by_its_entry_point(monkeypatch: p
     monkeypatch.setattr(engines, "_registered", {})
     assert engine_class("theirs").__name__ == "Failing"
     assert issubclass(engine_class("theirs"), StreamEngine)
-    assert names() == ["broken", "simple", "theirs", "wrong"]
+    assert names() == ["broken", "durable", "simple", "theirs", "wrong"]
     with pytest.raises(ConfigError, match="cannot be loaded"):
         engine_class("broken")
     with pytest.raises(ConfigError, match="no StreamEngine"):

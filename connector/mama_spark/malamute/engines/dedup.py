@@ -1,0 +1,49 @@
+"""Message ids that were stored lately. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+
+class DedupWindow:
+    """Ids of the last ``span`` microseconds, at most ``count`` of them; about 200 octets of memory each.
+
+    Ids of a transaction that is not through are added like others, and withdrawn when it fails.
+    """
+
+    def __init__(self, span: int, count: int) -> None:
+        self.span = span
+        self.count = count
+        self._sequences: dict[bytes, int] = {}
+        self._order: deque[tuple[bytes, int]] = deque()  # id, time; ascending, as they were added
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def find(self, message_id: bytes) -> int | None:
+        """Sequence of the message that has this id."""
+        return self._sequences.get(message_id)
+
+    def add(self, message_id: bytes, sequence: int, time: int) -> None:
+        """An id that :meth:`find` does not know."""
+        if self.span and self.count:
+            self._sequences[message_id] = sequence
+            self._order.append((message_id, time))
+
+    def load(self, found: Iterable[tuple[bytes, int, int]]) -> None:
+        """Ids, sequences and times, ascending."""
+        for message_id, sequence, time in found:
+            if message_id not in self._sequences:
+                self.add(message_id, sequence, time)
+
+    def withdraw(self, above: int) -> None:
+        """Forget ids of messages with a higher sequence, the last ones added."""
+        while self._order and self._sequences[self._order[-1][0]] > above:
+            del self._sequences[self._order.pop()[0]]
+
+    def expire(self, now: int) -> None:
+        order, sequences = self._order, self._sequences
+        horizon = now - self.span
+        while order and (len(order) > self.count or order[0][1] < horizon):
+            del sequences[order.popleft()[0]]
