@@ -60,3 +60,21 @@ def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, sou
     suspect = SourceRecord("desk", 7, ONLINE, SUSPECT, data_dict="MARKETDATA")
     offline = SourceRecord("desk", 7, OFFLINE, SUSPECT, data_dict="MARKETDATA")
     assert heard == [first, "end of the image", second, suspect, offline]
+
+
+def test_a_connection_that_was_closed_for_good_is_made_again(nats_server: NatsServer, source: NatsDiscovery) -> None:  # noqa: F811
+    heard: list[Any] = []
+    place = NatsDiscovery(NatsSettings((nats_server.url,), name="a reader"))
+    transport = Transport.create("disc", nats_server.url, place)
+    SourceDiscovery.create(
+        SourceDiscoveryCallbacks(on_msg=lambda discovery, msg, closure: heard.append(decode_source(msg).record.id)),
+        None, transport,
+    )  # fmt: skip
+    source.announce(KEY, as_bytes(SourceRecord("desk", 7, ONLINE, OK)), 60.0)
+    until(lambda: heard == [7])
+    link = place._link
+    assert link is not None
+    link.loop.run(link.close(), 30, "closing")
+    source.announce(SourceKey("desk", 8), as_bytes(SourceRecord("desk", 8, ONLINE, OK)), 60.0)
+    until(lambda: heard == [7, 8])
+    transport.destroy()

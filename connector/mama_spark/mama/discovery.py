@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from ..bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
-from ..errors import MamaError, Unavailable
+from ..errors import ClientClosed, MamaError, Unavailable
 from .delivery import Delivery
 from .msg import MamaMsg
 from .omnm import BadMessage, decode
@@ -185,10 +185,9 @@ class SourceDiscovery:
 
     def destroy(self) -> None:
         """``mamaSourceDiscovery_destroy`` (SD-19): no callback comes after this. May be repeated."""
-        if not self._live:
+        if not self._loop.remove(self):
             return
         self._live = False
-        self._loop.remove(self)
         self._delivery.end(time.monotonic() + (0.0 if self._loop.here else self._loop.transport.destroy_timeout))
         if self._delivery.queue is not None:
             self._delivery.queue.close()
@@ -303,10 +302,13 @@ class DiscoveryLoop:
             self._readers.append(reader)
         self.wake()
 
-    def remove(self, reader: SourceDiscovery) -> None:
+    def remove(self, reader: SourceDiscovery) -> bool:
+        """False if that was done already."""
         with self._changed:
-            if reader in self._readers:
+            known = reader in self._readers
+            if known:
                 self._readers.remove(reader)
+            return known
 
     def ask(self, inbox: Inbox) -> None:
         """The image, a message each source, to an inbox."""
@@ -319,15 +321,16 @@ class DiscoveryLoop:
             self._woken = True
             self._changed.notify_all()
 
-    def stop(self) -> None:
-        """End the readers and the bridge."""
+    def stop(self, timeout: float) -> None:
+        """End the readers and the bridge; a question that nobody answers is left to the thread after ``timeout``
+        seconds."""
         for reader in list(self._readers):
             reader.destroy()
         with self._changed:
             self._ending = True
             self._changed.notify_all()
         if not self.here:
-            self._thread.join()
+            self._thread.join(timeout)
 
     def _run(self) -> None:
         try:
@@ -352,21 +355,28 @@ class DiscoveryLoop:
         try:
             reader._look(self._reach())
             reader._well()
-        except MamaError as error:
-            reader._trouble(error)
-        except Exception as error:
-            log.exception("source discovery on %s", self.transport.name)
-            reader._trouble(Unavailable(f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - the others must be served all the same
+            reader._trouble(self._named(error))
         reader._hand_out()
 
     def _answer(self, inbox: Inbox) -> None:
         try:
             changes = [c for c in self._reach().image() if c.kind in _OF_SOURCES]
-        except MamaError as error:
-            inbox._fail(Status.PLATFORM, str(error))
+        except Exception as error:  # noqa: BLE001 - as above
+            inbox._fail(Status.PLATFORM, str(self._named(error)))
             return
         for made in Sources(self.transport.fields).image(changes):
             if isinstance(made, str):
                 inbox._fail(Status.WRONG_FIELD_TYPE, made)
             else:
                 inbox._hand(made)
+
+    def _named(self, error: Exception) -> MamaError:
+        """What to say; and what may be cured by that is opened again."""
+        if not isinstance(error, MamaError):
+            log.error("source discovery on %s", self.transport.name, exc_info=error)
+            error = Unavailable(f"{type(error).__name__}: {error}")
+        if error.retryable or isinstance(error, ClientClosed):
+            self._bridge.close()
+            self._open = False
+        return error

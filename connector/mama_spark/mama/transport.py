@@ -251,7 +251,7 @@ class Transport:
         for receiver in receivers:
             receiver.destroy()
         if reading is not None:
-            reading.stop()
+            reading.stop(self.destroy_timeout)
         self.loop.stop(self.destroy_timeout)
 
     def __enter__(self) -> Self:
