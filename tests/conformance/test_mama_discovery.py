@@ -16,6 +16,7 @@ from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.errors import ConfigError
 from mama_spark.mama import (
     MAMA_SOURCE_DISCOVERY_TOPIC,
+    BridgePublisher,
     Inbox,
     MamaMsg,
     Publisher,
@@ -410,6 +411,60 @@ def test_a_request_on_the_discovery_topic_is_answered_with_the_image(place: Plac
         Publisher.create(without, MAMA_SOURCE_DISCOVERY_TOPIC).send_from_inbox(
             Inbox.create(without, None, lambda *_: None), a_message()
         )
+
+
+def test_the_bridge_itself_knows_the_discovery_topic(place: Place) -> None:
+    """SD-50: by sendFromInboxByIndex"""
+    place.announce(record())
+    transport, found = place.transport(), list[SourceRecord]()
+    inbox = Inbox.create(transport, None, lambda msg, _: found.append(decode_source(msg).record))
+    parent = Publisher.create(transport, "x")
+    bridge = BridgePublisher.create(transport, MAMA_SOURCE_DISCOVERY_TOPIC, None, None, parent)
+    bridge.send_from_inbox_by_index(0, inbox, b"")
+    until(lambda: found == [record()])
+
+
+def test_an_error_that_nobody_foresaw_ends_neither_requests_nor_readers(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.announce(record())
+    transport, found, errors = place.transport(), list[SourceRecord](), list[str]()
+    inbox = Inbox.create(
+        transport, None, lambda msg, _: found.append(decode_source(msg).record), lambda _, info, __: errors.append(info)
+    )
+    publisher = Publisher.create(transport, MAMA_SOURCE_DISCOVERY_TOPIC)
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryDiscovery, "image", lambda self: vars(self)["no such thing"])
+        publisher.send_from_inbox(inbox, a_message())
+        until(lambda: errors == ["KeyError: 'no such thing'"])
+    assert "source discovery" in caplog.text
+    publisher.send_from_inbox(inbox, a_message())
+    until(lambda: found == [record()])
+    ear = Ear()
+    SourceDiscovery.create(ear.callbacks(), None, transport)
+    assert ear.wait(2) == [record(), "end of the image"]
+
+
+def test_a_question_that_nobody_answers_does_not_keep_a_transport(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def image(self: MemoryDiscovery) -> list[Change]:
+        asked.set()
+        answer.wait()
+        return []
+
+    monkeypatch.setattr(MemoryDiscovery, "image", image)
+    monkeypatch.setattr(MemoryDiscovery, "close", lambda self: closed.set())
+    transport, ear = place.transport(destroy_timeout=0.1), Ear()
+    SourceDiscovery.create(ear.callbacks(), None, transport)
+    assert asked.wait(60)
+    transport.destroy()
+    assert not answer.is_set(), "it did not wait for the answer"
+    answer.set()
+    assert closed.wait(60), "and what was open is closed all the same"
+    assert ear.heard == []
 
 
 def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: Place) -> None:

@@ -20,6 +20,7 @@ from ..message import MessageBatch
 from .delivery import Delivery
 from .loop import Outcome, text_of
 from .queue import Queue
+from .sources import MAMA_SOURCE_DISCOVERY_TOPIC
 from .states import status_of, topic_event_for
 from .status import Status, StatusError
 from .topics import join_topic
@@ -141,14 +142,19 @@ class BridgePublisher:
         return MessageBatch(self._topics, pa.array([payload], pa.binary()), self._headers)
 
     def send_from_inbox(self, inbox: Inbox | None, payload: bytes | None) -> None:
-        """Send a request; only the inbox's callbacks hear of what comes back (PE-27).
+        """Send a request; only the inbox's callbacks hear of what comes back (PE-27). One on the source discovery topic
+        is the request for the image (SD-50).
 
-        :raises StatusError: NULL_ARG without inbox or payload; NOT_IMPLEMENTED if the bridge has no inboxes
+        :raises StatusError: NULL_ARG without inbox or payload; NOT_IMPLEMENTED if the bridge has no inboxes, or no
+            source discovery
         """
         if inbox is None or payload is None:
             raise StatusError(Status.NULL_ARG, "a request needs an inbox and a message")
         self._raise_dead()
-        inbox._ask(self.topic, payload)
+        if self.topic == MAMA_SOURCE_DISCOVERY_TOPIC:
+            self._transport.source_discovery_request(inbox)
+        else:
+            inbox._ask(self.topic, payload)
 
     def send_from_inbox_by_index(self, index: int, inbox: Inbox | None, payload: bytes | None) -> None:
         """:meth:`send_from_inbox` over the connection of this number, which is 0."""

@@ -14,7 +14,6 @@ from ..bridge import EventStyle
 from .bridge_publisher import BridgePublisher
 from .msg import MamaMsg
 from .omnm import encode
-from .sources import MAMA_SOURCE_DISCOVERY_TOPIC
 from .states import PublisherState, PublisherStep, TransportTopicEvent, step, string_for_state
 from .status import Status, StatusError
 
@@ -198,9 +197,6 @@ class Publisher:
         :raises StatusError: as :meth:`send`; NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery
         """
         self._raise_dead()
-        if self.topic == MAMA_SOURCE_DISCOVERY_TOPIC and inbox is not None and msg is not None:
-            self.transport.source_discovery_request(inbox)
-            return
         self._bridge.send_from_inbox(inbox, _payload(msg))
 
     def send_reply_to_inbox(self, request: Request | None, reply: MamaMsg | bytes | None) -> None:
@@ -212,6 +208,14 @@ class Publisher:
         if request is None:
             raise StatusError(Status.INVALID_ARG, "there is no request to answer")
         self._bridge.send_reply_to_inbox(request, _payload(reply))
+
+    def send_reply_to_inbox_handle(self, handle: str | None, reply: MamaMsg | bytes | None) -> None:
+        """:meth:`send_reply_to_inbox` to an address that was kept: the ``reply_to`` of a request (PE-28).
+
+        :raises StatusError: as :meth:`send`; NULL_ARG without a handle
+        """
+        self._raise_dead()
+        self._bridge.send_reply_to_inbox_handle(handle, _payload(reply))
 
     def _raise_dead(self) -> None:
         if self._state not in (PublisherState.CREATING, PublisherState.LIVE):
