@@ -7,6 +7,7 @@ in by a :class:`RequestListener` here.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +54,7 @@ class _Receiver:
         self._key = key
         self._delivery = Delivery(queue, transport.loop.post)
         self._live = True
+        self._lock = threading.Lock()
         if queue is not None:
             queue.open()
 
@@ -77,9 +79,10 @@ class _Receiver:
 
     def _destroy(self, leave: Callable[[], None]) -> bool:
         """No callback after this; False if that was so already."""
-        if not self._live:
-            return False
-        self._live = False
+        with self._lock:
+            if not self._live:
+                return False
+            self._live = False
         self.transport._receivers.discard(self)
         self.transport.loop.see_to(leave, self.transport.destroy_timeout)
         self._delivery.end(0.0)

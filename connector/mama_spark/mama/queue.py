@@ -267,7 +267,6 @@ class QueueDispatcher:
         """Stop; returns when the thread has ended (at once on that thread itself). May be repeated."""
         queue = self.queue
         with queue._changed:
-            self._ending = True
             if queue._dispatcher is self:
                 queue._dispatcher = None
                 queue._stop = self._thread.is_alive()

@@ -75,6 +75,9 @@ class NatsRequests:
         """Neither requests nor answers come from here on. Never raises."""
         mine = [*self._topics.values(), *([self._inbox] if self._inbox else [])]
         self._topics, self._inbox = {}, None
+        for topic in self._watched:  # the connection goes on to others
+            self._link.forget_denial(topic)
+        self._watched.clear()
         if mine and self._link.loop.alive:
             with contextlib.suppress(MamaError):
                 self._link.loop.soon(lambda: self._link.loop.loop.create_task(_unsubscribe(mine)))
