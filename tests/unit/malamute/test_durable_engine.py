@@ -1,0 +1,634 @@
+"""The durable engine, called as its thread calls it."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mama_spark.errors import ConfigError
+from mama_spark.malamute.engines import Delivery, durable, durable_store
+from mama_spark.malamute.engines.durable import DurableEngine
+from mama_spark.malamute.engines.durable_store import StoreFull, store_path
+from mama_spark.malamute.extensions import NOTHING, AckRun, Extension, Outcome
+
+SECOND = 1_000_000
+
+
+class Desk:
+    """One engine, and what it delivered."""
+
+    def __init__(self, folder: Path, name: bytes = b"st", now: int = 1_700_000_000 * SECOND, **settings: Any) -> None:
+        self.now = now
+        self.got: list[Delivery] = []
+        self.engine = DurableEngine(name, {"folder": str(folder), **settings})
+        self.engine._clock = lambda: self.now
+        self.engine.start()
+        self.engine.traffic(self.got.append)
+
+    def publish(
+        self, *subjects: bytes, client: Hashable = "w", ids: bool = False, content: bytes = b"x"
+    ) -> tuple[AckRun, ...]:
+        """One batch; what became of it."""
+        for subject in subjects:
+            self.engine.accept(client, b"writer", subject, [content], Extension(message_id=subject) if ids else NOTHING)
+        return self.sync(client)
+
+    def sync(self, client: Hashable = "w") -> tuple[AckRun, ...]:
+        runs = self.engine.sync(client)
+        self.engine.flush()
+        return runs() if isinstance(runs, Callable) else runs  # type: ignore[arg-type]
+
+    def drain(self) -> None:
+        """All that it does without a command, at this time."""
+        while self.engine.idle() == 0.0:
+            pass
+
+    def taken(self, client: Hashable = "r") -> list[int]:
+        """Sequences that this client got since the last time."""
+        found = [d.extension.sequence or 0 for d in self.got if d.client == client and d.extension is not None]
+        self.got[:] = [d for d in self.got if d.client != client]
+        return found
+
+    def read(self, after: int = 0, client: Hashable = "r", pattern: bytes = b"") -> list[int]:
+        self.engine.compile(client, pattern, after)
+        self.engine.flush()
+        self.drain()
+        return self.taken(client)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    made: list[Desk] = []
+
+    def make(**settings: Any) -> Desk:
+        made.append(Desk(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.engine.close()
+
+
+def numbered(n: int) -> list[bytes]:
+    return [b"%d" % i for i in range(1, n + 1)]
+
+
+# --- storing -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_acknowledged_is_there_after_a_restart_and_numbers_go_on(desk: Callable[..., Desk]) -> None:
+    """ML-01, ML-22"""
+    one = desk()
+    assert one.publish(b"a", b"b") == (AckRun(Outcome.STORED, 2, 1),)
+    one.engine.close()
+    two = desk()
+    assert two.publish(b"c") == (AckRun(Outcome.STORED, 1, 3),)
+    assert two.read() == [1, 2, 3]
+
+
+def test_a_message_comes_back_as_it_was(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    extension = Extension(message_id=b"id", headers=((b"k", b"1"), (b"k", b"2"), (b"\xff", b"")))
+    contents: list[list[bytes]] = [[], [b""], [b"one", b"", b"three" * 1000], [b"\0\xff"]]
+    for content in contents:
+        one.engine.accept("w", b"sen\xffder", b"sub\xffject", content, extension if len(content) == 3 else None)
+    one.engine.flush()
+    one.engine.compile("again", b"", 0)
+    one.engine.flush()
+    got = [d for d in one.got if d.client == "again"]
+    assert [list(d.content) for d in got] == contents
+    assert {(d.sender, d.subject) for d in got} == {(b"sen\xffder", b"sub\xffject")}
+    third = got[2].extension
+    assert third is not None
+    assert (third.sequence, third.time, third.message_id) == (3, one.now, b"id")
+    assert third.headers == extension.headers
+
+
+def test_sequence_and_time_reach_clients_live_and_replayed_alike(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.engine.compile("live", b"")
+    one.publish(b"a", b"b", ids=True)
+    one.engine.compile("late", b"", 0)
+    one.engine.flush()
+    live, late = ([d[1:] for d in one.got if d.client == who] for who in ("live", "late"))
+    assert live == late
+    assert len(live) == 2
+
+
+def test_times_never_fall_although_the_clock_does(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.publish(b"a")
+    one.now -= 100 * SECOND
+    one.publish(b"b")
+    one.engine.close()
+    two = desk(now=one.now)
+    two.publish(b"c")
+    two.read()
+    two.engine.compile("x", b"", 0)
+    two.engine.flush()
+    times = [d.extension.time for d in two.got if d.extension is not None]
+    assert times == [one.now + 100 * SECOND] * 3
+
+
+def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    accept, sync = one.engine.accept, one.engine.sync
+    accept("a", b"", b"1", [], NOTHING)
+    accept("b", b"", b"2", [], NOTHING)
+    accept("a", b"", b"3", [], NOTHING)
+    first = sync("a")
+    accept("a", b"", b"4", [], NOTHING)
+    accept("silent", b"", b"5", [])
+    second, other = sync("a"), sync("b")
+    one.engine.flush()
+    results = [runs() if isinstance(runs, Callable) else runs for runs in (first, second, other)]  # type: ignore[arg-type]
+    assert results == [
+        (AckRun(Outcome.STORED, 1, 1), AckRun(Outcome.STORED, 1, 3)),
+        (AckRun(Outcome.STORED, 1, 4),),
+        (AckRun(Outcome.STORED, 1, 2),),
+    ]
+    assert one.sync("silent") == ()
+
+
+# --- replay ------------------------------------------------------------------------------------------------------
+
+
+def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., Desk]) -> None:
+    """ML-22"""
+    one = desk()
+    one.publish(*numbered(10))
+    assert one.read(after=7) == [8, 9, 10]
+    one.publish(*numbered(2))
+    assert one.taken() == [11, 12]
+
+
+def test_without_a_position_only_what_comes(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.publish(*numbered(10))
+    one.engine.compile("r", b"")
+    one.publish(b"x")
+    assert one.taken() == [11]
+
+
+def test_a_position_behind_the_end_is_the_end(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.publish(*numbered(3))
+    assert one.read(after=1000) == []
+    one.publish(b"x")
+    assert one.taken() == [4]
+
+
+def test_replay_gives_only_what_matches(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.publish(*numbered(100))
+    assert one.read(pattern=b"^.$") == list(range(1, 10))
+
+
+def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Callable[..., Desk]) -> None:
+    """ML-25"""
+    one = desk()
+    one.engine.compile("r", b"^1")
+    one.publish(*numbered(12))
+    assert one.taken() == [1, 10, 11, 12]
+    assert one.read(after=0, pattern=b"[12]$") == [2]
+    one.publish(b"12", b"x", b"2")
+    assert one.taken() == [13, 15]
+
+
+def test_compile_again_replays_nothing(desk: Callable[..., Desk]) -> None:
+    """ML-12"""
+    one = desk()
+    one.publish(*numbered(3))
+    assert one.read() == [1, 2, 3]
+    assert one.read() == []
+
+
+def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., Desk]) -> None:
+    """ML-15"""
+    one = desk()
+    one.engine.compile("r", b"")
+    one.engine.credit("r", 0)
+    one.publish(b"1", client="w")
+    one.publish(b"2", client="r")
+    one.publish(b"3", client="w")
+    one.engine.credit("r", 10)
+    one.engine.flush()
+    assert one.taken() == [1, 3]
+    assert one.read(client="other") == [1, 2, 3]
+
+
+def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
+    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory stays bounded, and what is published meanwhile follows in order."""
+    monkeypatch.setattr(durable, "REPLAY_OCTETS", 20_000)
+    one = desk()
+    for _ in range(10):
+        one.publish(*numbered(100), content=b"x" * 1000)
+    one.engine.compile("r", b"", 0)
+    found: list[int] = []
+    published = 1000
+    while not found or found[-1] < published:
+        before = len(found)
+        if len(found) < 500:
+            one.publish(b"new", content=b"x" * 1000)
+            published += 1
+        else:
+            one.engine.idle()
+        found += one.taken()
+        assert len(found) - before <= 21
+    assert found == list(range(1, published + 1))
+
+
+def test_readers_behind_take_turns(desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "REPLAY_ROWS", 100)
+    monkeypatch.setattr(durable, "TURN_ROWS", 60)
+    one = desk()
+    one.publish(*numbered(1000))
+    for who in ("a", "b", "c"):
+        one.engine.compile(who, b"", 0)
+    for _ in range(3):
+        one.engine.flush()
+    counts = [len(one.taken(who)) for who in ("a", "b", "c")]
+    assert min(counts) >= 60, counts
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_live_and_replay_meet_without_a_hole_or_a_double(tmp_path: Path, seed: int) -> None:
+    """Any mix of publishing, subscribing with and without position, credit and idleness."""
+    dice = random.Random(seed)
+    one = Desk(tmp_path / str(seed))
+    names = [b"a", b"b", b"ab", b"c"]
+    sent: list[tuple[bytes, str]] = []
+    starts: dict[str, dict[bytes, int]] = {}
+    found: dict[str, list[int]] = {}
+    try:
+        for _ in range(60):
+            who = dice.choice(["r", "s"])
+            action = dice.randrange(6)
+            if action <= 1:
+                for _ in range(dice.randrange(4)):
+                    sender = dice.choice(["w", "r"])
+                    subject = dice.choice(names)
+                    one.engine.accept(sender, b"", subject, [b""])
+                    sent.append((subject, sender if sender in starts else "w"))
+            elif action == 2:
+                pattern = dice.choice([b"a", b"b", b"^a$", b""])
+                after = dice.choice([None, 0, dice.randrange(len(sent) + 1)])
+                one.engine.compile(who, pattern, after)
+                starts.setdefault(who, {}).setdefault(pattern, len(sent) if after is None else after)
+                found.setdefault(who, [])
+            elif action == 3:
+                one.engine.credit(who, dice.randrange(5))
+            elif action == 4:
+                one.engine.flush()
+            else:
+                one.engine.idle()
+        for who in starts:
+            one.engine.credit(who, 10_000)
+        one.engine.flush()
+        one.drain()
+        for who, patterns in starts.items():
+            got = one.taken(who)
+            expected = [
+                n
+                for n, (subject, sender) in enumerate(sent, 1)
+                if sender != who
+                and any(
+                    n > after and (pattern == b"" or (subject == b"a" if pattern == b"^a$" else pattern in subject))
+                    for pattern, after in patterns.items()
+                )
+            ]
+            assert sorted(got) == expected, (seed, who)
+    finally:
+        one.engine.close()
+
+
+# --- credit ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Callable[..., Desk]) -> None:
+    """ML-07, ML-21"""
+    one = desk()
+    one.engine.compile("r", b"")
+    one.engine.credit("r", 0)
+    one.publish(*numbered(5))
+    assert one.taken() == []
+    for amount, expected in ((2, [1, 2]), (1, [3]), (10, [4, 5])):
+        one.engine.credit("r", amount)
+        one.engine.flush()
+        assert one.taken() == expected
+    one.publish(*numbered(10))
+    assert one.taken() == list(range(6, 14)), "8 were left"
+    one.engine.credit("r", None)
+    one.publish(*numbered(1))
+    assert one.taken() == [14, 15, 16]
+
+
+def test_replay_uses_credit_too(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.publish(*numbered(1000))
+    one.engine.compile("r", b"", 0)
+    one.engine.credit("r", 3)
+    one.engine.flush()
+    one.drain()
+    assert one.taken() == [1, 2, 3]
+
+
+def test_a_slow_reader_costs_no_memory(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.engine.compile("r", b"")
+    one.engine.credit("r", 1)
+    for _ in range(20):
+        one.publish(*numbered(100), content=b"x" * 1000)
+    assert one.taken() == [1]
+    engine = one.engine
+    assert (len(engine._waiting), len(engine._ledger), len(engine._behind)) == (0, 0, 1)
+    assert "1 behind" in repr(engine)
+
+
+# --- ids ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_stored_once_and_the_answer_names_the_first(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.engine.compile("r", b"")
+    assert one.publish(b"x", b"y", b"x", ids=True) == (AckRun(Outcome.STORED, 2, 1), AckRun(Outcome.DUPLICATE, 1, 1))
+    assert one.publish(b"y", client="other", ids=True) == (AckRun(Outcome.DUPLICATE, 1, 2),)
+    assert one.taken() == [1, 2]
+
+
+def test_ids_are_known_after_a_restart_also_those_of_removed_messages(desk: Callable[..., Desk]) -> None:
+    one = desk(max_messages=2)
+    one.publish(*numbered(5), ids=True)
+    one.engine.close()
+    two = desk(max_messages=2)
+    two.publish(b"6", ids=True)
+    two.engine.close()
+    three = desk(max_messages=2)
+    assert three.publish(*numbered(7), ids=True) == (
+        AckRun(Outcome.DUPLICATE, 6, 1),
+        AckRun(Outcome.STORED, 1, 7),
+    )
+
+
+def test_an_id_counts_for_the_window_and_no_longer(desk: Callable[..., Desk]) -> None:
+    one = desk(dedup_window=60, max_messages=1)
+    one.publish(b"x", ids=True)
+    one.now += 59 * SECOND
+    assert one.publish(b"x", b"z", ids=True)[0].outcome is Outcome.DUPLICATE
+    one.now += 2 * SECOND
+    assert one.publish(b"x", ids=True) == (AckRun(Outcome.STORED, 1, 3),)
+    one.now += 61 * SECOND
+    one.publish(b"later")
+    with closing(sqlite3.connect(one.engine.store.path)) as db:
+        assert db.execute("SELECT count(*) FROM ids").fetchone() == (0,), "the store forgets them too"
+
+
+def test_no_more_ids_are_remembered_than_allowed(desk: Callable[..., Desk]) -> None:
+    one = desk(dedup_ids=3)
+    one.publish(*numbered(5), ids=True)
+    assert [run.outcome for run in one.publish(b"5", b"1", ids=True)] == [Outcome.DUPLICATE, Outcome.STORED]
+    assert len(one.engine._ids) <= 4
+
+
+def test_a_window_of_nothing_switches_deduplication_off(desk: Callable[..., Desk]) -> None:
+    one = desk(dedup_window=0)
+    assert one.publish(b"x", b"x", ids=True) == (AckRun(Outcome.STORED, 2, 1),)
+
+
+# --- retention ---------------------------------------------------------------------------------------------------
+
+
+def test_retention_by_count(desk: Callable[..., Desk]) -> None:
+    one = desk(max_messages=10)
+    for _ in range(3):
+        one.publish(*numbered(7))
+    assert one.read() == list(range(12, 22))
+
+
+def test_retention_by_octets(desk: Callable[..., Desk]) -> None:
+    one = desk(max_octets=1000)
+    for _ in range(5):
+        one.publish(*[b"s"] * 5, content=b"x" * 93)  # and the sender's 6
+    assert one.read() == list(range(16, 26))
+    one.publish(b"s", content=b"x" * 5000)
+    assert one.read(client="later") == [26], "the newest stays, whatever its size"
+    assert one.engine.store.octets == 5007
+
+
+def test_retention_by_age_also_while_nothing_happens(desk: Callable[..., Desk]) -> None:
+    one = desk(max_age=10)
+    one.publish(*numbered(3))
+    one.now += 8 * SECOND
+    one.publish(*numbered(3))
+    one.now += 4 * SECOND
+    assert one.engine.idle() == 1.0
+    assert one.read() == [4, 5, 6]
+    one.now += 100 * SECOND
+    one.drain()
+    assert one.read(client="later") == [6], "the newest stays"
+
+
+def test_a_new_limit_on_a_large_store_is_reached_in_steps(
+    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable_store, "MOST_REMOVED", 50)
+    one = desk()
+    one.publish(*numbered(500))
+    one.engine.close()
+    two = desk(max_messages=10)
+    two.publish(b"x")
+    assert two.engine.store.first == 51
+    two.drain()
+    assert two.read() == list(range(492, 502))
+
+
+def test_replay_from_a_removed_position_begins_with_what_is_there(desk: Callable[..., Desk]) -> None:
+    one = desk(max_messages=3)
+    one.publish(*numbered(10))
+    assert one.read(after=2) == [8, 9, 10]
+
+
+def test_numbers_go_on_after_everything_was_removed(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.publish(*numbered(3))
+    one.engine.store.trim(100)
+    one.engine.close()
+    two = desk()
+    assert two.publish(b"x") == (AckRun(Outcome.STORED, 1, 4),)
+
+
+# --- trouble -----------------------------------------------------------------------------------------------------
+
+
+def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
+    desk: Callable[..., Desk], caplog: pytest.LogCaptureFixture
+) -> None:
+    one = desk()
+    one.engine.compile("r", b"")
+    one.publish(*numbered(2), ids=True)
+    assert one.taken() == [1, 2]
+    store = one.engine.store
+    (pages,) = store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+    assert one.publish(b"3", b"1", b"4", content=b"x" * 200_000, ids=True) == (
+        AckRun(Outcome.REFUSED, 1),
+        AckRun(Outcome.DUPLICATE, 1, 1),
+        AckRun(Outcome.REFUSED, 1),
+    )
+    assert one.publish(b"3", content=b"x" * 200_000, ids=True) == (AckRun(Outcome.REFUSED, 1),)
+    assert one.taken() == [], "what is not stored is not delivered"
+    assert caplog.text.count("refuses messages") == 1
+    store._db.execute("PRAGMA max_page_count = 1000000").fetchall()
+    assert one.publish(b"3", content=b"x" * 200_000, ids=True) == (AckRun(Outcome.STORED, 1, 3),)
+    assert "stores again" in caplog.text
+    assert one.taken() == [3]
+    assert one.read(client="later") == [1, 2, 3]
+
+
+def test_a_message_that_no_store_takes_is_refused_alone(
+    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "MOST_OCTETS", 100)
+    one = desk()
+    for content in (b"1", b"2" * 101, b"3"):
+        one.engine.accept("w", b"", b"s", [content], NOTHING)
+        one.engine.accept("silent", b"", b"s", [content])
+    assert one.sync() == (
+        AckRun(Outcome.STORED, 1, 1),
+        AckRun(Outcome.REFUSED, 1),
+        AckRun(Outcome.STORED, 1, 3),
+    )
+    assert one.read() == [1, 2, 3, 4]
+
+
+def test_a_store_has_one_writer(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.publish(b"a")
+    with pytest.raises(ConfigError, match=r"st\.stream is open elsewhere"):
+        desk()
+    one.engine.close()
+    assert desk().read() == [1]
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"this is no database, but a text that somebody left here" * 1000)
+
+
+def _foreign(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE theirs (x)")
+
+
+def _cut_off(path: Path) -> None:
+    engine = Desk(path.parent)
+    engine.publish(*numbered(200), content=b"x" * 1000)
+    engine.engine.close()
+    octets = path.read_bytes()
+    path.write_bytes(octets[: len(octets) // 2])
+
+
+def _overwritten(path: Path) -> None:
+    engine = Desk(path.parent)
+    engine.publish(*numbered(200), content=b"x" * 1000)
+    engine.engine.close()
+    octets = bytearray(path.read_bytes())
+    octets[100:60_000] = b"\xee" * 59_900
+    path.write_bytes(octets)
+
+
+def _without_state(path: Path) -> None:
+    Desk(path.parent).engine.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DELETE FROM state")
+        db.commit()
+
+
+@pytest.mark.parametrize("damage", [_garbage, _foreign, _cut_off, _overwritten, _without_state])
+def test_a_damaged_or_foreign_store_is_an_error_that_names_it(
+    tmp_path: Path, desk: Callable[..., Desk], damage: Callable[[Path], None]
+) -> None:
+    path = store_path(tmp_path, b"st")
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match=str(path)):
+        desk()
+    assert path.read_bytes() == before, "and is left as it is"
+
+
+def test_the_store_of_another_stream_is_an_error(tmp_path: Path, desk: Callable[..., Desk]) -> None:
+    desk().engine.close()
+    store_path(tmp_path, b"st").rename(store_path(tmp_path, b"other"))
+    with pytest.raises(ConfigError, match=r"other\.stream is the store of stream b'st'"):
+        desk(name=b"other")
+
+
+def test_what_died_while_it_was_made_is_made_again(tmp_path: Path, desk: Callable[..., Desk]) -> None:
+    store_path(tmp_path, b"st").write_bytes(b"")
+    assert desk().publish(b"x") == (AckRun(Outcome.STORED, 1, 1),)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        Desk(tmp_path / "file" / "below")
+
+
+def test_any_name_of_a_stream_has_its_own_file(tmp_path: Path) -> None:
+    names = [b"", b".", b"..", b"/etc/passwd", b"a/b", b"a%2Fb", b"\xff" * 255, b"\xff" * 254 + b"\xfe", b"%", b"A b"]
+    paths = {store_path(tmp_path, name) for name in names}
+    assert len(paths) == len(names)
+    for name in names:
+        assert store_path(tmp_path, name).parent == tmp_path
+        one = Desk(tmp_path, name=name)
+        one.publish(b"x")
+        one.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"folder": ""}, "folder is missing"),
+        ({"max_bytes": 1}, "did you mean"),
+        ({"zzz": 1}, "there are folder"),
+        ({"max_age": 0}, "max_age must be seconds above 0"),
+        ({"max_messages": 1.5}, "max_messages must be a whole number"),
+        ({"dedup_window": -1}, "dedup_window must be seconds, 0 or more"),
+        ({"dedup_ids": True}, "dedup_ids"),
+        ({"synchronous": "off"}, "normal or full"),
+    ],
+)
+def test_wrong_settings_are_named(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as error:
+        DurableEngine(b"st", {"folder": "somewhere", **wrong})
+    assert "durable stream 'st'" in str(error.value)
+
+
+def test_synchronous_full_waits_for_the_disk(desk: Callable[..., Desk]) -> None:
+    for word, number in (("normal", 1), ("full", 2)):
+        one = desk(synchronous=word)
+        assert one.engine.store._db.execute("PRAGMA synchronous").fetchone() == (number,)
+        one.publish(b"x")
+        one.engine.close()
+
+
+def test_trouble_while_reading_is_told_with_the_file(desk: Callable[..., Desk]) -> None:
+    one = desk()
+    one.publish(b"x")
+    one.engine.store._db.execute("DROP TABLE messages")
+    with pytest.raises(ConfigError, match=r"st\.stream cannot be used"):
+        one.read()
+
+
+def test_full_is_for_the_publisher_to_try_again() -> None:
+    assert StoreFull.retryable
+    assert not StoreFull.may_have_landed
