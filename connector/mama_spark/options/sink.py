@@ -31,7 +31,8 @@ class SinkOptions(TransportOptions):
         text,
         None,
         _WHAT,
-        "JetStream stream that must take all topics. Found from the topics when not given.",
+        "JetStream stream that must take all topics, found from the topics when not given; Malamute stream that is "
+        "written to (or at the end of `url`).",
         shown="found from the topics",
     )
     create_stream: bool = option(

@@ -20,7 +20,8 @@ class TransportOptions(Options):
         urls,
         ("nats://127.0.0.1:4222",),
         CONNECT,
-        "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `memory`.",
+        "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `mlp` (Malamute; a "
+        "stream may follow: `mlp://host:9999/stream`), `memory`.",
         shown="nats://127.0.0.1:4222",
         alias="servers",
     )
@@ -36,8 +37,18 @@ class TransportOptions(Options):
     tls_ca: str | None = option("path", text, None, CONNECT, "CA certificates that the server's is checked against.")
     tls_cert: str | None = option("path", text, None, CONNECT, "Client certificate; goes with `tlsKey`.")
     tls_key: str | None = option("path", text, None, CONNECT, "Private key of `tlsCert`.")
+    curve_server_key: str | None = option(
+        "Z85 key", text, None, CONNECT, "Malamute: public key of the broker; the connection is encrypted by CURVE."
+    )
+    curve_public_key: str | None = option(
+        "Z85 key", text, None, CONNECT, "Malamute: the client's own public key; goes with `curveSecretKey`.",
+        shown="a new one",
+    )  # fmt: skip
+    curve_secret_key: str | None = option(
+        "Z85 key", text, None, CONNECT, "Secret key of `curvePublicKey`.", secret=True
+    )
     bridge: str | None = option(
-        "`nats`, `memory`",
+        "`malamute`, `memory`, `nats`",
         one_of(*sorted(set(SCHEMES.values()))),
         None,
         CONNECT,
@@ -85,6 +96,14 @@ class TransportOptions(Options):
 
     def _cross_check(self, given: Collection[str]) -> None:
         need((self.tls_cert is None) == (self.tls_key is None), "options tlsCert and tlsKey go together")
+        need(
+            (self.curve_public_key is None) == (self.curve_secret_key is None),
+            "options curvePublicKey and curveSecretKey go together",
+        )
+        need(
+            self.curve_public_key is None or self.curve_server_key is not None,
+            "option curvePublicKey needs curveServerKey",
+        )
         need((self.password is None) or (self.user is not None), "option password needs user")
         ways = [n for n in ("credentials", "nkey_seed", "user", "token") if getattr(self, n) is not None]
         need(len(ways) < 2, f"options {' and '.join(map(camel, ways))} exclude each other: give one way to log in")

@@ -14,7 +14,7 @@ import orjson
 Parse = Callable[[str], Any]
 
 #: URL schemes and the bridge that serves them.
-SCHEMES = {"nats": "nats", "tls": "nats", "memory": "memory"}
+SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "memory": "memory"}
 
 
 def text(value: str) -> str:

@@ -1,0 +1,169 @@
+"""Messages as columns of MLP frames, and the checks before. Pure.
+
+What is the same for all messages of a subject is made once; ids and headers, which differ, are joined by Arrow.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import BadRow, BadTopic, PublishError, TooLarge
+from ...malamute.wire import StreamSend, encode
+from ...message import Int64s, MessageBatch, payload_sizes
+
+MAX_TOPIC = 255  #: octets; a length is one octet
+#: Octets of payload, headers and id together. The protocol has no limit; a broker holds whole messages in memory.
+MAX_PAYLOAD = 16 * 1024 * 1024
+_MAX_FIELD = 65_535  #: octets of an id, or of a header's name and value
+
+_BINARY = pa.binary()
+_EMPTY = pa.scalar(b"", _BINARY)
+_BLOCK = b"MS\x01"  #: extensions, version 1
+_ID, _HEADER = 7, 8
+_BAD_TOPIC = r"[\x00-\x20\x7f]|(?:^|\.)(?:\*|>|)(?:\.|$)"
+_BAD_NAME = r"[\x00-\x20:\x7f]|^$"
+_BAD_VALUE = r"[\x00\r\n]"
+
+
+def frames(batch: MessageBatch) -> list[Sequence[bytes]]:
+    """Two frames a message: STREAM SEND and the payload.
+
+    Headers and ids travel in the bytes behind the subject, which only our own broker looks at.
+    """
+    heads = [encode(StreamSend(topic.encode()))[0] for topic in batch.topics.dictionary.to_pylist()]
+    indices = batch.topics.indices.to_numpy(zero_copy_only=False)
+    commands: list[bytes]
+    extensions = _extensions(batch)
+    if extensions is None:
+        commands = np.array([*heads, b""], dtype=object)[indices].tolist()
+    else:
+        column = pa.array(heads, _BINARY).take(pa.array(indices))
+        commands = pc.binary_join_element_wise(column, extensions, _EMPTY).to_pylist()
+    return list(zip(commands, batch.payloads.to_pylist(), strict=True))
+
+
+def _extensions(batch: MessageBatch) -> pa.Array | None:
+    """The block of each message; empty where it has neither id nor headers."""
+    parts = []
+    if batch.ids is not None:
+        ids = batch.ids.cast(_BINARY)
+        parts.append(pc.if_else(pc.equal(pc.binary_length(ids), 0), _EMPTY, _field(_ID, ids)))
+    if batch.headers is not None:
+        parts.append(_headers(batch.headers))
+    if not parts:
+        return None
+    fields = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, _EMPTY)
+    block = pc.binary_join_element_wise(pa.scalar(_BLOCK, _BINARY), fields, _EMPTY)
+    return pc.if_else(pc.equal(pc.binary_length(fields), 0), _EMPTY, block)
+
+
+def _field(tag: int, values: pa.Array) -> pa.Array:
+    lengths = payload_sizes(values)
+    sizes, which = np.unique(lengths, return_inverse=True)
+    heads = pa.array([struct.pack(">BH", tag, n) for n in sizes.tolist()], _BINARY).take(pa.array(which.reshape(-1)))
+    return pc.binary_join_element_wise(heads, values, _EMPTY)
+
+
+def _headers(headers: pa.Array) -> pa.Array:
+    """All header fields of each row as one value."""
+    names, values, starts = flatten(headers)
+    names, values = names.cast(_BINARY), values.cast(_BINARY)
+    lengths = payload_sizes(names)
+    sizes, which = np.unique(lengths, return_inverse=True)
+    heads = pa.array([struct.pack(">H", n) for n in sizes.tolist()], _BINARY).take(pa.array(which.reshape(-1)))
+    fields = _field(_HEADER, pc.binary_join_element_wise(heads, names, values, _EMPTY))
+    ends = np.frombuffer(fields.buffers()[1], np.int32)[fields.offset : fields.offset + len(fields) + 1]
+    offsets = ends[starts].astype(np.int32)
+    return pa.BinaryArray.from_buffers(_BINARY, len(headers), [None, pa.py_buffer(offsets), fields.buffers()[2]])
+
+
+def flatten(headers: pa.Array) -> tuple[pa.Array, pa.Array, Int64s]:
+    """Name and value of each header of all rows, and where those of each row begin (n + 1)."""
+    if headers.null_count:  # a null element may own entries, and offsets of a slice need not begin at 0
+        headers = pa.array([row or [] for row in headers.to_pylist()], headers.type)
+    offsets = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + len(headers) + 1]
+    offsets = offsets.astype(np.int64)
+    lo, hi = int(offsets[0]), int(offsets[-1])
+    keys, lists = headers.keys[lo:hi], headers.items[lo:hi]
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    names = keys.take(pa.array(np.repeat(np.arange(len(keys)), counts)))
+    ends = np.zeros(len(keys) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return names, lists.flatten(), ends[offsets - lo]
+
+
+# --- checks --------------------------------------------------------------------------------------------------------
+
+
+def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
+    """Rows that may not be sent, with the reason, ascending.
+
+    :param carries: the broker is ours: headers and ids travel
+    """
+    bad: dict[int, PublishError] = {}
+    _check_topics(batch.topics, bad)
+    totals = pc.fill_null(pc.binary_length(batch.payloads), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if batch.headers is not None:
+        totals = totals + _check_headers(batch.headers, carries, bad)
+    if batch.ids is not None and carries:
+        lengths = pc.binary_length(batch.ids)
+        wrong = pc.fill_null(
+            pc.or_(pc.greater(lengths, _MAX_FIELD), pc.match_substring_regex(batch.ids, _BAD_VALUE)), True
+        )
+        for row in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
+            bad.setdefault(row, BadRow(f"the id is null, holds a line break, or is longer than {_MAX_FIELD} octets"))
+        totals = totals + pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(totals > MAX_PAYLOAD).tolist():
+        text = f"payload, headers and id have {totals[row]} octets, the bridge sends {MAX_PAYLOAD}"
+        bad.setdefault(row, TooLarge(text))
+    return sorted(bad.items())
+
+
+def _check_topics(topics: pa.DictionaryArray, bad: dict[int, PublishError]) -> None:
+    names = topics.dictionary
+    wrong = pc.fill_null(pc.match_substring_regex(names, _BAD_TOPIC), True)
+    wrong = pc.or_(wrong, pc.fill_null(pc.greater(pc.binary_length(names), MAX_TOPIC), True))
+    faults = np.append(wrong.to_numpy(zero_copy_only=False), True)  # the last one: null
+    if not faults[:-1].any() and not topics.null_count:
+        return
+    indices = pc.fill_null(topics.indices, len(names)).to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(faults[indices]).tolist():
+        name = names[int(indices[row])].as_py() if indices[row] < len(names) else None
+        bad[row] = BadTopic(_why(name))
+
+
+def _why(topic: str | None) -> str:
+    if topic is None:
+        return "the topic is null"
+    if len(topic.encode()) > MAX_TOPIC:
+        return f"a topic of {len(topic.encode())} octets; a subject has at most {MAX_TOPIC}"
+    return f"topic {topic!r} is empty, or has a blank, control character, empty part or wildcard"
+
+
+def _check_headers(headers: pa.Array, carries: bool, bad: dict[int, PublishError]) -> Int64s:
+    """Octets of each row's headers."""
+    names, values, starts = flatten(headers)
+    sizes: Int64s = np.zeros(len(headers), np.int64)
+    if not len(names):
+        return sizes
+    row_of = np.repeat(np.arange(len(headers)), np.diff(starts))
+    if not carries:
+        for row in np.unique(row_of).tolist():
+            bad.setdefault(row, BadRow("this broker carries no headers; mama broker does"))
+        return sizes
+    widths = pc.add(pc.fill_null(pc.binary_length(names), 0), pc.fill_null(pc.binary_length(values), 0))
+    checks = [
+        (pc.match_substring_regex(names, _BAD_NAME), "is empty or holds a blank, colon or control character"),
+        (pc.match_substring_regex(values, _BAD_VALUE), "has a null value or a line break in it"),
+        (pc.greater(widths, _MAX_FIELD - 2), f"has more than {_MAX_FIELD - 2} octets"),
+    ]
+    for mask, reason in checks:
+        for line in np.flatnonzero(pc.fill_null(mask, True).to_numpy(zero_copy_only=False)).tolist():
+            bad.setdefault(int(row_of[line]), BadRow(f"header {names[line].as_py()!r} {reason}"))
+    np.add.at(sizes, row_of, widths.to_numpy(zero_copy_only=False) + 5)
+    return sizes

@@ -1,0 +1,66 @@
+"""Everything a Malamute transport can be told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import urlsplit
+
+from ...errors import ConfigError
+from ...malamute.extensions import Feature
+from ...malamute.link import FEATURES, LinkSettings
+from ...options import SinkOptions, TransportOptions
+
+MAX_NAME = 255  #: octets of a stream or a subject
+
+
+@dataclass(frozen=True, slots=True)
+class MalamuteSettings:
+    """Times in seconds.
+
+    :param link: how the broker is reached
+    :param stream: that messages are written to
+    :param acks: False: nothing is acknowledged (``ackMode=none``)
+    :param dedup: messages carry ids, where the stream drops repeats
+    """
+
+    link: LinkSettings = field(default_factory=LinkSettings)
+    stream: str | None = None
+    acks: bool = True
+    dedup: bool = True
+    connect_timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        octets = (self.stream or "").encode()
+        if len(octets) > MAX_NAME or 0 in octets:
+            raise ConfigError(f"the name of a stream has at most {MAX_NAME} octets, and no NUL")
+
+    @classmethod
+    def from_options(cls, o: TransportOptions) -> Self:
+        """What the options say; the only place that knows both sides."""
+        for name in ("credentials", "nkey_seed", "token", "tls_ca", "tls_cert"):
+            if getattr(o, name) is not None:
+                raise ConfigError("the bridge malamute logs in by user and password, or by the curve keys")
+        link = LinkSettings(
+            o.url,
+            user=o.user,
+            password=o.password,
+            curve_server_key=o.curve_server_key,
+            curve_public_key=o.curve_public_key,
+            curve_secret_key=o.curve_secret_key,
+            features=FEATURES & ~(Feature.CREDIT | Feature.CONFIRM),  # for those who receive
+        )
+        if not isinstance(o, SinkOptions):
+            return cls(link)
+        return cls(link, o.stream or stream_of(o.url), o.ack_mode != "none", o.dedup)
+
+
+def stream_of(urls: tuple[str, ...]) -> str | None:
+    """The stream that the URLs name (``mlp://host:9999/stream``).
+
+    :raises ConfigError: they name several
+    """
+    named = {path for url in urls if (path := urlsplit(url).path.strip("/"))}
+    if len(named) > 1:
+        raise ConfigError("the urls name different streams: give brokers of one stream")
+    return named.pop() if named else None

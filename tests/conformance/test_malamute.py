@@ -1,0 +1,309 @@
+"""The bridge `malamute` through our own broker with the simple engine, and through one that announces nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.bridge import Ack, EventKind
+from mama_spark.bridges import NotOffered, discovery_bridge, log_bridge, publisher_bridge
+from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
+from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.engines import register
+from mama_spark.malamute.engines.simple import SimpleEngine
+from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome
+from mama_spark.malamute.link import LinkSettings
+from mama_spark.message import MessageBatch
+from mama_spark.options import SinkOptions
+from mama_spark.publisher.block import Block
+from mama_spark.publisher.flight import State
+from mama_spark.publisher.pump import BatchPublisher
+from mama_spark.publisher.retry import RetryPolicy
+from mama_spark.publisher.window import Policy
+from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, Site, Stored, publish
+
+
+class NumberedEngine(SimpleEngine):
+    """Numbers messages and knows ids, in memory: what a durable engine says, without a disk."""
+
+    stored = True
+
+    def __init__(self, name: bytes, settings: Any = None) -> None:
+        super().__init__(name, settings)
+        self.ids: dict[bytes, int] = {}
+        self.last = 0
+        self.runs: list[AckRun] = []
+
+    def accept(self, client: Any, address: bytes, subject: bytes, content: Any, extension: Any = None) -> None:
+        found = self.ids.get(extension.message_id) if extension and extension.message_id else None
+        if subject == b"full":
+            self.runs.append(AckRun(Outcome.REFUSED, 1))
+        elif found is not None:
+            self.runs.append(AckRun(Outcome.DUPLICATE, 1, found))
+        else:
+            self.last += 1
+            if extension and extension.message_id:
+                self.ids[extension.message_id] = self.last
+            self.runs.append(AckRun(Outcome.STORED, 1, self.last))
+            stamped = replace(extension or Extension(), sequence=self.last, time=1)
+            super().accept(client, address, subject, content, stamped)
+
+    def sync(self, client: Any) -> tuple[AckRun, ...]:
+        runs, self.runs = tuple(self.runs), []
+        return runs
+
+
+register("numbered-for-tests", NumberedEngine)
+
+
+def start(bind: str = "tcp://127.0.0.1:*", **machine: Any) -> Broker:
+    choices = (EngineChoice(b"^numbered", "numbered-for-tests"),)
+    broker = Broker(BrokerSettings(bind, Settings(timeout=30.0, **machine), choices, linger=0.5))
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            broker.start()
+            return broker
+        except Unavailable:  # the port of the one before is not free yet
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+class Reader:
+    """The oracle: a client that was there before."""
+
+    def __init__(self, url: str, stream: str) -> None:
+        self.client = MalamuteClient(url, timeout=PATIENCE, window=None).open()
+        self.client.read(stream)
+        self.marker = MalamuteClient(url, "marker", timeout=PATIENCE).open()
+        self.marker.write(stream)
+        self.stored: list[Stored] = []
+
+    def all(self) -> list[Stored]:
+        """What came before a message that is sent now."""
+        self.marker.send("marker")
+        while (m := self.client.receive()).sender != "marker":
+            headers: dict[str, list[str]] = {}
+            for name, value in m.headers:
+                headers.setdefault(name, []).append(value)
+            number = m.sequence or len(self.stored) + 1
+            self.stored.append(Stored(number, m.subject, b"".join(m.content), headers))
+        return self.stored
+
+    def close(self) -> None:
+        self.client.close()
+        self.marker.close()
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    broker = start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def reader(broker: Broker) -> Iterator[Callable[[str], Reader]]:
+    made: list[Reader] = []
+
+    def make(stream: str) -> Reader:
+        made.append(Reader(broker.endpoint, stream))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def bridge_of(url: str, stream: str = "st", **values: Any) -> MalamuteBridge:
+    features = values.pop("features", Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS)
+    return MalamuteBridge(MalamuteSettings(LinkSettings((url,), features=features), stream, **values))
+
+
+class TestMemoryStream(BridgeSuite):
+    @pytest.fixture
+    def site(self, broker: Broker, reader: Any) -> Site:
+        return Site(
+            make=lambda: bridge_of(broker.endpoint),
+            silent=lambda: bridge_of(broker.endpoint, acks=False),
+            stored=reader("st").all,
+        )
+
+    def test_it_says_accepted(self, site: Site) -> None:
+        bridge = site.make()
+        bridge.open()
+        able = bridge.capabilities
+        bridge.close()
+        assert (able.ack, able.sequence, able.dedup, able.headers) == (Ack.ACCEPTED, False, False, True)
+
+
+class TestStoredStream(BridgeSuite):
+    """ML-22, ML-26: sequences, duplicates and refusals as an engine that stores says them."""
+
+    @pytest.fixture
+    def site(self, broker: Broker, reader: Any) -> Site:
+        return Site(
+            make=lambda: bridge_of(broker.endpoint, "numbered"),
+            silent=lambda: bridge_of(broker.endpoint, "numbered", acks=False),
+            stored=reader("numbered").all,
+        )
+
+    def test_it_says_stored_and_what_is_refused(self, site: Site) -> None:
+        bridge = site.make()
+        bridge.open()
+        able = bridge.capabilities
+        assert (able.ack, able.sequence, able.dedup, able.headers) == (Ack.STORED, True, True, True)
+        answers = publish(bridge, MessageBatch.of(["a", "full", "full", "b"], [b""] * 4))
+        bridge.close()
+        assert answers.sequence == {0: 1, 3: 2}
+        assert sorted(answers.error) == [1, 2]
+        assert all(error.retryable and not error.may_have_landed for error in answers.error.values())
+
+
+class TestForeignBroker(BridgeSuite):
+    """A broker that does not announce our extensions: the PONG of a PING behind each chunk says ``accepted``."""
+
+    @pytest.fixture
+    def broker(self) -> Iterator[Broker]:
+        broker = start(features=Feature(0))
+        yield broker
+        broker.stop()
+
+    @pytest.fixture
+    def site(self, broker: Broker, reader: Any) -> Site:
+        return Site(
+            make=lambda: bridge_of(broker.endpoint, "numbered"),
+            silent=lambda: bridge_of(broker.endpoint, "numbered", acks=False),
+            stored=reader("numbered").all,
+        )
+
+    def test_it_says_accepted_and_carries_no_ids(self, site: Site) -> None:
+        bridge = site.make()
+        bridge.open()
+        able = bridge.capabilities
+        batch = MessageBatch.of(["t"] * 2, [b"1", b"2"], None, ["same", "same"])
+        answers = publish(bridge, batch)
+        bridge.close()
+        assert (able.ack, able.sequence, able.dedup, able.headers) == (Ack.ACCEPTED, False, False, False)
+        assert set(answers.sequence.values()) == {-1}
+        assert len(site.stored()) == 2
+
+
+def test_reading_back_and_discovery_are_not_offered() -> None:
+    o = SinkOptions.parse({"url": "mlp://127.0.0.1:1/s"})
+    with pytest.raises(NotOffered, match="'malamute' has no source discovery"):
+        discovery_bridge(o)
+    with pytest.raises(NotOffered, match="'malamute' keeps no log"):
+        log_bridge(o, 1.0)
+    assert isinstance(publisher_bridge(o), MalamuteBridge)
+    assert "closed" in repr(publisher_bridge(o))
+
+
+def test_what_cannot_be_opened_says_why(broker: Broker) -> None:
+    for url, stream, error, text in (
+        ("mlp://127.0.0.1:1", "st", Unavailable, "nobody listens there"),
+        (broker.endpoint, None, ConfigError, "no stream is named"),
+    ):
+        bridge = bridge_of(url, "st", connect_timeout=0.5)
+        bridge.settings = replace(bridge.settings, stream=stream)
+        with pytest.raises(error, match=text):
+            bridge.open()
+        bridge.close()
+    with pytest.raises(ClientClosed, match="not open"):
+        bridge_of(broker.endpoint).send(MessageBatch.of(["t"], [b""]), 0)
+
+
+def test_a_stream_that_the_broker_refuses_is_the_users_to_change() -> None:
+    broker = start(streams=1)
+    try:
+        first = bridge_of(broker.endpoint, "one")
+        first.open()
+        with pytest.raises(ConfigError, match="too many streams"):
+            bridge_of(broker.endpoint, "two").open()
+        first.close()
+    finally:
+        broker.stop()
+
+
+def test_a_broker_that_restarts_is_told_and_the_bridge_goes_on() -> None:
+    broker = start()
+    bridge = bridge_of(broker.endpoint)
+    try:
+        bridge.open()
+        assert len(publish(bridge, MessageBatch.of(["t"] * 10, [b"x"] * 10))) == 10
+        broker.stop()
+        kinds: list[EventKind] = []
+        until = time.monotonic() + PATIENCE
+        while EventKind.DISCONNECTED not in kinds and time.monotonic() < until:
+            kinds += [event.kind for event in bridge.poll(0.1).events]
+        assert kinds == [EventKind.DISCONNECTED]
+        assert bridge.send(MessageBatch.of(["t"], [b"x"]), 10) == 0
+        broker = start(broker.endpoint)
+        while EventKind.RECONNECTED not in kinds and time.monotonic() < until:
+            kinds += [event.kind for event in bridge.poll(0.1).events]
+        assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
+        assert len(publish(bridge, MessageBatch.of(["t"] * 10, [b"x"] * 10), 10)) == 10
+    finally:
+        bridge.close()
+        broker.stop()
+
+
+def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> None:
+    """Law 5, as far as a stream in memory can keep it: nothing hangs, and each row is settled once."""
+    broker = start()
+    bridge = bridge_of(broker.endpoint)
+    bridge.open()
+    finished: list[Block] = []
+    policy = Policy(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
+    publisher = BatchPublisher(bridge, policy, on_finished=finished.append, patience=PATIENCE)
+    publisher.start()
+    try:
+        half = threading.Event()
+
+        def restart() -> None:
+            nonlocal broker
+            half.wait(PATIENCE)
+            broker.stop()
+            broker = start(broker.endpoint)
+
+        thread = threading.Thread(target=restart)
+        thread.start()
+        for n in range(20):
+            publisher.put(MessageBatch.of(["t"] * 2000, [b"%d" % i for i in range(2000)]))
+            if n == 5:
+                half.set()
+        thread.join()
+        publisher.drain()
+    finally:
+        publisher.stop()
+        bridge.close()
+        broker.stop()
+    states = np.concatenate([block.state for block in finished])
+    assert len(states) == 40_000
+    assert (states == State.ACKED).all()
+
+
+def test_answers_add_up(broker: Broker) -> None:
+    """Chunks are acknowledged in order, whatever their size."""
+    bridge = bridge_of(broker.endpoint)
+    bridge.open()
+    answers, sent, until = Answers(), 0, time.monotonic() + PATIENCE
+    for n in (1, 1, 3000, 1, 0, 77):
+        at = 0
+        while at < n:
+            assert time.monotonic() < until
+            at += bridge.send(MessageBatch.of(["t"] * (n - at), [b"x"] * (n - at)), sent + at)
+        sent += n
+    while len(answers) < sent:
+        assert time.monotonic() < until
+        answers.add(bridge, 1.0, want=sent - len(answers))
+    bridge.close()
+    assert sorted(answers.sequence) == list(range(sent))

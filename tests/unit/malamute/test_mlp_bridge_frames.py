@@ -1,0 +1,106 @@
+"""Columns of frames are what the codec makes message by message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.bridges.malamute import frames as fr
+from mama_spark.bridges.malamute.settings import MalamuteSettings, stream_of
+from mama_spark.errors import BadRow, BadTopic, ConfigError, TooLarge
+from mama_spark.malamute.extensions import Extension, read, write
+from mama_spark.malamute.wire import StreamSend, decode, encode
+from mama_spark.message import MessageBatch
+from mama_spark.options import SinkOptions
+
+names = st.text("abcXYZ-_", min_size=1, max_size=5)
+values = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\0"), max_size=300)
+headers = st.none() | st.dictionaries(names, st.lists(values, max_size=3), max_size=3)
+message = st.tuples(st.sampled_from(["a", "b.c", "ü"]), st.binary(max_size=20), headers, values)
+
+
+def one(topic: str, payload: bytes, pairs: dict[str, list[str]] | None, id_: str) -> list[bytes]:
+    flat = tuple((k.encode(), v.encode()) for k, all_ in (pairs or {}).items() for v in all_)
+    return encode(StreamSend(topic.encode(), [payload], write(Extension(message_id=id_.encode(), headers=flat))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(message, min_size=1, max_size=8), st.booleans(), st.booleans(), st.integers(0, 3))
+def test_columns_and_codec_make_the_same_octets(
+    rows: list[tuple[Any, ...]], with_headers: bool, with_ids: bool, cut: int
+) -> None:
+    topics, payloads, pairs, ids = map(list, zip(*rows, strict=True))
+    batch = MessageBatch.of(topics, payloads, pairs if with_headers else None, ids if with_ids else None)
+    cut = min(cut, len(rows) - 1)
+    made = fr.frames(batch.slice(cut, len(rows) - cut))
+    expected = [one(t, p, h if with_headers else None, i if with_ids else "") for t, p, h, i in rows[cut:]]
+    assert [list(frames) for frames in made] == expected
+    for frames, (_, _, h, i) in zip(made, rows[cut:], strict=True):
+        command = decode(frames)
+        assert isinstance(command, StreamSend)
+        found = read(command.trailing)
+        assert found.message_id == (i.encode() if with_ids else b"")
+        assert len(found.headers) == (sum(map(len, (h or {}).values())) if with_headers else 0)
+
+
+def test_rows_that_cannot_travel_are_named_with_the_reason() -> None:
+    batch = MessageBatch(
+        pa.array(["ok", "a b", None, "x" * 256, "é" * 127, "ok", "ok", "ok"], pa.string()).dictionary_encode(),
+        pa.array([b""] * 5 + [bytes(fr.MAX_PAYLOAD), b"", b""], pa.binary()),
+        None,
+        pa.array(["i"] * 6 + ["x" * 65_536, None], pa.string()),
+    )
+    bad = dict(fr.check(batch, carries=True))
+    assert {row: type(error) for row, error in bad.items()} == {
+        1: BadTopic, 2: BadTopic, 3: BadTopic, 5: TooLarge, 6: BadRow, 7: BadRow
+    }  # fmt: skip
+    assert "256 octets" in str(bad[3])
+    assert sorted(dict(fr.check(batch, carries=False))) == [1, 2, 3], "ids do not travel, so they may be anything"
+
+
+def test_headers_are_refused_where_the_broker_does_not_carry_them() -> None:
+    batch = MessageBatch.of(["t"] * 3, [b""] * 3, [{"A": ["1"]}, None, {}])
+    ((row, error),) = fr.check(batch, carries=False)
+    assert row == 0
+    assert "carries no headers" in str(error)
+    assert fr.check(batch, carries=True) == []
+    long = MessageBatch.of(["t"], [b""], [{"A": ["x" * 65_535]}])
+    assert [type(e) for _, e in fr.check(long, carries=True)] == [BadRow]
+
+
+def test_options_become_settings_and_secrets_are_not_shown() -> None:
+    keys = {"curveServerKey": "s" * 40, "curvePublicKey": "p" * 40, "curveSecretKey": "q" * 40}
+    o = SinkOptions.parse({"url": "mlp://one:1,mlp://two/prices", "dedup": "false", "ackMode": "none", **keys})
+    s = MalamuteSettings.from_options(o)
+    assert (s.stream, s.acks, s.dedup, s.link.urls) == ("prices", False, False, ("mlp://one:1", "mlp://two/prices"))
+    assert "q" * 40 not in repr(s)
+    assert "q" * 40 not in repr(o)
+    login = SinkOptions.parse({"url": "mlp://h/a", "stream": "b", "user": "u", "password": "secret"})
+    assert MalamuteSettings.from_options(login).stream == "b", "the option wins"
+    assert "secret" not in repr(MalamuteSettings.from_options(login))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"url": "mlp://h/s", "token": "x"}, "logs in by user"),
+        ({"url": "mlp://h/s", "curveServerKey": "short"}, "40 characters"),
+        ({"url": "mlp://h/s", "curvePublicKey": "p" * 40}, "go together"),
+        ({"url": "mlp://h/s", "curvePublicKey": "p" * 40, "curveSecretKey": "q" * 40}, "needs curveServerKey"),
+        ({"url": "mlp://u:p@h/s"}, "not in the url"),
+        ({"url": "mlp://h/a,mlp://h/b"}, "different streams"),
+        ({"url": "mlp://h", "stream": "x" * 256}, "at most 255"),
+        ({"url": "mlp://h", "user": "u"}, "user and password"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be_are_refused(options: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        MalamuteSettings.from_options(SinkOptions.parse(options))
+
+
+def test_a_stream_may_stand_in_the_url() -> None:
+    assert stream_of(("mlp://h:1/prices", "mlp://i:1")) == "prices"
+    assert stream_of(("mlp://h:1",)) is None
