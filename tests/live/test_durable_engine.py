@@ -1,0 +1,243 @@
+"""Durable streams in a broker of its own process, which is killed, starved of disk, and started twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from mama_spark.malamute import wire
+from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.wire import Command, Error, Ok, Pong, StreamDeliver, decode, encode
+
+PATIENCE = 60_000  #: ms
+SETTLED = (Outcome.STORED, Outcome.DUPLICATE)
+FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS
+PROGRAM = """
+import resource, sys
+from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
+
+folder, limit = sys.argv[1], int(sys.argv[2])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+engines = (EngineChoice(b".*", "durable", {"folder": folder}),)
+with Broker(BrokerSettings("tcp://127.0.0.1:*", engines=engines)) as broker:
+    print(broker.endpoint, flush=True)
+    sys.stdin.read()
+"""
+
+
+class Process:
+    """A broker with durable streams; ``limit`` = octets that one of its files may have."""
+
+    def __init__(self, folder: Path, limit: int = 0) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder), str(limit)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.endpoint = self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def end(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self.process.wait(60)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    made: list[Process] = []
+
+    def start(limit: int = 0) -> Process:
+        made.append(Process(tmp_path, limit))
+        return made[-1]
+
+    yield start
+    for process in made:
+        if process.process.returncode is None:
+            process.kill()
+
+
+class Room:
+    """Sockets of one test."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.sockets: list[zmq.Socket[bytes]] = []
+
+    def socket(self, endpoint: str) -> zmq.Socket[bytes]:
+        socket = self.context.socket(zmq.DEALER)
+        self.sockets.append(socket)
+        socket.set_hwm(0)
+        socket.linger = 0
+        socket.connect(endpoint)
+        return socket
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    room = Room()
+    yield room
+    for socket in room.sockets:
+        socket.close()
+    room.context.term()
+
+
+class Peer:
+    """A client that understands extensions."""
+
+    def __init__(self, room: Room, endpoint: str) -> None:
+        self.socket = room.socket(endpoint)
+        assert isinstance(self.ask(wire.Open(trailing=write(Extension(features=FEATURES)))), Ok)
+
+    def send(self, command: Command) -> None:
+        self.socket.send_multipart(encode(command))
+
+    def get(self) -> Command:
+        assert self.socket.poll(PATIENCE), "nothing came"
+        return decode(self.socket.recv_multipart())
+
+    def ask(self, command: Command) -> Command:
+        self.send(command)
+        return self.get()
+
+    def publish(self, n: int, content: bytes = b"", ids: bool = True) -> None:
+        extension = write(Extension(message_id=b"id-%d" % n)) if ids else b""
+        self.send(wire.StreamSend(b"s.%d" % (n % 10), [content or b"%d" % n], trailing=extension))
+
+    def read(self, up_to: int, pattern: bytes = b"", after: int = 0) -> list[tuple[int, bytes, bytes]]:
+        """Sequence, id and content of what is delivered until this sequence comes, with credit for a few at a time."""
+        assert isinstance(self.ask(wire.StreamRead(b"st", pattern, write(Extension(after=after)))), Ok)
+        found: list[tuple[int, bytes, bytes]] = []
+        while not found or found[-1][0] < up_to:
+            if len(found) % 500 == 0:
+                self.send(wire.Credit(500))
+            delivery = self.get()
+            assert isinstance(delivery, StreamDeliver)
+            extension = read(delivery.trailing)
+            assert extension.sequence is not None
+            found.append((extension.sequence, extension.message_id, delivery.content[0]))
+        return found
+
+
+class Writer:
+    """Publishes messages 0, 1, 2... in chunks and remembers what was acknowledged."""
+
+    CHUNK = 100
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.acked: dict[int, int] = {}  # message -> sequence
+
+    def write(self, endpoint: str, until: int, on_the_way: int = 5) -> None:
+        """Send what is not acknowledged, from the first on, until so many are; chunks are then still on the way."""
+        peer = Peer(self.room, endpoint)
+        assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
+        next_one = next(n for n in range(len(self.acked) + 1) if n not in self.acked)
+        chunks: list[range] = []
+        while len(self.acked) < until:
+            while len(chunks) < on_the_way:
+                chunks.append(range(next_one, next_one + self.CHUNK))
+                next_one += self.CHUNK
+                for n in chunks[-1]:
+                    peer.publish(n)
+                peer.send(wire.Ping())
+            pong = peer.get()
+            assert isinstance(pong, Pong)
+            self._take(chunks.pop(0), read(pong.trailing).acks)
+
+    def _take(self, chunk: range, runs: tuple[AckRun, ...]) -> None:
+        assert sum(run.count for run in runs) == len(chunk)
+        assert all(run.outcome in SETTLED for run in runs)
+        sequences = (s for run in runs for s in range(run.first, run.first + run.count))
+        for n, sequence in zip(chunk, sequences, strict=True):
+            assert self.acked.setdefault(n, sequence) == sequence
+
+
+def test_what_was_acknowledged_survives_the_death_of_the_broker_in_mid_write(
+    broker: Callable[..., Process], room: Room
+) -> None:
+    """ML-01, ML-22: everything acknowledged is there under its number, in order, without holes, nothing twice."""
+    writer = Writer(room)
+    for goal in (700, 1_500, 2_100, 2_700, 3_300, 6_000):
+        process = broker()
+        writer.write(process.endpoint, goal)
+        if goal < 6_000:
+            process.kill()
+    final = Peer(room, process.endpoint)
+    last = max(writer.acked.values())
+    found = final.read(last)
+    assert [sequence for sequence, _, _ in found] == list(range(1, len(found) + 1))
+    ids = [message_id for _, message_id, _ in found]
+    assert len(set(ids)) == len(ids)
+    by_sequence = {sequence: content for sequence, _, content in found}
+    for n, sequence in writer.acked.items():
+        assert by_sequence[sequence] == b"%d" % n
+    assert [int(content) for _, _, content in found] == sorted(int(content) for _, _, content in found)
+
+
+def test_replay_over_the_wire_meets_what_is_published_meanwhile(broker: Callable[..., Process], room: Room) -> None:
+    process = broker()
+    writer = Writer(room)
+    writer.write(process.endpoint, 1_000, on_the_way=1)
+    reader = Peer(room, process.endpoint)
+    assert [s for s, _, _ in reader.read(500)][-1] == 500
+    writer.write(process.endpoint, 2_000, on_the_way=1)
+    follower = Peer(room, process.endpoint)
+    found = follower.read(1_990, b"0$", after=995)
+    assert [s for s, _, _ in found] == [s for n, s in sorted(writer.acked.items()) if n % 10 == 0 and 995 < s <= 1_991]
+
+
+def test_a_second_broker_on_the_same_store_is_refused(broker: Callable[..., Process], room: Room) -> None:
+    first = broker()
+    writer = Writer(room)
+    writer.write(first.endpoint, 100)
+    second = Peer(room, broker().endpoint)
+    answer = second.ask(wire.StreamWrite(b"st"))
+    assert isinstance(answer, Error)
+    assert answer.code == 502
+    assert b"is open elsewhere" in answer.reason
+    assert isinstance(second.ask(wire.StreamWrite(b"another")), Ok), "and serves other streams"
+    writer.write(first.endpoint, 200)
+    first.kill()
+    end = time.monotonic() + PATIENCE / 1000
+    while not isinstance(second.ask(wire.StreamWrite(b"st")), Ok):
+        assert time.monotonic() < end, "the lock ends with its owner"
+
+
+def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
+    broker: Callable[..., Process], room: Room
+) -> None:
+    process = broker(3_000_000)
+    peer = Peer(room, process.endpoint)
+    assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
+    runs: list[AckRun] = []
+    for n in range(120):
+        peer.publish(n, b"x" * 50_000)
+        pong = peer.ask(wire.Ping())
+        assert isinstance(pong, Pong)
+        runs += read(pong.trailing).acks
+    stored = [run.first for run in runs if run.outcome is Outcome.STORED]
+    assert {run.outcome for run in runs} == {Outcome.STORED, Outcome.REFUSED}
+    assert stored == list(range(1, len(stored) + 1)), "numbers of what was refused are not lost"
+    assert [s for s, _, _ in Peer(room, process.endpoint).read(stored[-1])] == stored
+    process.kill()
+    again = broker()
+    peer = Peer(room, again.endpoint)
+    assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
+    peer.publish(1000)
+    pong = peer.ask(wire.Ping())
+    assert isinstance(pong, Pong)
+    assert read(pong.trailing).acks == (AckRun(Outcome.STORED, 1, len(stored) + 1),)
+    assert len(Peer(room, again.endpoint).read(len(stored) + 1)) == len(stored) + 1
