@@ -1,4 +1,4 @@
-"""Questions to the JetStream API on behalf of a reader: asked again while nobody answers, until the time limit."""
+"""Questions to the JetStream API, asked again while nobody answers, until the time limit."""
 
 from __future__ import annotations
 
@@ -49,15 +49,20 @@ class Api:
         limit = self.timeout if timeout is None else timeout
         link = self._link()
         payload = b"" if body is None else orjson.dumps(body)
-        return link.loop.run(_ask(link, what, payload, limit), limit + _TRY + 1, f"asking {PREFIX}{what}")
+        work = ask(link, what, payload, limit, max(_TRY, limit / 4))
+        return link.loop.run(work, limit + _TRY + 1, f"asking {PREFIX}{what}")
 
 
-async def _ask(link: Link, what: str, payload: bytes, limit: float) -> dict[str, Any]:
+async def ask(link: Link, what: str, payload: bytes, limit: float, once: float) -> dict[str, Any]:
+    """See :meth:`Api.ask`; on the loop.
+
+    :param once: seconds that one try may take
+    """
     until = time.monotonic() + limit
     why = "no answer"
     while (left := until - time.monotonic()) > 0:
         try:
-            answer = await link.ask(PREFIX + what, payload, min(left, max(_TRY, limit / 4)))
+            answer = await link.ask(PREFIX + what, payload, min(left, once))
         except nats.errors.NoRespondersError:
             why = "nobody listens; is JetStream enabled for this account?"
         except Unavailable as e:
@@ -71,5 +76,7 @@ async def _ask(link: Link, what: str, payload: bytes, limit: float) -> dict[str,
             why = str(error.get("description"))
             if int(error.get("code", 0)) < 500:
                 raise Said(f"{why} ({PREFIX}{what})", int(error.get("err_code", 0)))
+        if link.closed:
+            break
         await asyncio.sleep(min(_PAUSE, max(0.0, until - time.monotonic())))
     raise Unavailable(f"no answer to {PREFIX}{what} within {limit:g} s: {why}")

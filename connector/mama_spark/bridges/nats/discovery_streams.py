@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ConfigError
+from .api import NO_STREAM, Said
 from .board import NEEDED, Board
 from .changes import micros
 from .positions import Made
@@ -16,7 +17,7 @@ from .shelf import Shelf
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
 
-_NO_STREAM, _NAME_TAKEN, _OVERLAP = 10059, 10058, 10065
+_NAME_TAKEN, _OVERLAP = 10058, 10065
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +83,24 @@ async def make(shelf: Shelf, board: Board, replicas: int = 1) -> Streams:
 
 
 async def _info(shelf: Shelf, name: str) -> dict[str, Any] | None:
-    answer = await shelf.api("STREAM.INFO", name, ok=(_NO_STREAM,))
-    return None if "error" in answer else answer
+    return await shelf.api("STREAM.INFO", name, ok=NO_STREAM)
 
 
 async def _create(shelf: Shelf, config: dict[str, Any]) -> None:
     name = config["name"]
-    answer = await shelf.api("STREAM.CREATE", name, config, ok=(_NAME_TAKEN, _OVERLAP))
-    error = answer.get("error", {}).get("err_code")
-    if error == _OVERLAP:
+    try:
+        await shelf.api("STREAM.CREATE", name, config)
+    except Said as e:
+        if e.code == _NAME_TAKEN:  # somebody else was quicker
+            return
+        if e.code != _OVERLAP:
+            raise
         taken = ", ".join(config["subjects"])
         raise ConfigError(
             f"the stream {name!r} cannot be made: another stream takes {taken} already (name that one, by "
             "sourcesStream, eventsStream or advisoriesStream)"
-        )
-    if error is None:
-        LOG.info("made the stream %s for discovery", name)
+        ) from e
+    LOG.info("made the stream %s for discovery", name)
 
 
 def _check(board: Board, info: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from ...bridge import Change, ChangeKind, Position, SourceKey
 from ...errors import ConfigError, Unavailable
 from . import advisories as adv
+from .api import NO_STREAM
 from .board import LIVE, TTL, Board
 from .changes import Stored, change_of, image_of
 from .discovery_streams import Streams, look, make
@@ -356,8 +357,8 @@ class Reader:
 
     async def _subjects(self, stream: str) -> list[str]:
         """What a stream takes."""
-        answer = await self.shelf.api("STREAM.INFO", stream, ok=(10059,))
-        return [] if "error" in answer else list(answer["config"].get("subjects") or ())
+        info = await self.shelf.api("STREAM.INFO", stream, ok=NO_STREAM)
+        return [] if info is None else list(info["config"].get("subjects") or ())
 
 
 def _token(position: At | None) -> str | None:

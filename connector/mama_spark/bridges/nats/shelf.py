@@ -22,6 +22,7 @@ from nats.errors import NoRespondersError
 
 from ...errors import ConfigError, PublishError, Unavailable
 from . import errors
+from .api import NO_MESSAGE, Said, ask
 from .changes import Stored
 from .client_errors import from_client
 from .direct import Cutter, headers_of, stored
@@ -65,28 +66,20 @@ class Shelf:
             await asyncio.sleep(pause)
 
     async def api(
-        self, what: str, stream: str, body: dict[str, Any] | None = None, ok: tuple[int, ...] = ()
-    ) -> dict[str, Any]:
-        """A call of the JetStream API; errors whose number is in ``ok`` are handed back.
+        self, what: str, stream: str, body: dict[str, Any] | None = None, ok: int | None = None
+    ) -> dict[str, Any] | None:
+        """A call of the JetStream API; None if it is refused with the number ``ok``.
 
-        :raises ConfigError: forbidden, or refused
+        :raises ConfigError: forbidden
+        :raises Said: refused
         """
-        subject = f"$JS.API.{what}.{stream}"
         payload = b"" if body is None else orjson.dumps(body)
-
-        async def once() -> dict[str, Any]:
-            answer = await self.link.ask(subject, payload, self.answer)
-            if answer is None:
-                raise ConfigError(f"no permission for {subject!r}, which discovery needs of the stream {stream!r}")
-            error = answer.get("error")
-            if error is not None and error.get("err_code") not in ok:
-                text = f"{what.lower()} of the stream {stream!r}: {error.get('description')}"
-                if error.get("code") == 503:
-                    raise Unavailable(text)
-                raise ConfigError(text)
-            return answer
-
-        return await self.patiently(f"{what.lower()} of the stream {stream!r}", once)
+        try:
+            return await ask(self.link, f"{what}.{stream}", payload, self.patience, self.answer)
+        except Said as e:
+            if e.code == ok:
+                return None
+            raise
 
     async def publish(
         self, subject: str, payload: bytes, headers: dict[str, str], patience: float | None = None
@@ -133,10 +126,10 @@ class Shelf:
 
     async def leaders(self, stream: str, subject: str) -> Stored | None:
         """The last message of a subject as the leader has it; for what must not be stale."""
-        answer = await self.api("STREAM.MSG.GET", stream, {"last_by_subj": subject}, ok=(10037,))
-        found = answer.get("message")
-        if found is None:
+        answer = await self.api("STREAM.MSG.GET", stream, {"last_by_subj": subject}, ok=NO_MESSAGE)
+        if answer is None:
             return None
+        found = answer["message"]
         headers = headers_of(base64.b64decode(found.get("hdrs", "")))
         return Stored(
             int(found["seq"]), found["time"], found["subject"], base64.b64decode(found.get("data", "")), headers
