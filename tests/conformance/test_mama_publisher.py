@@ -324,6 +324,22 @@ def test_a_late_answer_is_no_second_callback(memory: MemoryStage, told: Told) ->
     assert told.counters[1] == 1
 
 
+def test_answers_from_before_an_outage_do_not_count_for_what_is_sent_after_it(memory: MemoryStage, told: Told) -> None:
+    """A transport that is destroyed waits for what plain publishers sent: also when old answers came late"""
+    transport = memory.transport()
+    plain = Publisher.create(transport, memory.symbol, memory.source)
+    memory.broker.then(["late", "disconnect"])
+    plain.send(a_message())
+    plain.send(a_message())
+    until(lambda: transport.loop._owed_from == 2)
+    assert memory.broker.release() == 1
+    memory.broker.then(["late"])
+    plain.send(a_message())
+    assert transport.loop._owed == 1
+    memory.broker.release()
+    until(lambda: transport.loop._owed == 0)
+
+
 def test_a_message_without_acknowledgements_is_neither_success_nor_error(told: Told) -> None:
     on = MemoryStage(EventStyle.PUBLISHER)
     queue = Queue(max_events=5000)

@@ -90,6 +90,7 @@ class BridgeLoop:
         self._flights: dict[int, Sent] = {}
         self._token = 0
         self._owed = 0  # answers, those that nobody waits for included
+        self._owed_from = 0  # token; what was sent before is in doubt, and its answers are no more waited for
         self._until = 0.0  # when an ending loop waits for them no longer
         self._closed: PublishError | None = None
         self._died: BaseException | None = None
@@ -311,7 +312,7 @@ class BridgeLoop:
     def _take(self) -> bool:
         polled = self.bridge.poll(0.0)
         for acks in polled.acks:
-            self._owed -= len(acks.tokens)
+            self._owed -= int((acks.tokens >= self._owed_from).sum())
             sequences = None if acks.sequences is None else acks.sequences.tolist()
             if not self._flights:
                 continue
@@ -321,7 +322,7 @@ class BridgeLoop:
                     outcome = Outcome(acks.stream, None if sequences is None else sequences[i])
                     self._settle(token, None if nothing else outcome)
         for refusals in polled.refusals:
-            self._owed -= len(refusals.tokens)
+            self._owed -= int((refusals.tokens >= self._owed_from).sum())
             for token in refusals.tokens.tolist():
                 self._settle(token, refusals.error)
         for event in polled.events:
@@ -340,7 +341,7 @@ class BridgeLoop:
         if event.kind is EventKind.CLOSED:
             self._closed = event.error or Refused(event.info)
         if event.kind in (EventKind.CLOSED, EventKind.DISCONNECTED):
-            self._owed = 0
+            self._owed, self._owed_from = 0, self._token
             for token in list(self._flights):
                 self._settle(token, Uncertain(event.info))
         self._on_event(event)
