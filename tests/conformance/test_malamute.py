@@ -263,7 +263,10 @@ def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> No
     bridge.open()
     finished: list[Block] = []
     policy = Policy(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
-    publisher = BatchPublisher(bridge, policy, on_finished=finished.append, patience=PATIENCE)
+    kinds: list[EventKind] = []
+    publisher = BatchPublisher(
+        bridge, policy, on_finished=finished.append, patience=PATIENCE, on_event=lambda event: kinds.append(event.kind)
+    )
     publisher.start()
     try:
         half = threading.Event()
@@ -289,6 +292,7 @@ def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> No
     states = np.concatenate([block.state for block in finished])
     assert len(states) == 40_000
     assert (states == State.ACKED).all()
+    assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
 
 
 def test_answers_add_up(broker: Broker) -> None:

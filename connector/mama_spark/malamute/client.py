@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from ..errors import ClientClosed, ConfigError, MamaError, Unavailable
 from . import wire
-from .client_machine import Call, CallFailed, NoStream
+from .client_machine import Call, CallFailed, NoStream, State
 from .extensions import AckRun, Extension, Feature, read
 from .link import FEATURES, Link, LinkSettings
 from .wire import Command, StatusCode
@@ -32,6 +32,7 @@ from .wire import Command, StatusCode
 __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
 
 Text = str | bytes
+_OVER = (State.START, State.CLOSED, State.FAILED)
 #: Messages that may wait for the application, unless the client is made with another window.
 WINDOW = 1000
 
@@ -120,6 +121,7 @@ class MalamuteClient:
         self._window, self._confirm = window, confirm
         self._consumed = 0
         self._unsynced: int | None = None  # reconnects before the first send that no sync covers
+        self._gives_credit = bool(window) and Feature.CREDIT in (features or Feature(0))
         self._inbox: deque[Command] = deque()
         self._trackers: dict[bytes, Tracker] = {}
         self._numbers = count(1)
@@ -155,7 +157,7 @@ class MalamuteClient:
         :raises ConfigError: login or key are refused
         :raises CallFailed: the broker refuses this client
         """
-        if self._window and Feature.CREDIT in (self._link.settings.features or Feature(0)):
+        if self._window and self._gives_credit:
             self._link.machine.give_credit(self._window)
         self._link.open(self._seconds(timeout))
         return self
@@ -305,10 +307,10 @@ class MalamuteClient:
 
     def _consume(self) -> None:
         """Credit for what the application took, in few commands."""
-        if not self._window or Feature.CREDIT not in self.features:
+        if not self._gives_credit:
             return
         self._consumed += 1
-        if self._consumed * 2 >= self._window:
+        if self._consumed * 2 >= (self._window or 0):
             self._machine.give_credit(self._consumed)
             self._consumed = 0
             self._link.wake()
@@ -341,9 +343,6 @@ class MalamuteClient:
     def _say(self, what: str, timeout: float | None, frames: Sequence[bytes], say: Callable[[], object]) -> None:
         """What is not answered: as soon as there is a connection and room for it."""
         link = self._link
-        with link.changed:
-            if link.machine.state.value in ("start", "closed", "failed"):
-                raise ClientClosed(link.explain(what, f"not connected ({link.machine.state.value})"))
         self._await(lambda: link.connected and link.room > 0, timeout, what, then=say)
         link.account(sum(map(len, frames)) + 64)
         link.wake()
@@ -355,7 +354,7 @@ class MalamuteClient:
 
         def over() -> bool:
             self._sort()
-            return condition() or link.fatal is not None or link.machine.state.value in ("closed", "failed")
+            return condition() or link.fatal is not None or link.machine.state in _OVER
 
         with link.changed:
             link.changed.wait_for(over, self._seconds(timeout))
@@ -365,7 +364,7 @@ class MalamuteClient:
                 return
             if link.fatal is not None:
                 raise link.fatal
-            if link.machine.state.value in ("start", "closed", "failed"):
+            if link.machine.state in _OVER:
                 raise ClientClosed(link.explain(what, f"not connected ({link.machine.state.value})"))
             state = "nothing in time" if link.connected else "not connected"
             raise Unavailable(link.explain(what, f"{state} ({self._seconds(timeout):g} s)"))

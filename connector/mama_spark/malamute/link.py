@@ -33,7 +33,8 @@ FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | 
 MAX_UNWRITTEN = 4 * 1024 * 1024
 #: Messages taken from the socket before others have their turn.
 ROUND = 500
-#: A connection that breaks sooner than this many seconds after it was made is left to ZeroMQ's own pace of trying.
+#: A connection that breaks sooner than this many seconds after it was made, and before the broker answered, is left to
+#: ZeroMQ's own pace of trying.
 _FLAPPING = 0.5
 _MORE_NOW = zmq.SNDMORE | zmq.NOBLOCK
 _OPENING = SIGNATURE + bytes([Open.id])
@@ -60,6 +61,7 @@ class LinkSettings:
     :param features: what is announced to the broker; None = nothing, as the C client
     :param ping: between PINGs
     :param silence: without input, after which the connection is made anew
+    :param high_water: messages that ZeroMQ may hold in each direction, of whatever size: keep it low
     """
 
     urls: tuple[str, ...] = ("mlp://127.0.0.1:9999",)
@@ -72,7 +74,7 @@ class LinkSettings:
     features: Feature | None = FEATURES
     ping: float = 1.0
     silence: float = 4.0
-    high_water: int = 1000
+    high_water: int = 100
 
     def __post_init__(self) -> None:
         if not self.urls:
@@ -358,10 +360,12 @@ class Link:
             self._trouble = _EVENTS[event]
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._fail(ConfigError(f"{self.endpoint}: {self._trouble}"))
-            elif event == zmq.EVENT_DISCONNECTED and time.monotonic() - self._made > _FLAPPING:
+            elif event == zmq.EVENT_DISCONNECTED:
                 with self.changed:
-                    self.machine.lost(time.monotonic())
-                return  # the socket is replaced
+                    now = time.monotonic()
+                    if self.machine.state is State.CONNECTED or now - self._made > _FLAPPING:
+                        self.machine.lost(now)
+                        return  # the socket will be replaced
 
     def _renew(self) -> None:
         """A new socket: to the broker a new client, so that nothing of the old one is mixed with it."""
