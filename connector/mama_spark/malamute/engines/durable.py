@@ -51,6 +51,8 @@ class _Waiting(NamedTuple):
 class DurableEngine(StreamEngine):
     """:param settings: see :class:`~mama_spark.malamute.engines.durable_settings.DurableSettings`"""
 
+    stored = True
+
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, settings)
         self._options = DurableSettings.parse(name, self.settings)
