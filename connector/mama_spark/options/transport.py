@@ -68,7 +68,8 @@ class TransportOptions(Options):
         text,
         None,
         CONNECT,
-        "The `mama.properties` file of `transport`, readable on the driver.",
+        "The `mama.properties` file of `transport`, readable on the driver. Without `transport`, only the names and "
+        "numbers of the fields of source records are taken from it.",
         shown="the first one along `WOMBAT_PATH`",
     )
 
@@ -107,7 +108,6 @@ class TransportOptions(Options):
         need((self.password is None) or (self.user is not None), "option password needs user")
         ways = [n for n in ("credentials", "nkey_seed", "user", "token") if getattr(self, n) is not None]
         need(len(ways) < 2, f"options {' and '.join(map(camel, ways))} exclude each other: give one way to log in")
-        need(self.properties is None or self.transport is not None, "option properties needs transport")
         by_url = SCHEMES[self.url[0].split("://", 1)[0].lower()]
         need(
             "url" not in given or self.bridge in (None, by_url),

@@ -20,7 +20,7 @@ from mama_spark.mama.events import EventRecord, decode_event
 from mama_spark.mama.omnm import decode
 from mama_spark.mama.sources import FieldId, SourceFields, SourceRecord, decode_source
 from mama_spark.mama.status import Status, StatusError
-from mama_spark.options import SinkOptions
+from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 from mama_spark.spark import announcing
 from mama_spark.spark.announcing import check_announce, source_id, source_record
 from mama_spark.spark.columns import ColumnPlan
@@ -284,6 +284,16 @@ def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pyte
     with pytest.raises(StatusError, match="the bridge 'tango' has no source discovery") as e:
         check_announce(SinkOptions.parse({"announce": "true"}), DiscoveryTerms())
     assert e.value.status is Status.NOT_IMPLEMENTED
+
+
+@pytest.mark.parametrize("kind", [SinkOptions, DiscoveryOptions])
+def test_a_file_without_a_transport_gives_the_fields_alone(kind: type[TransportOptions], tmp_path: Path) -> None:
+    """SD-13: with the url given as ever"""
+    file = properties(tmp_path, "mama.sourcediscovery.source.name=Wer")["properties"]
+    found = read_options(kind, {"url": "nats://h:4222", "properties": file})
+    assert found.discovery.fields.source == FieldId("Wer", 10001)
+    assert found.discovery.supported is None, "the bridge decides"
+    assert found.options.url == ("nats://h:4222",)
 
 
 def test_fields_of_the_file_are_those_of_the_source_message(name: str, tmp_path: Path) -> None:
