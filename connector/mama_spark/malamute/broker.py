@@ -24,8 +24,8 @@ import zmq
 
 from ..errors import LoopDied, MamaError, Unavailable
 from .clients import Client, Frames, Settings
-from .engines import Delivery
-from .engines.actor import Died, Report, Stream, Taken, Traffic
+from .engines import Delivery, engine_class, holds
+from .engines.actor import Died, Report, Returned, Stream, Taken, Traffic
 from .patterns import Pattern
 from .server_machine import ServerMachine
 
@@ -202,7 +202,7 @@ class _Loop:
         self.context = context
         self.choose = choose
         self.on_events = on_events
-        self.machine = ServerMachine(settings.machine)
+        self.machine = ServerMachine(settings.machine, self._holds)
         self.streams: dict[bytes, Stream] = {}
         self.blocked: dict[Client, None] = {}
         self.behind: list[Stream] = []
@@ -289,6 +289,12 @@ class _Loop:
                     if stream.batches >= BEHIND:
                         self.behind.append(stream)
 
+    def _holds(self, name: bytes) -> bool:
+        try:
+            return holds(engine_class(self.choose(name)[0]))
+        except MamaError:  # told when the stream is opened
+            return False
+
     def _open(self, name: bytes) -> Stream | None:
         engine, settings = self.choose(name)
         try:
@@ -314,6 +320,8 @@ class _Loop:
                 run = []
             if isinstance(one, Taken):
                 machine.taken(name, one.error, one.runs)
+            elif isinstance(one, Returned):
+                machine.returned(name, one.client, one.amount)
             elif isinstance(one, Died):
                 self._lost(stream, one.error)
         machine.delivered(name, run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from .credit import Shares
 from .extensions import AckRun, Feature
 from .letters import Letter, Limits
 from .queues import ByteQueue, Overflow
@@ -16,7 +17,7 @@ Frames = list[bytes]
 class Settings:
     """:ivar timeout: seconds without a frame after which a client is dropped; 0 = never
     :ivar queue: octets that may wait for one client (its socket takes no more, or it gave no credit)
-    :ivar overflow: what happens beyond that
+    :ivar overflow: what happens beyond that; deliveries of engines that hold never come to that
     :ivar repeats: repeated WRITE, READ and OFFER answered per client and second; more are taken and not answered,
         which ends the replay storm of the C client
     """
@@ -61,6 +62,8 @@ class Client:
     slots: deque[Slot] = field(default_factory=deque)
     replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: to go first once it is not blocked
     queue: ByteQueue[tuple[Frames, Letter | None]] = field(default_factory=ByteQueue)
+    held: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: of engines that hold; bounded by the shares
+    shares: Shares = field(default_factory=Shares)
     sent: dict[bytes, int] = field(default_factory=dict)  #: stream -> sends since the last sync
     unconfirmed: ByteQueue[Letter] = field(default_factory=ByteQueue)  #: handed over, to be confirmed
     repeats: int = 0

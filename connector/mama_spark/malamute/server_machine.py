@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import wire
-from .clients import Client, Frames, Settings, Slot
+from .clients import Client, Settings, Slot
+from .credit import WINDOW_OCTETS, Shares
 from .engines import Delivery
 from .extensions import NOTHING, AckRun, Extension, Feature, Outcome, read, write
 from .letters import Letter, Services, Store
 from .patterns import BadPattern, Pattern
 from .queues import ByteQueue, Overflow
+from .server_outbox import Outbox, error_frames
 from .server_states import EVENTS, TABLE, Event, State
 from .wire import BadFrame, Command, StatusCode
 
@@ -33,25 +35,34 @@ _PONG = wire.encode(wire.Pong())
 _INVALID = wire.encode(wire.Error())
 
 
-class ServerMachine:
-    """All clients of one broker. Not thread-safe: one loop drives it."""
+class _Awaited(NamedTuple):
+    """A command that an engine answers."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
-        self.out: list[tuple[Client | bytes, Frames]] = []  #: to send, in order; a stranger is its routing id
-        self.orders: dict[bytes, list[tuple[Any, ...]]] = {}  #: stream -> commands for its engine, in order
+    client: Client
+    slot: Slot
+    pattern: bytes | None = None  #: of a fresh READ
+    cancel: bool = False
+
+
+class ServerMachine(Outbox):
+    """All clients of one broker. Not thread-safe: one loop drives it.
+
+    :param holds: does the engine of this stream hold what is beyond a client's credit
+    """
+
+    def __init__(self, settings: Settings | None = None, holds: Callable[[bytes], bool] = lambda stream: False) -> None:
+        super().__init__(settings or Settings())
         self.events: list[tuple[str, bytes, bytes, bytes]] = []  #: kind, client's address, stream, detail
         self.clients: OrderedDict[bytes, Client] = OrderedDict()  #: by routing id, longest silent first
         self.addresses: dict[bytes, Client] = {}
         self.streams: set[bytes] = set()
+        self.holding: set[bytes] = set()  #: those of them whose engine holds
         self.stored: set[bytes] = set()  #: those of them that are stored
         self.mailboxes = Store(self.settings.mailboxes)
         self.requests = Store(self.settings.services)
         self.services = Services()
-        self.counters = dict.fromkeys(
-            ("malformed", "refused", "dropped", "lost_letters", "lost_deliveries", "expired", "repeats"), 0
-        )
-        self._awaited: dict[bytes, deque[tuple[Client, Slot, bytes | None]]] = {}
+        self._holds = holds
+        self._awaited: dict[bytes, deque[_Awaited]] = {}
         self._deadlines: list[tuple[float, int, Letter]] = []
         self._tidy_at = 1024
         self._numbers = count()
@@ -63,6 +74,7 @@ class ServerMachine:
 
     def receive(self, identity: bytes, frames: Sequence[bytes], now: float) -> None:
         """What the client with this routing id sent."""
+        self.now = now
         client = self.clients.get(identity)
         if client is not None:
             client.seen = now
@@ -100,7 +112,9 @@ class ServerMachine:
             self.out.append((identity, _INVALID))
 
     def expire(self, now: float) -> None:
-        """Drop silent clients and letters that are too old."""
+        """Drop silent clients and letters that are too old; let unused credit go round."""
+        self.now = now
+        self._rotate(now)
         if self.settings.timeout:
             while self.clients:
                 client = next(iter(self.clients.values()))
@@ -119,6 +133,7 @@ class ServerMachine:
         times = [self._deadlines[0][0]] if self._deadlines else []
         if self.settings.timeout and self.clients:
             times.append(next(iter(self.clients.values())).seen + self.settings.timeout)
+        times += [client.shares.due for client in self._turns if client.shares.due is not None]
         return min(times, default=None)
 
     # --- connection ----------------------------------------------------------------------------------------------
@@ -128,6 +143,7 @@ class ServerMachine:
         client = Client(identity, command.address, (announced or Feature(0)) & self.settings.features, now)
         client.queue = ByteQueue(self.settings.queue, None, self.settings.overflow)
         client.unconfirmed = ByteQueue(self.settings.queue, None, Overflow.DROP_OLDEST)
+        client.shares = Shares(min(WINDOW_OCTETS, self.settings.queue))
         if Feature.CREDIT in client.features:
             client.credit = 0
         if client.address:
@@ -178,6 +194,7 @@ class ServerMachine:
             self._event("UNSUBSCRIBED", client, stream)
         letters = [*client.unconfirmed, *(letter for _, letter in client.queue if letter is not None)]
         client.queue, client.unconfirmed, client.replies = ByteQueue(0), ByteQueue(0), ByteQueue(0)
+        client.held = ByteQueue(0)
         for letter in reversed(letters):
             self._return(letter)
         self._event("GONE", client, detail=event.value.encode())
@@ -218,8 +235,10 @@ class ServerMachine:
         self._await(client, command.stream, order, command.pattern if fresh else None)
         if command.stream not in client.reads:
             client.reads[command.stream] = set()
-            if client.credit is not None:
-                self._order(command.stream, ("CREDIT", client, client.credit))
+            if command.stream in self.holding:  # nothing until some is lent
+                self._order(command.stream, ("CREDIT", client, 0))
+                client.shares.join(command.stream)
+                self._balance(client)
         client.reads[command.stream].add(command.pattern)
 
     def _cancel(self, client: Client, command: wire.StreamCancel, now: float) -> None:
@@ -227,6 +246,7 @@ class ServerMachine:
             self._reply(client, _OK)  # never read: the reference makes the stream, ours does not
             return
         self._await(client, command.stream, ("CANCEL", client))
+        client.shares.leave(command.stream)
         self._event("UNSUBSCRIBED", client, command.stream)
 
     def _send(self, client: Client, command: wire.StreamSend, now: float) -> None:
@@ -250,6 +270,8 @@ class ServerMachine:
                 self._fail(client, b"too many streams")
                 return False
             self.streams.add(stream)
+            if self._holds(stream):
+                self.holding.add(stream)
         return True
 
     def _await(
@@ -262,15 +284,8 @@ class ServerMachine:
     def _order_awaited(
         self, stream: bytes, order: tuple[Any, ...], client: Client, slot: Slot, pattern: bytes | None = None
     ) -> None:
-        self._awaited.setdefault(stream, deque()).append((client, slot, pattern))
+        self._awaited.setdefault(stream, deque()).append(_Awaited(client, slot, pattern, order[0] == "CANCEL"))
         self._order(stream, order)
-
-    def _order(self, stream: bytes, order: tuple[Any, ...]) -> None:
-        orders = self.orders.get(stream)
-        if orders is None:
-            self.orders[stream] = [order]
-        else:
-            orders.append(order)
 
     # --- answers of engines --------------------------------------------------------------------------------------
 
@@ -280,7 +295,11 @@ class ServerMachine:
         :param error: why it refused the pattern
         :param runs: what it says to SYNC
         """
-        client, slot, pattern = self._awaited[stream].popleft()
+        client, slot, pattern, cancel = self._awaited[stream].popleft()
+        if cancel and client.alive:
+            client.shares.left(stream)
+            self._release(client)
+            self._balance(client)
         if slot.syncs:
             slot.runs += runs
             slot.syncs -= 1
@@ -299,7 +318,9 @@ class ServerMachine:
                 patterns.discard(pattern)
                 if not patterns:
                     del client.reads[stream]
-            slot.frames = _error(StatusCode.FAILED, error.encode())
+                    client.shares.leave(stream)
+                    self._order_awaited(stream, ("CANCEL", client), client, Slot(silent=True))
+            slot.frames = error_frames(StatusCode.FAILED, error.encode())
         if not slot.silent:
             self._advance(client)
 
@@ -310,15 +331,16 @@ class ServerMachine:
         """
         if stored:
             self.stored.add(stream)
-        self._awaited.setdefault(stream, deque()).appendleft((_NOBODY, Slot(silent=True), None))
+        self._awaited.setdefault(stream, deque()).appendleft(_Awaited(_NOBODY, Slot(silent=True)))
 
     def lost(self, stream: bytes, reason: str) -> None:
         """The engine of a stream is gone: whoever waits for it is told (ERROR 502), nobody reads there any more."""
         self.orders.pop(stream, None)
         self.streams.discard(stream)
-        self.stored.discard(stream)
-        for client, slot, _ in self._awaited.pop(stream, ()):
-            slot.frames = _error(StatusCode.INTERNAL_ERROR, reason.encode())
+        self.streams.discard(stream)
+        self.holding.discard(stream)
+        for client, slot, *_ in self._awaited.pop(stream, ()):
+            slot.frames = error_frames(StatusCode.INTERNAL_ERROR, reason.encode())
             slot.syncs = 0
             self._advance(client)
         for client in self.clients.values():
@@ -326,16 +348,33 @@ class ServerMachine:
             client.sent.pop(stream, None)
             if client.stream == stream:
                 client.stream = None
+            client.shares.lost(stream)
+            self._release(client)
+            self._balance(client)
 
     def delivered(self, stream: bytes, deliveries: Iterable[Delivery]) -> None:
         """What the engine of a stream has for clients (ML-17)."""
+        holding = stream in self.holding
+        low: dict[Client, None] = {}
         for client, sender, subject, content, extension in deliveries:
             if isinstance(client, Client) and client.alive:  # no delivery to one that is gone
                 trailing = b""
                 if extension is not None and client.features:
                     trailing = write(_for_client(extension, client.features))
                 frame = wire.deliver_frame(stream, sender, subject, trailing)
-                self._deliver(client, [frame, *content])
+                if not holding:
+                    self._deliver(client, [frame, *content])
+                elif self._deliver_lent(client, stream, [frame, *content]):
+                    low[client] = None
+        for client in low:
+            self._balance(client)
+
+    def returned(self, stream: bytes, client: Hashable, amount: int) -> None:
+        """The engine gave back what it had left of the client's credit."""
+        if isinstance(client, Client) and client.alive:
+            client.shares.returned(stream, amount)
+            self._release(client)
+            self._balance(client)
 
     # --- mailboxes and services ----------------------------------------------------------------------------------
 
@@ -435,109 +474,10 @@ class ServerMachine:
         if letter.tracker and isinstance(sender, Client) and sender.alive and Feature.CONFIRM in sender.features:
             self._emit(sender, wire.encode(wire.Confirm(letter.tracker, code, reason)))
 
-    # --- credit, and what waits for it ---------------------------------------------------------------------------
-
-    def _credit(self, client: Client, command: wire.Credit, now: float) -> None:
-        client.credit = (client.credit or 0) + command.amount
-        for stream in client.reads:
-            self._order(stream, ("CREDIT", client, command.amount))
-        self._release(client)
-
-    def _deliver(self, client: Client, frames: Frames, letter: Letter | None = None) -> bool:
-        """Send or keep a message that counts for credit; False if it is lost."""
-        if not client.alive:
-            return False
-        if client.credit != 0 and not client.blocked and not len(client.queue):
-            self._pass(client, frames, letter)
-            return True
-        lost = client.queue.put((frames, letter), _octets(frames))
-        self.counters["lost_deliveries"] += len(lost)
-        for _, other in lost:
-            if other is not None and other is not letter:
-                self._tell(other, StatusCode.FAILED, b"no room")
-        if lost and client.queue.overflow is Overflow.DISCONNECT:
-            self._drop(client, Event.OVERRUN)
-        return not any(one is frames for one, _ in lost)
-
-    def _release(self, client: Client) -> None:
-        while not client.blocked and (frames := self.next_for(client)) is not None:
-            self.out.append((client, frames))
-
-    def _pass(self, client: Client, frames: Frames, letter: Letter | None) -> None:
-        self.out.append((client, self._counted(client, frames, letter)))
-
-    def _counted(self, client: Client, frames: Frames, letter: Letter | None) -> Frames:
-        if client.credit is not None:
-            client.credit -= 1
-        if letter is not None:
-            self._handed_over(client, letter)
-        return frames
-
-    def block(self, client: Client, frames: Frames) -> None:
-        """The socket of the client did not take these; until :meth:`unblock`, nothing for it comes to :attr:`out`."""
-        client.blocked = True
-        client.replies.put(frames, _octets(frames))
-
-    def next_for(self, client: Client) -> Frames | None:
-        """Take what waits longest for a client whose socket may take more; None = nothing that may go now."""
-        if len(client.replies):
-            return client.replies.get()
-        if len(client.queue) and client.credit != 0:
-            return self._counted(client, *client.queue.get())
-        return None
-
-    def put_back(self, client: Client, frames: Frames) -> None:
-        """The socket did not take what :meth:`next_for` gave."""
-        client.replies.put_back(frames, _octets(frames))
-
-    def unblock(self, client: Client) -> None:
-        """The socket took all that :meth:`next_for` gave."""
-        client.blocked = False
-        self._release(client)
-
-    # --- replies -------------------------------------------------------------------------------------------------
-
-    def _fail(self, client: Client, reason: bytes) -> None:
-        self._reply(client, _error(StatusCode.FAILED, reason))
-
-    def _answer_repeat(self, client: Client, now: float) -> bool:
-        if now - client.repeats_since >= 1.0:
-            client.repeats, client.repeats_since = 0, now
-        client.repeats += 1
-        if client.repeats > self.settings.repeats:
-            self.counters["repeats"] += 1
-            return False
-        return True
-
-    def _reply(self, client: Client, frames: Frames) -> None:
-        if client.slots:
-            client.slots.append(Slot(frames))
-        else:
-            self._emit(client, frames)
-
-    def _advance(self, client: Client) -> None:
-        while client.slots and client.slots[0].frames is not None:
-            self._emit(client, client.slots.popleft().frames or [])
-
-    def _emit(self, client: Client, frames: Frames) -> None:
-        if client.blocked:
-            client.replies.put(frames, _octets(frames))
-            if client.replies.size > self.settings.queue:  # asks and asks and does not read the answers
-                self._drop(client, Event.OVERRUN)
-        else:
-            self.out.append((client, frames))
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def _event(self, kind: str, client: Client, stream: bytes = b"", detail: bytes = b"") -> None:
         self.events.append((kind, client.address, stream, detail))
-
-
-def _octets(frames: Frames) -> int:
-    """What frames cost in a queue; a small one is not free."""
-    return sum(map(len, frames)) + 32
-
-
-def _error(code: StatusCode, reason: bytes) -> Frames:
-    return wire.encode(wire.Error(code, reason.replace(b"\0", b"?")[:255]))
 
 
 def _for_client(extension: Extension, features: Feature) -> Extension:

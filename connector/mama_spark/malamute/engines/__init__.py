@@ -40,7 +40,7 @@ from ...errors import ConfigError
 from ..extensions import AckRun, Extension
 from ..patterns import BadPattern
 
-__all__ = ["BadPattern", "Delivery", "StreamEngine", "engine_class", "names", "register"]
+__all__ = ["BadPattern", "Delivery", "StreamEngine", "engine_class", "holds", "names", "register"]
 
 log = logging.getLogger(__name__)
 GROUP = "mama_spark.stream_engines"
@@ -131,8 +131,9 @@ class StreamEngine(ABC):
     def credit(self, client: Hashable, amount: int | None) -> None:  # noqa: B027
         """The client takes ``amount`` messages more; None = any number, as it is before the first credit.
 
-        An engine that stores holds what is beyond and replays it. Without storage, the broker's queue for the client
-        is what holds, so there is nothing to do.
+        An engine that stores overrides this: it holds what is beyond and replays it (see :func:`holds`). The broker
+        lends it parts of the client's credit, and takes back what it does not use: ``amount`` is then negative, and
+        never more than what is left. Without storage, the broker's queue for the client is what holds.
         """
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...]]:
@@ -160,6 +161,11 @@ class StreamEngine(ABC):
 
 def _nowhere(delivery: Delivery) -> None:
     """Deliveries before TRAFFIC."""
+
+
+def holds(engine: type[StreamEngine]) -> bool:
+    """The engine counts credit, and delivers nothing beyond it."""
+    return engine.credit is not StreamEngine.credit
 
 
 def register(name: str, engine: type[StreamEngine]) -> None:

@@ -26,7 +26,7 @@ import zmq
 from ...errors import ConfigError, LoopDied, MamaError
 from ..extensions import AckRun, Extension
 from ..patterns import BadPattern
-from . import Delivery, StreamEngine, engine_class
+from . import Delivery, StreamEngine, engine_class, holds
 
 log = logging.getLogger(__name__)
 _BATCH = b""  #: the frame that announces a batch
@@ -55,7 +55,15 @@ class Died:
     error: BaseException
 
 
-Report = list[Delivery | Taken | Died]  #: what an engine says, in order
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The answer to RECALL: so much of the client's credit was not used, and is not any more."""
+
+    client: Hashable
+    amount: int
+
+
+Report = list[Delivery | Taken | Returned | Died]  #: what an engine says, in order
 
 
 class Stream:
@@ -139,6 +147,10 @@ class Stream:
 
     def credit(self, client: Hashable, amount: int | None) -> None:
         self.batch.append(("CREDIT", client, amount))
+
+    def recall(self, client: Hashable) -> None:
+        """Take back what is left of the client's credit; answered by :class:`Returned` at the end of the batch."""
+        self.batch.append(("RECALL", client))
 
     def sync(self, client: Hashable) -> None:
         self.batch.append(("SYNC", client))
@@ -234,6 +246,8 @@ class _Actor:
         self.settings = settings
         self.push: zmq.Socket[bytes] | None = None
         self.report: Report = []
+        self.left: dict[Hashable, int] = {}  #: credit of clients of an engine that holds
+        self.recalled: list[Hashable] = []
         self.late: list[tuple[int, Callable[[], tuple[AckRun, ...]]]] = []  #: places in the report filled after flush
 
     def run(self) -> None:
@@ -289,10 +303,16 @@ class _Actor:
         if self.push is None:
             self.push = _socket(self.context, zmq.PUSH)
             self.push.connect(endpoint)
-            engine.traffic(self.report_delivery)
+            engine.traffic(self.report_lent if holds(self.cls) else self.report_delivery)
         self.report.append(Taken())
 
     def report_delivery(self, delivery: Delivery) -> None:
+        self.report.append(delivery)
+
+    def report_lent(self, delivery: Delivery) -> None:
+        left = self.left.get(delivery.client)
+        if left:
+            self.left[delivery.client] = left - 1
         self.report.append(delivery)
 
     def _run_batch(self, engine: StreamEngine, batch: list[tuple[Any, ...]]) -> None:
@@ -310,6 +330,17 @@ class _Actor:
             for place, runs in self.late:
                 self.report[place] = Taken(runs=runs())
             self.late.clear()
+        if self.recalled:  # behind flush, which may deliver
+            for client in self.recalled:
+                self._recall(engine, client)
+            self.recalled.clear()
+
+    def _recall(self, engine: StreamEngine, client: Hashable) -> None:
+        amount = self.left.get(client, 0)
+        if amount:
+            self.left[client] = 0
+            engine.credit(client, -amount)
+        self.report.append(Returned(client, amount))
 
     def _control(self, engine: StreamEngine, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "COMPILE":
@@ -321,6 +352,7 @@ class _Actor:
             self.report.append(Taken(error))
         elif name == "CANCEL":
             engine.cancel(*arguments)
+            self.left.pop(arguments[0], None)
             self.report.append(Taken())
         elif name == "SYNC":
             runs = engine.sync(*arguments)
@@ -329,11 +361,20 @@ class _Actor:
                 runs = ()
             self.report.append(Taken(runs=runs))
         elif name == "CREDIT":
-            engine.credit(*arguments)
+            self._credit(engine, *arguments)
+        elif name == "RECALL":
+            self.recalled.append(*arguments)
         elif name == "TRAFFIC":  # connected already: it came as frames
             self.report.append(Taken())
         else:
             log.warning("stream %r: unknown command %r", self.stream.name, name)
+
+    def _credit(self, engine: StreamEngine, client: Hashable, amount: int | None) -> None:
+        if amount is None:
+            self.left.pop(client, None)
+        elif holds(self.cls):
+            self.left[client] = self.left.get(client, 0) + amount
+        engine.credit(client, amount)
 
     def _ship(self) -> None:
         if self.report and self.push is not None:

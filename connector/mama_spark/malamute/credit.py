@@ -1,0 +1,159 @@
+"""How the credit of one client is divided among the engines of streams that hold what is beyond it. Pure.
+
+Client's credit counts messages of all kinds and streams together (ML-21), while each engine decides by itself when to
+deliver. So the credit is **lent**: an engine has a share, delivers against it, and gets more as its deliveries come.
+Shares never exceed the credit, so nothing that an engine delivers is ever too much. What one engine has and does not
+use is called back when another one used all of its own, or when a message of another kind waits; with less credit than
+streams, it goes round.
+
+A client without credit (the C client) is lent a window, and the window only as long as its socket takes what is
+delivered: an engine that holds is never overrun by a slow reader.
+"""
+
+from __future__ import annotations
+
+#: Octets that engines may deliver ahead of a client's socket, and messages however small they are.
+WINDOW_OCTETS = 8 * 1024 * 1024
+WINDOW = 8192
+#: What a message is taken to weigh before the first one came.
+_GUESS = 8 * 1024
+#: Seconds until credit that nobody uses goes on to a stream that has none; doubles as long as nothing is delivered.
+TURN, LONGEST_TURN = 0.02, 1.0
+
+
+class Shares:
+    """What the engines of one client's streams may deliver still.
+
+    :ivar lent: sum of all shares
+    """
+
+    __slots__ = ("lent", "limit", "due", "turn", "_shares", "_leaving", "_recalled", "_hungry", "_weight", "_half")
+
+    def __init__(self, limit: int = WINDOW_OCTETS) -> None:
+        self.lent = 0
+        self.limit = limit
+        self.due: float | None = None  #: when :meth:`rotate` is to be called
+        self.turn = TURN
+        self._shares: dict[bytes, int] = {}  # that waits longest for a loan first
+        self._leaving: dict[bytes, list[int]] = {}  # shares of subscriptions whose CANCEL is not answered
+        self._recalled: set[bytes] = set()
+        self._hungry: set[bytes] = set()
+        self._weight: float = _GUESS
+        self._half: dict[bytes, int] = {}  # a share below this is filled up
+
+    def __repr__(self) -> str:
+        return f"<Shares {self.lent} lent to {len(self._shares)} streams>"
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    @property
+    def window(self) -> int:
+        """Messages that may be lent at once, whatever the credit."""
+        return max(len(self._shares), min(WINDOW, int(self.limit / self._weight)), 1)
+
+    def join(self, stream: bytes) -> None:
+        self._shares.setdefault(stream, 0)
+
+    def leave(self, stream: bytes) -> None:
+        """CANCEL is on its way; what the engine delivers until :meth:`left` is covered still."""
+        share = self._shares.pop(stream, None)
+        if share is not None:
+            self._leaving.setdefault(stream, []).append(share)
+            self._forget(stream)
+
+    def left(self, stream: bytes) -> None:
+        """The engine answered the oldest CANCEL."""
+        leaving = self._leaving.get(stream)
+        if leaving:
+            self.lent -= leaving.pop(0)
+            if not leaving:
+                del self._leaving[stream]
+
+    def lost(self, stream: bytes) -> None:
+        """The engine is gone."""
+        self.lent -= self._shares.pop(stream, 0) + sum(self._leaving.pop(stream, ()))
+        self._forget(stream)
+
+    def _forget(self, stream: bytes) -> None:
+        self._recalled.discard(stream)
+        self._hungry.discard(stream)
+        self._half.pop(stream, None)
+
+    def use(self, stream: bytes, octets: int) -> bool:
+        """One delivery came. False: the engine had no share, which an engine that keeps the rules never does."""
+        leaving = self._leaving.get(stream)
+        if leaving:
+            if not leaving[0]:
+                return False
+            leaving[0] -= 1
+        else:
+            share = self._shares.get(stream, 0)
+            if not share:
+                return False
+            self._shares[stream] = share - 1
+            if share == 1:
+                self._hungry.add(stream)
+        self.lent -= 1
+        self.turn = TURN
+        self._weight += (octets - self._weight) / 16
+        return True
+
+    def low(self, stream: bytes) -> bool:
+        return self._shares.get(stream, 1) <= self._half.get(stream, 0)
+
+    def returned(self, stream: bytes, amount: int) -> None:
+        """The engine gave back what it had not used."""
+        self._recalled.discard(stream)
+        if stream in self._shares:
+            amount = min(amount, self._shares[stream])
+            self._shares[stream] -= amount
+            self.lent -= amount
+
+    def lend(self, free: int) -> list[tuple[bytes, int]]:
+        """Lend what is free: stream and amount."""
+        loans: list[tuple[bytes, int]] = []
+        fair = max(1, (free + self.lent) // max(1, len(self._shares)))
+        for stream in list(self._shares):
+            if free <= 0:
+                break
+            share = self._shares[stream]
+            if stream in self._recalled or (share and not self.low(stream)):
+                continue
+            want = max(fair, free // 2) if stream in self._hungry else fair
+            amount = min(free, want - share)
+            if amount > 0:
+                del self._shares[stream]
+                self._shares[stream] = share + amount
+                self._half[stream] = (share + amount) // 2
+                self._hungry.discard(stream)
+                self.lent += amount
+                free -= amount
+                loans.append((stream, amount))
+        return loans
+
+    def recall(self, waiting: bool, now: float) -> list[bytes]:
+        """Streams that shall give back what they have not used, as there is no more to lend.
+
+        :param waiting: something that is not of these streams waits for credit
+        """
+        empty = [stream for stream, share in self._shares.items() if not share]
+        if waiting or any(stream in self._hungry for stream in empty):
+            self.due = None
+            return self._call_back()
+        if empty and self.lent and not self._recalled:
+            self.due = self.due or now + self.turn
+        else:
+            self.due = None
+        return []
+
+    def rotate(self) -> list[bytes]:
+        """As :meth:`recall`: a stream has had no share for a while."""
+        self.due = None
+        self.turn = min(LONGEST_TURN, self.turn * 2)
+        return self._call_back()
+
+    def _call_back(self) -> list[bytes]:
+        streams = [stream for stream, share in self._shares.items() if share and stream not in self._recalled]
+        self._recalled.update(streams)
+        return streams

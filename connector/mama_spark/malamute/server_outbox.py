@@ -1,0 +1,196 @@
+"""What goes to clients, and what waits for them: credit, queues with limits, replies in order. Pure.
+
+A message that counts for credit goes at once if the client has credit and its socket takes it. What comes from an
+engine that holds was lent to it (:mod:`.credit`), so little can wait of that, and none is dropped; all else waits in
+the client's queue, with its limit and policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from . import wire
+from .clients import Client, Frames, Settings, Slot
+from .letters import Letter
+from .queues import Overflow
+from .server_states import Event
+from .wire import StatusCode
+
+
+class Outbox:
+    """The sending half of :class:`~mama_spark.malamute.server_machine.ServerMachine`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.now = 0.0  #: of the last input
+        self.out: list[tuple[Client | bytes, Frames]] = []  #: to send, in order; a stranger is its routing id
+        self.orders: dict[bytes, list[tuple[Any, ...]]] = {}  #: stream -> commands for its engine, in order
+        self.counters = dict.fromkeys(
+            ("malformed", "refused", "dropped", "lost_letters", "lost_deliveries", "expired", "repeats"), 0
+        )
+        self._turns: dict[Client, None] = {}  # who has streams that wait for their turn of the credit
+
+    def _drop(self, client: Client, event: Event) -> None:
+        raise NotImplementedError
+
+    def _tell(self, letter: Letter, code: int, reason: bytes) -> None:
+        raise NotImplementedError
+
+    def _handed_over(self, receiver: Client, letter: Letter) -> None:
+        raise NotImplementedError
+
+    # --- credit, and what waits for it ---------------------------------------------------------------------------
+
+    def _credit(self, client: Client, command: wire.Credit, now: float) -> None:
+        client.credit = (client.credit or 0) + command.amount
+        self._release(client)
+        self._balance(client)
+
+    def _balance(self, client: Client) -> None:
+        """Lend the engines that hold what is free; call back what is not used where it is needed."""
+        shares = client.shares
+        if client.blocked or not client.alive or not len(shares):
+            return
+        room = shares.window if client.credit is None else min(client.credit, shares.window)
+        free = room - shares.lent - len(client.held)
+        for stream, amount in shares.lend(free):
+            self._order(stream, ("CREDIT", client, amount))
+            free -= amount
+        if free <= 0:
+            self._recall(client, shares.recall(len(client.queue) > 0, self.now))
+            if shares.due is not None:
+                self._turns[client] = None
+
+    def _recall(self, client: Client, streams: Iterable[bytes]) -> None:
+        for stream in streams:
+            self._order(stream, ("RECALL", client))
+
+    def _deliver_lent(self, client: Client, stream: bytes, frames: Frames) -> bool:
+        """A delivery for which the engine has credit, so it is never dropped; True if little of that is left."""
+        if not client.shares.use(stream, octets(frames)):
+            self._deliver(client, frames)
+            return False
+        if client.blocked or len(client.held) or client.credit == 0:
+            client.held.put(frames, octets(frames))
+        else:
+            self._pass(client, frames, None)
+        return client.shares.low(stream)
+
+    def _deliver(self, client: Client, frames: Frames, letter: Letter | None = None) -> bool:
+        """Send or keep a message that counts for credit; False if it is lost."""
+        if not client.alive:
+            return False
+        if self._may_pass(client) and not client.blocked and not len(client.queue):
+            self._pass(client, frames, letter)
+            return True
+        lost = client.queue.put((frames, letter), octets(frames))
+        self.counters["lost_deliveries"] += len(lost)
+        for _, other in lost:
+            if other is not None and other is not letter:
+                self._tell(other, StatusCode.FAILED, b"no room")
+        if lost and client.queue.overflow is Overflow.DISCONNECT:
+            self._drop(client, Event.OVERRUN)
+        self._balance(client)
+        return not any(one is frames for one, _ in lost)
+
+    @staticmethod
+    def _may_pass(client: Client) -> bool:
+        """What was not lent to an engine may go to the client now."""
+        return not len(client.held) and (client.credit is None or client.credit > client.shares.lent)
+
+    def _release(self, client: Client) -> None:
+        while not client.blocked and (frames := self.next_for(client)) is not None:
+            self.out.append((client, frames))
+
+    def _pass(self, client: Client, frames: Frames, letter: Letter | None) -> None:
+        self.out.append((client, self._counted(client, frames, letter)))
+
+    def _counted(self, client: Client, frames: Frames, letter: Letter | None) -> Frames:
+        if client.credit is not None:
+            client.credit -= 1
+        if letter is not None:
+            self._handed_over(client, letter)
+        return frames
+
+    def block(self, client: Client, frames: Frames) -> None:
+        """The socket of the client did not take these; until :meth:`unblock`, nothing for it comes to :attr:`out`."""
+        client.blocked = True
+        client.replies.put(frames, octets(frames))
+
+    def next_for(self, client: Client) -> Frames | None:
+        """Take what waits longest for a client whose socket may take more; None = nothing that may go now."""
+        if len(client.replies):
+            return client.replies.get()
+        if len(client.held) and client.credit != 0:
+            return self._counted(client, client.held.get(), None)
+        if len(client.queue) and self._may_pass(client):
+            return self._counted(client, *client.queue.get())
+        return None
+
+    def put_back(self, client: Client, frames: Frames) -> None:
+        """The socket did not take what :meth:`next_for` gave."""
+        client.replies.put_back(frames, octets(frames))
+
+    def unblock(self, client: Client) -> None:
+        """The socket took all that :meth:`next_for` gave."""
+        client.blocked = False
+        self._release(client)
+        self._balance(client)
+
+    def _order(self, stream: bytes, order: tuple[Any, ...]) -> None:
+        orders = self.orders.get(stream)
+        if orders is None:
+            self.orders[stream] = [order]
+        else:
+            orders.append(order)
+
+    def _rotate(self, now: float) -> None:
+        for client in list(self._turns):
+            due = client.shares.due
+            if client.alive and due is not None and due > now:
+                continue
+            del self._turns[client]
+            if client.alive and due is not None:
+                self._recall(client, client.shares.rotate())
+
+    # --- replies -------------------------------------------------------------------------------------------------
+
+    def _fail(self, client: Client, reason: bytes) -> None:
+        self._reply(client, error_frames(StatusCode.FAILED, reason))
+
+    def _answer_repeat(self, client: Client, now: float) -> bool:
+        if now - client.repeats_since >= 1.0:
+            client.repeats, client.repeats_since = 0, now
+        client.repeats += 1
+        if client.repeats > self.settings.repeats:
+            self.counters["repeats"] += 1
+            return False
+        return True
+
+    def _reply(self, client: Client, frames: Frames) -> None:
+        if client.slots:
+            client.slots.append(Slot(frames))
+        else:
+            self._emit(client, frames)
+
+    def _advance(self, client: Client) -> None:
+        while client.slots and client.slots[0].frames is not None:
+            self._emit(client, client.slots.popleft().frames or [])
+
+    def _emit(self, client: Client, frames: Frames) -> None:
+        if client.blocked:
+            client.replies.put(frames, octets(frames))
+            if client.replies.size > self.settings.queue:  # asks and asks and does not read the answers
+                self._drop(client, Event.OVERRUN)
+        else:
+            self.out.append((client, frames))
+
+
+def octets(frames: Frames) -> int:
+    """What frames cost in a queue; a small one is not free."""
+    return sum(map(len, frames)) + 32
+
+
+def error_frames(code: StatusCode, reason: bytes) -> Frames:
+    return wire.encode(wire.Error(code, reason.replace(b"\0", b"?")[:255]))

@@ -1,0 +1,324 @@
+"""Credit of one client over several streams (ML-07, ML-21): never too much, and nothing lost for lack of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.malamute import wire
+from mama_spark.malamute.clients import Client, Settings
+from mama_spark.malamute.credit import LONGEST_TURN, WINDOW, Shares
+from mama_spark.malamute.engines import Delivery
+from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.malamute.wire import encode
+
+STREAMS = [b"h1", b"h2", b"h3", b"live"]  #: the last does not hold
+
+
+class Holder:
+    """A stream's engine and actor: holds what is beyond the credit, where it holds at all. Each message is for all."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.holds = name.startswith(b"h")
+        self.inbox: deque[list[tuple[Any, ...]]] = deque()
+        self.reports: deque[list[tuple[Any, ...]]] = deque()
+        self.waiting: dict[Client, deque[bytes]] = {}
+        self.credit: dict[Client, int] = {}
+
+    def step(self) -> None:
+        """One batch."""
+        if not self.inbox:
+            return
+        report: list[tuple[Any, ...]] = []
+        recalls = []
+        for name, *arguments in self.inbox.popleft():
+            client, *rest = arguments or [None]
+            if name == "COMPILE":
+                self.waiting.setdefault(client, deque())
+                report.append(("taken",))
+            elif name == "CANCEL":
+                self.waiting.pop(client, None)
+                self.credit.pop(client, None)
+                report.append(("taken",))
+            elif name == "TRAFFIC":
+                report.append(("taken",))
+            elif name == "CREDIT":
+                self.credit[client] = self.credit.get(client, 0) + rest[0]
+            elif name == "RECALL":
+                recalls.append(client)
+            elif name == "ACCEPT":
+                for reader, queue in self.waiting.items():
+                    if reader is not client:
+                        queue.append(rest[1])
+            self._deliver(report)
+        for client in recalls:
+            report.append(("returned", client, self.credit.get(client, 0)))
+            if client in self.credit:
+                self.credit[client] = 0
+        self.reports.append(report)
+
+    def _deliver(self, report: list[tuple[Any, ...]]) -> None:
+        for client, queue in self.waiting.items():
+            while queue and (not self.holds or self.credit.get(client, 0) > 0):
+                if self.holds:
+                    self.credit[client] -= 1
+                report.append(("delivery", Delivery(client, b"w", queue.popleft(), [])))
+
+
+class Site:
+    """A machine, slow engines, and a client whose socket may be full."""
+
+    def __init__(self, **values: Any) -> None:
+        self.machine = ServerMachine(Settings(timeout=0, **values), lambda stream: stream.startswith(b"h"))
+        self.engines = {name: Holder(name) for name in STREAMS}
+        self.got: list[wire.StreamDeliver] = []
+        self.full = False
+        self.now = 1.0
+
+    def say(self, client: bytes, *commands: wire.Command) -> None:
+        for command in commands:
+            self.machine.receive(client, encode(command), self.now)
+        self.pump()
+
+    def open(self, client: bytes, features: Feature | None = None) -> Client:
+        self.say(client, wire.Open(client, write(Extension(features=features)) if features else b""))
+        return self.machine.clients[client]
+
+    def pump(self) -> None:
+        machine = self.machine
+        orders, machine.orders = machine.orders, {}
+        for name, batch in orders.items():
+            self.engines[name].inbox.append(batch)
+        out, machine.out = machine.out, []
+        for client, frames in out:
+            if isinstance(client, Client) and client.address == b"r":
+                if self.full or client.blocked:
+                    machine.block(client, frames)
+                    continue
+                self._take(frames)
+
+    def _take(self, frames: list[bytes]) -> None:
+        command = wire.decode(frames)
+        if isinstance(command, wire.StreamDeliver):
+            self.got.append(command)
+
+    def report(self, name: bytes) -> None:
+        """The machine takes one report of this engine."""
+        engine = self.engines[name]
+        if not engine.reports:
+            return
+        run: list[Delivery] = []
+        for kind, *rest in engine.reports.popleft():
+            if kind == "delivery":
+                run += rest
+                continue
+            self.machine.delivered(name, run)
+            run = []
+            if kind == "taken":
+                self.machine.taken(name)
+            else:
+                self.machine.returned(name, *rest)
+        self.machine.delivered(name, run)
+        self.pump()
+
+    def drain(self) -> None:
+        """The socket takes all that may go."""
+        machine, client = self.machine, self.machine.addresses.get(b"r")
+        self.full = False
+        if client is not None and client.blocked:
+            while (frames := machine.next_for(client)) is not None:
+                self._take(frames)
+            machine.unblock(client)
+        self.pump()
+
+    def tick(self) -> None:
+        self.now += LONGEST_TURN
+        self.machine.expire(self.now)
+        self.pump()
+
+    def settle(self, rounds: int = 40) -> None:
+        for _ in range(rounds):
+            self.drain()
+            for name, engine in self.engines.items():
+                while engine.inbox or engine.reports:
+                    engine.step()
+                    self.report(name)
+            self.tick()
+
+
+def subjects(site: Site, stream: bytes) -> list[bytes]:
+    return [one.subject for one in site.got if one.address == stream]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.sampled_from(STREAMS), st.integers(1, 6)),
+        st.tuples(st.just("credit"), st.integers(1, 9)),
+        st.tuples(st.just("step"), st.sampled_from(STREAMS)),
+        st.tuples(st.just("report"), st.sampled_from(STREAMS)),
+        st.tuples(st.sampled_from(["full", "drain", "tick"])),
+        st.tuples(st.just("reread"), st.sampled_from(STREAMS[:3])),
+    ),
+    max_size=60,
+)
+
+
+@given(steps=STEPS, limited=st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(steps: list[Any], limited: bool) -> None:
+    """ML-07, ML-21: whatever comes between: nothing beyond credit, nothing of an engine that holds is lost or late."""
+    site = Site()
+    reader = site.open(b"r", Feature.CREDIT if limited else None)
+    site.say(b"r", *(wire.StreamRead(name, b"") for name in STREAMS))
+    for name in STREAMS:
+        site.open(b"w" + name)
+        site.say(b"w" + name, wire.StreamWrite(name))
+    given_credit, always_limited = 0, limited
+    sent: dict[bytes, list[bytes]] = {name: [] for name in STREAMS}
+    cancelled: set[bytes] = set()
+    site.settle(2)
+    for kind, *values in steps:
+        if kind == "send":
+            for _ in range(values[1]):
+                subject = b"%d" % len(sent[values[0]])
+                sent[values[0]].append(subject)
+                site.say(b"w" + values[0], wire.StreamSend(subject, []))
+        elif kind == "credit":
+            given_credit += values[0]
+            limited = True
+            if reader.credit is None:  # it was unlimited up to here
+                given_credit += len(site.got) + len(reader.replies)
+            site.say(b"r", wire.Credit(values[0]))
+        elif kind == "step":
+            site.engines[values[0]].step()
+        elif kind == "report":
+            site.report(values[0])
+        elif kind == "full":
+            site.full = True
+        elif kind == "reread":
+            cancelled.add(values[0])
+            site.say(b"r", wire.StreamCancel(values[0]), wire.StreamRead(values[0], b""))
+        else:
+            getattr(site, kind)()
+        if limited:
+            assert len(site.got) <= given_credit
+            assert reader.credit is not None
+            assert reader.credit >= 0
+            assert not always_limited or reader.shares.lent + len(reader.held) <= reader.credit
+        assert reader.shares.lent >= 0
+        assert reader.shares.lent <= reader.shares.window
+    if limited:
+        needed = sum(map(len, sent.values())) + len(STREAMS)
+        site.say(b"r", wire.Credit(needed))
+    site.settle()
+    for name in STREAMS:
+        if name not in cancelled:
+            assert subjects(site, name) == sent[name]
+    assert site.machine.counters["lost_deliveries"] == 0
+
+
+def test_with_less_credit_than_streams_it_goes_round() -> None:
+    """ML-21: credit of one, three streams, messages only on the last."""
+    site = Site()
+    site.open(b"r", Feature.CREDIT)
+    site.say(b"r", *(wire.StreamRead(name, b"") for name in STREAMS[:3]), wire.Credit(1))
+    site.open(b"w")
+    site.say(b"w", wire.StreamWrite(b"h3"), wire.StreamSend(b"a", []), wire.StreamSend(b"b", []))
+    site.settle()
+    assert subjects(site, b"h3") == [b"a"]
+    site.say(b"r", wire.Credit(1))
+    site.settle()
+    assert subjects(site, b"h3") == [b"a", b"b"]
+
+
+def test_credit_lent_to_idle_engines_is_called_back_for_what_waits() -> None:
+    """ML-21: all credit is lent to a stream that has nothing, and a message of another kind comes."""
+    site = Site()
+    reader = site.open(b"r", Feature.CREDIT)
+    site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"live", b""), wire.Credit(5))
+    site.settle(2)
+    assert reader.shares.lent == 5
+    site.open(b"w")
+    site.say(b"w", wire.StreamWrite(b"live"), *(wire.StreamSend(b"%d" % i, []) for i in range(5)))
+    site.settle()
+    assert subjects(site, b"live") == [b"0", b"1", b"2", b"3", b"4"]
+    assert reader.shares.lent == 0
+
+
+def test_a_busy_stream_gets_what_an_idle_one_does_not_use_without_waiting_for_its_turn() -> None:
+    site = Site()
+    site.open(b"r", Feature.CREDIT)
+    site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(100))
+    site.open(b"w")
+    site.say(b"w", wire.StreamWrite(b"h2"), *(wire.StreamSend(b"%d" % i, []) for i in range(99)))
+    for _ in range(40):
+        for name, engine in site.engines.items():
+            while engine.inbox or engine.reports:
+                engine.step()
+                site.report(name)
+    assert len(subjects(site, b"h2")) == 99, "all but the one that the idle stream keeps"
+
+
+def test_an_unlimited_client_that_does_not_read_is_lent_a_window_and_loses_nothing() -> None:
+    """ML-21: for a stored stream the policy for slow readers never comes to pass; the engine holds."""
+    site = Site(queue=10_000)
+    reader = site.open(b"r")
+    site.say(b"r", wire.StreamRead(b"h1", b""))
+    site.open(b"w")
+    site.say(b"w", wire.StreamWrite(b"h1"))
+    site.settle(2)
+    site.full = True
+    for i in range(500):
+        site.say(b"w", wire.StreamSend(b"%d" % i, [b"x" * 100]))
+        site.engines[b"h1"].step()
+        site.report(b"h1")
+    assert len(site.engines[b"h1"].waiting[reader]) > 300
+    assert reader.held.size + reader.replies.size <= 20_000
+    site.settle()
+    assert subjects(site, b"h1") == [b"%d" % i for i in range(500)]
+    assert site.machine.counters["lost_deliveries"] == 0
+
+
+def test_credit_of_a_stream_that_is_lost_or_left_goes_to_the_others() -> None:
+    site = Site()
+    reader = site.open(b"r", Feature.CREDIT)
+    site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(10))
+    site.settle(2)
+    site.machine.lost(b"h1", "gone")
+    site.say(b"r", wire.StreamCancel(b"h2"), wire.StreamRead(b"h3", b""))
+    site.open(b"w")
+    site.say(b"w", wire.StreamWrite(b"h3"), *(wire.StreamSend(b"%d" % i, []) for i in range(10)))
+    site.settle(3)
+    assert len(site.got) == 10
+    assert reader.credit == reader.shares.lent == 0
+
+
+def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_others() -> None:
+    """An engine of somebody else may not keep the rules; the client is safe from it."""
+    site = Site(queue=500)
+    reader = site.open(b"r", Feature.CREDIT)
+    site.say(b"r", wire.StreamRead(b"h1", b""), wire.Credit(2))
+    site.settle(2)
+    site.machine.delivered(b"h1", [Delivery(reader, b"w", b"%d" % i, []) for i in range(50)])
+    site.pump()
+    assert len(site.got) == 2
+    assert reader.queue.size <= 500
+    assert site.machine.counters["lost_deliveries"] > 0
+
+
+def test_large_messages_make_the_window_small() -> None:
+    shares = Shares()
+    shares.join(b"s")
+    assert shares.window == 1024
+    for _ in range(200):
+        shares.lend(1)
+        shares.use(b"s", 5_000_000)
+    assert shares.window == 1
+    for _ in range(400):
+        shares.lend(1)
+        shares.use(b"s", 100)
+    assert shares.window == WINDOW
