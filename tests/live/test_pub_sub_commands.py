@@ -90,6 +90,18 @@ def test_messages_are_shown_from_a_place_in_the_past(orders: str, capsys: pytest
     assert base64.b64decode(second["value_base64"]) == b"two\xff"
 
 
+def test_a_value_cannot_steer_the_terminal(orders: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Admin(orders) as client:
+        store(client, "ORDERS", [("orders.a", b"\x1b[2Jgone\r\tnot\n", {"kind": "\x1b]0;x\x07"})])
+    assert main(["sub", "orders.a", "--from", "1", "--count", "1", "--headers", "--url", orders]) == 0
+    assert capsys.readouterr().out == "1 orders.a \\x1b[2Jgone\\x0d\tnot\n\n  kind: \\x1b]0;x\\x07\n"
+
+
+def test_sub_does_not_wait_for_a_server_that_was_never_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sub", "orders.a", "--url", "nats://127.0.0.1:1", "-o", "waitTimeout=1h"]) == 2
+    assert "nats://127.0.0.1:1" in capsys.readouterr().err
+
+
 def test_sub_follows_from_now_on_over_a_restart_of_the_server_until_ctrl_c(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats") as server, Admin(server.url) as client:
         client.create_stream("ORDERS", ["orders.>"])

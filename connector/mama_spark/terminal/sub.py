@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +19,11 @@ from ..log import Bounds, Log, LogBridge, Records
 from ..options import SubscribeOptions
 from .given import options
 
-_LOOK_EVERY = 0.1  #: seconds; a log is asked, it does not call
+#: Seconds between two looks, the longer the less happens: a log is asked, it does not call, and on NATS every question
+#: makes an audit advisory, which discovery keeps a bounded number of.
+_OFTEN, _SELDOM = 0.1, 1.0
+
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what steers a terminal; lines and tabs do no harm
 
 Row = dict[str, Any]
 
@@ -61,7 +66,7 @@ class _Place:
 
 
 def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
-    """Rows as they come. An outage is waited for, ``waitTimeout`` long.
+    """Rows as they come. An outage is waited for, ``waitTimeout`` long; where nobody was at first, nobody is.
 
     :raises Unavailable: it lasts longer
     """
@@ -74,14 +79,17 @@ def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
             if not places:
                 names = [o.stream] if o.stream is not None else bridge.names(o.topics)
                 places = [_Place(bridge.log(name), begin) for name in names]
+            pause = _OFTEN
             while True:
                 until = time.monotonic() + o.wait_timeout
+                shown = [place.shown for place in places]
                 yield from _news(bridge, o, places)
-                time.sleep(_LOOK_EVERY)
+                pause = min(2 * pause, _SELDOM) if shown == [place.shown for place in places] else _OFTEN
+                time.sleep(pause)
         except Unavailable:
-            if time.monotonic() > until:
+            if not places or time.monotonic() > until:
                 raise
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_OFTEN)
         finally:
             bridge.close()
 
@@ -118,7 +126,7 @@ def _text(row: Row, headers: bool) -> str:
     value = row["value"].decode("utf-8", "backslashreplace")
     lines = [f"{row['sequence']} {row['topic']} {value}"]
     lines += [f"  {name}: {value}" for name, value in row["headers"]] if headers else []
-    return "\n".join(lines)
+    return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", "\n".join(lines))
 
 
 def _json(row: Row) -> str:
