@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -438,6 +440,23 @@ def test_a_live_jetstream_context_is_a_transport(tmp_path: Path, told: Told) -> 
         assert desk.payloads() == [encode(a_message())]
     finally:
         desk.close()
+
+
+def test_a_fork_is_told_that_the_transport_is_not_its_own() -> None:
+    script = (
+        "import os\n"
+        "from mama_spark.mama import Publisher, StatusError, Transport\n"
+        "publisher = Publisher.create(Transport.create('pub', 'memory://forked'), 'x')\n"
+        "if not os.fork():\n"
+        "    try:\n"
+        "        publisher.send(b'O')\n"
+        "    except StatusError as error:\n"
+        "        print(error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "made in another process" in done.stdout
 
 
 def test_a_transport_that_cannot_connect_says_so() -> None:

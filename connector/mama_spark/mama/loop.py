@@ -201,6 +201,8 @@ class BridgeLoop:
             raise StatusError(Status.PLATFORM, str(died)) from self._died
         if self._ending:
             raise StatusError(Status.NULL_ARG, "the transport was destroyed")
+        if not self._thread.is_alive():  # a fork has none of its parent's threads
+            raise StatusError(Status.PLATFORM, "the transport was made in another process: make one here")
 
     # --- the loop's thread: sending --------------------------------------------------------------------------
 
