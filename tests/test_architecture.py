@@ -22,7 +22,7 @@ MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
     "tango": WORDS,
     "spark": WORDS | {"publisher", "mama", "flightlog", "bridges"},
     "conf_file": WORDS,
-    "cli": WORDS | {"conf_file", "bridges", "flightlog", "terminal"},
+    "cli": WORDS | {"conf_file", "bridges", "flightlog", "terminal", "malamute"},
     "terminal": WORDS | {"publisher", "mama", "bridges"},
     "__init__": {"publisher", "spark"},
     "testing": WORDS | {"publisher", "mama", "flightlog", "bridges", "malamute"},

@@ -22,6 +22,12 @@ def serve(args: argparse.Namespace) -> int:
     return run(port=args.port, store=args.store)
 
 
+def broker(args: argparse.Namespace) -> int:
+    from .malamute.serve import run
+
+    return run(args.bind, args.conf_file)
+
+
 def check(args: argparse.Namespace) -> int:
     from .bridges.nats import NatsSettings
     from .bridges.nats.check import run
@@ -149,6 +155,11 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--port", type=int, default=0, help="of the clients (default: a free one)")
     sub.add_argument("--store", type=Path, help="folder that keeps the streams (default: a temporary one)")
     sub.set_defaults(run=serve)
+
+    sub = commands.add_parser("broker", help="run a Malamute broker until Ctrl-C")
+    sub.add_argument("--bind", metavar="ENDPOINT", help="default: tcp://127.0.0.1:9999, or what the file says")
+    sub.add_argument("--conf-file", type=Path, metavar="FILE.toml", help="streams, limits, security: conf/broker.toml")
+    sub.set_defaults(run=broker)
 
     sub = commands.add_parser("check", help="try connection, permission, stream and flight log without publishing")
     sub.add_argument("--conf-file", required=True, metavar="FILE.toml", help="the job's configuration")

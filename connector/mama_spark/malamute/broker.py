@@ -27,6 +27,7 @@ from .clients import Client, Frames, Settings
 from .engines import Delivery, engine_class, holds
 from .engines.actor import Died, Report, Returned, Stream, Taken, Traffic
 from .patterns import Pattern
+from .security import Guard, Security
 from .server_machine import ServerMachine
 
 log = logging.getLogger(__name__)
@@ -37,12 +38,18 @@ ROUND_MESSAGES = 500
 ROUND_OCTETS = 1024 * 1024
 #: Rounds that an engine may be behind before reading stops.
 BEHIND = 64
+#: Seconds that an engine may take to start, and all of them together to end.
+START = 120.0
+ENDING = 30.0
 #: Seconds until a client whose socket took no more is tried again.
 RETRY = 0.005
 #: Sockets of one stream (and open files: each has an event descriptor), and files kept for clients and the rest.
 _SOCKETS = 3
 _FILES = 2048
 _MORE_NOW = zmq.SNDMORE | zmq.NOBLOCK
+
+#: Contexts of brokers one of whose engines does not end: to end a context, also by forgetting it, would wait for it.
+_KEPT: list[zmq.Context[zmq.Socket[bytes]]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,7 @@ class BrokerSettings:
     :ivar high_water: messages that ZeroMQ may hold for one client, in each direction; beyond, TCP and our queues hold
     :ivar max_message: octets of one frame; a client that sends a larger one is disconnected
     :ivar linger: seconds that a clean stop waits for clients to take what is theirs
+    :ivar security: who may connect
     """
 
     bind: str = "tcp://127.0.0.1:9999"
@@ -69,6 +77,7 @@ class BrokerSettings:
     high_water: int = 1000
     max_message: int = 64 * 1024 * 1024
     linger: float = 5.0
+    security: Security = field(default_factory=Security)
 
 
 class Broker:
@@ -92,6 +101,7 @@ class Broker:
         self._ready = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._control: zmq.Socket[bytes] | None = None
+        self._guard: Guard | None = None
         self._loop: _Loop | None = None
 
     def __repr__(self) -> str:
@@ -120,11 +130,11 @@ class Broker:
             replace(self.settings, machine=machine), self._context, control, self._choose, self._on_events
         )
         try:
-            self.endpoint = self._loop.bind()
+            self._guard = Guard(self._context, self.settings.security)
+            self.endpoint = self._loop.bind(self._guard)
         except zmq.ZMQError as e:
             self._loop.close()
-            self._control.close(0)
-            self._context.term()
+            self._end()
             raise Unavailable(f"cannot bind {self.settings.bind}: {e}") from e
         self._thread = threading.Thread(target=self._run, name="mama-broker", daemon=True)
         self._thread.start()
@@ -140,10 +150,20 @@ class Broker:
             self._control.send(b"stop", zmq.NOBLOCK)
         self._thread.join(timeout)
         self._thread = None
-        self._control.close(0)
-        self._context.term()
+        self._end()
         if self.error is not None:
             raise LoopDied(f"the broker ended with {self.error!r}") from self.error
+
+    def _end(self) -> None:
+        assert self._context is not None
+        assert self._control is not None
+        if self._guard is not None:
+            self._guard.stop()
+        self._control.close(0)
+        if self._loop is not None and self._loop.hangs():
+            _KEPT.append(self._context)
+        else:
+            self._context.term()
 
     def clients(self) -> list[bytes]:
         """Addresses of connected clients that have one, sorted."""
@@ -206,6 +226,9 @@ class _Loop:
         self.streams: dict[bytes, Stream] = {}
         self.blocked: dict[Client, None] = {}
         self.behind: list[Stream] = []
+        self.opening: dict[bytes, float] = {}  # streams whose engine has not started, and until when it must
+        self.early: dict[bytes, list[tuple[Any, ...]]] = {}  # commands for them
+        self.abandoned: list[Stream] = []
         self.stopping = False
         self.traffic = Traffic(context)
         self.control = context.socket(zmq.PAIR)
@@ -216,7 +239,8 @@ class _Loop:
         self.router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.router.setsockopt(zmq.MAXMSGSIZE, settings.max_message)
 
-    def bind(self) -> str:
+    def bind(self, guard: Guard) -> str:
+        guard.secure(self.router)
         self.router.bind(self.settings.bind.replace("mlp://", "tcp://", 1))
         return self.router.get_string(zmq.LAST_ENDPOINT)
 
@@ -235,6 +259,8 @@ class _Loop:
             if self.router in ready:
                 self._read(now)
             self.machine.expire(now)
+            if self.opening:
+                self._give_up(now)
             self._obey(self.traffic.socket in ready)
         self._finish()
 
@@ -284,10 +310,30 @@ class _Loop:
             orders, self.machine.orders = self.machine.orders, {}
             for name, batch in orders.items():
                 stream = self.streams.get(name) or self._open(name)
-                if stream is not None:
-                    stream.post(batch)
-                    if stream.batches >= BEHIND:
-                        self.behind.append(stream)
+                if stream is None:
+                    continue
+                if name in self.opening:
+                    self.early[name] += batch
+                    continue
+                stream.post(batch)
+                if stream.batches >= BEHIND:
+                    self.behind.append(stream)
+
+    def _started(self, name: bytes) -> None:
+        del self.opening[name]
+        early = self.early.pop(name)
+        if early:
+            self.streams[name].post(early)
+
+    def _give_up(self, now: float) -> None:
+        """Engines that do not come to an end with starting."""
+        for name, until in list(self.opening.items()):
+            if until <= now:
+                log.error("the engine of stream %r does not start", name)
+                stream = self.streams[name]
+                self._forget(stream, "the engine does not start")
+                self.abandoned.append(stream)
+                stream.destroy(0.0)
 
     def _holds(self, name: bytes) -> bool:
         try:
@@ -298,18 +344,22 @@ class _Loop:
     def _open(self, name: bytes) -> Stream | None:
         engine, settings = self.choose(name)
         try:
-            stream = Stream(self.context, name, engine, settings)
+            stream = Stream(self.context, name, engine, settings, None)
         except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: no more sockets, files or threads
             log.error("stream %r cannot be opened: %s", name, e)
             self.machine.lost(name, str(e))
             return None
         self.streams[name] = stream
+        self.opening[name] = time.monotonic() + START
+        self.early[name] = []
         self.traffic.add(stream)
         self.machine.opened(name, stream.stored)
         return stream
 
     def _report(self, stream: Stream, report: Report) -> None:
         machine, name = self.machine, stream.name
+        if name in self.opening and not isinstance(report[0], Died):
+            self._started(name)
         run: list[Delivery] = []
         for one in report:
             if isinstance(one, Delivery):
@@ -327,10 +377,14 @@ class _Loop:
         machine.delivered(name, run)
 
     def _lost(self, stream: Stream, error: BaseException) -> None:
-        self.machine.lost(stream.name, str(error))
-        self.traffic.remove(stream)
-        self.streams.pop(stream.name, None)
+        self._forget(stream, str(error))
         stream.destroy()
+
+    def _forget(self, stream: Stream, reason: str) -> None:
+        self.machine.lost(stream.name, reason)
+        self.traffic.remove(stream)
+        for table in (self.streams, self.opening, self.early):
+            table.pop(stream.name, None)
 
     # --- clients -------------------------------------------------------------------------------------------------
 
@@ -377,8 +431,13 @@ class _Loop:
     def _finish(self) -> None:
         """What was accepted goes through the engines and to the clients, as far as they take it in time."""
         self._post()
+        for name, early in self.early.items():
+            self.streams[name].post(early)
+        self.early.clear()
+        self.opening.clear()
+        end = time.monotonic() + ENDING
         for stream in self.streams.values():
-            stream.destroy()
+            stream.destroy(max(0.0, end - time.monotonic()))
         while (taken := self.traffic.take()) is not None:
             self._report(*taken)
         end = time.monotonic() + self.settings.linger
@@ -389,9 +448,12 @@ class _Loop:
             self._send()
         self.router.close(int(max(0.0, end - time.monotonic()) * 1000))
 
+    def hangs(self) -> bool:
+        return any(not stream.ended for stream in (*self.streams.values(), *self.abandoned))
+
     def close(self) -> None:
         for stream in self.streams.values():
-            stream.destroy()
+            stream.destroy(0.0 if self.stopping else ENDING)
         self.traffic.close()
         self.control.close(0)
         self.router.close(0)
