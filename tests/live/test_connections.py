@@ -205,6 +205,24 @@ def test_a_server_ends_with_the_process_that_started_it() -> None:
     eventually(lambda: not listening(port), "the server is gone, too")
 
 
+def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:
+    for _ in range(3):
+        nats_server.pause()
+        tasks = Path(f"/proc/{nats_server.pid}/task").glob("*/stat")
+        assert {task.read_text().rpartition(")")[2].split()[0] for task in tasks} == {"T"}
+        nats_server.resume()
+        eventually(lambda: listening_says(nats_server.port), "it goes on")
+
+
+def listening_says(port: int) -> bool:
+    """The server greets, so that it runs."""
+    import socket
+
+    with socket.create_connection(("127.0.0.1", port), 5) as s:
+        s.settimeout(5)
+        return s.recv(4) == b"INFO"
+
+
 def listening(port: int) -> bool:
     import socket
 

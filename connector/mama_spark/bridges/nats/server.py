@@ -6,6 +6,7 @@ the server itself and read back, so that two runs never meet.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -229,8 +230,13 @@ class NatsServer:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connected, and says nothing."""
+        """SIGSTOP: connected, and says nothing. Returns when all its threads stand still, which takes a while on a busy
+        machine."""
         self._signal(signal.SIGSTOP)
+        until, asked = time.monotonic() + STOP_TIMEOUT, os.WSTOPPED | os.WNOWAIT | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):  # it has ended
+            while self.running and time.monotonic() < until and os.waitid(os.P_PID, self.pid, asked) is None:
+                time.sleep(0.001)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
