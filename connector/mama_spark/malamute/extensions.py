@@ -69,9 +69,9 @@ class AckRun:
         return self.first + self.count - 1 if self.first else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # frozen, it would take a microsecond more to make, a message
 class Extension:
-    """The fields of one block; None or empty = not there."""
+    """The fields of one block; None or empty = not there. A value: nobody changes one."""
 
     features: Feature | None = None
     credit: int | None = None

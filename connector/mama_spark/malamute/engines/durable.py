@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..extensions import NOTHING, AckRun, Extension, Outcome
 from . import Delivery, StreamEngine
 from .dedup import DedupWindow
 from .durable_settings import DurableSettings
-from .durable_store import MOST_OCTETS, Retention, Row, Store, StoreFull, now_us, store_path
+from .durable_store import ALL, MOST_OCTETS, PLAIN, WITH_IDS, Retention, Row, Store, StoreFull, now_us, store_path
 from .frames import pack, pack_headers, unpack, unpack_headers
 from .ledger import Ledger
 from .readers import Reader
@@ -37,15 +37,9 @@ TURN_ROWS = 512
 IDLE_RETENTION = 1.0
 
 
-class _Waiting(NamedTuple):
-    """A message of the batch that is not stored yet."""
-
-    sequence: int
-    client: Hashable
-    address: bytes
-    subject: bytes
-    content: Sequence[bytes]
-    extension: Extension
+#: A message of the batch that is not stored yet: sequence, client, address, subject, content, extension. A plain tuple,
+#: since one is made for each message.
+_Waiting = tuple[int, Hashable, bytes, bytes, Sequence[bytes], Extension]
 
 
 class DurableEngine(StreamEngine):
@@ -135,7 +129,7 @@ class DurableEngine(StreamEngine):
     ) -> None:
         sequence = self._next
         outcome, first = Outcome.STORED, sequence
-        if sum(map(len, content)) > MOST_OCTETS:
+        if (len(content[0]) if len(content) == 1 else sum(map(len, content))) > MOST_OCTETS:
             outcome, first = Outcome.REFUSED, 0
         elif extension is not None and extension.message_id:
             outcome, first = self._first_of(extension.message_id)
@@ -144,7 +138,7 @@ class DurableEngine(StreamEngine):
         if outcome is not Outcome.STORED:
             return
         self._next = sequence + 1
-        self._waiting.append(_Waiting(sequence, client, address, subject, content, extension or NOTHING))
+        self._waiting.append((sequence, client, address, subject, content, NOTHING if extension is None else extension))
 
     def _first_of(self, message_id: bytes) -> tuple[Outcome, int]:
         """Whether the next message is the first of its id, and the sequence of the first."""
@@ -183,7 +177,7 @@ class DurableEngine(StreamEngine):
             return
         waiting, self._waiting = self._waiting, []
         now = max(self._clock(), self.store.last_time)
-        values, octets = self._values(waiting, now)
+        values, octets = self._values(waiting)
         try:
             self.store.append(values, len(waiting), now, octets)
         except StoreFull as e:
@@ -205,22 +199,32 @@ class DurableEngine(StreamEngine):
             self._refusing = True
             log.error("stream %r refuses messages, %d to begin with: %s", self.name, len(waiting), error)
 
-    def _values(self, waiting: list[_Waiting], now: int) -> tuple[list[Any], int]:
-        """Columns of all rows, one row after another, and their octets."""
+    def _values(self, waiting: list[_Waiting]) -> tuple[list[Any], int]:
+        """Columns of all rows, one row after another and no more columns than are used, and their octets."""
         values: list[Any] = []
         octets = 0
-        readers = self._readers
-        for sequence, client, address, subject, content, extension in waiting:
+        readers, width = self._readers, PLAIN
+        for _, client, _, _, content, extension in waiting:
+            if len(content) != 1 or client in readers or extension.headers:
+                width = ALL
+                break
+            if extension.message_id:
+                width = WITH_IDS
+        if width < ALL:
+            for _, _, address, subject, (body,), extension in waiting:
+                values += (address, subject, body)
+                octets += len(address) + len(subject) + len(body)
+                if width == WITH_IDS:
+                    values.append(extension.message_id or None)
+                    octets += len(extension.message_id)
+            return values, octets
+        for _, client, address, subject, content, extension in waiting:
             body, lengths = pack(content)
-            message_id = headers = None
-            if extension is not NOTHING:
-                message_id = extension.message_id or None
-                headers = pack_headers(extension.headers)
-                octets += len(message_id or b"") + len(headers or b"")
+            message_id, headers = extension.message_id or None, pack_headers(extension.headers)
             reader = readers.get(client)
             origin = None if reader is None else reader.origin
-            values += (sequence, now, address, subject, body, lengths, message_id, headers, origin)
-            octets += len(address) + len(subject) + len(body)
+            values += (address, subject, body, message_id, lengths, headers, origin)
+            octets += len(address) + len(subject) + len(body) + len(message_id or b"") + len(headers or b"")
         return values, octets
 
     # --- delivery ------------------------------------------------------------------------------------------------

@@ -31,9 +31,11 @@ from ...errors import ConfigError, Unavailable
 
 APPLICATION_ID = 0x4D4C4D31  # "MLM1"
 SUFFIX = ".stream"
-#: Columns of a row, in order: sequence, time (µs), sender, subject, content, lengths of its frames, id, headers,
-#: origin (see :class:`~mama_spark.malamute.engines.readers.Reader`).
-WIDTH = 9
+#: What :meth:`Store.append` is given of a row, in order; most have only the first three or four. Sequence and time
+#: follow from the batch. ``lengths`` are those of the frames; ``origin`` is
+#: :class:`~mama_spark.malamute.engines.readers.Reader`'s.
+COLUMNS = ("sender", "subject", "content", "id", "lengths", "headers", "origin")
+WIDTHS = PLAIN, WITH_IDS, ALL = 3, 4, len(COLUMNS)
 _SCHEMA = """
 CREATE TABLE messages (sequence INTEGER PRIMARY KEY, time INTEGER NOT NULL, sender BLOB NOT NULL, subject BLOB NOT NULL,
     content BLOB NOT NULL, lengths BLOB, id BLOB, headers BLOB, origin INTEGER);
@@ -42,10 +44,19 @@ CREATE TABLE state (name BLOB NOT NULL, identity TEXT NOT NULL, last INTEGER NOT
     octets INTEGER NOT NULL);
 """
 _SIZE = "length(sender) + length(subject) + length(content) + ifnull(length(id), 0) + ifnull(length(headers), 0)"
-_INSERTS = {
-    rows: f"INSERT INTO messages VALUES {','.join(['(' + ','.join('?' * WIDTH) + ')'] * rows)}"
-    for rows in (256, 64, 16, 4, 1)
-}
+_SIZES = (256, 64, 16, 4, 1)  #: rows of one statement
+
+
+def _insert(rows: int, width: int) -> str:
+    """Each value that is bound costs as much as a column of its row, so time and sequence are bound once (?1, ?2)."""
+    lines = []
+    for row in range(rows):
+        values = ", ".join(f"?{3 + row * width + i}" for i in range(width))
+        lines.append(f"(?2 + {row}, ?1, {values})")
+    return f"INSERT INTO messages (sequence, time, {', '.join(COLUMNS[:width])}) VALUES {', '.join(lines)}"
+
+
+_INSERTS = {width: [(rows, _insert(rows, width)) for rows in _SIZES] for width in WIDTHS}
 #: Retention removes at most this many messages a batch, so that a new limit does not stall the stream.
 MOST_REMOVED = 20_000
 #: Microseconds between two looks at the age of messages.
@@ -287,17 +298,20 @@ class Store(StoreReader):
     def append(self, values: Sequence[Any], rows: int, time: int, octets: int) -> None:
         """Store rows in one transaction: all or none.
 
-        :param values: of all columns of all rows, one after another; sequences go on from :attr:`last`
+        :param values: :data:`COLUMNS` of all rows, or as many of them as one of :data:`WIDTHS`, one row after
+            another; sequences go on from :attr:`last`
         :param time: microseconds since the epoch, not below :attr:`last_time`
         :param octets: of all of them, as :class:`Retention` counts
         :raises StoreFull: nothing has changed
         """
         last = self.last + rows
+        width = len(values) // rows
         with self._transaction():
             at = 0
-            for size, statement in _INSERTS.items():
+            for size, statement in _INSERTS[width]:
                 while rows - at >= size:
-                    self._db.execute(statement, values[at * WIDTH : (at + size) * WIDTH])
+                    chunk = values[at * width : (at + size) * width]
+                    self._db.execute(statement, [time, self.last + at + 1, *chunk])
                     at += size
             removed = self._removable(last, time, self.octets + octets)
             first, freed = self._remove(removed, time) if removed >= self.first else (self.first, 0)

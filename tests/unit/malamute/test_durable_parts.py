@@ -1,0 +1,164 @@
+"""The pure parts of the durable engine: acknowledgements, ids, frames, topics of its log."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.errors import BadTopic
+from mama_spark.malamute.engines import ledger
+from mama_spark.malamute.engines.dedup import DedupWindow
+from mama_spark.malamute.engines.frames import pack, pack_headers, unpack, unpack_headers
+from mama_spark.malamute.engines.ledger import MOST_RUNS, Ledger, Runs
+from mama_spark.malamute.engines.records import check_topic, topic_filter
+from mama_spark.malamute.extensions import AckRun, Extension, Outcome, write
+
+STORED, DUPLICATE, REFUSED = Outcome.STORED, Outcome.DUPLICATE, Outcome.REFUSED
+
+
+@given(st.lists(st.binary(max_size=50), max_size=10))
+def test_frames_come_back(content: list[bytes]) -> None:
+    octets, lengths = pack(content)
+    assert unpack(octets, lengths) == content
+    assert (lengths is None) == (len(content) == 1)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=5))
+def test_headers_come_back(headers: list[tuple[bytes, bytes]]) -> None:
+    assert unpack_headers(pack_headers(tuple(headers))) == tuple(headers)
+
+
+def test_no_headers_take_no_room() -> None:
+    assert pack_headers(()) is None
+
+
+# --- what became of messages ---------------------------------------------------------------------------------------
+
+
+def test_consecutive_sequences_are_one_run() -> None:
+    runs = Runs()
+    for outcome, first in [(STORED, 5), (STORED, 6), (STORED, 8), (REFUSED, 0), (REFUSED, 0), (DUPLICATE, 5)]:
+        runs.add(outcome, first)
+    assert runs.acks() == (
+        AckRun(STORED, 2, 5),
+        AckRun(STORED, 1, 8),
+        AckRun(REFUSED, 2),
+        AckRun(DUPLICATE, 1, 5),
+    )
+
+
+def test_a_failed_transaction_corrects_what_was_written_down_for_it_and_nothing_else() -> None:
+    book = Ledger()
+    for sequence in (1, 2, 3):
+        book.add("a", STORED, sequence)
+    early = book.take("a")
+    book.settle()
+    for sequence in (4, 5):
+        book.add("b", STORED, sequence)
+    book.add("c", DUPLICATE, 3)
+    book.add("c", DUPLICATE, 4)
+    asked = book.take("b")
+    book.refuse(4)
+    assert early.acks() == (AckRun(STORED, 3, 1),)
+    assert asked.acks() == (AckRun(STORED, 1, 4), AckRun(REFUSED, 1))
+    book.refuse(3)
+    assert asked.acks() == (AckRun(REFUSED, 1), AckRun(REFUSED, 1))
+    assert book.take("c").acks() == (AckRun(DUPLICATE, 1, 3), AckRun(REFUSED, 1))
+
+
+@given(st.lists(st.tuples(st.sampled_from([STORED, DUPLICATE]), st.integers(1, 9)), max_size=40), st.integers(0, 9))
+def test_refusing_keeps_the_count_and_the_order(sends: list[tuple[Outcome, int]], above: int) -> None:
+    runs = Runs()
+    for outcome, sequence in sends:
+        runs.add(outcome, sequence)
+    runs.refuse(above)
+    found = [(run.outcome, run.first + i) for run in runs.acks() for i in range(run.count)]
+    expected = [(outcome, s) if s <= above else (REFUSED, 0) for outcome, s in sends]
+    assert [o for o, _ in found] == [o for o, _ in expected]
+    assert [s for o, s in found if o is not REFUSED] == [s for o, s in expected if o is not REFUSED]
+
+
+def test_an_answer_never_grows_beyond_its_field() -> None:
+    """65,535 octets; two publishers by turns make a run of every message."""
+    runs = Runs()
+    for sequence in range(1, 40_000, 2):
+        runs.add(STORED, sequence)
+    acks = runs.acks()
+    assert len(acks) <= MOST_RUNS
+    assert write(Extension(acks=acks))
+    assert sum(run.count for run in acks) == 20_000
+    assert {run.outcome for run in acks} == {STORED}
+    assert acks[-1].last == 39_999, "what is not decided yet keeps its number"
+
+
+def test_who_never_asks_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MOST_CLIENTS", 3)
+    book = Ledger()
+    for client in range(10):
+        book.add(client, STORED, client + 1)
+    assert len(book) == 3
+    assert book.take(9).acks() == (AckRun(STORED, 1, 10),)
+    assert book.take(0).acks() == ()
+
+
+# --- ids -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_has_limits_in_time_and_count() -> None:
+    window = DedupWindow(span=100, count=3)
+    for n in range(5):
+        window.add(b"%d" % n, n + 1, n)
+    window.expire(4)
+    assert [window.find(b"%d" % n) for n in range(5)] == [None, None, 3, 4, 5]
+    window.expire(103)
+    assert [window.find(b"%d" % n) for n in range(5)] == [None, None, None, 4, 5]
+
+
+def test_what_was_not_stored_may_come_again() -> None:
+    window = DedupWindow(span=100, count=10)
+    for n in range(1, 6):
+        window.add(b"%d" % n, n, 0)
+    window.withdraw(3)
+    assert [window.find(b"%d" % n) for n in range(1, 6)] == [1, 2, 3, None, None]
+    window.add(b"4", 4, 0)
+    assert (window.find(b"4"), len(window)) == (4, 4)
+
+
+# --- topics --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "subject", "matches"),
+    [
+        ("a.b", b"a.b", True),
+        ("a.b", b"a.bc", False),
+        ("a.*", b"a.b", True),
+        ("a.*", b"a.b.c", False),
+        ("a.>", b"a.b.c", True),
+        ("a.>", b"a", False),
+        (">", b"a\nb", True),
+        ("a.+", b"a.+", True),
+        ("*", b"\xff", True),
+    ],
+)
+def test_wildcards_stand_for_parts(topic: str, subject: bytes, matches: bool) -> None:
+    assert topic_filter([topic])(subject) is matches
+    assert topic_filter(["nothing", topic])(subject) is matches
+
+
+def test_the_filter_remembers_only_so_much() -> None:
+    wanted = topic_filter(["1.>"])
+    subjects = [b"%d.%d" % (n % 2, n) for n in itertools.chain(range(100_050), range(10))]
+    assert sum(map(wanted, subjects)) == 50_030
+
+
+@pytest.mark.parametrize("topic", [None, "", "a..b", "a.*", ">", "a b", "a\n", ".a", "x" * 256])
+def test_what_is_no_place_to_publish_to_is_refused(topic: str | None) -> None:
+    with pytest.raises(BadTopic):
+        check_topic(topic)
+
+
+def test_a_topic_becomes_a_subject() -> None:
+    assert check_topic("grüße.$x-y_z") == "grüße.$x-y_z".encode()
