@@ -35,7 +35,7 @@ class Runs:
                 return
             if len(runs) >= MOST_RUNS:
                 self._squeeze()
-        runs.append([outcome, 1, first])
+        self._runs.append([outcome, 1, first])
 
     def _squeeze(self) -> None:
         """Give up sequences (0 = not numbered) rather than grow: what is stored in a row becomes one run.
