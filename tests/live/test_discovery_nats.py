@@ -670,6 +670,21 @@ def test_readers_made_with_a_plain_client_are_seen_coming_and_going(
     assert all(c.origin == "MAMA_ADVISORIES" for c in follower.found)
 
 
+def test_a_consumer_made_again_with_other_filters_is_told_with_those(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    follower = Follower(opened(), readers=True)
+    topics = ["t.a", "t.b", "t.c"]
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("T", ["t.>"])
+        for topic in topics:
+            body = {"stream_name": "T", "config": {"durable_name": "x", "filter_subject": topic}}
+            assert "error" not in admin.api("CONSUMER.CREATE.T.x", body)
+            assert admin.api("CONSUMER.DELETE.T.x").get("success")
+    follower.until(lambda found: len(found) >= 2 * len(topics))
+    assert [(c.kind, c.topic) for c in follower.found] == [(kind, topic) for topic in topics for kind in READERS]
+
+
 def test_readers_are_told_again_the_same_and_missed_while_nobody_looks(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:

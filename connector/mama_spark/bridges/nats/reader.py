@@ -25,6 +25,8 @@ _MOVE = 600.0  #: seconds after which a position moves on although nothing has c
 _CHUNK = 512 * 1024
 _PART = "Nats-Msg-Id"  #: a chunk may be stored twice after a lost acknowledgement
 _LATEST, _EARLIEST = -1, -2
+_NEAR = 50  #: numbers between the advisory of a consumer and the audit of the call that made it, at most
+_AUDITS = 250  #: that are read together
 
 
 class Reader:
@@ -35,6 +37,7 @@ class Reader:
         self._looked, self._streams = float("-inf"), Streams(Made("", "", ""), 0, 0)
         self._quiet: dict[tuple[str, str, int], int] = {}
         self._moved = time.monotonic()
+        self._audited: tuple[int, int, list[tuple[int, adv.Reader]]] = 0, 0, []  # from, to, what stands there
 
     # --- the image ----------------------------------------------------------------------------------------------
 
@@ -90,7 +93,10 @@ class Reader:
 
     async def _look(self) -> Streams:
         """The streams as they are now; what is missing is made."""
-        self._streams = await look(self.shelf, self.board) or await make(self.shelf, self.board)
+        streams = await look(self.shelf, self.board) or await make(self.shelf, self.board)
+        if streams.made.advisories != self._streams.made.advisories:
+            self._audited = 0, 0, []
+        self._streams = streams
         self._looked = time.monotonic()
         return self._streams
 
@@ -336,20 +342,27 @@ class Reader:
         return adv.changes_of(record, one, reader, stream, topics)
 
     async def _audit(self, stream: str, created: Stored, one: adv.Came) -> adv.Reader | None:
-        """The audit of the call that made a consumer: it stands near the advisory that says so."""
+        """The audit of the call that made a consumer: it stands right before or behind the advisory that says so, and
+        nearer than those of others that had its name."""
+        matching: list[tuple[int, adv.Reader]] = []
         for _ in range(2):
-            near = await self._many(
-                stream, {"seq": max(1, created.sequence - 50), "next_by_subj": adv.AUDITS, "batch": 250}
-            )
-            matching = [
-                found
-                for found in map(adv.reader, near)
-                if found is not None and (found.stream, found.consumer) == (one.stream, one.consumer)
-            ]
-            if matching:
-                return matching[0]
-            await asyncio.sleep(0.1)  # it follows at once
-        return None
+            near = await self._audits_near(stream, created.sequence)
+            matching = [(n, found) for n, found in near if (found.stream, found.consumer) == (one.stream, one.consumer)]
+            if matching and self._audited[1] > created.sequence:
+                break
+            self._audited = 0, 0, []  # it may be on its way
+            await asyncio.sleep(0.1)
+        return min(matching, key=lambda audit: abs(audit[0] - created.sequence))[1] if matching else None
+
+    async def _audits_near(self, stream: str, sequence: int) -> list[tuple[int, adv.Reader]]:
+        """Audits of consumers that were made, by number; what was read is kept for those that follow."""
+        first, last, known = self._audited
+        low = max(1, sequence - _NEAR)
+        if not (first <= low and sequence + _NEAR <= last):
+            found = await self._many(stream, {"seq": low, "next_by_subj": adv.AUDITS, "batch": _AUDITS})
+            known = [(r.sequence, made) for r in found if (made := adv.reader(r)) is not None]
+            self._audited = low, found[-1].sequence if found else 0, known
+        return known
 
     async def _many(self, stream: str, body: dict[str, Any]) -> list[Stored]:
         what = f"read of the stream {stream!r}"
