@@ -25,7 +25,7 @@ from mama_spark.mama.sources import SourceRecord, decode_source
 from mama_spark.spark.announcing import source_id
 from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.sink_runs import below, processes
+from mama_spark.testing.sink_runs import below, jvm_below, processes
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -219,8 +219,7 @@ def test_job_that_dies_without_a_word_turns_suspect_and_then_offline(
         eventually(lambda: watcher.states() or driver.poll() is not None, "the job is online", PATIENCE)
         assert watcher.states()[-1:] == ["ONLINE"], (tmp_path / "out").read_text()[-3_000:]
         family = below(driver.pid)
-        jvm = next(pid for pid in family if "java" in Path(f"/proc/{pid}/exe").readlink().name)
-        os.kill(jvm, signal.SIGKILL)
+        os.kill(eventually(lambda: jvm_below(driver.pid), "the driver has a JVM"), signal.SIGKILL)
         eventually(lambda: not (family & processes().keys()), "its workers ended", PATIENCE)
         eventually(lambda: watcher.states()[-1] == "server: OFFLINE", "the server says what it knows", PATIENCE)
         assert watcher.states()[0] == "ONLINE"

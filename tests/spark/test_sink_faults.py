@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -20,7 +19,7 @@ from deltalake import write_deltalake
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.sink_runs import below, connected, counts, flights, processes, verdict
+from mama_spark.testing.sink_runs import below, connected, counts, flights, jvm_below, processes, verdict
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
@@ -302,11 +301,7 @@ class Driver:
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
 
     def jvm(self) -> int:
-        for pid in below(self.process.pid):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/exe").endswith("/java"):
-                    return pid
-        raise AssertionError("the driver has no JVM")
+        return int(eventually(lambda: jvm_below(self.process.pid), "the driver has a JVM"))
 
     def end(self) -> int:
         return self.process.wait(PATIENCE)

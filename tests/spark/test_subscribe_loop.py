@@ -19,7 +19,7 @@ import pytest
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.sink_runs import below, connected, processes
+from mama_spark.testing.sink_runs import below, connected, jvm_below, processes
 from pyspark.sql import DataFrame, SparkSession
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "loop.py"
@@ -81,11 +81,7 @@ class Loop:
         eventually(enough, f"{n} messages are stored", PATIENCE)
 
     def jvm(self) -> int:
-        for pid in below(self.process.pid):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/exe").endswith("/java"):
-                    return pid
-        raise AssertionError("the driver has no JVM")
+        return int(eventually(lambda: jvm_below(self.process.pid), "the driver has a JVM"))
 
     def kill_workers(self) -> int:
         """All Python processes of Spark that are connected to the broker: those that publish, plan and read."""

@@ -79,6 +79,15 @@ def below(root: int) -> set[int]:
     return found
 
 
+def jvm_below(root: int) -> int | None:
+    """The Java process that a driver program has started; None while there is none."""
+    for pid in below(root):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/exe").endswith("/java"):
+                return pid
+    return None
+
+
 def connected(port: int, among: set[int]) -> list[int]:
     """Which of these processes have a connection to ``port`` of this machine: the workers that publish."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +73,12 @@ class Directory:
 
 
 async def _ask(link: Link, what: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any] | None:
+    """Asked twice, if need be: what a cluster is asked while it chooses a leader is never answered."""
+    payload = orjson.dumps(body) if body is not None else b""
     try:
-        return await link.ask(API + what, orjson.dumps(body) if body is not None else b"", timeout)
+        with contextlib.suppress(Unavailable):
+            return await link.ask(API + what, payload, timeout)
+        return await link.ask(API + what, payload, timeout)
     except nats.errors.NoRespondersError:
         raise ConfigError("JetStream is not enabled on the server, or not for this account") from None
 
