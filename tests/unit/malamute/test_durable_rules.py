@@ -157,6 +157,15 @@ def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) 
     assert one.sync("silent") == ()
 
 
+def test_cancel_ends_subscriptions_and_not_the_acknowledgements(desk: Callable[..., Desk]) -> None:
+    """ML-14"""
+    one = desk()
+    one.engine.compile("w", b"")
+    one.engine.accept("w", b"", b"1", [], NOTHING)
+    one.engine.cancel("w")
+    assert one.sync("w") == (AckRun(Outcome.STORED, 1, 1),)
+
+
 # --- replay ------------------------------------------------------------------------------------------------------
 
 

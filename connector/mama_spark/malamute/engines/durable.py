@@ -106,7 +106,6 @@ class DurableEngine(StreamEngine):
 
     def cancel(self, client: Hashable) -> None:
         self._settle()  # which is this client's still, if it matches
-        self._ledger.forget(client)
         reader = self._readers.pop(client, None)
         if reader is not None:
             self._selectors.remove(reader)

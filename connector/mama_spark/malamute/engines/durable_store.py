@@ -68,7 +68,7 @@ Row = tuple[Any, ...]
 
 
 class StoreFull(Unavailable):
-    """No room, or the disk does not work: the batch is not stored, the store is as it was before."""
+    """No room, or the disk does not work (now): the batch is not stored, the store is as it was before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Retention:
 
     :ivar age: microseconds since it was stored
     :ivar octets: of sender, subject, content, id and headers; the file is larger, and does not shrink
-    :ivar ids_span: microseconds for which the ids of removed messages are kept
+    :ivar ids_span: microseconds for which ids are kept, also those of removed messages
     """
 
     age: int | None = None
@@ -276,7 +276,7 @@ class Store(StoreReader):
         if row is not None and row[0] > self.last:
             raise ConfigError(f"{self.path} is damaged: it ends behind its end")
         self.first = self.bounds()[0]
-        self._aged = 0
+        self._aged = self._pruned = 0
         self.overdue = False  #: retention has more to remove
 
     def close(self) -> None:
@@ -286,12 +286,8 @@ class Store(StoreReader):
     def ids(self, since: int) -> Iterable[tuple[bytes, int, int]]:
         """Id, sequence and time of messages since ``since``, also of removed ones, ascending."""
         with self._translated():
-            start = self.at(since)
-            return self._db.execute(
-                "SELECT id, sequence, time FROM ids WHERE time >= ?1 UNION ALL SELECT id, sequence, time FROM messages"
-                " WHERE sequence >= ?2 AND id IS NOT NULL ORDER BY sequence",
-                (since, start),
-            ).fetchall()
+            found = self._db.execute("SELECT id, sequence, time FROM ids WHERE time >= ? ORDER BY sequence", (since,))
+            return found.fetchall()
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -313,8 +309,10 @@ class Store(StoreReader):
                     chunk = values[at * width : (at + size) * width]
                     self._db.execute(statement, [time, self.last + at + 1, *chunk])
                     at += size
+            if self.retention.ids_span:
+                self._keep_ids(width, time)
             removed = self._removable(last, time, self.octets + octets)
-            first, freed = self._remove(removed, time) if removed >= self.first else (self.first, 0)
+            first, freed = self._remove(removed) if removed >= self.first else (self.first, 0)
             self._db.execute(
                 "UPDATE state SET last = ?, last_time = ?, octets = octets + ?", (last, time, octets - freed)
             )
@@ -325,15 +323,15 @@ class Store(StoreReader):
         """Remove what is too old (or too much) although nothing was appended."""
         removed = self._removable(self.last, time, self.octets)
         if removed >= self.first:
-            self.trim(removed + 1, time)
+            self.trim(removed + 1)
 
-    def trim(self, before: int, time: int | None = None) -> None:
+    def trim(self, before: int) -> None:
         """Remove what has a lower sequence."""
         before = min(before, self.last + 1)
         if before <= self.first:
             return
         with self._transaction():
-            first, freed = self._remove(before - 1, time if time is not None else now_us())
+            first, freed = self._remove(before - 1)
             self._db.execute("UPDATE state SET octets = octets - ?", (freed,))
         self.first = first
         self.octets -= freed
@@ -365,22 +363,29 @@ class Store(StoreReader):
         cursor.close()
         return gone
 
-    def _remove(self, up_to: int, time: int) -> tuple[int, int]:
-        """The first that stays (``up_to + 1``, or behind a hole), and octets that went; ids that count still stay."""
-        execute, horizon = self._db.execute, time - self.retention.ids_span
+    def _remove(self, up_to: int) -> tuple[int, int]:
+        """The first that stays (``up_to + 1``, or behind a hole), and octets that went."""
+        execute = self._db.execute
         (freed,) = execute(f"SELECT ifnull(sum({_SIZE}), 0) FROM messages WHERE sequence <= ?", (up_to,)).fetchone()
-        execute(
-            "INSERT INTO ids SELECT sequence, time, id FROM messages"
-            " WHERE sequence <= ? AND time >= ? AND id IS NOT NULL",
-            (up_to, horizon),
-        )
-        execute(
-            "DELETE FROM ids WHERE sequence < ifnull((SELECT min(sequence) FROM ids WHERE time >= ?), ?)",
-            (horizon, up_to + 1),
-        )
         execute("DELETE FROM messages WHERE sequence <= ?", (up_to,))
         (first,) = execute("SELECT min(sequence) FROM messages").fetchone()
         return (up_to + 1 if first is None else first), freed
+
+    def _keep_ids(self, width: int, time: int) -> None:
+        """In a table of their own: found quickly at the next start, and there after their messages are gone."""
+        if width > PLAIN:
+            self._db.execute(
+                "INSERT INTO ids SELECT sequence, time, id FROM messages WHERE sequence > ? AND id IS NOT NULL",
+                (self.last,),
+            )
+        if time - self._pruned >= AGE_EVERY:
+            self._pruned = time
+            horizon = time - self.retention.ids_span
+            self._db.execute(
+                "DELETE FROM ids WHERE sequence <"
+                " ifnull((SELECT sequence FROM ids WHERE time >= ? ORDER BY sequence LIMIT 1), ?)",
+                (horizon, self.last + 1),
+            )
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

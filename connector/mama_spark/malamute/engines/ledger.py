@@ -94,9 +94,6 @@ class Ledger:
         self._taken.append(runs)
         return runs
 
-    def forget(self, client: Hashable) -> None:
-        self._open.pop(client, None)
-
     def refuse(self, above: int) -> None:
         """The messages with higher sequences were not stored."""
         for runs in (*self._open.values(), *self._taken):
