@@ -28,6 +28,8 @@ from .server_outbox import Outbox, error_frames
 from .server_states import EVENTS, TABLE, Event, State
 from .wire import BadFrame, Command, StatusCode
 
+#: Seconds from which a PONG does not wait for engines that start: clients ping once a second, and give up after four.
+SLOW_START = 1.0
 _NOBODY = Client(b"", b"", Feature(0), 0.0, alive=False)
 _OK = wire.encode(wire.Ok())
 _OK_STORED = wire.encode(wire.Ok(trailing=write(Extension(stored=1))))
@@ -61,6 +63,8 @@ class ServerMachine(Outbox):
         self.mailboxes = Store(self.settings.mailboxes)
         self.requests = Store(self.settings.services)
         self.services = Services()
+        self.opening: dict[bytes, float] = {}  #: streams whose engine has not started, and since when
+        self._early: dict[bytes, int] = {}  # octets that were sent to them
         self._holds = holds
         self._awaited: dict[bytes, deque[_Awaited]] = {}
         self._deadlines: list[tuple[float, int, Letter]] = []
@@ -166,7 +170,11 @@ class ServerMachine(Outbox):
 
     def _ping(self, client: Client, command: Command, now: float) -> None:
         if Feature.ACKS not in client.features or not client.sent:
-            self._reply(client, _PONG)
+            slow = any(now - since > SLOW_START for since in self.opening.values())
+            if slow and not any(slot.syncs for slot in client.slots):
+                self._emit(client, _PONG)  # ahead of its turn: the broker must not look dead
+            else:
+                self._reply(client, _PONG)
             return
         slot = Slot(pong_for=sum(client.sent.values()), syncs=len(client.sent))
         for stream in client.sent:
@@ -257,9 +265,20 @@ class ServerMachine(Outbox):
     def _accept(
         self, client: Client, stream: bytes, subject: bytes, content: Sequence[bytes], extension: Extension | None
     ) -> None:
+        if self.opening and stream in self.opening and not self._ahead(client, stream, content):
+            return
         if Feature.ACKS in client.features:
             client.sent[stream] = client.sent.get(stream, 0) + 1
         self._order(stream, ("ACCEPT", client, client.address, subject, content, extension))
+
+    def _ahead(self, client: Client, stream: bytes, content: Sequence[bytes]) -> bool:
+        """May the client send before its stream is open? Whoever does not wait for the answer to WRITE, so far."""
+        self._early[stream] += sum(map(len, content)) + 32
+        if self._early[stream] <= self.settings.queue:
+            return True
+        self._fail(client, b"the stream is not open yet")
+        self._drop(client, Event.AHEAD)
+        return False
 
     def _send_nowhere(self, client: Client, command: Command, now: float) -> None:
         self._fail(client, b"")
@@ -270,6 +289,8 @@ class ServerMachine(Outbox):
                 self._fail(client, b"too many streams")
                 return False
             self.streams.add(stream)
+            self.opening[stream] = self.now
+            self._early[stream] = 0
             if self._holds(stream):
                 self.holding.add(stream)
         return True
@@ -296,6 +317,8 @@ class ServerMachine(Outbox):
         :param runs: what it says to SYNC
         """
         client, slot, pattern, cancel = self._awaited[stream].popleft()
+        if self.opening and self.opening.pop(stream, None) is not None:
+            del self._early[stream]
         if cancel and client.alive:
             client.shares.left(stream)
             self._release(client)
@@ -339,6 +362,8 @@ class ServerMachine(Outbox):
         self.streams.discard(stream)
         self.streams.discard(stream)
         self.holding.discard(stream)
+        self.opening.pop(stream, None)
+        self._early.pop(stream, None)
         for client, slot, *_ in self._awaited.pop(stream, ()):
             slot.frames = error_frames(StatusCode.INTERNAL_ERROR, reason.encode())
             slot.syncs = 0

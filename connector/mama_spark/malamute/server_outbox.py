@@ -17,6 +17,9 @@ from .queues import Overflow
 from .server_states import Event
 from .wire import StatusCode
 
+#: Answers of one client that may wait for an engine.
+MAX_SLOTS = 100_000
+
 
 class Outbox:
     """The sending half of :class:`~mama_spark.malamute.server_machine.ServerMachine`."""
@@ -171,6 +174,8 @@ class Outbox:
     def _reply(self, client: Client, frames: Frames) -> None:
         if client.slots:
             client.slots.append(Slot(frames))
+            if len(client.slots) > MAX_SLOTS:  # asks and asks, and an engine does not come to its answer
+                self._drop(client, Event.OVERRUN)
         else:
             self._emit(client, frames)
 

@@ -32,6 +32,7 @@ class Event(Enum):
     MALFORMED = "no command"
     EXPIRED = "nothing heard for too long"
     TAKEN_OVER = "its address was taken by another client"
+    AHEAD = "it sends without end to a stream that is not open yet"
     OVERRUN = "its queue is full and the policy is to disconnect"
 
 
@@ -47,7 +48,7 @@ TABLE: dict[State, dict[Event, State]] = {
         Event.OPEN: _S, Event.CLOSE: _S, Event.PING: _C, Event.WRITE: _C, Event.READ: _C, Event.CANCEL: _C,
         Event.SEND: _C, Event.SEND_NOWHERE: _S, Event.MAILBOX_SEND: _C, Event.OFFER: _C, Event.SERVICE_SEND: _C,
         Event.CREDIT: _C, Event.CONFIRM: _C, Event.CONFIRM_UNASKED: _S, Event.SERVER_ONLY: _S, Event.MALFORMED: _C,
-        Event.EXPIRED: _S, Event.TAKEN_OVER: _S, Event.OVERRUN: _S,
+        Event.EXPIRED: _S, Event.TAKEN_OVER: _S, Event.OVERRUN: _S, Event.AHEAD: _S,
     },
 }  # fmt: skip
 

@@ -189,7 +189,7 @@ def test_every_step_of_the_table(state: State, event: Event) -> None:
 def test_every_command_has_an_event_and_every_event_a_next_state() -> None:
     server_only = {3, 8, 10, 13, 14, 15}
     assert {cls.id for cls in EVENTS} == set(range(1, 19)) - server_only
-    from_outside = {Event.EXPIRED, Event.TAKEN_OVER, Event.OVERRUN}
+    from_outside = {Event.EXPIRED, Event.TAKEN_OVER, Event.OVERRUN, Event.AHEAD}
     assert set(TABLE[State.CONNECTED]) == set(Event)
     assert set(TABLE[State.START]) == set(Event) - from_outside
 

@@ -71,6 +71,8 @@ class Stream:
 
     :param name: of the stream
     :param engine: name of an engine, or its class
+    :param start_timeout: seconds until the engine must have started; None = return at once: that it has started is then
+        told by the answer to the first TRAFFIC, that it cannot by :class:`Died`
     :raises ConfigError: no such engine, or wrong settings
     :raises LoopDied: the engine did not start
     :raises zmq.ZMQError: no more sockets or files
@@ -83,7 +85,7 @@ class Stream:
         name: bytes,
         engine: str | type[StreamEngine] = "simple",
         settings: Mapping[str, Any] | None = None,
-        start_timeout: float = 30.0,
+        start_timeout: float | None = 30.0,
     ) -> None:
         cls = engine_class(engine) if isinstance(engine, str) else engine
         self.name = name
@@ -109,6 +111,8 @@ class Stream:
             theirs.close(0)
             self._pipe.close(0)
             raise
+        if start_timeout is None:
+            return
         if not self._pipe.poll(int(start_timeout * 1000)) or self._pipe.recv() != READY:
             error = self.error
             self.destroy()
@@ -170,6 +174,10 @@ class Stream:
     def batches(self) -> int:
         """Batches that the engine has not begun."""
         return len(self._inbox)
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
 
     def destroy(self, timeout: float = 30.0) -> None:
         """$TERM behind all that was sent; returns when the thread has ended and everything is freed. Idempotent."""
@@ -263,11 +271,22 @@ class _Actor:
         except Exception as e:  # noqa: BLE001 whatever an engine raises ends its stream, and nothing else
             self._die(e)
         finally:
-            if self.push is not None:
-                self._ship()
-                self.push.close(1000)
-            pipe.send(b"ended")
+            with suppress(zmq.ZMQError):  # the other end may have given this one up
+                pipe.send(b"ended", zmq.NOBLOCK)
+                self._say_last(pipe)
             pipe.close(0)
+
+    def _say_last(self, pipe: zmq.Socket[bytes]) -> None:
+        while self.report and self.push is None:  # died before it was told where to say so
+            frames = pipe.recv_multipart()
+            if frames[0] == b"TRAFFIC" and len(frames) == 2:
+                self._connect(frames[1].decode())
+            elif frames[0] == b"$TERM":
+                return
+        if self.push is not None:
+            self._ship()
+            self.push.close(1000)
+            self.push = None
 
     def _die(self, error: Exception) -> None:
         self.stream.error = error
@@ -301,10 +320,13 @@ class _Actor:
         if engine.logging:
             log.info("stream %r: TRAFFIC", self.stream.name)
         if self.push is None:
-            self.push = _socket(self.context, zmq.PUSH)
-            self.push.connect(endpoint)
+            self._connect(endpoint)
             engine.traffic(self.report_lent if holds(self.cls) else self.report_delivery)
         self.report.append(Taken())
+
+    def _connect(self, endpoint: str) -> None:
+        self.push = _socket(self.context, zmq.PUSH)
+        self.push.connect(endpoint)
 
     def report_delivery(self, delivery: Delivery) -> None:
         self.report.append(delivery)

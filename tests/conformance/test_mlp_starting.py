@@ -1,0 +1,191 @@
+"""Engines that take their time to start, or never do: their clients wait, all others go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.errors import ConfigError
+from mama_spark.malamute import broker as broker_module
+from mama_spark.malamute import server_machine, wire
+from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.engines import register
+from mama_spark.malamute.engines.simple import SimpleEngine
+from mama_spark.malamute.wire import Command, Error, Ok, Pong, StreamDeliver, decode, encode
+
+PATIENCE = 60_000  #: ms
+GATE = threading.Event()
+
+
+class GatedEngine(SimpleEngine):
+    """Starts when the gate is open."""
+
+    def start(self) -> None:
+        assert GATE.wait(PATIENCE / 1000)
+        if self.name.endswith(b"broken"):
+            raise ConfigError("no such folder")
+
+
+register("gated-for-tests", GatedEngine)
+
+
+class Peer:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, address: bytes) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(endpoint)
+        self.send(wire.Open(address))
+        assert self.get() == Ok()
+
+    def send(self, *commands: Command) -> None:
+        for command in commands:
+            self.socket.send_multipart(encode(command))
+
+    def get(self) -> Command:
+        assert self.socket.poll(PATIENCE), "nothing came"
+        return decode(self.socket.recv_multipart())
+
+    def pong(self) -> None:
+        """What was sent before is with the broker, and the broker does not look dead, though an engine starts."""
+        self.send(wire.Ping())
+        assert self.get() == Pong()
+
+
+Connect = Callable[..., Peer]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_machine, "SLOW_START", -1.0)
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Peers of one broker, by address; settings of its machine with the first."""
+    GATE.clear()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peers: list[Peer] = []
+    brokers: list[Broker] = []
+
+    def made(address: bytes, **machine: Any) -> Peer:
+        if not brokers:
+            choices = (EngineChoice(b"^gated", "gated-for-tests"),)
+            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(**machine), choices)))
+            brokers[0].start()
+        peers.append(Peer(context, brokers[0].endpoint, address))
+        return peers[-1]
+
+    yield made
+    GATE.set()
+    for peer in peers:
+        peer.socket.close(0)
+    context.term()
+    for broker in brokers:
+        broker.stop()
+
+
+def test_a_slow_start_holds_its_own_stream_and_nobody_else(connect: Connect) -> None:
+    """ML-08, ML-09: READ and WRITE of that stream are answered once it is there, all others at once."""
+    waiting, other = connect(b"waiting"), connect(b"other")
+    waiting.send(wire.StreamRead(b"gated", b""))
+    waiting.pong()
+    other.send(wire.StreamWrite(b"quick"), wire.StreamRead(b"quick", b""), wire.MailboxSend(b"waiting", b"hi"))
+    assert [other.get(), other.get()] == [Ok(), Ok()]
+    assert isinstance(waiting.get(), wire.MailboxDeliver)
+    writer = connect(b"writer")
+    writer.send(wire.StreamWrite(b"gated"), *(wire.StreamSend(b"%d" % n) for n in range(1000)))
+    writer.pong()
+    GATE.set()
+    assert writer.get() == Ok()
+    assert waiting.get() == Ok()
+    got = [waiting.get() for _ in range(1000)]
+    assert got == [StreamDeliver(b"gated", b"writer", b"%d" % n, []) for n in range(1000)]
+
+
+def test_an_engine_that_fails_in_its_start_is_told_to_who_waits(connect: Connect) -> None:
+    peer, other = connect(b"a"), connect(b"b")
+    peer.send(wire.StreamWrite(b"gated-broken"))
+    other.send(wire.StreamRead(b"gated-broken", b""))
+    other.pong()
+    GATE.set()
+    for client in (peer, other):
+        assert client.get() == Error(502, b"no such folder")
+    peer.send(wire.StreamWrite(b"quick"))
+    assert peer.get() == Ok()
+
+
+def test_who_sends_without_end_before_the_stream_is_open_is_dropped(connect: Connect) -> None:
+    """Nothing in the broker grows without bound, and nobody else pays for it."""
+    hasty = connect(b"hasty", queue=50_000)
+    hasty.send(wire.StreamWrite(b"gated"), *(wire.StreamSend(b"s", [b"x" * 1000]) for _ in range(100)))
+    hasty.send(wire.Ping())
+    answers = [hasty.get()]
+    while answers[-1] != Error(500):
+        answers.append(hasty.get())
+    other = connect(b"other")
+    other.send(wire.StreamWrite(b"gated"))
+    GATE.set()
+    assert other.get() == Ok()
+
+
+def test_an_engine_that_never_starts_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(broker_module, "START", 0.05)
+    peer = connect(b"a")
+    peer.send(wire.StreamWrite(b"gated"))
+    assert peer.get() == Error(502, b"the engine does not start")
+    assert "does not start" in caplog.text
+    monkeypatch.undo()
+    GATE.set()
+    peer.send(wire.StreamWrite(b"gated"))
+    assert peer.get() == Ok()
+
+
+def test_stopping_while_an_engine_starts_loses_nothing_that_was_accepted(connect: Connect) -> None:
+    """ML-10: $TERM comes behind all that was said."""
+    stored: list[bytes] = []
+
+    class Recording(GatedEngine):
+        def accept(self, client: Any, address: bytes, subject: bytes, *more: Any) -> None:
+            stored.append(subject)
+
+    register("recording-for-tests", Recording)
+    broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "recording-for-tests"),)))
+    broker.start()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peer = Peer(context, broker.endpoint, b"w")
+    peer.send(wire.StreamWrite(b"gated"), *(wire.StreamSend(b"%d" % n) for n in range(50)))
+    peer.pong()
+    opener = threading.Timer(0.2, GATE.set)
+    opener.start()
+    broker.stop()
+    opener.join()
+    peer.socket.close(0)
+    context.term()
+    assert stored == [b"%d" % n for n in range(50)]
+
+
+def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    GATE.clear()
+    monkeypatch.setattr(broker_module, "ENDING", 0.1)
+    broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "gated-for-tests"),)))
+    broker.start()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peer = Peer(context, broker.endpoint, b"w")
+    peer.send(wire.StreamWrite(b"gated"))
+    peer.pong()
+    began = time.monotonic()
+    broker.stop()
+    assert time.monotonic() - began < 25, "an engine may take 30 s of its own"
+    assert "does not end" in caplog.text
+    peer.socket.close(0)
+    context.term()
+    GATE.set()
