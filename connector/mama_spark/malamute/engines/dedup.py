@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class DedupWindow:
-    """Ids of the last ``span`` microseconds, at most ``count`` of them; about 200 octets of memory each.
+    """Ids of the last ``span`` microseconds, at most ``count`` of them; about 270 octets of memory each.
 
     Ids of a transaction that is not through are added like others, and withdrawn when it fails.
     """
