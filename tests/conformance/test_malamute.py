@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,11 @@ class NumberedEngine(SimpleEngine):
 register("numbered-for-tests", NumberedEngine)
 
 
-def start(bind: str = "tcp://127.0.0.1:*", **machine: Any) -> Broker:
-    choices = (EngineChoice(b"^numbered", "numbered-for-tests"),)
-    broker = Broker(BrokerSettings(bind, Settings(timeout=30.0, **machine), choices, linger=0.5))
+NUMBERED = (EngineChoice(b"^numbered", "numbered-for-tests"),)
+
+
+def start(bind: str = "tcp://127.0.0.1:*", engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Broker:
+    broker = Broker(BrokerSettings(bind, Settings(timeout=30.0, **machine), engines, linger=0.5))
     until = time.monotonic() + PATIENCE
     while True:
         try:
@@ -311,3 +314,28 @@ def test_answers_add_up(broker: Broker) -> None:
         answers.add(bridge, 1.0, want=sent - len(answers))
     bridge.close()
     assert sorted(answers.sequence) == list(range(sent))
+
+
+class TestDurableStream(BridgeSuite):
+    """The same on a real store: sequences, ids stored once, headers read back."""
+
+    @pytest.fixture
+    def broker(self, tmp_path: Path) -> Iterator[Broker]:
+        broker = start(engines=(EngineChoice(b"", "durable", {"folder": str(tmp_path)}),))
+        yield broker
+        broker.stop()
+
+    @pytest.fixture
+    def site(self, broker: Broker, reader: Any) -> Site:
+        return Site(
+            make=lambda: bridge_of(broker.endpoint, "kept"),
+            silent=lambda: bridge_of(broker.endpoint, "kept", acks=False),
+            stored=reader("kept").all,
+        )
+
+    def test_it_says_stored(self, site: Site) -> None:
+        bridge = site.make()
+        bridge.open()
+        able = bridge.capabilities
+        bridge.close()
+        assert (able.ack, able.sequence, able.dedup, able.headers) == (Ack.STORED, True, True, True)

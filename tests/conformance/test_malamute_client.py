@@ -587,6 +587,28 @@ def test_nonsense_from_a_broker_is_ignored(scripted: Scripted, answer: list[byte
         stack.callback(client.close, 0.05)
 
 
+def test_a_pong_may_overtake_other_answers(scripted: Scripted) -> None:
+    """A broker whose engine takes its time to start is not dead, and what it answers then counts."""
+    client = MalamuteClient(scripted.url, "c", timeout=PATIENCE, features=None, window=None, ping=0.05, silence=2.0)
+    opening = threading.Thread(target=client.open)
+    opening.start()
+    identity, _ = scripted.get()
+    scripted.put(identity, *encode(Ok()))
+    opening.join(PATIENCE)
+    writing = threading.Thread(target=lambda: client.write("slow"))
+    writing.start()
+    pongs = 0
+    while pongs < 5:
+        if decode(scripted.get()[1]) == wire.Ping():
+            scripted.put(identity, *encode(Pong()))
+            pongs += 1
+    assert writing.is_alive()
+    scripted.put(identity, *encode(Ok()))
+    writing.join(PATIENCE)
+    client.send("x")
+    client.close(timeout=0.05)
+
+
 def test_a_broker_that_refuses_says_why(scripted: Scripted) -> None:
     found: list[BaseException] = []
 
@@ -728,7 +750,9 @@ class _Only:
 @pytest.mark.parametrize(
     "options",
     [
-        {"urls": ()}, {"user": "u"}, {"password": "p"}, {"curve_public_key": "x" * 40, "curve_secret_key": "x" * 40},
+        {"urls": ()}, {"user": "u"}, {"password": "p"}, {"user": "", "password": "p"},
+        {"user": "u", "password": "p" * 256},
+        {"curve_public_key": "x" * 40, "curve_secret_key": "x" * 40},
         {"curve_server_key": "x" * 39}, {"curve_server_key": "x" * 40, "curve_public_key": "x" * 40},
         {"user": "u", "password": "p", "curve_server_key": "x" * 40},
     ],

@@ -276,7 +276,7 @@ class ClientMachine:
         elif isinstance(command, wire.Error):
             self._error(command)
         elif isinstance(command, wire.Pong):
-            if self.state is State.CONNECTED:
+            if self.state in (State.CONNECTED, State.TERMINATING):
                 self._settle(wire.Ping, None, command.trailing)
         elif isinstance(command, wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver):
             self._delivery(command)
@@ -288,12 +288,12 @@ class ClientMachine:
     def _ok(self, command: wire.Ok) -> None:
         if self.state in (State.CONNECTING, State.RECONNECTING):
             self._opened(command)
-        elif self.state is State.TERMINATING and self._asked and isinstance(self._asked[0].command, wire.Close):
-            self._settle(None, None, command.trailing)
-            self.state = State.CLOSED
-            self._end(ClientClosed("closed"))
         elif self.state in (State.CONNECTED, State.TERMINATING):
             self._settle(None, None, command.trailing)
+            closing = any(isinstance(call.command, wire.Close) for call in self._asked)
+            if self.state is State.TERMINATING and not closing:
+                self.state = State.CLOSED
+                self._end(ClientClosed("closed"))
 
     def _error(self, command: wire.Error) -> None:
         before = self.state
@@ -320,16 +320,23 @@ class ClientMachine:
         self.received.append(command)
 
     def _settle(self, kind: type[Command] | None, error: MamaError | None, trailing: bytes) -> None:
-        """The oldest call that waits for this kind of answer has it. What waits in front of it never will."""
+        """The oldest call that waits for this kind of answer has it.
+
+        A PONG may overtake other answers: a broker whose engine takes its time to start is not dead. Calls in front
+        of it that were given up are forgotten, so that an answer that never comes does not shift the later ones.
+        """
         index = next(
             (i for i, call in enumerate(self._asked) if isinstance(call.command, wire.Ping) is (kind is wire.Ping)),
             None,
         )
         if index is None:
             return  # unsolicited: the C client ignores it too
-        for _ in range(index):
-            self._finish(self._asked.popleft(), Unavailable("the broker answered later commands, but not this one"))
-        call = self._asked.popleft()
+        call = self._asked[index]
+        if index == 0:
+            self._asked.popleft()
+        else:
+            waiting = [one for i, one in enumerate(self._asked) if i > index or (i < index and not one.done)]
+            self._asked = deque(waiting)
         if error is None:
             self._remember(call.command)
         extension = read(trailing)

@@ -83,6 +83,10 @@ class LinkSettings:
             endpoint(url)
         if (self.user is None) != (self.password is None):
             raise ConfigError("a PLAIN login needs user and password")
+        if "" in (self.user, self.password) or any(
+            len((text or "").encode()) > 255 for text in (self.user, self.password)
+        ):
+            raise ConfigError("user and password have 1 to 255 octets")
         keys = (self.curve_server_key, self.curve_public_key, self.curve_secret_key)
         if any(keys) and self.curve_server_key is None:
             raise ConfigError("CURVE needs the broker's public key")

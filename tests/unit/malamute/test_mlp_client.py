@@ -214,14 +214,25 @@ def test_calls_end_at_their_deadline_though_pongs_go_on() -> None:
 
 def test_an_answer_that_was_left_out_does_not_shift_the_later_ones() -> None:
     machine = connected()
-    silent, ping, read_ = machine.read(b"s", b"p", FAR), machine.ping(0.0, FAR), machine.read(b"s", b"q", FAR)
-    told(machine, Pong())
+    silent, ping, read_ = machine.read(b"s", b"p", 1.0), machine.ping(0.0, FAR), machine.read(b"s", b"q", FAR)
+    machine.tick(1.0)
     assert isinstance(silent.error, Unavailable)
+    told(machine, Pong(), now=1.0)
     assert ping.done
     assert not read_.done
     told(machine, Ok())
     assert read_.error is None
     assert read_.done
+
+
+def test_a_pong_may_overtake_an_answer_that_takes_its_time() -> None:
+    machine = connected()
+    slow, ping = machine.write(b"s", FAR), machine.ping(0.0, FAR)
+    told(machine, Pong())
+    assert ping.done
+    assert not slow.done
+    told(machine, Ok())
+    assert (slow.done, slow.error, machine.stream) == (True, None, b"s")
 
 
 def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> None:
