@@ -205,6 +205,23 @@ def test_a_server_ends_with_the_process_that_started_it() -> None:
     eventually(lambda: not listening(port), "the server is gone, too")
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), OSError("gone")])
+def test_closing_a_connection_never_raises(
+    nats_server: NatsServer, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's own end may be cancelled by what it cancels itself."""
+    link = POOL.lease(NatsSettings((nats_server.url,)))
+
+    async def close() -> None:
+        await ending()
+        raise error
+
+    ending = link.client.close
+    monkeypatch.setattr(link.client, "close", close)
+    link.loop.run(link.close(), 30, "closing")
+    assert link.closed
+
+
 def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:
     for _ in range(3):
         nats_server.pause()

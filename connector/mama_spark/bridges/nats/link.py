@@ -224,8 +224,11 @@ class Link:
         if self._publishing is not None:
             self._publishing.cancel()
         if self.owned:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self.client.close(), 2)
+            # a task of its own: the client may be cancelled by what it cancels itself, and that is not our end
+            closing = asyncio.ensure_future(self.client.close())
+            closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if not (await asyncio.wait({closing}, timeout=2))[0]:
+                closing.cancel()
 
     async def release(self) -> None:
         """Leave a client that is not ours as it was found."""
