@@ -24,6 +24,7 @@ from ..options import DiscoveryOptions, spellings
 T = TypeVar("T")
 
 INTERVAL = 0.25  #: seconds between two looks at the middleware
+_AT_ONCE = 10_000  #: changes that are held; the past may be long
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Watch:
             start = at
 
             def look(bridge: DiscoveryBridge, start: Position = start) -> tuple[Position, list[Change]]:
-                there = bridge.newest(start)
+                there = bridge.newest(start, _AT_ONCE)
                 return there, [change for part in bridge.read(start, there) for change in part]
 
             at, changes = self.reach.call(look)
