@@ -42,11 +42,15 @@ _SECRET = frozenset({"password", "curve_secret_key"})
 _EVENTS: dict[int, str] = {
     zmq.EVENT_CONNECT_RETRIED: "nobody listens there",
     zmq.EVENT_DISCONNECTED: "the connection was lost",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: the broker wants another security mechanism or key",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed: do login and keys go with the broker?",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the broker wants another security mechanism",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the broker refused the login",
     zmq.EVENT_HANDSHAKE_SUCCEEDED: "",
 }
+_HANDSHAKES = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+#: What follows a handshake that failed, and says less.
+_CONSEQUENCES = (zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_DISCONNECTED)
+_MISMATCH = 0x11000002  #: ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -158,6 +162,7 @@ class Link:
         self._endpoints = [endpoint(url) for url in settings.urls]
         self._turn = 0
         self._trouble = ""
+        self._shaken = False  # the last handshake failed
         self._queued = 0  # octets in machine.out that came through account()
         self._outbox = _Outbox()
         self._reconnects = 0
@@ -358,11 +363,13 @@ class Link:
         """What ZeroMQ says of the connection."""
         assert self._monitor is not None
         while self._monitor is not None and self._monitor.poll(0):
-            event = parse_monitor_message(self._monitor.recv_multipart())["event"]
-            if event not in _EVENTS:
-                continue
-            self._trouble = _EVENTS[event]
-            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            message = parse_monitor_message(self._monitor.recv_multipart())
+            event = message["event"]
+            if not self._shaken or event not in _CONSEQUENCES:
+                self._trouble = _EVENTS[event]
+            self._shaken = event in _HANDSHAKES or (self._shaken and event in _CONSEQUENCES)
+            mismatch = event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and message["value"] == _MISMATCH
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or mismatch:
                 self._fail(ConfigError(f"{self.endpoint}: {self._trouble}"))
             elif event == zmq.EVENT_DISCONNECTED:
                 with self.changed:
@@ -389,6 +396,7 @@ class Link:
         except zmq.ZMQError as e:
             raise ConfigError(f"{self.endpoint} is no place to connect to: {e}") from e
         self._made = time.monotonic()
+        self._shaken = False
 
     def _secure(self, made: zmq.Socket[bytes]) -> None:
         s = self.settings
