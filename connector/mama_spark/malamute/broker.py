@@ -266,6 +266,8 @@ class _Loop:
 
     def _patience(self) -> int:
         """Milliseconds until something is due."""
+        if self.machine.orders or self.machine.out:  # what came up while sending, such as credit for engines
+            return 0
         if self.blocked or self.behind:
             return int(RETRY * 1000)
         due = self.machine.next_expiry()
