@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -20,12 +21,14 @@ FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS
 PROGRAM = """
 import resource, sys
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.clients import Settings
 
 folder, limit = sys.argv[1], int(sys.argv[2])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 engines = (EngineChoice(b".*", "durable", {"folder": folder}),)
-with Broker(BrokerSettings("tcp://127.0.0.1:*", engines=engines)) as broker:
+settings = BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0), engines)  # clients here do not ping by themselves
+with Broker(settings) as broker:
     print(broker.endpoint, flush=True)
     sys.stdin.read()
 """
@@ -76,10 +79,10 @@ class Room:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.sockets: list[zmq.Socket[bytes]] = []
 
-    def socket(self, endpoint: str) -> zmq.Socket[bytes]:
+    def socket(self, endpoint: str, high_water: int = 0) -> zmq.Socket[bytes]:
         socket = self.context.socket(zmq.DEALER)
         self.sockets.append(socket)
-        socket.set_hwm(0)
+        socket.set_hwm(high_water)
         socket.linger = 0
         socket.connect(endpoint)
         return socket
@@ -197,6 +200,37 @@ def test_replay_over_the_wire_meets_what_is_published_meanwhile(broker: Callable
     follower = Peer(room, process.endpoint)
     found = follower.read(1_990, b"0$", after=995)
     assert [s for s, _, _ in found] == [s for n, s in sorted(writer.acked.items()) if n % 10 == 0 and 995 < s <= 1_991]
+
+
+def _resident(process: Process) -> int:
+    """Octets of memory that the broker has."""
+    return int(Path(f"/proc/{process.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_no_memory(
+    broker: Callable[..., Process], room: Room
+) -> None:
+    """ML-21: a client of another implementation, which never gives credit. The store is what holds."""
+    process = broker()
+    reader = room.socket(process.endpoint, high_water=100)
+    for command in (wire.Open(address=b"slow"), wire.StreamRead(b"st", b"")):
+        reader.send_multipart(encode(command))
+        assert reader.poll(PATIENCE)
+        assert isinstance(decode(reader.recv_multipart()), Ok)
+    peer = Peer(room, process.endpoint)
+    assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
+    before = _resident(process)
+    total, padding = 8_000, b"." * 8_000
+    for n in range(total):
+        peer.publish(n, b"%d" % n + padding, ids=False)
+        if n % 200 == 199:
+            assert isinstance(peer.ask(wire.Ping()), Pong)
+    assert _resident(process) - before < total * len(padding) // 2
+    for n in range(total):
+        assert reader.poll(PATIENCE), f"{n} came"
+        delivery = decode(reader.recv_multipart())
+        assert isinstance(delivery, StreamDeliver)
+        assert delivery.content[0].rstrip(b".") == b"%d" % n
 
 
 def test_a_second_broker_on_the_same_store_is_refused(broker: Callable[..., Process], room: Room) -> None:
