@@ -1,0 +1,92 @@
+"""Queries that read from a replicated cluster while its leaders go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from mama_spark.bridges.nats.board import Board
+from mama_spark.bridges.nats.server import Cluster
+from mama_spark.testing.discovery_runs import Stranger, Told, desk
+from mama_spark.testing.driving import eventually
+from pyspark.sql import DataFrame, SparkSession
+
+PEERS = 10058  #: the stream is there
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path / "cluster") as cluster:
+        yield cluster
+
+
+def replicated(client: Stranger, config: dict[str, object]) -> None:
+    def made() -> bool:  # an error until three peers are known
+        return client.api(f"STREAM.CREATE.{config['name']}", config).get("error", {}).get("err_code") in (None, PEERS)
+
+    eventually(made, f"stream {config['name']} has three replicas")
+
+
+def leader(client: Stranger, stream: str) -> str:
+    return str(eventually(lambda: client.info(stream)["cluster"].get("leader"), "a leader"))
+
+
+def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+    with Stranger(cluster.url) as client:
+        eventually(lambda: "error" not in client.api("INFO"), "JetStream is ready")
+        for config in (*Board().streams(3), {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "storage": "file"}):
+            replicated(client, config)
+        read: dict[int, list[str]] = {}
+
+        def keep(rows: DataFrame, batch: int) -> None:
+            read[batch] = [bytes(row.value).decode() for row in rows.collect()]
+
+        def messages() -> list[str]:
+            return [text for batch in list(read.values()) for text in batch]
+
+        options = {"url": cluster.url, "waitTimeout": "120s"}
+        told = Told()
+        queries = [
+            source.load().writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / name)).start()
+            for name, source, sink in (
+                ("sub", spark.readStream.format("mamasub").options(topics="s.>", **options), keep),
+                ("discovery", spark.readStream.format("mamadiscovery").options(**options), told),
+            )
+        ]
+        try:
+            sent: list[str] = []
+            for step in range(3):
+                for number in range(10):
+                    sent.append(f"{step}-{number}")
+                    stubbornly(partial(client.publish, "s.a", sent[-1].encode(), {"Nats-Msg-Id": sent[-1]}))
+                stubbornly(partial(client.say, desk(step)))  # twice, if the first answer was lost
+                eventually(lambda: len(messages()) >= len(sent), f"messages of step {step}", 240)
+                told.wait(lambda lines, step=step: f"online desk {step}" in lines, f"the source of step {step}")
+                if step == 0:
+                    for stream in ("S", "MAMA_EVENTS"):
+                        assert client.api(f"STREAM.LEADER.STEPDOWN.{stream}").get("success")
+                elif step == 1:
+                    cluster.node(leader(client, "S")).kill()
+        finally:
+            for query in queries:
+                query.stop()
+    assert sorted(messages()) == sorted(sent), "each once"
+    sources = [line for line in told.lines() if line.startswith("online")]
+    assert list(dict.fromkeys(sources)) == [f"online desk {step}" for step in range(3)]
+    assert "gap" not in {row["kind"] for row in told.rows}
+
+
+def stubbornly(work: Callable[[], object]) -> None:
+    """Done, whatever it takes."""
+    until = time.monotonic() + 120
+    while True:
+        try:
+            work()
+            return
+        except Exception:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
