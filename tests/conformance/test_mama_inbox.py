@@ -135,6 +135,18 @@ def test_a_denied_request_is_not_entitled(stage: Stage) -> None:  # noqa: F811
     assert told.counters == (1, 1 if stage.publisher_style else 0, 0, 1)
 
 
+def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: Stage) -> None:  # noqa: F811
+    stage.deny()
+    transport, answers = stage.transport(), Answers()
+    inbox = answers.inbox(transport)
+    denied, nobody = (Publisher.create(transport, stage.symbol, source) for source in (stage.denied, ASKED))
+    for _ in range(10):
+        denied.send_from_inbox(inbox, a_message())
+        nobody.send_from_inbox(inbox, a_message())
+    until(lambda: len(answers.errors) == 20)
+    assert sorted(status for status, _ in answers.errors) == 10 * ["NOT_ENTITLED"] + 10 * ["PLATFORM"]
+
+
 def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:  # noqa: F811
     on = NatsStage(*nats_with_users)
     transport = on.transport()

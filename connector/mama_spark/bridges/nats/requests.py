@@ -34,7 +34,7 @@ class NatsRequests:
         self._prefix = link.client.new_inbox() + "."
         self._inbox: Subscription | None = None
         self._topics: dict[str, Subscription] = {}
-        self._asked: dict[int, str] = {}
+        self._asked: dict[int, dict[str, None]] = {}  # topics that an inbox has asked, the latest last
         self._watched: set[str] = set()  # topics whose denial we would hear of
         self._box: deque[Letter] = deque()  # the loop's thread puts in
 
@@ -45,10 +45,10 @@ class NatsRequests:
 
     def forget(self, inbox: int) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
-        topic = self._asked.pop(inbox, None)
-        if topic in self._watched and topic not in self._asked.values():
-            self._watched.discard(topic)
-            self._link.forget_denial(topic)
+        for topic in self._asked.pop(inbox, {}):
+            if topic in self._watched and not any(topic in asked for asked in self._asked.values()):
+                self._watched.discard(topic)
+                self._link.forget_denial(topic)
 
     def reply(self, to: str, payload: bytes) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
@@ -94,7 +94,9 @@ class NatsRequests:
     async def _request(self, topic: str, payload: bytes, inbox: int) -> None:
         if self._inbox is None:
             self._inbox = await self._subscribe(f"{self._prefix}*", self._on_answer)
-        self._asked[inbox] = topic
+        asked = self._asked.setdefault(inbox, {})
+        asked.pop(topic, None)
+        asked[topic] = None
         if topic not in self._watched:
             self._watched.add(topic)
             self._link.denial_of(topic).add_done_callback(lambda _: self._denied(topic))
@@ -115,7 +117,7 @@ class NatsRequests:
     def _denied(self, topic: str) -> None:
         self._watched.discard(topic)
         for inbox, asked in list(self._asked.items()):
-            if asked == topic:
+            if topic in asked:
                 self._box.append(Letter(topic, b"", inbox, None, not_entitled(topic)))
 
     async def _on_request(self, msg: Msg) -> None:
@@ -123,8 +125,10 @@ class NatsRequests:
 
     async def _on_answer(self, msg: Msg) -> None:
         number = msg.subject[len(self._prefix) :]
-        if not number.isdigit() or (topic := self._asked.get(int(number))) is None:
+        asked = self._asked.get(int(number)) if number.isdigit() else None
+        if asked is None:
             return
+        topic = next(reversed(asked))
         missing = not msg.data and (msg.headers or {}).get("Status") == "503"
         error = no_responders(topic) if missing else None
         self._box.append(Letter(topic, msg.data, int(number), msg.reply or None, error))
