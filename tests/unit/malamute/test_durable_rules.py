@@ -638,6 +638,12 @@ def test_trouble_while_reading_is_told_with_the_file(desk: Callable[..., Desk]) 
         one.read()
 
 
+def test_an_old_sqlite_is_named(monkeypatch: pytest.MonkeyPatch, desk: Callable[..., Desk]) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
+    with pytest.raises(ConfigError, match=r"need SQLite 3\.32 or later"):
+        desk()
+
+
 def test_full_is_for_the_publisher_to_try_again() -> None:
     assert StoreFull.retryable
     assert not StoreFull.may_have_landed

@@ -77,7 +77,8 @@ class Desk:
             elif name == "CREDIT":
                 engine.credit(*arguments)
             elif name == "SYNC":
-                answers.append((None, engine.sync(*arguments)))
+                runs = engine.sync(*arguments)
+                answers.append((None, runs if isinstance(runs, tuple) else runs()))
             else:
                 error = None
                 try:

@@ -31,6 +31,7 @@ from ...errors import ConfigError, Unavailable
 
 APPLICATION_ID = 0x4D4C4D31  # "MLM1"
 SUFFIX = ".stream"
+OLDEST = (3, 32)
 #: What :meth:`Store.append` is given of a row, in order; most have only the first three or four. Sequence and time
 #: follow from the batch. ``lengths`` are those of the frames; ``origin`` is
 #: :class:`~mama_spark.malamute.engines.readers.Reader`'s.
@@ -105,6 +106,11 @@ class StoreReader:
     """
 
     def __init__(self, path: Path) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:  # statements of many rows, and window functions
+            text = ".".join(map(str, OLDEST))
+            raise ConfigError(
+                f"durable streams need SQLite {text} or later, and this Python has {sqlite3.sqlite_version}"
+            )
         self.path = path
         self._db = self._connect()
         try:
