@@ -660,7 +660,10 @@ def test_a_broker_that_takes_nothing_makes_senders_wait_and_then_tells_them(scri
     writing.join(PATIENCE)
     with pytest.raises(Unavailable, match="sending: nothing in time"):
         flood(client)
+    began = time.monotonic()
     client.close(timeout=0.05)
+    client.close(timeout=PATIENCE)
+    assert time.monotonic() - began < PATIENCE, "closing again does not wait for what will never come"
 
 
 def flood(client: MalamuteClient) -> None:

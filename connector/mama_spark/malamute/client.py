@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from ..errors import ClientClosed, ConfigError, MamaError, Unavailable
 from . import wire
@@ -123,7 +124,7 @@ class MalamuteClient:
         self._unsynced: int | None = None  # reconnects before the first send that no sync covers
         self._gives_credit = bool(window) and Feature.CREDIT in (features or Feature(0))
         self._inbox: deque[Command] = deque()
-        self._trackers: dict[bytes, Tracker] = {}
+        self._trackers: WeakValueDictionary[bytes, Tracker] = WeakValueDictionary()  # a fate may never be told
         self._numbers = count(1)
 
     def __repr__(self) -> str:
@@ -343,8 +344,12 @@ class MalamuteClient:
     def _say(self, what: str, timeout: float | None, frames: Sequence[bytes], say: Callable[[], object]) -> None:
         """What is not answered: as soon as there is a connection and room for it."""
         link = self._link
-        self._await(lambda: link.connected and link.room > 0, timeout, what, then=say)
-        link.account(sum(map(len, frames)) + 64)
+
+        def now() -> None:
+            say()
+            link.account(sum(map(len, frames)) + 64)
+
+        self._await(lambda: link.connected and link.room > 0, timeout, what, then=now)
         link.wake()
 
     def _await(

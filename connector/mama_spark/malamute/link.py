@@ -239,6 +239,8 @@ class Link:
 
     def close(self, timeout: float) -> None:
         """Say CLOSE behind all that was sent and wait for the answer; then end the thread. Idempotent, never raises."""
+        if self._stop:
+            return
         if self._thread.ident is not None:
             with self.changed:
                 call = self.machine.close(time.monotonic() + timeout) if self.fatal is None else None
