@@ -224,6 +224,26 @@ def test_plain_lets_in_who_has_a_password(ends: ExitStack, caplog: Any) -> None:
     assert "right" not in repr(broker.settings)
 
 
+def test_a_broker_from_a_file_with_a_login(tmp_path: Path, ends: ExitStack) -> None:
+    """T1, ML-27"""
+    conf = tmp_path / "broker.toml"
+    conf.write_text('[broker]\nbind = "tcp://127.0.0.1:*"\n[security.users]\nreader = "r"\nwriter = "w"\n')
+    broker = Process("--conf-file", str(conf), cwd=tmp_path)
+    ends.callback(broker.end)
+    assert "security: PLAIN" in broker.line
+    reader = ends.enter_context(MalamuteClient(broker.url, "reader", timeout=PATIENCE, user="reader", password="r"))
+    writer = ends.enter_context(MalamuteClient(broker.url, "writer", timeout=PATIENCE, user="writer", password="w"))
+    reader.read("weather", "temp.*")
+    writer.write("weather")
+    cities = ("temp.moscow", "rain.moscow", "temp.chicago", "rain.chicago", "temp.london", "rain.london")
+    for n, subject in enumerate(cities):
+        writer.send(subject, b"%d" % n)
+    got = [reader.receive() for _ in range(3)]
+    assert [m.subject for m in got] == ["temp.moscow", "temp.chicago", "temp.london"]
+    last = got[-1]
+    assert (last.kind, last.address, last.sender, last.content) == ("stream", "weather", "writer", (b"4",))
+
+
 @pytest.mark.parametrize("chosen", [True, False])
 def test_curve_lets_in_who_has_a_key(ends: ExitStack, chosen: bool) -> None:
     """ML-27"""
