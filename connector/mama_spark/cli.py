@@ -23,7 +23,10 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def broker(args: argparse.Namespace) -> int:
-    from .malamute.serve import run
+    try:
+        from .malamute.serve import run
+    except ModuleNotFoundError as e:
+        raise ConfigError(f"the broker cannot be loaded ({e}); try: pip install 'mama-spark[malamute]'") from e
 
     return run(args.bind, args.conf_file)
 

@@ -72,6 +72,14 @@ def test_docs_options_writes_and_recognises_a_stale_file(tmp_path: Path) -> None
     assert mama("docs", "options", "--check", str(page)).returncode == 2
 
 
+def test_a_broker_without_its_libraries_says_what_to_install() -> None:
+    program = "import sys; sys.modules['zmq'] = None; from mama_spark import cli; sys.exit(cli.main(['broker']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "pip install 'mama-spark[malamute]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_serve_ends_with_ctrl_c_and_leaves_no_server(tmp_path: Path) -> None:
     command = [sys.executable, "-u", "-m", "mama_spark.cli", "serve", "--store", str(tmp_path / "store")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
