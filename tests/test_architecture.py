@@ -42,10 +42,11 @@ PURE = {
     *(f"bridges/nats/{name}" for name in ("board", "wire", "frames", "headers", "subjects", "acks", "fast")),
     "bridges/nats/records", "bridges/nats/retention", "mama/discovered", "spark/discovery_rows",
     *(f"bridges/nats/{name}" for name in ("changes", "images", "positions", "advisories", "direct")),
-    *(f"malamute/{name}" for name in ("wire", "extensions", "patterns", "queues", "letters", "clients", "credit")),
+    *(f"malamute/{name}" for name in ("wire", "extensions", "patterns", "queues", "letters", "clients")),
+    *(f"malamute/{name}" for name in ("credit", "events")),
     *(f"malamute/{name}" for name in ("server_states", "server_machine", "server_outbox", "client_machine")),
     *(f"malamute/engines/{name}" for name in ("__init__", "simple", "frames", "ledger", "dedup", "readers")),
-    *(f"malamute/engines/{name}" for name in ("selectors", "records", "durable_settings")),
+    "bridges/malamute/frames", *(f"malamute/engines/{name}" for name in ("selectors", "records", "durable_settings")),
 }  # fmt: skip
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
 

@@ -26,6 +26,7 @@ from ..errors import LoopDied, MamaError, Unavailable
 from .clients import Client, Frames, Settings
 from .engines import Delivery, engine_class, holds
 from .engines.actor import Died, Report, Returned, Stream, Taken, Traffic
+from .events import BrokerEvent, encode
 from .patterns import Pattern
 from .security import Guard, Security
 from .server_machine import ServerMachine
@@ -38,6 +39,8 @@ ROUND_MESSAGES = 500
 ROUND_OCTETS = 1024 * 1024
 #: Rounds that an engine may be behind before reading stops.
 BEHIND = 64
+#: Events that wait for the start of the engine of their stream; beyond, they are counted only.
+EVENTS_AHEAD = 10_000
 #: Seconds that an engine may take to start, and all of them together to end.
 START = 120.0
 ENDING = 30.0
@@ -85,13 +88,16 @@ class Broker:
 
     :param on_events: is given what happened to clients and streams (kind, address, stream, detail), in the broker's
         thread
+    :param encode: makes the messages of the stream of events (:mod:`.events`), in the broker's thread
     """
 
     def __init__(
         self,
         settings: BrokerSettings | None = None,
         on_events: Callable[[list[tuple[str, bytes, bytes, bytes]]], object] | None = None,
+        encode: Callable[[BrokerEvent], bytes] = encode,
     ) -> None:
+        self._encode = encode
         self.settings = settings or BrokerSettings()
         self.endpoint = self.settings.bind
         self.error: BaseException | None = None
@@ -127,7 +133,7 @@ class Broker:
         control = f"inproc://mama-broker-{id(self):x}"
         self._control.bind(control)
         self._loop = _Loop(
-            replace(self.settings, machine=machine), self._context, control, self._choose, self._on_events
+            replace(self.settings, machine=machine), self._context, control, self._choose, self._on_events, self._encode
         )
         try:
             self._guard = Guard(self._context, self.settings.security)
@@ -217,7 +223,10 @@ class _Loop:
         control: str,
         choose: Callable[[bytes], tuple[str, Mapping[str, Any]]],
         on_events: Callable[[list[tuple[str, bytes, bytes, bytes]]], object] | None,
+        encode: Callable[[BrokerEvent], bytes],
     ) -> None:
+        self.encode = encode
+        self.events_lost = 0
         self.settings = settings
         self.context = context
         self.choose = choose
@@ -304,6 +313,30 @@ class _Loop:
             events, machine.events = machine.events, []
             if self.on_events is not None:
                 self.on_events(events)
+            self._announce(events)
+
+    def _announce(self, events: list[tuple[str, bytes, bytes, bytes]]) -> None:
+        """Publish on the reserved stream, which exists once it is read or if it is stored; never wait for it."""
+        machine, name = self.machine, self.settings.machine.events
+        if not name or (name not in machine.streams and not self._stores(name)):
+            return
+        # what happens to this very stream cannot be told there, and would make it anew for ever
+        events = [event for event in events if event[2] != name or event[0] != "STREAM_LOST"]
+        stream = self.streams.get(name)
+        if len(self.early.get(name, ())) > EVENTS_AHEAD or (stream is not None and stream.batches > BEHIND // 2):
+            self.events_lost += len(events)
+            return
+        if self.events_lost:
+            events = [("EVENTS_LOST", b"", b"", b"%d" % self.events_lost), *events]
+            self.events_lost = 0
+        now = time.time_ns() // 1000
+        for values in events:
+            event = BrokerEvent(*values, now)
+            try:
+                machine.publish(name, event.subject, [self.encode(event)])
+            except Exception as e:  # noqa: BLE001 the encoder is the caller's
+                log.error("an event cannot be encoded: %s", e)
+        self._post()
 
     # --- engines -------------------------------------------------------------------------------------------------
 
@@ -336,6 +369,12 @@ class _Loop:
                 self._forget(stream, "the engine does not start")
                 self.abandoned.append(stream)
                 stream.destroy(0.0)
+
+    def _stores(self, name: bytes) -> bool:
+        try:
+            return engine_class(self.choose(name)[0]).stored
+        except MamaError:  # told when the stream is opened
+            return False
 
     def _holds(self, name: bytes) -> bool:
         try:

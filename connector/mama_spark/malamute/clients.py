@@ -26,6 +26,7 @@ class Settings:
     queue: int = 64 * 1024 * 1024
     overflow: Overflow = Overflow.DROP_NEWEST
     repeats: int = 100
+    events: bytes = b"_MAMA_EVENTS"  #: the broker's own stream, to which clients cannot write; empty = none
     streams: int = 4096  #: that may be made; they live as long as the broker
     patterns: int = 100_000  #: subscriptions and offers of one client
     mailboxes: Limits = field(default_factory=Limits)

@@ -224,9 +224,14 @@ class ServerMachine(Outbox):
     def _write(self, client: Client, command: wire.StreamWrite, now: float) -> None:
         if client.stream == command.stream and not self._answer_repeat(client, now):
             return
+        if command.stream == self.settings.events and command.stream:
+            self._fail(client, b"the stream is the broker's own")
+            return
         if not self._stream(client, command.stream):
             return
-        client.stream = command.stream
+        if client.stream != command.stream:
+            client.stream = command.stream
+            self._event("WRITING", client, command.stream)
         self._await(client, command.stream, ("TRAFFIC",), writes=True)
 
     def _read(self, client: Client, command: wire.StreamRead, now: float) -> None:
@@ -288,12 +293,16 @@ class ServerMachine(Outbox):
             if len(self.streams) >= self.settings.streams:
                 self._fail(client, b"too many streams")
                 return False
+            self._add_stream(stream)
+        return True
+
+    def _add_stream(self, stream: bytes) -> None:
+        if stream not in self.streams:
             self.streams.add(stream)
             self.opening[stream] = self.now
             self._early[stream] = 0
             if self._holds(stream):
                 self.holding.add(stream)
-        return True
 
     def _await(
         self, client: Client, stream: bytes, order: tuple[Any, ...], pattern: bytes | None = None, writes: bool = False
@@ -344,6 +353,7 @@ class ServerMachine(Outbox):
                     client.shares.leave(stream)
                     self._order_awaited(stream, ("CANCEL", client), client, Slot(silent=True))
             slot.frames = error_frames(StatusCode.FAILED, error.encode())
+            self._event("REFUSED", client, stream, error.encode())
         if not slot.silent:
             self._advance(client)
 
@@ -358,6 +368,7 @@ class ServerMachine(Outbox):
 
     def lost(self, stream: bytes, reason: str) -> None:
         """The engine of a stream is gone: whoever waits for it is told (ERROR 502), nobody reads there any more."""
+        self.events.append(("STREAM_LOST", b"", stream, reason.encode()))
         self.orders.pop(stream, None)
         self.streams.discard(stream)
         self.streams.discard(stream)
@@ -498,6 +509,11 @@ class ServerMachine(Outbox):
         sender = letter.sender
         if letter.tracker and isinstance(sender, Client) and sender.alive and Feature.CONFIRM in sender.features:
             self._emit(sender, wire.encode(wire.Confirm(letter.tracker, code, reason)))
+
+    def publish(self, stream: bytes, subject: bytes, content: Sequence[bytes]) -> None:
+        """A message of the broker itself."""
+        self._add_stream(stream)
+        self._order(stream, ("ACCEPT", _NOBODY, b"", subject, content, None))
 
     # --- events ------------------------------------------------------------------------------------------------------
 
