@@ -13,7 +13,7 @@ in OPEN what it understands (:class:`Feature`); only then does the broker extend
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
 | 4 | time | number-8: microseconds since the epoch at which it was stored | DELIVER |
 | 5 | after | number-8: replay what has a higher number | READ |
-| 6 | acks | runs of 13 octets: outcome (1 octet), count (number-4), first sequence (number-8) | PONG |
+| 6 | acks | runs of 13 octets: outcome (1 octet), count (number-4), first sequence (number-8); may be repeated | PONG |
 | 7 | message id | 1 to 65,535 octets; a durable stream stores an id once | SEND, DELIVER |
 | 8 | header | length of the name (number-2), name, value; one field a value, in order | SEND, DELIVER |
 | 9 | stored | number-4: 1 = the stream is stored: it numbers its messages, and stores an id once | OK of WRITE |
@@ -90,6 +90,7 @@ class Extension:
 NOTHING = Extension()
 _NUMBERS = {1: ("features", 4), 2: ("credit", 4), 3: ("sequence", 8), 4: ("time", 8), 5: ("after", 8), 9: ("stored", 4)}
 _ACKS, _MESSAGE_ID, _HEADER = 6, 7, 8
+_MOST_RUNS = 65_535 // 13  #: in one field; more go into further ones
 
 
 def write(extension: Extension) -> bytes:
@@ -103,8 +104,9 @@ def write(extension: Extension) -> bytes:
             value = getattr(extension, name)
             if value is not None:
                 parts.append(_FIELD.pack(tag, width) + int(value).to_bytes(width, "big"))
-        if extension.acks:
-            runs = b"".join(_RUN.pack(run.outcome, run.count, run.first) for run in extension.acks)
+        for at in range(0, len(extension.acks), _MOST_RUNS):
+            some = extension.acks[at : at + _MOST_RUNS]
+            runs = b"".join(_RUN.pack(run.outcome, run.count, run.first) for run in some)
             parts.append(_FIELD.pack(_ACKS, len(runs)) + runs)
         if extension.message_id:
             parts.append(_FIELD.pack(_MESSAGE_ID, len(extension.message_id)) + extension.message_id)
@@ -121,6 +123,7 @@ def read(trailing: bytes) -> Extension:
         return NOTHING
     found: dict[str, object] = {}
     headers: list[tuple[bytes, bytes]] = []
+    acks: tuple[AckRun, ...] = ()
     for tag, value in _split(trailing):
         if tag in _NUMBERS:
             name, width = _NUMBERS[tag]
@@ -128,14 +131,14 @@ def read(trailing: bytes) -> Extension:
                 number = int.from_bytes(value, "big")
                 found[name] = Feature(number & _KNOWN) if name == "features" else number
         elif tag == _ACKS:
-            found["acks"] = _runs(value)
+            acks += _runs(value)
         elif tag == _MESSAGE_ID and value:
             found["message_id"] = value
         elif tag == _HEADER and len(value) >= 2:
             end = 2 + int.from_bytes(value[:2], "big")
             if end <= len(value):
                 headers.append((value[2:end], value[end:]))
-    return Extension(headers=tuple(headers), **found)  # type: ignore[arg-type]
+    return Extension(headers=tuple(headers), acks=acks, **found)  # type: ignore[arg-type]
 
 
 _KNOWN = int(Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS)

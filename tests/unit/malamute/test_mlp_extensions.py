@@ -99,6 +99,11 @@ def test_a_peer_without_extensions_reads_the_same_command() -> None:
     assert read(extended.trailing) == FULL
 
 
+def test_more_runs_than_a_field_holds_go_into_several() -> None:
+    many = Extension(acks=tuple(AckRun(Outcome.STORED, 1, 2 * n) for n in range(1, 20_000)))
+    assert read(write(many)) == many
+
+
 def test_last_of_a_run() -> None:
     assert AckRun(Outcome.STORED, 3, 10).last == 12
     assert AckRun(Outcome.ACCEPTED, 3).last == 0
