@@ -1,0 +1,116 @@
+"""Credit over real engines and sockets: two durable streams and a simple one share what one client gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from mama_spark.malamute import wire
+from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.malamute.wire import Command, Ok, Pong, StreamDeliver
+
+PATIENCE = 60_000  #: ms
+
+
+class Peer:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, address: bytes, features: Feature | None
+    ) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.rcvhwm = 10
+        self.socket.connect(endpoint)
+        self.send(wire.Open(address, b"" if features is None else write(Extension(features=features))))
+        assert isinstance(self.get(), Ok)
+
+    def send(self, *commands: Command) -> None:
+        for command in commands:
+            self.socket.send_multipart(wire.encode(command))
+
+    def get(self) -> Command:
+        assert self.socket.poll(PATIENCE), "nothing came"
+        return wire.decode(self.socket.recv_multipart())
+
+    def until_pong(self) -> list[Command]:
+        self.send(wire.Ping())
+        found: list[Command] = []
+        while not isinstance(command := self.get(), Pong):
+            found.append(command)
+        return found
+
+    def deliveries(self, count: int) -> list[tuple[bytes, bytes]]:
+        found = [self.get() for _ in range(count)]
+        assert all(isinstance(one, StreamDeliver) for one in found)
+        return [(one.address, one.subject) for one in found if isinstance(one, StreamDeliver)]
+
+
+Connect = Callable[..., Peer]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    choices = (EngineChoice(b"^d", "durable", {"folder": str(tmp_path)}),)
+    settings = BrokerSettings("tcp://127.0.0.1:*", Settings(queue=200_000), choices, high_water=20)
+    with Broker(settings) as broker:
+        yield broker
+
+
+@pytest.fixture
+def connect(broker: Broker) -> Iterator[Connect]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    peers: list[Peer] = []
+
+    def made(address: bytes, features: Feature | None = None) -> Peer:
+        peers.append(Peer(context, broker.endpoint, address, features))
+        return peers[-1]
+
+    yield made
+    for peer in peers:
+        peer.socket.close(0)
+    context.term()
+
+
+def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> Peer:
+    writer = connect(b"to-" + stream)
+    writer.send(wire.StreamWrite(stream))
+    assert isinstance(writer.get(), Ok)
+    writer.send(*(wire.StreamSend(b"%d" % n, [b"x" * size]) for n in range(count)))
+    return writer
+
+
+def test_one_busy_stream_gets_all_of_the_credit_and_never_more(broker: Broker, connect: Connect) -> None:
+    """ML-07, ML-21: what two other streams do not use comes back to the one that has something."""
+    reader = connect(b"r", Feature.CREDIT)
+    reader.send(*(wire.StreamRead(name, b"") for name in (b"d1", b"d2", b"live")), wire.Credit(100))
+    assert [type(reader.get()) for _ in range(3)] == [Ok] * 3
+    publish(connect, b"d1", 300)
+    assert reader.deliveries(99) == [(b"d1", b"%d" % n) for n in range(99)]
+    assert reader.deliveries(1) == [(b"d1", b"99")], "the last one comes when its turn has come"
+    assert reader.until_pong() == []
+    publish(connect, b"live", 5)
+    reader.send(wire.Credit(5))
+    reader.send(wire.Credit(1000))
+    got = reader.deliveries(205)
+    assert [subject for stream, subject in got if stream == b"d1"] == [b"%d" % n for n in range(100, 300)]
+    assert [subject for stream, subject in got if stream == b"live"] == [b"%d" % n for n in range(5)]
+    publish(connect, b"d2", 50)
+    assert reader.deliveries(50) == [(b"d2", b"%d" % n) for n in range(50)]
+    assert broker.counters()["lost_deliveries"] == 0
+
+
+def test_a_slow_reader_without_credit_loses_nothing_of_stored_streams(broker: Broker, connect: Connect) -> None:
+    """ML-21: 4 MB for a client whose queue may take 200 kB: the engines hold, on disk."""
+    reader = connect(b"r")
+    reader.send(wire.StreamRead(b"d1", b""), wire.StreamRead(b"d2", b""))
+    assert [type(reader.get()) for _ in range(2)] == [Ok] * 2
+    writers = [publish(connect, name, 200, 10_000) for name in (b"d1", b"d2")]
+    for writer in writers:
+        writer.until_pong()
+    got = reader.deliveries(400)
+    for stream in (b"d1", b"d2"):
+        assert [subject for name, subject in got if name == stream] == [b"%d" % n for n in range(200)]
+    assert broker.counters()["lost_deliveries"] == 0
