@@ -3,14 +3,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from mama_spark.bridges.nats import announcer
 from mama_spark.bridges.nats.pool import POOL
+from mama_spark.testing.discovering import opened
 from mama_spark.testing.servers import nats_server
 
-__all__ = ["nats_server"]
+__all__ = ["nats_server", "opened"]
 
 
 @pytest.fixture(autouse=True)
-def _no_warm_connections() -> Iterator[None]:
-    """Nobody's connection outlives its server."""
+def _nothing_stays_warm() -> Iterator[None]:
+    """Nobody's connection, and nobody's announcement, outlives its server."""
     yield
+    announcer.clear()
     POOL.clear()

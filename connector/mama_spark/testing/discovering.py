@@ -1,0 +1,144 @@
+"""Bridges of discovery over a real server, who follows what they tell, and processes that announce."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ..bridge import Change, ChangeKind, Position, SourceKey
+from ..bridges.nats.board import Board
+from ..bridges.nats.discovery import NatsDiscovery
+from ..bridges.nats.server import NatsServer
+from ..bridges.nats.settings import NatsSettings
+from .driving import eventually
+from .servers import Admin
+
+DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
+RECORD, SUSPECT, OFFLINE, EVENT = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE, ChangeKind.EVENT
+IMAGE_END, GAP = ChangeKind.IMAGE_END, ChangeKind.GAP
+READERS = (ChangeKind.SUBSCRIBED, ChangeKind.UNSUBSCRIBED)
+TTL = 2.0  #: of sources that shall expire
+LONG = 6.0  #: of those that shall not, however busy the machine is
+
+
+@pytest.fixture
+def opened(nats_server: NatsServer) -> Iterator[Callable[..., NatsDiscovery]]:
+    """Bridges to the test's server; each name is a connection of its own, as another process would have."""
+    bridges: list[NatsDiscovery] = []
+
+    def make(name: str = "one", board: Board | None = None, **settings: Any) -> NatsDiscovery:
+        bridge = NatsDiscovery(NatsSettings(**{"servers": (nats_server.url,), "name": name, **settings}), board)
+        bridge.open()
+        bridges.append(bridge)
+        return bridge
+
+    yield make
+    for bridge in bridges:
+        bridge.close()
+
+
+class Follower:
+    """Reads on and keeps what it was told; readers of JetStream are left out, for tests make some."""
+
+    def __init__(self, bridge: NatsDiscovery, start: Position | None = None, *, readers: bool = False) -> None:
+        self.bridge, self.readers = bridge, readers
+        self.at = bridge.begin("latest") if start is None else start
+        self.found: list[Change] = []
+
+    def step(self, limit: int | None = None) -> list[Change]:
+        end = self.bridge.newest(self.at, limit)
+        new = [c for block in self.bridge.read(self.at, end) for c in block]
+        self.at = end
+        self.found += new if self.readers else [c for c in new if c.kind not in READERS]
+        return new
+
+    def until(self, enough: Callable[[list[Change]], Any], patience: float = 60.0) -> list[Change]:
+        def true() -> bool:
+            self.step()
+            return bool(enough(self.found))
+
+        try:
+            eventually(true, "told", patience)
+        except AssertionError:
+            raise AssertionError(f"only {self.found[-20:]}") from None
+        return self.found
+
+    def kinds(self, source: SourceKey = DESK) -> list[ChangeKind]:
+        return [c.kind for c in self.found if c.source == source]
+
+    def told_once(self, source: SourceKey = DESK) -> bool:
+        """One record, and one more for each time that the source came back: on a busy machine renewals may be late."""
+        letters = "".join(kind.value[0] for kind in self.kinds(source))
+        return re.fullmatch("r(sr)*s?", letters) is not None
+
+
+def has(kind: ChangeKind, source: SourceKey | None = DESK, times: int = 1) -> Callable[[list[Change]], bool]:
+    return lambda found: sum(c.kind is kind and c.source == source for c in found) >= times
+
+
+def end_process_of(bridge: NatsDiscovery) -> None:
+    """What others see when a process is gone."""
+    keeper = bridge._announcer
+    assert keeper is not None
+    keeper.loop.run(keeper.stop(), 30, "ending")
+
+
+ANNOUNCE = """
+import sys, time
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.changes import Stored
+from mama_spark.bridges.nats.discovery import NatsDiscovery
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.shelf import Shelf
+bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
+bridge.open()
+bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))
+print("announced", flush=True)
+sys.stdin.read()
+"""
+
+
+class Process:
+    """Another process that announces DESK, until it is killed."""
+
+    def __init__(self, url: str, ttl: float) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", ANNOUNCE, url, str(ttl)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ready(self) -> None:
+        assert self._child.stdout is not None
+        assert self._child.stdout.readline() == "announced\n"
+
+    def kill(self) -> None:
+        os.kill(self._child.pid, signal.SIGKILL)
+        self._child.communicate(timeout=30)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child.poll() is None:
+            self.kill()
+
+
+def publish(admin: Admin, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:
+    """As any client would, acknowledged."""
+
+    async def store() -> None:
+        await admin._client.jetstream().publish(subject, payload, headers=headers)
+
+    admin._run(store())
+
+
+def premade(admin: Admin, board: Board, changes: dict[str, Any]) -> None:
+    for config in board.streams():
+        config = {**config, **(changes if config["name"] == board.events else {})}
+        assert "error" not in admin.api(f"STREAM.CREATE.{config['name']}", config)

@@ -1,0 +1,313 @@
+"""Announcing over a real server: expiry, several processes, ends in order and without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.board import Board
+from mama_spark.bridges.nats.discovery import NatsDiscovery
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.testing.discovering import (
+    DESK,
+    EVENT,
+    IMAGE_END,
+    LONG,
+    OFFLINE,
+    RECORD,
+    SUSPECT,
+    TTL,
+    TWIN,
+    Follower,
+    Process,
+    end_process_of,
+    has,
+    publish,
+)
+from mama_spark.testing.driving import eventually
+from mama_spark.testing.servers import Admin
+
+
+def test_a_killed_process_is_suspect_then_offline_and_one_more_process_keeps_a_source_alive(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    reader = opened()
+    follower = Follower(reader)
+    with Process(nats_server.url, 3.0) as first, Process(nats_server.url, 3.0) as second:
+        first.ready()
+        second.ready()
+        first.kill()
+        killed = time.monotonic()
+        while time.monotonic() < killed + 4:
+            follower.step()
+            time.sleep(0.05)
+        assert follower.told_once(), "one record for both, and the second keeps it"
+        second.kill()
+        follower.until(has(OFFLINE))
+    assert follower.kinds()[-2:] == [SUSPECT, OFFLINE]
+    suspect, offline = follower.found[-2:]
+    assert 0.5e6 < offline.at - suspect.at < 5e6
+    assert [c.kind for c in reader.image()] == [RECORD, OFFLINE, IMAGE_END]
+    with Process(nats_server.url, 3.0) as third:
+        third.ready()
+        follower.until(lambda found: found[-1].kind is RECORD)
+        assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
+
+
+def test_a_source_that_finds_itself_given_up_is_announced_again_by_one_and_says_why(
+    opened: Callable[..., NatsDiscovery], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, one, two = opened("reader"), opened("one"), opened("two")
+    follower = Follower(reader)
+    for bridge in (one, two):
+        bridge.announce(DESK, b"r", TTL)
+    keepers = [b._announcer for b in (one, two)]
+    for keeper in keepers:  # as if the machine had slept
+        assert keeper is not None
+        task = keeper.sources[DESK].task
+        assert task is not None
+        keeper.loop.soon(task.cancel)
+    follower.until(has(SUSPECT))
+    with caplog.at_level(logging.WARNING, "mama_spark.nats.discovery"):
+        for keeper in keepers:
+            assert keeper is not None
+            keeper.loop.run(keeper._renew_all(keeper.sources[DESK]), 30, "renewing")
+    follower.until(has(RECORD, times=2))
+    assert follower.kinds() == [RECORD, SUSPECT, RECORD]
+    for bridge in (one, two, one):
+        keeper = bridge._announcer
+        assert keeper is not None
+        keeper.loop.run(keeper._renew_all(keeper.sources[DESK]), 30, "renewing")
+    follower.step()
+    assert follower.told_once()
+    assert [r.message for r in caplog.records if "called SUSPECT" in r.message and "sourceTtl" in r.message]
+    assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
+
+
+@pytest.mark.parametrize("done", ["nothing", "warn", "live"])
+def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
+    opened: Callable[..., NatsDiscovery], done: str
+) -> None:
+    reader, one, two = opened("reader"), opened("one"), opened("two")
+    follower = Follower(reader)
+    keepers = []
+    for bridge in (one, two):
+        bridge.announce(DESK, b"r", TTL)
+        keeper = bridge._announcer
+        assert keeper is not None
+        task = keeper.sources[DESK].task
+        assert task is not None
+        keeper.loop.soon(task.cancel)
+        keepers.append(keeper)
+    follower.until(has(OFFLINE))
+
+    async def begin_and_end() -> None:
+        for part in {"nothing": (), "warn": ("warn",), "live": ("warn", "live")}[done]:
+            await keepers[0]._take_up(keepers[0].sources[DESK], part)
+
+    keepers[0].loop.run(begin_and_end(), 30, "coming back")
+    keepers[1].loop.run(keepers[1]._renew_all(keepers[1].sources[DESK]), 30, "renewing")
+    follower.until(has(RECORD, times=2))
+    assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
+
+
+def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    reader, one, two = opened("reader"), opened("one"), opened("two")
+    follower = Follower(reader)
+    for bridge in (one, two):
+        bridge.announce(DESK, b"on", TTL)
+    one.withdraw(DESK, b"off")
+    one.withdraw(DESK, b"off")
+    keeper = two._announcer
+    assert keeper is not None
+    eventually(lambda: DESK not in keeper.sources, "the other has noticed")
+    follower.until(has(RECORD, times=2))
+    one.announce(TWIN, b"mark", TTL)
+    follower.until(has(RECORD, TWIN))
+    assert [(c.kind, c.payload) for c in follower.found if c.source == DESK] == [(RECORD, b"on"), (RECORD, b"off")]
+    two.announce(DESK, b"on", TTL)
+    assert [c.payload for c in reader.image()][:-1] == [b"mark", b"on"]
+
+
+def test_a_source_that_another_process_withdrew_is_back_as_soon_as_it_is_announced_again(
+    opened: Callable[..., NatsDiscovery],
+) -> None:
+    one, two = opened("one"), opened("two")
+    one.announce(DESK, b"on", 30.0)
+    two.withdraw(DESK, b"off")
+    assert [c.payload for c in one.image()][:-1] == [b"off"]
+    one.announce(DESK, b"on", 30.0)  # from a process that still renews it
+    assert [(c.kind, c.payload) for c in one.image()][:-1] == [(RECORD, b"on")]
+
+
+def test_a_source_that_ends_does_not_take_the_connection_of_one_that_begins(
+    opened: Callable[..., NatsDiscovery],
+) -> None:
+    bridge = opened()
+    bridge.announce(DESK, b"on", 30.0)
+    keeper = bridge._announcer
+    assert keeper is not None
+
+    async def both(pause: float) -> None:
+        ending = asyncio.create_task(keeper.withdraw(DESK, b"off"))
+        await asyncio.sleep(pause)
+        await asyncio.gather(ending, keeper.announce(0, TWIN, b"on", 30.0))
+
+    for pause in (0.0, 0.001, 0.002, 0.003, 0.004, 0.006):
+        keeper.loop.run(both(pause), 60, "one ends, one begins")
+        bridge.withdraw(TWIN, b"off")
+        assert keeper._shelf is None, "with nothing to renew there is no connection"
+        bridge.announce(DESK, b"on", 30.0)
+
+
+def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: Callable[..., NatsDiscovery]) -> None:
+    reader, first = opened("reader"), opened("one")
+    follower = Follower(reader)
+    first.announce(DESK, b"r", TTL)
+    first.close()
+    closed = time.monotonic()
+    while time.monotonic() < closed + 1.5 * TTL:
+        follower.step()
+        time.sleep(0.05)
+    opened("one").announce(DESK, b"r", TTL)
+    follower.step()
+    assert follower.told_once()
+
+
+FORK = """
+import os, sys
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.changes import Stored
+from mama_spark.bridges.nats.discovery import NatsDiscovery
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.shelf import Shelf
+from mama_spark.errors import ClientClosed
+settings = NatsSettings((sys.argv[1],))
+parents = NatsDiscovery(settings)
+parents.open()
+parents.announce(SourceKey("desk", 7), b"r", 6.0)
+child = os.fork()
+if child == 0:
+    try:
+        parents.image()
+    except ClientClosed:
+        own = NatsDiscovery(settings)
+        own.open()
+        own.announce(SourceKey("desk", 8), b"r", 2.0)
+        os._exit(0)
+    os._exit(1)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    follower = Follower(opened())
+    command = [sys.executable, "-c", FORK, nats_server.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        follower.until(has(OFFLINE, TWIN))
+        process.communicate(timeout=30)
+    assert follower.told_once(DESK)
+
+
+def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    board = Board(kept=6.0)
+    one = opened("one", board)
+    follower = Follower(one)
+    one.announce(DESK, b"r", LONG)
+    other = opened("two", board)
+    other.announce(TWIN, b"r", TTL)
+    end_process_of(other)
+    with Admin(nats_server.url) as admin:
+
+        def twin_is_forgotten() -> bool:
+            follower.step()
+            return "error" in admin.api(
+                "STREAM.MSG.GET.MAMA_SOURCES", {"last_by_subj": board.source_subject(TWIN, "rec")}
+            ) or ([c.source for c in one.image()][:-1] == [DESK])
+
+        eventually(twin_is_forgotten, "the dead one is forgotten")
+        kept = admin.api("STREAM.MSG.GET.MAMA_SOURCES", {"last_by_subj": board.source_subject(DESK, "rec")})
+        assert kept["message"]["seq"] > 3, "written again"
+    assert [c.source for c in one.image()][:-1] == [DESK]
+    assert follower.told_once()
+    assert follower.kinds(TWIN) == [RECORD, SUSPECT, OFFLINE]
+
+
+def test_whoever_has_a_nats_client_can_announce(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
+    reader = opened()
+    follower = Follower(reader)
+    topic = reader.board.topic
+    with Admin(nats_server.url) as admin:
+        publish(admin, f"{topic}.source.cli.-.rec", b"by hand")
+        publish(admin, f"{topic}.source.cli2.5.rec", b"dies", {"Mama-Source-Ttl": "1"})
+        publish(admin, f"{topic}.source.cli2.5.live", b"", {"Nats-TTL": "1s"})
+        follower.until(has(OFFLINE, SourceKey("cli2", 5)))
+    assert [(c.source, c.kind) for c in reader.image()][:-1] == [
+        (SourceKey("cli", None), RECORD),
+        (SourceKey("cli2", 5), RECORD),
+        (SourceKey("cli2", 5), OFFLINE),
+    ]
+
+
+def test_what_cannot_be_read_is_told_with_its_bytes_and_the_reason(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    reader = opened()
+    follower = Follower(reader)
+    topic = reader.board.topic
+    bad = [f"{topic}.source.x", f"{topic}.source.a.b.rec", f"{topic}.source.=zz.1.rec", f"{topic}.source.a.1.what"]
+    with Admin(nats_server.url) as admin:
+        for subject in bad:
+            publish(admin, subject, b"\x00\xff")
+        publish(admin, f"{topic}.source.ok.1.rec", b"\xff not a message \x00")
+        publish(admin, f"{topic}.event.a.b.c", b"\x01")
+    follower.until(lambda found: len(found) >= len(bad) + 2)
+    unread = [c for c in follower.found if c.source is None and c.kind is RECORD]
+    assert [c.payload for c in unread] == [b"\x00\xff"] * len(bad)
+    assert all(c.info for c in unread)
+    assert [c.info is not None for c in follower.found if c.kind is EVENT] == [True]
+    image = reader.image()
+    assert sum(c.source is None and c.kind is RECORD for c in image) == len(bad)
+    assert [c.payload for c in image if c.source == SourceKey("ok", 1)] == [b"\xff not a message \x00"]
+
+
+def test_two_sources_of_one_name_are_two(opened: Callable[..., NatsDiscovery]) -> None:
+    one = opened("one")
+    other = opened("two")
+    follower = Follower(one)
+    one.announce(DESK, b"7", 20.0)
+    other.announce(TWIN, b"8", TTL)
+    end_process_of(other)
+    follower.until(has(OFFLINE, TWIN))
+    assert follower.kinds(DESK) == [RECORD]
+    assert [(c.source, c.kind) for c in one.image()][:-1] == [(DESK, RECORD), (TWIN, RECORD), (TWIN, OFFLINE)]
+
+
+def test_times_are_those_of_the_server(opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 30 * 86400)  # this machine's clock is a month behind
+    one = opened()
+    follower = Follower(one)
+    one.announce(DESK, b"r", TTL)
+    one.tell(DESK, [b"e"], ["e"])
+    end_process_of(one)
+    follower.until(has(OFFLINE))
+    assert all(abs(c.at / 1e6 - now) < 3600 for c in [*follower.found, *one.image()])
+    one.announce(DESK, b"r", TTL)
+    assert [c.kind for c in one.image()] == [RECORD, IMAGE_END]
