@@ -136,6 +136,7 @@ def main() -> int:
         spark = session()
         try:
             watching = watch(spark, server.url, folder)
+            watching.processAllAvailable()  # the image: nobody is there yet
             say("publishing 336,776 rows; each is acknowledged by the broker")
             seconds = publish(spark, csv, server.url, folder / "flight_log")
             say("done")
