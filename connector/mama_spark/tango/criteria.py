@@ -1,0 +1,143 @@
+"""Which values are worth an event (reference: the server's own filtering, TG-06). Pure.
+
+A filter compares a value with the one *sent* last, not with the one told last:
+
+=============================== ==========================================================================
+last sent and this one          sent
+=============================== ==========================================================================
+nothing was sent yet            yes
+quality differs                 yes (so VALID to INVALID and back)
+both INVALID                    no
+an error, then a value          yes
+a value, then an error          yes
+two errors                      if they differ
+dimensions differ               yes
+NaN and a number, either way    yes
+NaN and NaN                     no
+numbers, no thresholds          if they differ
+numbers, ``abs_change``         if any element differs by as much, or more
+numbers, ``rel_change``         likewise, in percent of what was sent; from 0 any change
+text, states, booleans, enums   if they differ
+=============================== ==========================================================================
+
+Either threshold is enough. Archive events have a period as well, after which one is sent whatever its value. Alarm
+events look at the quality alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .device import Attribute, Criteria
+from .source_readings import Reading
+from .types import Content, Quality, same_content
+
+_ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
+
+
+class ChangeFilter:
+    """Of one attribute and one event type.
+
+    :param attribute: whose values come
+    :param criteria: of this event type
+    :ivar due: when the period is over; None: there is none, or nothing was sent yet
+    """
+
+    __slots__ = ("_attribute", "_criteria", "_last", "_thresholds", "due")
+
+    def __init__(self, attribute: Attribute, criteria: Criteria) -> None:
+        self._attribute, self._criteria = attribute, criteria
+        self._thresholds = attribute.numeric and bool(criteria.absolute or criteria.relative)
+        self._last: Reading | None = None
+        self.due: float | None = None
+
+    @property
+    def last(self) -> Reading | None:
+        """What was sent last."""
+        return self._last
+
+    def wants(self, reading: Reading, now: float) -> bool:
+        """Whether this one is to be sent; then :meth:`sent` is told.
+
+        :param now: seconds, of a clock that only goes on
+        """
+        last = self._last
+        if last is None or reading.quality is not last.quality or bool(reading.errors) is not bool(last.errors):
+            return True
+        if reading.errors:
+            return reading.errors != last.errors
+        if self.due is not None and now >= self.due:
+            return True
+        if reading.empty:
+            return False
+        if reading.r_dim != last.r_dim or reading.w_dim != last.w_dim:
+            return True
+        kind = self._attribute.kind
+        return self._differs(last.content(kind), reading.content(kind))
+
+    def sent(self, reading: Reading, now: float) -> None:
+        """It was."""
+        self._last = reading
+        self.due = None if self._criteria.period is None else now + self._criteria.period / 1000
+
+    def _differs(self, old: Content, new: Content) -> bool:
+        if not isinstance(old, np.ndarray) or not isinstance(new, np.ndarray):
+            return not same_content(old, new)
+        if not self._thresholds:
+            return not bool(np.array_equal(old, new, equal_nan=old.dtype.kind == "f"))
+        return _beyond(old, new, self._criteria)
+
+
+def _beyond(old: npt.NDArray[Any], new: npt.NDArray[Any], criteria: Criteria) -> bool:
+    """Whether any element has gone as far as a threshold."""
+    if old.dtype.kind == "f":
+        was, now = np.isnan(old), np.isnan(new)
+        if (was != now).any():
+            return True
+        old, new = old[~was], new[~now]
+    before = old.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        delta = _difference(old, new)
+        if criteria.absolute is not None and _outside(delta, criteria.absolute):
+            return True
+        if criteria.relative is None:
+            return False
+        endless = (before == 0) | np.isinf(before)
+        percent = np.where(endless, np.sign(delta) * np.inf, delta / np.abs(before) * 100)
+    return _outside(percent[delta != 0], criteria.relative)
+
+
+def _difference(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    if old.dtype.kind != "f" and old.dtype.itemsize == 8:  # a double has not all of their digits
+        exact: npt.NDArray[np.float64] = (new.astype(object) - old.astype(object)).astype(np.float64)
+        return exact
+    found: npt.NDArray[np.float64] = new.astype(np.float64) - old.astype(np.float64)
+    return np.where(new == old, 0.0, found)  # of two equal infinities as well
+
+
+def _outside(numbers: npt.NDArray[np.float64], limits: tuple[float, float]) -> bool:
+    return bool(((numbers <= limits[0]) | (numbers >= limits[1])).any())
+
+
+class AlarmFilter:
+    """Alarm events: the quality became ALARM or WARNING, changed between them, or is neither any more; an error began
+    or ended."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[Quality, bool] = (Quality.VALID, False)
+
+    def wants(self, reading: Reading) -> bool:
+        """Whether this one is to be sent; then :meth:`sent` is told."""
+        quality, failed = self._last
+        if bool(reading.errors) is not failed:
+            return True
+        return reading.quality is not quality and not _ALARMS.isdisjoint((reading.quality, quality))
+
+    def sent(self, reading: Reading) -> None:
+        """It was, or nothing need be sent for it."""
+        self._last = (reading.quality, bool(reading.errors))

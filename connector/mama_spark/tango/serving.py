@@ -1,0 +1,267 @@
+"""Records of a log become what an event source offers: devices and attributes as they appear, their last values, and
+their events. No I/O of its own.
+
+Which events: every record is a change, an archive and a user event, unless a rule for its attribute has criteria; these
+then decide as they do in a device server (:mod:`mama_spark.tango.criteria`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..errors import ConfigError, MamaError
+from ..log import Records
+from .cdr import CdrError
+from .device import Attribute, Criteria, Device
+from .errors import DevFailed
+from .events import Event
+from .fastpath import BatchDecoder
+from .records import Kind, decode
+from .topics import Topic, read_topic
+from .types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
+
+EVENTS = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER)
+_OF_ROWS = f".{EventType.CHANGE.wire_name}"  #: end of topics
+_STATE_AND_STATUS = {"state": DataType.STATE, "status": DataType.STRING}
+
+
+class Source(Protocol):
+    """What is asked of :class:`~mama_spark.tango.source.TangoEventSource`."""
+
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+    def add_device(self, device: Device) -> None: ...
+    def add_attributes(self, device: str, attributes: Sequence[Attribute]) -> None: ...
+    def remove_attributes(self, device: str, names: Sequence[str]) -> None: ...
+    def subscribed(self, device: str, attribute: str, event: EventType) -> bool: ...
+    def push_event(self, event: EventType, device: str, attribute: str, value: Any = None, **more: Any) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What holds for the attributes that a pattern matches: a table ``[[attribute]]`` of a configuration file.
+
+    :ivar pattern: of ``domain/family/member/attribute``, in any case; ``*`` stands for anything
+    :ivar abs_change: change events only beyond this difference to the last one; ``rel_change``: in percent
+    :ivar archive_abs_change: and ``archive_rel_change``, ``archive_period`` (ms): likewise for archive events
+    :ivar period: milliseconds between periodic events
+    :ivar unit: and the others: what clients are told of the attribute
+    """
+
+    pattern: str
+    abs_change: float | None = None
+    rel_change: float | None = None
+    archive_abs_change: float | None = None
+    archive_rel_change: float | None = None
+    archive_period: int | None = None
+    period: int | None = None
+    label: str = ""
+    description: str = ""
+    unit: str = ""
+    display_format: str = ""
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Rule:
+        """:raises ConfigError: a key is unknown or missing, or a value cannot be"""
+        known = {f.name: str(f.type) for f in fields(cls)}
+        for key, value in table.items():
+            if key not in known:
+                raise ConfigError(f"[[attribute]]: unknown key {key!r}; there are {', '.join(known)}")
+            wanted: tuple[type, ...] = (str,) if "str" in known[key] else (int, float)
+            if "float" not in known[key] and "int" in known[key]:
+                wanted = (int,)
+            if not isinstance(value, wanted) or isinstance(value, bool):
+                raise ConfigError(f"[[attribute]] {key}: {value!r} is no {' or '.join(t.__name__ for t in wanted)}")
+        if not table.get("pattern"):
+            raise ConfigError(
+                "[[attribute]]: a pattern is missing: domain/family/member/attribute, with * for anything"
+            )
+        rule = cls(**table)
+        rule.attribute("check", DataType.DOUBLE, Format.SCALAR)
+        return rule
+
+    def matches(self, key: str) -> bool:
+        """:param key: in lower case"""
+        return fnmatchcase(key, self.pattern.lower())
+
+    def attribute(self, name: str, data_type: DataType, form: Format) -> Attribute:
+        """The declaration."""
+        change = Criteria(self.abs_change, self.rel_change)
+        archive = Criteria(self.archive_abs_change, self.archive_rel_change, self.archive_period)
+        return Attribute(
+            name, data_type, form, change=_detecting(change), archive=_detecting(archive), period=self.period,
+            label=self.label, description=self.description, unit=self.unit, display_format=self.display_format,
+        )  # fmt: skip
+
+
+def _detecting(criteria: Criteria) -> Criteria:
+    return criteria if criteria.empty else Criteria(
+        criteria.abs_change, criteria.rel_change, criteria.period, detect=True
+    )  # fmt: skip
+
+
+@dataclass
+class Counts:
+    """:ivar records: that were served
+    :ivar passed: others: not for this source, or nothing to serve
+    :ivar recorded: of these, what a recorder wrote
+    :ivar bad: records that are none, or whose values the source cannot have
+    :ivar messages: that were handed to the event socket
+    """
+
+    records: int = 0
+    passed: int = 0
+    recorded: int = 0
+    bad: int = 0
+    messages: int = 0
+    reasons: list[str] = field(default_factory=list)  #: of the first few bad ones
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """One record to serve."""
+
+    topic: Topic
+    name: str
+    data_type: DataType
+    format: Format
+    value: Any
+    quality: Quality
+    time: int
+
+
+class Serving:
+    """
+    :param source: that serves
+    :param rules: the first that matches an attribute holds for it
+    :param name: only the records for the source of this name; None: all
+    :ivar last: topic of a record -> sequence of the newest that was served
+    """
+
+    _MOST_REASONS = 20
+
+    def __init__(self, source: Source, rules: Sequence[Rule] = (), name: str | None = None) -> None:
+        self._source, self._rules = source, tuple(rules)
+        self._name = None if name is None else name.lower()
+        self._decoder = BatchDecoder()
+        self._declared: dict[tuple[str, str], tuple[DataType, Format]] = {}
+        self._devices = set(source.devices)
+        self.last: dict[str, int] = {}
+        self.counts = Counts()
+
+    def __repr__(self) -> str:
+        return f"<Serving {len(self._declared)} attributes, {self.counts.records} records>"
+
+    @property
+    def attributes(self) -> list[tuple[str, str]]:
+        """Device and attribute of all that was declared."""
+        return list(self._declared)
+
+    def note(self, records: Records) -> None:
+        """Remember where the newest record of each topic is that rows become."""
+        topics = records.topics.to_pylist()
+        rows = zip(topics, records.sequences.tolist(), strict=True)
+        self.last.update((topic, sequence) for topic, sequence in rows if topic.endswith(_OF_ROWS))
+
+    def take(self, records: Records) -> None:
+        """Declare what is new, and push what these records say, in their order."""
+        events: dict[tuple[str, str], list[EventType]] = {}
+        for row, value in self._values(records):
+            try:
+                self._declare(value)
+                place = value.topic.device, value.name
+                if place not in events:
+                    events[place] = self._events(*place)
+                for event in events[place]:
+                    self.counts.messages += self._source.push_event(
+                        event, value.topic.device, value.name, value.value, time=value.time, quality=value.quality
+                    )
+                self.counts.records += 1
+            except (CdrError, DevFailed, ConfigError) as e:
+                self._bad(int(records.sequences[row]), e)
+
+    def _events(self, device: str, attribute: str) -> list[EventType]:
+        """Those that somebody wants; change events also tell the value, and so are pushed in any case."""
+        return [e for e in EVENTS if e is EventType.CHANGE or self._source.subscribed(device, attribute, e)]
+
+    def _bad(self, sequence: int, error: MamaError) -> None:
+        self.counts.bad += 1
+        if len(self.counts.reasons) < self._MOST_REASONS:
+            self.counts.reasons.append(f"record {sequence}: {error}")
+
+    # --- records ---
+
+    def _values(self, records: Records) -> Iterator[tuple[int, _Value]]:
+        found = decode(records.payloads)
+        for row, error in sorted(found.bad.items()):
+            self._bad(int(records.sequences[row]), error)
+        rows = np.flatnonzero(found.kind == Kind.PUSH)
+        recorded = len(found) - len(found.bad) - len(rows)
+        self.counts.passed += recorded
+        self.counts.recorded += recorded
+        frames = [[column[row] for row in rows.tolist()] for column in found.frames.columns()]
+        events = self._decoder.decode(*frames)
+        values: dict[int, AttributeValue | tuple[str, ValueKind, Any]] = {}
+        for group in events.scalars:
+            names = [name.decode("latin-1") for name in group.names.tolist()]
+            for at, name, number in zip(group.rows.tolist(), names, group.read.tolist(), strict=True):
+                values[at] = (name, group.kind, number)
+        for at, event in events.others.items():
+            if isinstance(event, Event) and isinstance(event.data, AttributeValue):
+                values[at] = event.data
+        times = np.where(events.time == 0, records.times[rows] * 1000, events.time).tolist()
+        for at, row in enumerate(rows.tolist()):
+            if at not in values:
+                self._bad(int(records.sequences[row]), events.bad.get(at) or MamaError("it holds no value"))
+                continue
+            topic = read_topic(frames[0][at])
+            if self._name is not None and topic.tango_host != self._name:
+                self.counts.passed += 1
+                continue
+            yield row, self._value(topic, values[at], events, at, times[at])
+
+    def _value(self, topic: Topic, found: Any, events: Any, at: int, time: int) -> _Value:
+        quality, told = Quality(int(events.quality[at])), DataType(int(events.data_type[at]))
+        if isinstance(found, AttributeValue):
+            return _Value(topic, found.name, told, found.format, _python(found), quality, time)
+        name, _, number = found
+        return _Value(topic, name, told, Format.SCALAR, number, quality, time)
+
+    # --- declarations ---
+
+    def _declare(self, value: _Value) -> None:
+        device, key = value.topic.device, value.name.lower()
+        shape = (value.data_type, value.format)
+        before = self._declared.get((device, key))
+        if before == shape:
+            return
+        if device not in self._devices:
+            self._source.add_device(Device(device))
+            self._devices.add(device)
+        if key in _STATE_AND_STATUS:  # every device has them
+            if shape != (_STATE_AND_STATUS[key], Format.SCALAR):
+                raise ConfigError(f"{device}/{value.name} is {_STATE_AND_STATUS[key].name}, not {value.data_type.name}")
+        else:
+            if before is not None:
+                self._source.remove_attributes(device, [value.name])
+            rule = next((r for r in self._rules if r.matches(f"{device}/{key}")), Rule("*"))
+            self._source.add_attributes(device, [rule.attribute(value.name, *shape)])
+        self._declared[device, key] = shape
+
+
+def _python(value: AttributeValue) -> Any:
+    """The value as a source takes it; None: there is none."""
+    read = value.read
+    if value.format is Format.SCALAR:
+        return read[0] if isinstance(read, tuple | np.ndarray) and len(read) else read
+    if value.format is not Format.IMAGE or read is None:
+        return read
+    x, y = value.r_dim
+    if isinstance(read, np.ndarray):
+        return read.reshape(y, x)
+    return [list(read)[row * x : row * x + x] for row in range(y)]  # type: ignore[arg-type]

@@ -1,0 +1,123 @@
+"""Tables of values to push, taken apart by attribute and event. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import ConfigError
+from .source_readings import Reading, Readings
+from .types import EVENT_NAMES, EventType, Quality
+
+_KNOWN = ("device", "attribute", "value", "quality", "time", "written", "event")
+_QUALITIES = {quality.name: quality for quality in Quality}
+_BY_NUMBER = tuple(Quality)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one attribute and one event type, in their order.
+
+    :ivar times: nanoseconds since the epoch
+    """
+
+    device: str
+    attribute: str
+    event: EventType
+    values: Sequence[Any]
+    times: Sequence[int]
+    qualities: Sequence[Quality]
+    written: Sequence[Any] | None
+
+    def readings(self, maker: Readings) -> list[Reading]:
+        """:raises CdrError: no value of the attribute's type"""
+        written = self.written if self.written is not None else [None] * len(self.values)
+        make = maker.make
+        return [
+            Reading.invalid(time) if value is None else make(value, time, quality, more)
+            for value, time, quality, more in zip(self.values, self.times, self.qualities, written, strict=True)
+        ]
+
+
+def groups_of(columns: pa.Table | pa.RecordBatch | Mapping[str, Any], event: EventType, now: int) -> Iterator[Group]:
+    """The groups of a table.
+
+    :param event: where the table does not say
+    :param now: time of values that have none
+    :raises ConfigError: a column is missing, or holds what it cannot
+    """
+    table = _table(columns)
+    missing = [name for name in _KNOWN[:3] if name not in table.column_names]
+    unknown = [name for name in table.column_names if name not in _KNOWN]
+    if missing or unknown:
+        raise ConfigError(f"columns to push: {missing} missing, {unknown} not known; there are {', '.join(_KNOWN)}")
+    names = [name for name in ("device", "attribute", "event") if name in table.column_names]
+    for key, rows in _places(table, names):
+        part = table if len(rows) == len(table) else table.take(pa.array(rows))
+        told = key.get("event")
+        if told is not None and told not in EVENT_NAMES:
+            raise ConfigError(f"no event of Tango: {told!r:.100}")
+        yield Group(
+            key["device"], key["attribute"], event if told is None else EVENT_NAMES[told],
+            part["value"].to_pylist(), _times(part, now), _qualities(part),
+            part["written"].to_pylist() if "written" in part.column_names else None,
+        )  # fmt: skip
+
+
+def _table(columns: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
+    if isinstance(columns, pa.Table):
+        return columns
+    if isinstance(columns, pa.RecordBatch):
+        return pa.Table.from_batches([columns])
+    return pa.table(dict(columns))
+
+
+def _places(table: pa.Table, names: list[str]) -> Iterator[tuple[dict[str, str], npt.NDArray[np.int64]]]:
+    """Each combination of names with the rows that have it, in order of their first row."""
+    code = np.zeros(len(table), np.int64)
+    words: list[list[Any]] = []
+    for name in names:
+        column = pc.dictionary_encode(table[name].combine_chunks())
+        if column.null_count:
+            raise ConfigError(f"a null in column {name}")
+        words.append(column.dictionary.to_pylist())
+        code = code * max(1, len(words[-1])) + column.indices.to_numpy(zero_copy_only=False)
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    bounds = np.cumsum(np.bincount(inverse, minlength=len(first)))[:-1]
+    parts = np.split(order, bounds)
+    for number in np.argsort(first):
+        rows, rest, key = parts[number], int(code[first[number]]), {}
+        for name, known in zip(reversed(names), reversed(words), strict=True):
+            rest, place = divmod(rest, max(1, len(known)))
+            key[name] = str(known[place])
+        yield key, rows
+
+
+def _times(table: pa.Table, now: int) -> Sequence[int]:
+    if "time" not in table.column_names:
+        return [now] * len(table)
+    column = table["time"]
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ns", column.type.tz)).cast(pa.int64())
+    if not pa.types.is_integer(column.type):
+        raise ConfigError(f"column time: {column.type} is no timestamp")
+    return [now if time is None else time for time in column.to_pylist()]
+
+
+def _qualities(table: pa.Table) -> Sequence[Quality]:
+    if "quality" not in table.column_names:
+        return [Quality.VALID] * len(table)
+    try:
+        return [
+            Quality.VALID if q is None else _BY_NUMBER[q] if isinstance(q, int) and q >= 0 else _QUALITIES[q.upper()]
+            for q in table["quality"].to_pylist()
+        ]
+    except (KeyError, IndexError, AttributeError) as error:
+        raise ConfigError(f"column quality: {error} is none") from None

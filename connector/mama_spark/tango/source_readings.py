@@ -1,0 +1,218 @@
+"""What an attribute was last: values as Python has them become what Tango sends. Pure.
+
+A number costs nothing but a check when it is told; the rest is made when somebody wants it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from .cdr import CdrError, Writer
+from .device import Attribute
+from .types import (
+    DTYPES,
+    NO_DIM,
+    ONE,
+    AttributeValue,
+    Content,
+    DataType,
+    DevError,
+    DevState,
+    Dim,
+    Encoded,
+    Format,
+    Quality,
+    ValueKind,
+)
+
+_CODES = {
+    ValueKind.BOOL: "B", ValueKind.SHORT: "h", ValueKind.LONG: "i", ValueKind.LONG64: "q", ValueKind.FLOAT: "f",
+    ValueKind.DOUBLE: "d", ValueKind.UCHAR: "B", ValueKind.USHORT: "H", ValueKind.ULONG: "I", ValueKind.ULONG64: "Q",
+}  # fmt: skip
+
+
+class Reading:
+    """One value of one attribute, or why there is none.
+
+    :ivar numbers: what was read, and what was set, if both are single numbers; else None
+    :ivar time: nanoseconds since the epoch
+    """
+
+    __slots__ = ("_content", "errors", "numbers", "quality", "r_dim", "time", "w_dim")
+
+    def __init__(
+        self,
+        numbers: tuple[float, ...] | None,
+        content: Content,
+        time: int,
+        quality: Quality = Quality.VALID,
+        r_dim: Dim = ONE,
+        w_dim: Dim = NO_DIM,
+        errors: tuple[DevError, ...] = (),
+    ) -> None:
+        self.numbers, self._content, self.time, self.quality = numbers, content, time, quality
+        self.r_dim, self.w_dim, self.errors = r_dim, w_dim, errors
+
+    def __repr__(self) -> str:
+        return f"<Reading {self.errors or self.numbers or self._content} {self.quality.name}>"
+
+    @property
+    def empty(self) -> bool:
+        """No value: an error, or INVALID."""
+        return bool(self.errors) or self.quality is Quality.INVALID
+
+    def content(self, kind: ValueKind) -> Content:
+        """As :class:`~mama_spark.tango.types.AttributeValue` has it."""
+        if self._content is None and self.numbers is not None:
+            self._content = np.array(self.numbers, DTYPES[kind])
+        return self._content
+
+    def value(self, attribute: Attribute) -> AttributeValue:
+        """As clients get it."""
+        kind, r_dim, w_dim = attribute.kind, self.r_dim, self.w_dim
+        if self.empty:
+            kind, r_dim, w_dim = ValueKind.NO_DATA, NO_DIM, NO_DIM
+        content = None if self.empty else self.content(kind)
+        return AttributeValue(
+            attribute.name, kind, content, self.time, self.quality, attribute.format, int(attribute.data_type),
+            r_dim, w_dim, self.errors,
+        )  # fmt: skip
+
+    @classmethod
+    def failed(cls, errors: Sequence[DevError], time: int) -> Reading:
+        """There is no value, for these reasons."""
+        return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM, tuple(errors))
+
+    @classmethod
+    def invalid(cls, time: int) -> Reading:
+        """There is no value."""
+        return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM)
+
+    @classmethod
+    def of(cls, value: AttributeValue) -> Reading:
+        """What somebody else read."""
+        return cls(None, value.content, value.time, value.quality, value.r_dim, value.w_dim, value.errors)
+
+
+class Readings:
+    """Makes readings of one attribute."""
+
+    __slots__ = ("_code", "_count", "attribute")
+
+    def __init__(self, attribute: Attribute) -> None:
+        self.attribute = attribute
+        single = attribute.format is Format.SCALAR and attribute.kind in DTYPES
+        self._count = 2 if attribute.settable else 1
+        self._code = struct.Struct("<" + _CODES[attribute.kind] * self._count) if single else None
+
+    def make(self, value: Any, time: int, quality: Quality = Quality.VALID, written: Any = None) -> Reading:
+        """A reading of what Python has: numbers, text, arrays (an image has two dimensions), :class:`Encoded` or
+        octets, :class:`DevState`.
+
+        :param time: nanoseconds since the epoch
+        :param written: what was last set, of settable attributes; None: nothing, or zero
+        :raises CdrError: no value of this attribute
+        """
+        if quality is Quality.INVALID:
+            return Reading.invalid(time)
+        if self._code is None:
+            return self._general(value, time, quality, written)
+        numbers = (value,) if self._count == 1 else (value, 0 if written is None else written)
+        try:
+            self._code.pack(*numbers)
+            if self.attribute.data_type is DataType.BOOLEAN and any(number > 1 for number in numbers):
+                raise TypeError
+        except (struct.error, OverflowError, TypeError):
+            return self._general(value, time, quality, written)
+        return Reading(numbers, None, time, quality, ONE, NO_DIM if self._count == 1 else ONE)
+
+    def _general(self, value: Any, time: int, quality: Quality, written: Any) -> Reading:
+        read, r_dim = self._part(value)
+        if written is None and self.attribute.format is Format.SCALAR:
+            written = _ZERO.get(self.attribute.data_type, 0)
+        if not self.attribute.settable or written is None:
+            return Reading(None, read, time, quality, r_dim)
+        more, w_dim = self._part(written)
+        both = np.concatenate((read, more)) if isinstance(read, np.ndarray) else cast(Any, read) + cast(Any, more)
+        return Reading(None, both, time, quality, r_dim, w_dim)
+
+    def _part(self, value: Any) -> tuple[Any, Dim]:
+        """Elements and dimensions of one part."""
+        kind, name = self.attribute.kind, self.attribute.name
+        dtype = DTYPES.get(kind)
+        if dtype is not None:
+            found = _fitted(value, dtype, name)
+            return found.ravel(), self._dims(found.shape)
+        if kind is ValueKind.DEVICE_STATE:
+            return _each(value, DevState, name), ONE
+        if self.attribute.format is Format.SCALAR:
+            return (_each(value, _CLASSES[kind], name),), ONE
+        rows = list(value)
+        shape: tuple[int, ...] = (len(rows),)
+        if self.attribute.format is Format.IMAGE:
+            shape = (len(rows), len(rows[0]) if rows else 0)
+            if any(len(row) != shape[1] for row in rows):
+                raise CdrError(f"{name}: rows of different length")
+            rows = [element for row in rows for element in row]
+        return tuple(_each(element, _CLASSES[kind], name) for element in rows), self._dims(shape)
+
+    def _dims(self, shape: tuple[int, ...]) -> Dim:
+        if len(shape) != int(self.attribute.format) and not (shape == (0,) and self.attribute.format is Format.IMAGE):
+            raise CdrError(f"{self.attribute.name}: {len(shape)} dimensions for a {self.attribute.format.name}")
+        if self.attribute.format is Format.SCALAR:
+            return ONE
+        dim = Dim(shape[0], 0) if len(shape) == 1 else Dim(shape[1], shape[0])
+        return dim if dim.size else NO_DIM
+
+
+_CLASSES: dict[ValueKind, type[Any]] = {
+    ValueKind.STRING: str,
+    ValueKind.STATE: DevState,
+    ValueKind.ENCODED: Encoded,
+}
+_ZERO: dict[DataType, Any] = {
+    DataType.STRING: "", DataType.STATE: DevState.ON, DataType.ENCODED: Encoded("", b""), DataType.BOOLEAN: False
+}  # fmt: skip
+
+
+def _each(value: Any, cls: type[Any], name: str) -> Any:
+    if cls is Encoded and isinstance(value, bytes | bytearray | memoryview):
+        return Encoded("", bytes(value))
+    if not isinstance(value, cls):
+        raise CdrError(f"{name}: {value!r:.100} is no {cls.__name__}")
+    if cls is str and ("\0" in value or not value.isascii()):
+        _writable(value, name)
+    return value
+
+
+def _writable(text: str, name: str) -> None:
+    """What cannot be sent is refused when it is told, not when somebody reads it."""
+    try:
+        Writer(True).string(text)
+    except CdrError as error:
+        raise CdrError(f"{name}: {error}") from None
+
+
+def _fitted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
+    """A copy, so that nothing changes behind our back."""
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind == "f" and dtype == np.uint64 and not isinstance(value, np.ndarray):
+            given = _whole(value)
+        Writer(True).array(given, dtype)
+        return given.astype(dtype)
+    except (CdrError, ValueError, TypeError, OverflowError) as error:
+        raise CdrError(f"{name}: {error}") from None
+
+
+def _whole(value: Any) -> npt.NDArray[Any]:
+    """Python's integers below and above 2^63 together, which numpy would take for floats."""
+    found = np.array(value, object)
+    if all(isinstance(number, int) for number in found.ravel()):
+        return found.astype(np.uint64)
+    return np.asarray(value)

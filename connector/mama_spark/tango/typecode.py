@@ -1,0 +1,231 @@
+"""The CORBA ``any`` of commands: a TypeCode and a value of that type. Pure.
+
+Types that commands have are strings, numbers, enumerations, sequences of these, and structures of all. Values are
+what Python has for them: numbers, ``str``, numpy arrays (sequences of numbers), ``bytes`` (sequences of octets), lists
+of ``str``, and tuples (structures).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from .cdr import CdrError, Reader, Writer
+
+_DEPTH = 8  # no type of Tango nests deeper than 5
+
+
+class Kind(IntEnum):
+    """TCKind, as far as Tango has them."""
+
+    NULL = 0
+    VOID = 1
+    SHORT = 2
+    LONG = 3
+    USHORT = 4
+    ULONG = 5
+    FLOAT = 6
+    DOUBLE = 7
+    BOOLEAN = 8
+    CHAR = 9
+    OCTET = 10
+    STRUCT = 15
+    ENUM = 17
+    STRING = 18
+    SEQUENCE = 19
+    ALIAS = 21
+    LONGLONG = 23
+    ULONGLONG = 24
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCode:
+    """A type.
+
+    :ivar names: of the members of a structure, of the labels of an enumeration
+    :ivar members: types of the members of a structure; the one type of a sequence or an alias
+    """
+
+    kind: Kind
+    id: str = ""
+    name: str = ""
+    names: tuple[str, ...] = ()
+    members: tuple[TypeCode, ...] = ()
+    bound: int = 0
+
+    @property
+    def real(self) -> TypeCode:
+        """Without the aliases."""
+        return self.members[0].real if self.kind is Kind.ALIAS else self
+
+
+#: kind -> (numpy type of a sequence, how one is read, how one is written)
+_NUMBERS: dict[Kind, tuple[str, Callable[[Reader], Any], Callable[[Writer, Any], None]]] = {
+    Kind.SHORT: ("i2", Reader.short, Writer.short),
+    Kind.LONG: ("i4", Reader.long, Writer.long),
+    Kind.USHORT: ("u2", Reader.ushort, Writer.ushort),
+    Kind.ULONG: ("u4", Reader.ulong, Writer.ulong),
+    Kind.FLOAT: ("f4", Reader.float, Writer.float),
+    Kind.DOUBLE: ("f8", Reader.double, Writer.double),
+    Kind.BOOLEAN: ("?", Reader.boolean, Writer.boolean),
+    Kind.CHAR: ("u1", Reader.octet, Writer.octet),
+    Kind.OCTET: ("u1", Reader.octet, Writer.octet),
+    Kind.ENUM: ("u4", Reader.ulong, Writer.ulong),
+    Kind.LONGLONG: ("i8", Reader.longlong, Writer.longlong),
+    Kind.ULONGLONG: ("u8", Reader.ulonglong, Writer.ulonglong),
+}
+
+
+def _tango(kind: Kind, name: str, names: tuple[str, ...], *members: TypeCode) -> TypeCode:
+    return TypeCode(kind, f"IDL:Tango/{name}:1.0", name, names, members)
+
+
+def _sequence_of(name: str, element: TypeCode) -> TypeCode:
+    return _tango(Kind.ALIAS, name, (), TypeCode(Kind.SEQUENCE, members=(element,)))
+
+
+VOID = TypeCode(Kind.NULL)  #: what real servers send for nothing
+STRING = TypeCode(Kind.STRING)
+STRINGS = _sequence_of("DevVarStringArray", STRING)
+LONGS = _sequence_of("DevVarLongArray", TypeCode(Kind.LONG))
+DOUBLES = _sequence_of("DevVarDoubleArray", TypeCode(Kind.DOUBLE))
+LONGS_AND_STRINGS = _tango(Kind.STRUCT, "DevVarLongStringArray", ("lvalue", "svalue"), LONGS, STRINGS)
+
+
+# --- types ---------------------------------------------------------------------------------------------------
+
+
+def read_typecode(reader: Reader, depth: int = _DEPTH) -> TypeCode:
+    """:raises CdrError: cut short, nested too deeply, or a type that Tango has not"""
+    number = reader.ulong()
+    if number not in _KINDS:
+        raise CdrError(f"a TypeCode of kind {number}")
+    kind = _KINDS[number]
+    if kind is Kind.STRING:
+        return TypeCode(kind, bound=reader.ulong())
+    if kind not in (Kind.STRUCT, Kind.ENUM, Kind.SEQUENCE, Kind.ALIAS):
+        return TypeCode(kind)
+    if not depth:
+        raise CdrError("a type nested too deeply")
+    inner = reader.encapsulation()
+    if kind is Kind.SEQUENCE:
+        member = read_typecode(inner, depth - 1)
+        if member.real.kind is not Kind.STRING and member.real.kind not in _NUMBERS:
+            raise CdrError(f"a sequence of {member.real.kind.name}")
+        return TypeCode(kind, members=(member,), bound=inner.ulong())
+    id_, name = inner.string(), inner.string()
+    if kind is Kind.ALIAS:
+        return TypeCode(kind, id_, name, members=(read_typecode(inner, depth - 1),))
+    if kind is Kind.ENUM:
+        return TypeCode(kind, id_, name, tuple(inner.strings()))
+    names, members = [], []
+    for _ in range(inner.count(9)):
+        names.append(inner.string())
+        members.append(read_typecode(inner, depth - 1))
+        if members[-1].real.kind in (Kind.NULL, Kind.VOID):
+            raise CdrError("a member of no type")
+    return TypeCode(kind, id_, name, tuple(names), tuple(members))
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+def write_typecode(writer: Writer, code: TypeCode) -> None:
+    """The mirror image of :func:`read_typecode`."""
+    writer.ulong(code.kind)
+    if code.kind is Kind.STRING:
+        writer.ulong(code.bound)
+    if code.kind not in (Kind.STRUCT, Kind.ENUM, Kind.SEQUENCE, Kind.ALIAS):
+        return
+    inner = Writer.inner(writer.little)
+    if code.kind is Kind.SEQUENCE:
+        write_typecode(inner, code.members[0])
+        inner.ulong(code.bound)
+    else:
+        inner.string(code.id)
+        inner.string(code.name)
+        if code.kind is Kind.ALIAS:
+            write_typecode(inner, code.members[0])
+        elif code.kind is Kind.ENUM:
+            inner.strings(code.names)
+        else:
+            inner.count(len(code.members))
+            for name, member in zip(code.names, code.members, strict=True):
+                inner.string(name)
+                write_typecode(inner, member)
+    writer.encapsulation(inner)
+
+
+# --- values --------------------------------------------------------------------------------------------------
+
+
+def read_any(reader: Reader) -> tuple[TypeCode, Any]:
+    """The type and the value of an ``any``; of nothing, None.
+
+    :raises CdrError: cut short, or a type that Tango has not
+    """
+    code = read_typecode(reader)
+    return code, read_value(reader, code)
+
+
+def write_any(writer: Writer, code: TypeCode, value: Any) -> None:
+    """The mirror image of :func:`read_any`.
+
+    :raises CdrError: the value is none of this type
+    """
+    write_typecode(writer, code)
+    write_value(writer, code, value)
+
+
+def read_value(reader: Reader, code: TypeCode) -> Any:
+    """A value of a type that is known.
+
+    :raises CdrError: cut short
+    """
+    code = code.real
+    if code.kind in _NUMBERS:
+        return _NUMBERS[code.kind][1](reader)
+    if code.kind is Kind.STRING:
+        return reader.string()
+    if code.kind is Kind.STRUCT:
+        return tuple(read_value(reader, member) for member in code.members)
+    return _read_sequence(reader, code.members[0].real) if code.kind is Kind.SEQUENCE else None
+
+
+def _read_sequence(reader: Reader, element: TypeCode) -> Any:
+    if element.kind in (Kind.OCTET, Kind.CHAR):
+        return reader.octets()
+    if element.kind in _NUMBERS:
+        return reader.array(_NUMBERS[element.kind][0])
+    return reader.strings()
+
+
+def write_value(writer: Writer, code: TypeCode, value: Any) -> None:
+    """The mirror image of :func:`read_value`.
+
+    :raises CdrError: the value is none of this type
+    """
+    code = code.real
+    try:
+        if code.kind in _NUMBERS:
+            _NUMBERS[code.kind][2](writer, value)
+        elif code.kind is Kind.STRING:
+            writer.string(value)
+        elif code.kind is Kind.STRUCT:
+            for member, part in zip(code.members, value, strict=True):
+                write_value(writer, member, part)
+        elif code.kind is Kind.SEQUENCE:
+            _write_sequence(writer, code.members[0].real, value)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CdrError(f"{value!r:.100} is no {code.name or code.kind.name}: {error}") from None
+
+
+def _write_sequence(writer: Writer, element: TypeCode, value: Any) -> None:
+    if element.kind in (Kind.OCTET, Kind.CHAR):
+        writer.octets(bytes(value))
+    elif element.kind in _NUMBERS:
+        writer.array(value, _NUMBERS[element.kind][0])
+    else:
+        writer.strings(value)

@@ -1,0 +1,310 @@
+"""A real device server for the Tango tests, run as a program by :class:`mama_spark.testing.tango_servers.TangoServer`.
+
+Its devices have an attribute of every type: ``double``, ``double_spectrum``, ``double_image``, ``double_rw``, ... (for
+the names of types: :data:`TYPES`). Their values are what the test says; events are pushed when the test says so. The
+attributes ``level`` (abs_change 0.5) and ``level_rel`` (rel_change 10) send change events by the server's own criteria.
+``plain`` sends none; ``auto`` change events that code pushes, and with them the alarm events that are due.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tango
+from tango.server import Device, attribute, command, run
+
+from mama_spark.testing.tango_child import Channel, errors_of, failure, plain
+
+TYPES: dict[str, tuple[Any, Any]] = {  # name -> type of Tango, type of the numpy array
+    "boolean": (tango.DevBoolean, np.bool_),
+    "short": (tango.DevShort, np.int16),
+    "long": (tango.DevLong, np.int32),
+    "long64": (tango.DevLong64, np.int64),
+    "float": (tango.DevFloat, np.float32),
+    "double": (tango.DevDouble, np.float64),
+    "uchar": (tango.DevUChar, np.uint8),
+    "ushort": (tango.DevUShort, np.uint16),
+    "ulong": (tango.DevULong, np.uint32),
+    "ulong64": (tango.DevULong64, np.uint64),
+    "string": (tango.DevString, None),
+    "state": (tango.DevState, None),
+    "enum": (tango.DevEnum, np.int16),
+    "encoded": (tango.DevEncoded, None),
+}
+LABELS = ["red", "green", "blue"]
+_ZERO: dict[str, Any] = {"string": "", "state": "ON", "encoded": {"format": "", "data": ""}, "boolean": False}
+EVENTS = ("change", "archive", "alarm")
+
+
+class Kind:
+    """Type and shape of an attribute, from its name."""
+
+    def __init__(self, name: str) -> None:
+        words = name.split("_")
+        self.type = words[0] if words[0] in TYPES else "double"
+        self.shape = next((w for w in words if w in ("spectrum", "image")), "scalar")
+
+    def zero(self) -> Any:
+        zero = _ZERO.get(self.type, 0)
+        return {"scalar": zero, "spectrum": [zero], "image": [[zero]]}[self.shape]
+
+    def value(self, given: Any) -> Any:
+        """What PyTango wants, from JSON."""
+        if self.type == "encoded":
+            return given["format"], bytes.fromhex(given["data"])
+        if self.type == "state":
+            return _each(given, lambda name: tango.DevState.names[name])
+        if self.shape == "scalar" or self.type == "string":
+            return given
+        array = np.array(given, TYPES[self.type][1])
+        return array.reshape(0, 0) if self.shape == "image" and not array.size else array
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    return [_each(v, change) for v in value] if isinstance(value, list) else change(value)
+
+
+def _declare(name: str, writable: bool = False, **more: Any) -> attribute:
+    kind = Kind(name)
+    dtype: Any = TYPES[kind.type][0]
+    if kind.shape == "spectrum":
+        dtype, more["max_dim_x"] = (dtype,), 1_000_000
+    elif kind.shape == "image":
+        dtype, more["max_dim_x"], more["max_dim_y"] = ((dtype,),), 10_000, 10_000
+    if kind.type == "enum":
+        more["enum_labels"] = LABELS
+
+    def read(device: Any) -> Any:
+        return device.answer(name)
+
+    def write(device: Any, value: Any) -> None:
+        device.written.append([name, plain(value)])
+
+    return attribute(name=name, dtype=dtype, fget=read, **({"fset": write} if writable else {}), **more)
+
+
+SHAPES = ("", "_spectrum", "_image")
+NAMES = [t + s for t in TYPES for s in SHAPES if t != "encoded" or not s]
+WRITABLE = [f"{t}_rw" for t in TYPES if t != "state"] + [f"{t}{s}_rw" for t in ("double", "string") for s in SHAPES[1:]]
+
+
+class Lab(Device):  # type: ignore[misc]
+    """See the module."""
+
+    for _name in NAMES:
+        locals()[_name] = _declare(_name)
+    for _name in WRITABLE:
+        locals()[_name] = _declare(_name, writable=True)
+    plain = _declare("plain")
+    auto = _declare("auto")
+    level = _declare(
+        "level", abs_change="0.5", archive_abs_change="0.5", unit="V", label="Level", description="a level"
+    )
+    level_rel = _declare("level_rel", rel_change="10", archive_rel_change="10")
+
+    def init_device(self) -> None:
+        super().init_device()
+        self.told: dict[str, dict[str, Any]] = {}
+        self.written: list[list[Any]] = []
+        self.set_state(tango.DevState.ON)
+        self.set_status("fine")
+        for name in [*NAMES, *WRITABLE, "State", "Status"]:
+            self.manual(name)
+        for name in ("level", "level_rel"):
+            self.manual(name, detect=True)
+        self.set_change_event("auto", True, False)
+
+    def manual(self, name: str, detect: bool = False) -> None:
+        """Events of this attribute are pushed by code."""
+        for event in EVENTS:
+            getattr(self, f"set_{event}_event")(name, True, detect)
+        self.set_data_ready_event(name, True)
+
+    def answer(self, name: str) -> Any:
+        """What a read gives: value, or value with time and quality, as :func:`tell` said."""
+        told = self.told.get(name, {})
+        if told.get("error"):
+            raise failure(**told["error"])
+        value = Kind(name).value(told.get("value", Kind(name).zero()))
+        quality = told.get("quality")
+        if not quality and told.get("time") is None:
+            return value
+        return value, _time(told.get("time")), _quality(quality)
+
+    @command(dtype_in=str, dtype_out=str)  # type: ignore[untyped-decorator]
+    def Echo(self, text: str) -> str:
+        return text
+
+    @command(dtype_in=str)  # type: ignore[untyped-decorator]
+    def Fail(self, reason: str) -> None:
+        raise failure(reason, "as wanted", "Lab.Fail")
+
+    @command(dtype_in=str, dtype_out=str)  # type: ignore[untyped-decorator]
+    def Do(self, request: str) -> str:
+        """The same requests as on stdin, from a client: JSON in, JSON out."""
+        given = json.loads(request)
+        return json.dumps(HANDLERS[given.pop("do")](device=self.get_name(), **given))
+
+
+def _time(seconds: float | None) -> float:
+    return time.time() if seconds is None else seconds
+
+
+def _quality(name: str | None) -> Any:
+    return tango.AttrQuality.names[f"ATTR_{name or 'VALID'}"]
+
+
+# --- what a test can ask for ---------------------------------------------------------------------------------
+
+
+def _device(name: str) -> Any:
+    return tango.Util.instance().get_device_by_name(name)
+
+
+def tell(device: str, attribute: str, **what: Any) -> None:
+    """What reads of the attribute give from now on: ``value``, ``quality``, ``time`` (seconds); or ``error`` with
+    reason, desc and origin."""
+    _device(device).told[attribute] = what
+
+
+def state(device: str, state: str, status: str) -> None:
+    found = _device(device)
+    found.set_state(tango.DevState.names[state])
+    found.set_status(status)
+
+
+def written(device: str) -> list[list[Any]]:
+    """What clients wrote: pairs of name and value, in order."""
+    found: list[list[Any]] = _device(device).written
+    return found
+
+
+def _pusher(found: Any, event: str) -> Callable[..., None]:
+    if event == "user":
+        return lambda name, *what: found.push_event(name, [], [], *what)
+    push: Callable[..., None] = getattr(found, f"push_{event}_event")
+    return push
+
+
+def push(
+    device: str,
+    attribute: str,
+    event: str = "change",
+    value: Any = None,
+    quality: str | None = None,
+    time: float | None = None,
+    error: dict[str, str] | None = None,
+) -> None:
+    """Push one event: of a value (null for State and Status, which send the device's own), or of an error."""
+    found = _device(device)
+    what: list[Any] = []
+    if error is not None:
+        what = [failure(**error)]
+    elif value is not None:
+        given = Kind(attribute).value(value)
+        what = list(given) if Kind(attribute).type == "encoded" else [given]
+        if quality or time is not None:
+            what += [_time(time), _quality(quality)]
+    with tango.AutoTangoMonitor(found):
+        _pusher(found, event)(attribute, *what)
+
+
+def burst(device: str, attribute: str, count: int, event: str = "change", first: int = 0, width: int = 0) -> float:
+    """Push the numbers ``first``, ``first + 1``, ... as fast as it goes; the seconds it took.
+
+    :param width: elements of each, of a spectrum of doubles
+    """
+    found = _device(device)
+    send = _pusher(found, event)
+    with tango.AutoTangoMonitor(found):
+        begin = time.monotonic()
+        for value in range(first, first + count):
+            send(attribute, np.full(width, value, np.float64) if width else value)
+        return time.monotonic() - begin
+
+
+def data_ready(device: str, attribute: str, counter: int) -> None:
+    found = _device(device)
+    with tango.AutoTangoMonitor(found):
+        found.push_data_ready_event(attribute, counter)
+
+
+def add(device: str, attribute: str, writable: bool = False) -> None:
+    """A new attribute, named as the others (``double_spectrum_more``); tells clients by an interface change."""
+    found = _device(device)
+    access = tango.AttrWriteType.READ_WRITE if writable else tango.AttrWriteType.READ
+    kind = Kind(attribute)
+    data_type = TYPES[kind.type][0]
+    dynamic: Any = {
+        "scalar": lambda: tango.Attr(attribute, data_type, access),
+        "spectrum": lambda: tango.SpectrumAttr(attribute, data_type, access, 1000),
+        "image": lambda: tango.ImageAttr(attribute, data_type, access, 1000, 1000),
+    }[kind.shape]()
+
+    def read(attr: Any) -> None:
+        attr.set_value(found.answer(attribute))
+
+    def write(attr: Any) -> None:
+        found.written.append([attribute, plain(attr.get_write_value())])
+
+    found.add_attribute(dynamic, read, write if writable else None)
+    found.manual(attribute)
+
+
+def remove(device: str, attribute: str) -> None:
+    _device(device).remove_attribute(attribute, clean_db=False)  # with it, servers without a database crash
+
+
+def poll(device: str, attribute: str, period: int) -> None:
+    """The server reads the attribute every ``period`` ms, and sends events by its criteria; 0 ends it."""
+    found = _device(device)
+    if period:
+        found.poll_attribute(attribute, period)
+    else:
+        found.stop_poll_attribute(attribute)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (tell, state, written, push, burst, data_ready, add, remove, poll)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--instance", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--devices", required=True, help="comma list")
+    parser.add_argument("--database", action="store_true", help="register with the database of TANGO_HOST")
+    given = parser.parse_args()
+    channel = Channel()
+    arguments = ["Lab", given.instance, "-ORBendPoint", f"giop:tcp:127.0.0.1:{given.port}"]
+    if given.database:
+        _register(given.instance, given.devices.split(","))
+    else:
+        arguments += ["-nodb", "-dlist", given.devices]
+
+    def ready() -> None:
+        threading.Thread(target=channel.serve, args=(HANDLERS,), daemon=True).start()
+
+    try:
+        run([Lab], args=arguments, post_init_callback=ready, raises=True)
+    except tango.DevFailed as error:
+        raise SystemExit(f"no device server: {errors_of(error)}") from None
+
+
+def _register(instance: str, devices: list[str]) -> None:
+    database = tango.Database()
+    for name, kind in [(f"dserver/Lab/{instance}", "DServer"), *((d, "Lab") for d in devices)]:
+        info = tango.DbDevInfo()
+        info.name, info._class, info.server = name, kind, f"Lab/{instance}"
+        database.add_device(info)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,496 @@
+"""Calls of real device servers, with and without a database, and of servers that misbehave."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.errors import MamaError
+from mama_spark.tango import giop
+from mama_spark.tango.calls import CommandCall as Call
+from mama_spark.tango.calls import Forwarded, write_command
+from mama_spark.tango.errors import BadReply, CallLost, DevFailed, DeviceAway, ServerAway, SystemException
+from mama_spark.tango.giop import Reply, ReplyStatus, Request
+from mama_spark.tango.ior import Address, Reference, parse_device, write_reference
+from mama_spark.tango.negotiation import Confirmation, SubscriberInfo
+from mama_spark.tango.rpc import Connection, Device, open_device, reference_of
+from mama_spark.tango.typecode import STRING, read_any
+from mama_spark.tango.types import DevState, Encoded, EventType, Quality
+from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port, until
+
+DEVICE = "test/lab/1"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TangoServer]:
+    """Without a database."""
+    with TangoServer(tmp_path / "server") as started:
+        yield started
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[TangoDatabase]:
+    with TangoDatabase(tmp_path / "database") as started:
+        yield started
+
+
+@pytest.fixture(params=["nodb", "database"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TangoServer]:
+    """With and without a database."""
+    found = request.getfixturevalue("database") if request.param == "database" else None
+    with TangoServer(tmp_path / "server", database=found) as started:
+        yield started
+
+
+def admin_of(server: TangoServer) -> Device:
+    return open_device(parse_device(server.address()).sibling(server.admin), timeout=PATIENCE)
+
+
+def opened(server: TangoServer) -> Device:
+    return open_device(server.address(), timeout=PATIENCE)
+
+
+# --- what real servers say -----------------------------------------------------------------------------------
+
+
+def test_a_device_says_what_it_is(either: TangoServer) -> None:
+    """TG-03, TG-26"""
+    with opened(either) as device:
+        device.ping()
+        info = device.info()
+        assert (info.dev_class, info.server_id, info.server_version) == ("Lab", "Lab/t", 6)
+        assert device.adm_name().lower() == either.admin
+        assert [device.is_a(idl) for idl in (4, 5, 6, 7)] == [True, True, True, False]
+        assert not device.non_existent()
+        assert device.connection.locate(device.key)
+
+
+def test_a_subscription_is_negotiated_confirmed_and_counted(either: TangoServer) -> None:
+    """TG-10, TG-27, TG-28, TG-37"""
+    with admin_of(either) as admin:
+        info = admin.subscribe(SubscriberInfo(DEVICE, "double", EventType.CHANGE, 5))
+        assert (info.release, info.device_idl, info.hwm, info.zmq) == (1033, 6, 1000, 435)
+        assert info.topic == either.topic("double")
+        assert info.channel == f"tango://{either.host}/{either.admin}"
+        assert all(place.startswith("tcp://127.0.0.1:") for pair in info.endpoints for place in pair)
+        admin.confirm([Confirmation(DEVICE, "double", "idl5_change"), Confirmation(DEVICE, "double", "idl5_change")])
+        counters = admin.query_event_system()["server"]["event_counters"]
+        assert counters == {either.topic("double", "change"): 1}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "event", "reason", "retryable"),
+    [
+        ("nope", EventType.CHANGE, "API_AttrNotFound", False),
+        ("plain", EventType.CHANGE, "API_AttributePollingNotStarted", True),
+        ("plain", EventType.DATA_READY, "API_AttributeNotDataReadyEnabled", False),
+    ],
+)
+def test_a_refused_subscription_says_why(
+    server: TangoServer, attribute: str, event: EventType, reason: str, retryable: bool
+) -> None:
+    with admin_of(server) as admin, pytest.raises(DevFailed) as caught:
+        admin.subscribe(SubscriberInfo(DEVICE, attribute, event, 5))
+    assert (caught.value.reason, caught.value.retryable) == (reason, retryable)
+
+
+def test_the_names_of_interface_changes_have_no_attribute(server: TangoServer) -> None:
+    with admin_of(server) as admin:
+        info = admin.subscribe(SubscriberInfo(DEVICE, "", EventType.INTERFACE_CHANGE, 5))
+    assert info.topic == f"tango://{server.host}/{DEVICE}#dbase=no.intr_change"
+
+
+VALUES: dict[str, Any] = {
+    "boolean": True,
+    "short": -5,
+    "long": -(2**31),
+    "long64": 2**62,
+    "float": 1.5,
+    "double": 2.5e300,
+    "uchar": 255,
+    "ushort": 2**16 - 1,
+    "ulong": 2**32 - 1,
+    "ulong64": 2**64 - 1,
+    "string": "grün",
+    "enum": 2,
+}
+
+
+def test_attributes_of_every_type_and_shape_are_read(server: TangoServer) -> None:
+    """TG-17"""
+    expected: dict[str, list[Any]] = {}
+    for name, value in VALUES.items():
+        expected |= {name: [value], f"{name}_spectrum": [value] * 3, f"{name}_image": [value] * 6}
+        server.tell(name, value)
+        server.tell(f"{name}_spectrum", [value] * 3)
+        server.tell(f"{name}_image", [[value] * 3] * 2)
+    with opened(server) as device:
+        for found in device.read(list(expected)):
+            assert found.content is not None
+            assert list(found.content)[: found.r_dim.size] == expected[found.name], found.name  # type: ignore[arg-type]
+            assert tuple(found.r_dim) == {"spectrum": (3, 0), "image": (3, 2)}.get(found.name.split("_")[-1], (1, 0))
+        server.tell("encoded", {"format": "f", "data": "0102"})
+        server.tell("state_spectrum", ["FAULT", "ON"])
+        encoded, states, state = device.read(["encoded", "state_spectrum", "State"])
+    assert encoded.content == (Encoded("f", b"\1\2"),)
+    assert states.content == (DevState.FAULT, DevState.ON)
+    assert state.content is DevState.ON
+
+
+def test_attributes_carry_time_quality_the_set_part_and_their_own_errors(server: TangoServer) -> None:
+    """TG-17, TG-18"""
+    server.tell("double", 1.0, quality="WARNING", time=12345.25)
+    server.tell("long", error={"reason": "Broken", "desc": "d", "origin": "o"})
+    with opened(server) as device:
+        double, long, both, none = device.read(["double", "long", "double_rw", "nope"])
+    assert (double.quality, double.time) == (Quality.WARNING, 12_345_250_000_000)
+    assert long.errors[0][:1] + long.errors[0][2:] == ("Broken", "d", "o")
+    assert (tuple(both.r_dim), tuple(both.w_dim)) == ((1, 0), (1, 0))
+    assert none.errors[0].reason == "API_AttrNotFound"
+
+
+def test_values_of_megabytes_are_read(server: TangoServer) -> None:
+    with opened(server) as device:
+        server.tell("double_spectrum", list(range(200_000)))
+        (found,) = device.read(["double_spectrum"])
+        assert isinstance(found.content, np.ndarray)
+        np.testing.assert_array_equal(found.content, np.arange(200_000.0))
+
+
+def test_commands_take_and_give_values_or_fail_with_their_stack(server: TangoServer) -> None:
+    with opened(server) as device:
+        assert device.command("Echo", "häßlich") == "häßlich"
+        assert device.command("Init") is None
+        assert device.command("State") == DevState.ON.value
+        with pytest.raises(DevFailed) as caught:
+            device.command("Fail", "Mine")
+        assert caught.value.errors[0].reason == "Mine"
+        assert caught.value.errors[0].desc == "as wanted"
+        with pytest.raises(DevFailed, match="API_CommandNotFound"):
+            device.command("Nope")
+        with admin_of(server) as admin:
+            assert admin.command("QueryDevice") == [f"Lab::{DEVICE}"]
+            numbers, texts = admin.command("ZmqEventSubscriptionChange", ["info"])
+            assert (numbers.tolist(), len(texts)) == ([1033], 2)
+
+
+@pytest.mark.parametrize("minor", [0, 1, 2])
+@pytest.mark.parametrize("little", [True, False], ids=["little", "big"])
+def test_real_servers_understand_every_version_and_order(server: TangoServer, minor: int, little: bool) -> None:
+    request = Request(minor, little, id=7, key=DEVICE.encode(), operation="command_inout_4")
+    data = giop.encode(request, lambda writer: write_command(writer, Call("Echo", STRING, "text")))
+    splitter = giop.Splitter()
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(data)
+        while (found := splitter.next_message()) is None:
+            splitter.feed(connection.recv(65536))
+    reply, reader = giop.decode(found)
+    assert isinstance(reply, Reply)
+    assert (reply.minor, reply.id, reply.status) == (minor, 7, ReplyStatus.NO_EXCEPTION)
+    assert read_any(reader)[1] == "text"
+    reader.finish()
+
+
+def test_objects_and_operations_that_are_not_there_are_told_apart(server: TangoServer) -> None:
+    with opened(server) as device:
+        with pytest.raises(SystemException) as caught:
+            device.call("no_such_operation", None, lambda _: None)
+        assert (caught.value.name, caught.value.retryable) == ("BAD_OPERATION", False)
+        stranger = Device(device.connection, b"test/lab/2")
+        with pytest.raises(SystemException) as caught:
+            stranger.ping()
+        assert (caught.value.name, caught.value.retryable) == ("OBJECT_NOT_EXIST", True)
+        assert not device.connection.locate(b"test/lab/2")
+        device.ping()
+
+
+def test_the_database_says_which_devices_there_are_and_which_run(database: TangoDatabase, tmp_path: Path) -> None:
+    """TG-21, TG-30"""
+    with pytest.raises(DevFailed, match="DB_DeviceNotDefined"):
+        reference_of(parse_device("no/such/device", database.host), timeout=PATIENCE)
+    with TangoServer(tmp_path / "server", database=database) as server:
+        name = parse_device(DEVICE, database.host)
+        first = reference_of(name, timeout=PATIENCE)
+        assert first.addresses == (Address("127.0.0.1", server.port),)
+        with open_device("sys/database/2", tango_host=database.host, timeout=PATIENCE) as found:
+            assert found.import_device(DEVICE).exported
+            assert found.import_device(DEVICE).server == "Lab/t"
+        server.kill()  # what it had exported stays there
+        with pytest.raises(ServerAway):
+            open_device(name, timeout=PATIENCE)
+        server.start()
+        open_device(name, timeout=PATIENCE).close()
+        server.stop()  # in order: it tells the database
+        with pytest.raises(DeviceAway, match="API_DeviceNotExported"):
+            open_device(name, timeout=PATIENCE)
+
+
+# --- servers that come and go --------------------------------------------------------------------------------
+
+
+def test_a_server_that_stands_still_costs_no_more_than_the_deadline_and_its_late_reply_is_dropped(
+    server: TangoServer,
+) -> None:
+    with opened(server) as device:
+        device.ping()
+        server.pause()
+        began = time.monotonic()
+        with pytest.raises(CallLost, match=r"within 0\.2 s"):
+            device.command("Echo", "late", timeout=0.2)
+        assert time.monotonic() - began < PATIENCE
+        assert not device.connection.closed
+        server.resume()
+        assert device.command("Echo", "next") == "next"
+
+
+def test_a_killed_server_is_noticed_and_a_new_one_reached_by_the_same_connection(server: TangoServer) -> None:
+    """TG-41"""
+    with opened(server) as device:
+        device.ping()
+        server.kill()
+        with pytest.raises(ServerAway):
+            device.ping()
+        assert device.connection.closed
+        with pytest.raises(ServerAway):
+            device.ping()
+        with pytest.raises(ServerAway):
+            device.connection.open()
+        server.start()
+        device.connection.open()
+        device.ping()
+
+
+def test_threads_share_a_connection(server: TangoServer) -> None:
+    with opened(server) as device, ThreadPoolExecutor(8) as pool:
+        texts = [f"text {n}" for n in range(200)]
+        assert list(pool.map(lambda text: device.command("Echo", text), texts)) == texts
+
+
+def test_a_real_client_gets_what_a_real_server_pushes(either: TangoServer, tmp_path: Path) -> None:
+    """The tools of these tests themselves."""
+    with DeviceProbe(tmp_path / "probe") as probe:
+        number = probe.subscribe(either.address(), "double", "change")
+        until(lambda: len(probe.events(number)) > 1, lambda: either.push("double", 1.0))
+        either.push("double", 2.5, quality="ALARM")
+        found = probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.5)
+        assert found["value"]["quality"] == "ATTR_ALARM"
+        either.push_error("double", "Mine")
+        assert probe.wait_event(number, lambda e: e["err"])["errors"][0]["reason"] == "Mine"
+        probe.unsubscribe(number)
+
+
+# --- servers that misbehave ----------------------------------------------------------------------------------
+
+Script = Callable[[socket.socket, Callable[[], Request]], None]
+
+
+class Scripted:
+    """A server that does to each connection what a script says."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.05)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
+
+    def __enter__(self) -> Scripted:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(PATIENCE)
+        self._listener.close()
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            with connection:
+                connection.settimeout(PATIENCE)
+                splitter = giop.Splitter()
+
+                def request(connection: socket.socket = connection, splitter: giop.Splitter = splitter) -> Request:
+                    while (found := splitter.next_message()) is None:
+                        data = connection.recv(65536)
+                        if not data:
+                            raise ConnectionAbortedError
+                        splitter.feed(data)
+                    message, _ = giop.decode(found)
+                    assert isinstance(message, Request)
+                    return message
+
+                try:
+                    self._script(connection, request)
+                except OSError:
+                    continue  # the client has gone
+                self._done.wait(0.01)
+
+    def hold(self) -> None:
+        """Until the test is over."""
+        self._done.wait(PATIENCE)
+
+
+def ok(request: Request, more: int = 0) -> bytes:
+    return giop.encode(Reply(request.minor, request.little, id=request.id + more))
+
+
+def forward(request: Request, target: Reference) -> bytes:
+    reply = Reply(id=request.id, status=ReplyStatus.LOCATION_FORWARD)
+    return giop.encode(reply, lambda writer: write_reference(writer, target))
+
+
+Fault = Callable[[socket.socket, Request, Scripted], None]
+
+
+def closing(connection: socket.socket, request: Request, _: Scripted) -> None:
+    connection.sendall(giop.encode(giop.CloseConnection()))
+
+
+def halting(connection: socket.socket, request: Request, scripted: Scripted) -> None:
+    connection.sendall(ok(request)[:20])
+    scripted.hold()
+
+
+def throwing(connection: socket.socket, request: Request, _: Scripted) -> None:
+    reply = Reply(id=request.id, status=ReplyStatus.USER_EXCEPTION)
+    connection.sendall(giop.encode(reply, lambda writer: writer.string("IDL:x:1.0")))
+
+
+def sending(data: Callable[[Request], bytes]) -> Fault:
+    return lambda connection, request, _: connection.sendall(data(request))
+
+
+BROKEN: dict[str, tuple[type[MamaError], float, Fault]] = {
+    "never answers": (CallLost, 0.2, lambda connection, request, scripted: scripted.hold()),
+    "closes after the request": (CallLost, PATIENCE, sending(lambda request: b"")),
+    "says that it closes": (ServerAway, PATIENCE, closing),
+    "sends half of a reply": (CallLost, PATIENCE, sending(lambda request: ok(request)[:20])),
+    "sends half of a reply and waits": (CallLost, 0.2, halting),
+    "speaks something else": (BadReply, PATIENCE, sending(lambda request: b"HTTP/1.1 400 Bad Request\r\n")),
+    "could not read it": (BadReply, PATIENCE, sending(lambda request: giop.encode(giop.MessageError()))),
+    "answers what nobody asked": (BadReply, PATIENCE, sending(lambda request: ok(request, 1))),
+    "asks itself": (BadReply, PATIENCE, sending(giop.encode)),
+    "answers another kind": (BadReply, PATIENCE, sending(lambda r: giop.encode(giop.LocateReply(id=r.id)))),
+    "announces gigabytes": (BadReply, PATIENCE, sending(lambda request: b"GIOP\1\2\1\1\xff\xff\xff\x7f")),
+    "throws what no device throws": (BadReply, PATIENCE, throwing),
+}
+
+
+def outcome_of(fault: Fault, timeout: float) -> MamaError:
+    """The error of one call of a server that does this with it."""
+    scripted = Scripted(lambda connection, request: fault(connection, request(), scripted))
+    with scripted, Connection([scripted.address], timeout=timeout) as connection:
+        with pytest.raises(MamaError) as caught:
+            Device(connection, b"x").ping()
+        return caught.value
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_server_that_misbehaves_costs_one_call_and_a_clear_error(name: str) -> None:
+    kind, timeout, fault = BROKEN[name]
+    assert type(outcome_of(fault, timeout)) is kind
+
+
+def test_a_result_that_is_none_is_a_bad_reply() -> None:
+    scripted = Scripted(lambda connection, request: connection.sendall(ok(request())))
+    with scripted, Connection([scripted.address], timeout=PATIENCE) as connection, pytest.raises(BadReply):
+        Device(connection, b"x").adm_name()
+
+
+def test_a_connection_that_the_server_closed_while_it_was_silent_is_seen_before_the_call() -> None:
+    """omniORB closes connections after three minutes of silence."""
+    scripted = Scripted(lambda connection, _: connection.sendall(giop.encode(giop.CloseConnection())))
+    with scripted, Connection([scripted.address], timeout=PATIENCE) as connection:
+        found = connection._socket
+        assert found is not None
+        found.settimeout(PATIENCE)
+        while found.recv(1, socket.MSG_PEEK):
+            found.recv(1)
+        with pytest.raises(ServerAway) as caught:
+            Device(connection, b"x").ping()
+        assert type(caught.value) is ServerAway
+        assert connection.closed
+
+
+def test_a_device_that_moved_within_its_server_is_followed() -> None:
+    keys: list[bytes] = []
+
+    def script(connection: socket.socket, request: Callable[[], Request]) -> None:
+        while True:
+            got = request()
+            keys.append(got.key)
+            if got.key == b"new":
+                connection.sendall(ok(got))
+                continue
+            here = Address("127.0.0.1", connection.getsockname()[1])
+            connection.sendall(forward(got, Reference((here,), b"new")))
+
+    with Scripted(script) as scripted, Connection([scripted.address], timeout=PATIENCE) as connection:
+        device = Device(connection, b"old")
+        device.ping()
+        device.ping()
+    assert keys == [b"old", b"new", b"new"]
+
+
+@pytest.mark.parametrize(("key", "kind"), [(b"old", ServerAway), (b"x", Forwarded)])
+def test_a_device_that_moves_for_ever_or_away_is_told(key: bytes, kind: type[MamaError]) -> None:
+    def script(connection: socket.socket, request: Callable[[], Request]) -> None:
+        while True:
+            port = connection.getsockname()[1] if key == b"old" else 1
+            connection.sendall(forward(request(), Reference((Address("127.0.0.1", port),), b"old")))
+
+    with (
+        Scripted(script) as scripted,
+        Connection([scripted.address], timeout=PATIENCE) as connection,
+        pytest.raises(kind),
+    ):
+        Device(connection, key).ping()
+
+
+def test_a_call_waits_for_other_threads_no_longer_than_its_deadline_and_close_wakes_them() -> None:
+    came = threading.Event()
+
+    def script(connection: socket.socket, request: Callable[[], Request]) -> None:
+        request()
+        came.set()
+        request()  # until the client goes
+
+    with (
+        Scripted(script) as scripted,
+        Connection([scripted.address], timeout=PATIENCE) as connection,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(Device(connection, b"x").ping)
+        assert came.wait(PATIENCE)
+        with pytest.raises(ServerAway, match="another call"):
+            Device(connection, b"x").ping(timeout=0.05)
+        connection.close()
+        assert isinstance(waiting.exception(PATIENCE), CallLost)
+
+
+def test_addresses_are_tried_in_turn_and_nobody_at_any_is_an_error() -> None:
+    """TG-33 in the control plane: an object may name several addresses."""
+    nobody = Address("127.0.0.1", free_port())
+    with (
+        Scripted(lambda connection, request: connection.sendall(ok(request()))) as scripted,
+        Connection([nobody, scripted.address], timeout=PATIENCE) as connection,
+    ):
+        Device(connection, b"x").ping()
+    with pytest.raises(ServerAway, match=str(nobody.port)):
+        Connection([nobody], timeout=PATIENCE).open()
+    with pytest.raises(ServerAway):
+        Connection([Address("a" * 70 + ".example", 1)], timeout=PATIENCE).open()
+    with pytest.raises(ServerAway, match="not connected"):
+        Device(Connection([nobody]), b"x").ping()

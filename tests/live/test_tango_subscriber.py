@@ -1,0 +1,504 @@
+"""Subscriptions at real device servers, with and without a database: every type of value and of event, every way to
+get them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.errors import ClientClosed, ConfigError
+from mama_spark.tango.errors import DevFailed, DeviceAway
+from mama_spark.tango.events import Event, decode
+from mama_spark.tango.ior import BadAddress
+from mama_spark.tango.life import State
+from mama_spark.tango.notices import Batch, Kind, Notice
+from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.tango.subscription import SubMode, Subscription
+from mama_spark.tango.types import (
+    AttributeConfig,
+    AttributeValue,
+    DataReady,
+    DevState,
+    Encoded,
+    Format,
+    InterfaceChange,
+    Quality,
+)
+from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, until
+
+DEVICE = "test/lab/1"
+SAMPLES: dict[str, list[Any]] = {
+    "boolean": [True, False], "short": [-32768, 32767], "long": [-(2**31), 7], "long64": [-(2**63), 2**63 - 1],
+    "float": [1.5, -0.25], "double": [1e300, -2.5], "uchar": [0, 255], "ushort": [0, 65535], "ulong": [0, 2**32 - 1],
+    "ulong64": [0, 2**64 - 1], "string": ["hello", "\xe9 \xfc"], "enum": [2, 0], "state": ["MOVING", "ON"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TangoServer]:
+    """Without a database."""
+    with TangoServer(tmp_path / "server") as started:
+        yield started
+
+
+@pytest.fixture(params=["nodb", "database"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TangoServer]:
+    """With and without a database."""
+    if request.param == "nodb":
+        with TangoServer(tmp_path / "server") as started:
+            yield started
+        return
+    with TangoDatabase(tmp_path / "db") as database, TangoServer(tmp_path / "server", database=database) as started:
+        yield started
+
+
+@pytest.fixture
+def subscriber() -> Iterator[TangoSubscriber]:
+    with TangoSubscriber(timeout=PATIENCE) as opened:
+        yield opened
+
+
+class Taker:
+    """Takes all, and waits for what is looked for."""
+
+    def __init__(self, subscriber: TangoSubscriber) -> None:
+        self.subscriber = subscriber
+        self.notices: list[Notice] = []
+
+    def until(self, enough: Callable[[list[Notice]], Any], act: Callable[[], Any] = lambda: None) -> list[Notice]:
+        until(lambda: self.more() and enough(self.notices), act)
+        return self.notices
+
+    def more(self) -> bool:
+        self.notices += self.subscriber.take(10_000, 0.0)
+        return True
+
+    def of(self, subscription: Subscription, kind: Kind = Kind.EVENT) -> list[Notice]:
+        return [n for n in self.notices if n.subscription is subscription and n.kind is kind]
+
+
+def effective(taker: Taker, subscription: Subscription, push: Callable[[], None]) -> None:
+    """Push until the first event comes: before, the subscription may not have reached the publisher."""
+    taker.until(lambda _: taker.of(subscription), push)
+    taker.notices.clear()
+
+
+def numbers(notices: list[Notice]) -> list[Any]:
+    """What was read: scalars."""
+    found = []
+    for notice in notices:
+        read = notice.value.read
+        found.append(read[0] if not isinstance(read, DevState) and read is not None else read)
+    return found
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+
+def shaped(type_: str, shape: str) -> tuple[Any, list[Any], tuple[int, int]]:
+    """A value as the server takes it, its elements, and its dimensions."""
+    first, second = SAMPLES[type_]
+    if shape == "scalar":
+        return second, [second], (1, 0)
+    if shape == "spectrum":
+        return [first, second, first], [first, second, first], (3, 0)
+    return [[first, second], [second, first], [first, first]], [first, second, second, first, first, first], (2, 3)
+
+
+def elements(value: AttributeValue) -> list[Any]:
+    read = value.read
+    assert read is not None
+    if isinstance(read, DevState):
+        return [read.name]
+    return [x.name if isinstance(x, DevState) else x for x in (read.tolist() if isinstance(read, np.ndarray) else read)]
+
+
+def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, subscriber: TangoSubscriber) -> None:
+    """TG-17, TG-19, TG-24, TG-35; cppTango att_type_event: change, archive, alarm and user events."""
+    names = [(t, s, t if s == "scalar" else f"{t}_{s}") for t in SAMPLES for s in ("scalar", "spectrum", "image")]
+    events = ("change", "archive", "alarm", "user_event")
+    found = subscriber.subscribe_many(
+        [(either.address(), name, event) for name in (*(name for *_, name in names), "encoded") for event in events],
+        mode=SubMode.SYNC,
+    )
+    *typed, encoded = [found[n : n + len(events)] for n in range(0, len(found), len(events))]
+    came: dict[Subscription, Notice] = {}
+
+    def first(subscription: Subscription, push: Callable[[str], None]) -> AttributeValue:
+        """The first event, after as many pushes as it takes."""
+
+        def more() -> bool:
+            for notice in subscriber.take():
+                came.setdefault(notice.subscription, notice)
+            return subscription in came
+
+        until(more, lambda: push(subscription.event.wire_name.removesuffix("_event")))
+        return came[subscription].value
+
+    for (type_, shape, name), subscriptions in zip(names, typed, strict=True):
+        value, want, dims = shaped(type_, shape)
+        for subscription in subscriptions:
+            got = first(subscription, lambda event, n=name, v=value: either.push(n, v, event))  # type: ignore[misc]
+            assert (elements(got), (got.r_dim.x, got.r_dim.y), got.name.lower()) == (want, dims, name)
+            assert got.format is {"scalar": Format.SCALAR, "spectrum": Format.SPECTRUM, "image": Format.IMAGE}[shape]
+            assert got.quality is Quality.VALID
+    for subscription in encoded:
+        got = first(subscription, lambda event: either.push("encoded", {"format": "fmt", "data": "010203"}, event))
+        assert got.read == (Encoded("fmt", b"\1\2\3"),)
+
+
+def test_quality_time_and_errors_come_as_they_were_pushed(server: TangoServer, subscriber: TangoSubscriber) -> None:
+    """TG-11, TG-18"""
+    subscription = subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC)
+    taker = Taker(subscriber)
+    effective(taker, subscription, lambda: server.push("double", 0.0))
+    server.push("double", 2.5, quality="WARNING", time=1_700_000_000.25)
+    server.push_error("double", "MyReason", "my desc", "my.origin")
+    server.push("double", 3.5, quality="CHANGING")
+    one, error, two = taker.until(lambda n: len(n) >= 3)
+    assert (one.value.quality, one.value.time) == (Quality.WARNING, 1_700_000_000_250_000_000)
+    assert two.value.quality is Quality.CHANGING
+    assert error.kind is Kind.EVENT
+    assert error.data is None
+    assert [(e.reason, e.desc, e.origin) for e in error.errors] == [("MyReason", "my desc", "my.origin")]
+    with pytest.raises(TypeError, match="no value"):
+        _ = error.value
+
+
+def test_frames_are_handed_out_as_they_came_and_batches_as_columns(
+    server: TangoServer, subscriber: TangoSubscriber
+) -> None:
+    subscription = subscriber.subscribe(server.address(), "double")
+    taker = Taker(subscriber)
+    effective(taker, subscription, lambda: server.push("double", -1.0))
+    server.do("burst", "double", count=500)
+    server.push_error("double", "Last")
+    batches: list[Batch] = []
+    until(
+        lambda: sum(map(len, batches)) >= 501,
+        lambda: batches.append(subscriber.take_batch(200, 1.0)),
+    )
+    assert max(map(len, batches)) == 200
+    notices = [notice for batch in batches for notice in batch.notices]
+    values = [x for b in batches for part in b.columns.scalars for x in part.read.tolist()]
+    assert values == list(range(500))
+    assert [n.ctr for n in notices] == list(range(notices[0].ctr, notices[0].ctr + 501))
+    assert [int(c) for b in batches for c in b.columns.ctr] == [n.ctr for n in notices]
+    assert decode(notices[0].frames or ()) == notices[0].event
+    (other,) = batches[-1].columns.others.values()
+    assert isinstance(other, Event)
+    assert [error.reason for error in other.errors] == ["Last"]
+
+
+# --- events ------------------------------------------------------------------------------------------------
+
+
+def test_every_event_type_that_servers_send_comes(
+    either: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
+) -> None:
+    """TG-12 to TG-16, TG-19, TG-22, TG-23"""
+    either.do("poll", "double_rw", period=20)
+    names = ("change", "archive", "alarm", "user_event")
+    pushed = {name: subscriber.subscribe(either.address(), "double", name) for name in names}
+    periodic = subscriber.subscribe(either.address(), "double_rw", "periodic")
+    config = subscriber.subscribe(either.address(), "double", "attr_conf")
+    ready = subscriber.subscribe(either.address(), "double", "data_ready")
+    interface = subscriber.subscribe(either.address(), event="intr_change")
+    taker = Taker(subscriber)
+    taker.more()
+    assert all(len(taker.of(s, Kind.INITIAL)) == 1 for s in (*pushed.values(), periodic, config, interface))
+    assert not taker.of(ready, Kind.INITIAL)
+    for name, subscription in pushed.items():
+        event = name.removesuffix("_event")
+        taker.until(
+            lambda _, s=subscription: taker.of(s),  # type: ignore[misc]
+            lambda e=event: either.push("double", 4.5, event=e),  # type: ignore[misc]
+        )
+        assert numbers(taker.of(subscription))[0] == 4.5
+        event_of = taker.of(subscription)[0].event
+        assert event_of is not None
+        assert event_of.topic.event is subscription.event
+    taker.until(lambda _: taker.of(ready), lambda: either.do("data_ready", "double", counter=42))
+    assert taker.of(ready)[0].data == DataReady("double", 5, 42)
+    taker.until(lambda _: len(taker.of(periodic)) >= 2)
+    with DeviceProbe(tmp_path / "probe") as probe:
+        probe.call("configure", device=either.address(), attribute="double", changes={"label": "new label"})
+    found = taker.until(lambda _: taker.of(config)) and taker.of(config)[0].data
+    assert isinstance(found, AttributeConfig)
+    assert (found.name, found.label) == ("double", "new label")
+    either.do("add", "double_more")
+    change = taker.until(lambda _: taker.of(interface)) and taker.of(interface)[0].data
+    first = taker.of(interface, Kind.INITIAL)[0].data
+    assert isinstance(change, InterfaceChange)
+    assert isinstance(first, InterfaceChange)
+    assert first.dev_started
+    assert {a.name for a in change.atts} - {a.name for a in first.atts} == {"double_more"}
+    assert {c.cmd_name for c in first.cmds} >= {"State", "Status", "Init", "Echo"}
+
+
+def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer, subscriber: TangoSubscriber) -> None:
+    """A value, not an event; the modes with a read have it."""
+    either.tell("double", 7.5, quality="ALARM")
+    either.tell("long", error={"reason": "NotNow", "desc": "d", "origin": "o"})
+    with_value = subscriber.subscribe(either.address(), "double")
+    without = subscriber.subscribe(either.address(), "double", mode=SubMode.SYNC)
+    failing = subscriber.subscribe(either.address(), "long")
+    taker = Taker(subscriber)
+    taker.more()
+    (first,) = taker.of(with_value, Kind.INITIAL)
+    assert (numbers([first]), first.value.quality, first.ctr) == ([7.5], Quality.ALARM, 0)
+    assert not taker.of(without, Kind.INITIAL)
+    (error,) = taker.of(failing, Kind.INITIAL)
+    assert [e.reason for e in error.errors] == ["NotNow"]
+    assert len(taker.notices) == 2
+
+
+@pytest.mark.parametrize(
+    ("attribute", "event", "reason", "kind"),
+    [
+        ("nope", "change", "API_AttrNotFound", DevFailed),
+        ("plain", "change", "API_AttributePollingNotStarted", DeviceAway),
+        ("plain", "data_ready", "API_AttributeNotDataReadyEnabled", DevFailed),
+        ("double", "quality", "API_WrongNumberOfArgs", DevFailed),
+    ],
+)
+def test_a_refused_subscription_raises_why_and_leaves_nothing_behind(
+    server: TangoServer, subscriber: TangoSubscriber, attribute: str, event: str, reason: str, kind: type[DevFailed]
+) -> None:
+    """TG-21"""
+    with pytest.raises(kind) as caught:
+        subscriber.subscribe(server.address(), attribute, event)
+    assert caught.value.reason == reason
+    assert subscriber.subscriptions == []
+    assert subscriber.take() == []
+
+
+def test_names_and_settings_that_cannot_be_are_refused_before_anything_is_asked(subscriber: TangoSubscriber) -> None:
+    """TG-08"""
+    for name in ("a/b", "tango://h/a/b/c", "a/b/c#dbase=maybe"):
+        with pytest.raises(BadAddress):
+            subscriber.subscribe(name, "x")
+    with pytest.raises(ConfigError, match="no event of Tango: 'changes'"):
+        subscriber.subscribe("tango://h:1/a/b/c", "x", "changes")
+    for attribute in (None, "", "a/b", "a#b", "\u20ac"):
+        with pytest.raises(ConfigError, match="no name of an attribute"):
+            subscriber.subscribe("tango://h:1/a/b/c", attribute)
+    with pytest.raises(ConfigError, match="a callback or a queue"):
+        subscriber.subscribe("tango://h:1/a/b/c", "x", callback=print, queue=1)
+
+
+def test_a_subscriber_that_is_not_open_takes_no_subscriptions(server: TangoServer) -> None:
+    subscriber = TangoSubscriber()
+    assert repr(subscriber).startswith("<TangoSubscriber not open, <Lives none")
+    with pytest.raises(ClientClosed):
+        subscriber.subscribe(server.address(), "double")
+    with subscriber:
+        subscription = subscriber.subscribe(server.address(), "double")
+        assert repr(subscription) == f"<Subscription {server.address().replace('#', '/double#')}.change connected>"
+        assert subscription.topic == server.topic("double")
+    assert subscription.state is State.CANCELLED
+    assert [notice.kind for notice in subscriber.take()] == [Kind.INITIAL]  # what came can still be taken
+    subscriber.close()
+    with pytest.raises(ClientClosed):
+        subscriber.start()
+
+
+def test_full_names_with_the_attribute_and_the_variable_of_the_database_are_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TangoDatabase(tmp_path / "db") as database, TangoServer(tmp_path / "ds", database=database) as server:
+        monkeypatch.setenv("TANGO_HOST", database.host)
+        with TangoSubscriber(timeout=PATIENCE) as subscriber:
+            found = [
+                subscriber.subscribe(f"{server.address()}/double"),
+                subscriber.subscribe(f"{DEVICE.upper()}/Double"),
+                subscriber.subscribe(DEVICE, "DOUBLE"),
+            ]
+            assert {s.topic for s in found} == {server.topic("double")}
+            with pytest.raises(DevFailed) as caught:
+                subscriber.subscribe("test/lab/none", "double")
+            assert caught.value.reason
+
+
+# --- callbacks and queues ----------------------------------------------------------------------------------
+
+
+def test_callbacks_that_raise_are_counted_and_delivery_goes_on(
+    server: TangoServer, subscriber: TangoSubscriber
+) -> None:
+    """TG-25"""
+    came: list[Any] = []
+
+    def callback(notice: Notice) -> None:
+        came.append(numbers([notice])[0])
+        raise RuntimeError("as wanted")
+
+    subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC, callback=callback)
+    until(lambda: came, lambda: server.push("double", 0.0))
+    server.push("double", 1.0)
+    server.push("double", 2.0)
+    until(lambda: came[-2:] == [1.0, 2.0])
+    until(lambda: subscriber.counts.callback_errors == len(came))
+    assert subscriber.take() == []
+
+
+def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
+    server: TangoServer, subscriber: TangoSubscriber
+) -> None:
+    came: list[Any] = []
+    other: list[Any] = []
+
+    def callback(notice: Notice) -> None:
+        came.append(notice)
+        notice.subscription.unsubscribe()
+        notice.subscription.unsubscribe()
+
+    stays = subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC, callback=other.append)
+    until(lambda: other, lambda: server.push("double", 0.0))
+    subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC, callback=callback)
+    until(lambda: came, lambda: server.push("double", 1.0))
+    server.do("burst", "double", count=20)
+    until(lambda: numbers(other[-1:]) == [19])
+    assert len(came) == 1
+    assert subscriber.subscriptions == [stays]
+
+
+def test_a_callback_can_subscribe(server: TangoServer, subscriber: TangoSubscriber) -> None:
+    made: list[Subscription] = []
+
+    def callback(notice: Notice) -> None:
+        if not made:
+            made.append(subscriber.subscribe(server.address(), "long"))
+
+    subscriber.subscribe(server.address(), "double", callback=callback)
+    until(lambda: made)
+    taker = Taker(subscriber)
+    taker.until(lambda _: taker.of(made[0]), lambda: server.push("long", 3))
+
+
+def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(
+    server: TangoServer, subscriber: TangoSubscriber
+) -> None:
+    """TG-44: queues of 1, of 5, and of any number."""
+    queues = {n: subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC, queue=n) for n in (1, 5, 0)}
+    until(lambda: all(len(s.inbox) for s in queues.values()), lambda: server.push("long", -1))
+    for subscription in queues.values():
+        subscription.get_events()
+    dropped = subscriber.counts.overflowed
+    server.do("burst", "long", count=20)
+    until(lambda: len(queues[0].inbox) == 20)
+    until(lambda: subscriber.counts.overflowed - dropped == 19 + 15)
+    assert {n: numbers(s.get_events()) for n, s in queues.items()} == {
+        1: [19],
+        5: [15, 16, 17, 18, 19],
+        0: list(range(20)),
+    }
+    assert queues[0].get_events() == []
+    shared = subscriber.subscribe(server.address(), "double")
+    with pytest.raises(ConfigError, match="no queue of its own"):
+        shared.get_events()
+
+
+def test_one_of_two_subscriptions_to_the_same_event_can_end(server: TangoServer, subscriber: TangoSubscriber) -> None:
+    """TG-38, TG-39"""
+    one, two = (subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC) for _ in range(2))
+    taker = Taker(subscriber)
+    effective(taker, one, lambda: server.push("double", 0.0))
+    one.unsubscribe()
+    assert one.state is State.CANCELLED
+    server.push("double", 5.0)
+    taker.until(lambda n: 5.0 in numbers([x for x in n if x.kind is Kind.EVENT]))
+    assert taker.of(one) == []
+    two.unsubscribe()
+    other = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+    server.push("double", 6.0)
+    taker.notices.clear()
+    effective(taker, other, lambda: server.push("long", 1))
+    assert taker.of(two) == []
+    assert subscriber.counts.routes.strays == 0
+
+
+def test_what_a_new_client_makes_servers_send_twice_comes_once(
+    server: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
+) -> None:
+    subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+    taker = Taker(subscriber)
+    effective(taker, subscription, lambda: server.push("long", -1))
+    with DeviceProbe(tmp_path / "probe") as probe:
+        probe.subscribe(server.address(), "long", "change", quiet=True)
+        server.do("burst", "long", count=10)
+        taker.until(lambda _: len(taker.of(subscription)) >= 10)
+    assert numbers(taker.of(subscription)) == list(range(10))
+    assert subscriber.counts.routes.copies > 0
+    assert subscriber.counts.routes.gaps == 0
+
+
+def test_many_threads_subscribe_at_once(server: TangoServer, subscriber: TangoSubscriber) -> None:
+    names = ["double", "long", "short", "ushort", "float", "string", "ulong", "enum"]
+    made: list[Subscription] = []
+
+    def work(name: str) -> None:
+        made.append(subscriber.subscribe(server.address(), name))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert {s.attribute for s in made} == set(names)
+    taker = Taker(subscriber)
+    taker.more()
+    assert all(len(taker.of(s, Kind.INITIAL)) == 1 for s in made)
+
+
+def test_many_devices_of_a_server_share_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a database each has one of its own until there are many, since a process may not open any number of files"""
+    monkeypatch.setattr("mama_spark.tango.reading._OWN_CONNECTIONS", 3)
+    devices = [f"test/lab/{n}" for n in range(8)]
+    with (
+        TangoDatabase(tmp_path / "db") as database,
+        TangoServer(tmp_path / "ds", devices, database=database) as server,
+        TangoSubscriber(timeout=PATIENCE) as subscriber,
+    ):
+        found = [subscriber.subscribe(server.address(device), "long") for device in devices]
+        assert len({device.connection for device in subscriber._desk._devices.values()}) == 3
+        taker = Taker(subscriber)
+        for device, subscription in zip(devices, found, strict=True):
+            taker.until(lambda _, s=subscription: taker.of(s), lambda d=device: server.push("long", 1, device=d))  # type: ignore[misc]
+            assert numbers(taker.of(subscription, Kind.INITIAL)) == [0]
+
+
+def test_a_thousand_subscriptions_in_one_process(tmp_path: Path) -> None:
+    """25 devices with 40 attributes each: all agreed on, all read, all get their events."""
+    devices = [f"test/lab/{n}" for n in range(25)]
+    types = [t for t in SAMPLES if t != "state"]
+    names = [t + s for t in types for s in ("", "_spectrum", "_image")] + [
+        "double_rw",
+        "long_rw",
+        "string_rw",
+        "float_rw",
+    ]
+    assert len(devices) * len(names) == 1000
+    with TangoServer(tmp_path / "ds", devices) as server, TangoSubscriber(timeout=PATIENCE) as subscriber:
+        found = subscriber.subscribe_many([(server.address(d), n, "change") for d in devices for n in names])
+        assert {s.state for s in found} == {State.CONNECTED}
+        taker = Taker(subscriber)
+        taker.more()
+        assert {id(n.subscription) for n in taker.notices if n.kind is Kind.INITIAL} == {id(s) for s in found}
+        taker.notices.clear()
+        last = subscriber.subscribe(server.address(devices[0]), "double", "archive")
+        taker.until(lambda _: taker.of(last), lambda: server.push("double", 1.0, "archive", device=devices[0]))
+        last.unsubscribe()  # the publisher has heard of it, so it has of all before
+        taker.notices.clear()
+        for device in devices:
+            for name in names:
+                type_, _, shape = name.removesuffix("_rw").partition("_")
+                server.push(name, shaped(type_, shape or "scalar")[0], device=device)
+        wanted = set(found)
+        taker.until(lambda notices: {n.subscription for n in notices if n.kind is Kind.EVENT} == wanted)
+        assert {n.kind for n in taker.notices} == {Kind.EVENT}
+        assert len(subscriber.subscriptions) == 1000

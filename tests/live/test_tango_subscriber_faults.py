@@ -1,0 +1,556 @@
+"""Servers that end, stop, come back or never were there, floods, and what users are told (TG-40 to TG-46).
+
+Times are shrunk where they are the subscriber's own; the real ones are in ``test_tango_subscriber_times.py``.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.errors import ConfigError
+from mama_spark.tango.cdr import Reader, Writer
+from mama_spark.tango.counters import Gap, Restart
+from mama_spark.tango.device import Attribute, Device
+from mama_spark.tango.errors import ServerAway
+from mama_spark.tango.ior import parse_device
+from mama_spark.tango.life import Confirm, State, Times
+from mama_spark.tango.negotiation import EndpointPair, SubscriberInfo
+from mama_spark.tango.notices import Kind, Lost, Notice
+from mama_spark.tango.reading import choose
+from mama_spark.tango.rpc import open_device
+from mama_spark.tango.source import TangoEventSource
+from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.tango.subscription import SubMode, Subscription
+from mama_spark.tango.topics import BadEndpoint, MulticastRefused
+from mama_spark.tango.types import DevState, EventType
+from mama_spark.testing.tango_servers import PATIENCE, TangoDatabase, TangoServer, free_port, until
+
+#: heartbeats of real servers come each 9 s, and a new connection hears none before: that is what ``late`` must allow
+FAST = Times(check=0.3, late=10.0, confirm=200.0, retry=0.1, retry_max=0.3)
+
+
+DEVICE = "test/pub/1"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TangoServer]:
+    with TangoServer(tmp_path / "server") as started:
+        yield started
+
+
+@pytest.fixture(params=["nodb", "database"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TangoServer]:
+    """With and without a database."""
+    if request.param == "nodb":
+        with TangoServer(tmp_path / "server") as started:
+            yield started
+        return
+    with TangoDatabase(tmp_path / "db") as database, TangoServer(tmp_path / "server", database=database) as started:
+        yield started
+
+
+class Watch:
+    """What one subscription was told."""
+
+    def __init__(self, subscriber: TangoSubscriber) -> None:
+        self.subscriber = subscriber
+        self.notices: list[Notice] = []
+
+    def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> None:
+        until(lambda: self._more() and enough(), act)
+
+    def _more(self) -> bool:
+        self.notices += self.subscriber.take(100_000, 0.0)
+        return True
+
+    def of(self, kind: Kind, subscription: Subscription | None = None) -> list[Notice]:
+        return [n for n in self.notices if n.kind is kind and subscription in (None, n.subscription)]
+
+    def wait(self, kind: Kind, count: int = 1, act: Callable[[], Any] = lambda: None) -> list[Notice]:
+        self.until(lambda: len(self.of(kind)) >= count, act)
+        return self.of(kind)
+
+    def fresh(self) -> None:
+        self._more()
+        self.notices.clear()
+
+
+def number(notice: Notice) -> Any:
+    read = notice.value.read
+    assert read is not None
+    assert not isinstance(read, DevState)
+    return read[0]
+
+
+def reasons(notices: list[Notice]) -> set[str]:
+    return {notice.errors[0].reason for notice in notices}
+
+
+# --- servers that end and come back ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(either: TangoServer, end: str) -> None:
+    """TG-30, TG-40, TG-41, TG-42, twice: an error each check while it is away, one value that is told apart, and
+    then events; that the counter began anew is told before the first."""
+    times = Times(check=0.3, late=9.5, confirm=200.0, retry=0.1, retry_max=0.3)
+    with TangoSubscriber(times=times, timeout=PATIENCE, tell_states=True) as subscriber:
+        watch = Watch(subscriber)
+        subscriber.subscribe(either.address(), "long", mode=SubMode.SYNC)
+        watch.wait(Kind.EVENT, act=lambda: either.push("long", 1))
+        last = watch.of(Kind.EVENT)[-1].ctr
+        watch.fresh()
+        getattr(either, end)()
+        errors = watch.wait(Kind.ERROR, 3)
+        assert reasons(errors) == {"API_EventTimeout"}
+        assert len(watch.of(Kind.OFFLINE)) == 1
+        assert watch.notices[0].kind is Kind.OFFLINE
+        either.start()
+        either.tell("long", 77)
+        watch.wait(Kind.RESUBSCRIPTION)
+        watch.wait(Kind.EVENT, act=lambda: either.push("long", 2))
+        (value,) = watch.of(Kind.RESUBSCRIPTION)
+        assert number(value) in (0, 77)  # told when it was up already
+        (restart,) = watch.of(Kind.RESTART)
+        first = watch.of(Kind.EVENT)[0]
+        assert restart.detail == Restart(last, first.ctr)
+        assert watch.notices.index(restart) == watch.notices.index(first) - 1
+        assert len(watch.of(Kind.ONLINE)) == 1
+        assert subscriber.counts.reconnects == 1
+        assert subscriber.counts.routes.gaps == 0
+
+
+def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Path) -> None:
+    """TG-40, TG-41. cppTango catch2_configure_zmq_ports: the endpoints are the same, so nothing else tells."""
+    ports = {f"TANGO_ZMQ_{name}_PORT": str(free_port()) for name in ("HEARTBEAT", "EVENT")}
+    with (
+        TangoServer(tmp_path / "server", environment=ports) as server,
+        TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber,
+    ):
+        watch = Watch(subscriber)
+        subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+        watch.wait(Kind.EVENT, act=lambda: server.push("long", 1))
+        server.do("burst", "long", count=50)
+        watch.until(lambda: watch.notices and number(watch.notices[-1]) == 49)
+        last = watch.notices[-1].ctr
+        watch.fresh()
+        server.kill()
+        server.start()
+        watch.wait(Kind.RESUBSCRIPTION)
+        watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
+        (restart,) = watch.of(Kind.RESTART)
+        assert restart.detail == Restart(last, watch.of(Kind.EVENT)[0].ctr)
+        assert watch.of(Kind.GAP) == []
+
+
+def test_a_device_that_moved_to_another_server_is_found_there(tmp_path: Path) -> None:
+    """TG-40, TG-41, TG-46: what Tango's own clients before 9.5 never did; that counters begin anew is told."""
+    with TangoDatabase(tmp_path / "db") as database, TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+        watch = Watch(subscriber)
+        with TangoServer(tmp_path / "one", database=database, instance="one") as server:
+            subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+            watch.wait(Kind.EVENT, act=lambda: server.push("long", 1))
+            last = watch.notices[-1].ctr
+        watch.fresh()
+        with TangoServer(tmp_path / "two", database=database, instance="two") as server:
+            watch.wait(Kind.RESUBSCRIPTION)
+            watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
+            (restart,) = watch.of(Kind.RESTART)
+            assert restart.detail == Restart(last, watch.of(Kind.EVENT)[0].ctr)
+            assert subscription.state is State.CONNECTED
+
+
+def test_a_stopped_server_is_missed_and_goes_on_where_it_was(server: TangoServer) -> None:
+    """TG-40: SIGSTOP, SIGCONT. The same process: no restart, nothing lost."""
+    times = Times(check=0.3, late=10.5, confirm=200.0, retry=0.1, retry_max=0.3)
+    with TangoSubscriber(times=times, timeout=0.5, tell_states=True) as subscriber:
+        watch = Watch(subscriber)
+        subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+        watch.wait(Kind.EVENT, act=lambda: server.push("long", -1))
+        watch.fresh()
+        server.pause()
+        errors = watch.wait(Kind.ERROR, 2)
+        assert reasons(errors) == {"API_EventTimeout"}
+        assert subscription.state in (State.LATE, State.RECONNECTING)
+        server.resume()
+        watch.wait(Kind.ONLINE)
+        server.do("burst", "long", count=10)
+        watch.until(lambda: [number(n) for n in watch.of(Kind.EVENT)][-1:] == [9])
+        assert [number(n) for n in watch.of(Kind.EVENT)] == list(range(10))
+        assert subscriber.counts.routes.restarts == subscriber.counts.routes.gaps == 0
+
+
+def test_one_server_that_is_away_does_not_hold_up_another_one(tmp_path: Path) -> None:
+    with (
+        TangoServer(tmp_path / "one", instance="one") as one,
+        TangoServer(tmp_path / "two", ["test/lab/2"], instance="two") as two,
+        TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber,
+    ):
+        watch = Watch(subscriber)
+        away = subscriber.subscribe(one.address(), "long")
+        there = subscriber.subscribe(two.address(), "long")
+        watch.until(lambda: watch.of(Kind.EVENT, there), lambda: two.push("long", 0))
+        one.kill()
+        late = subscriber.subscribe(one.address(), "double", mode=SubMode.ASYNC_READ)
+        watch.until(lambda: watch.of(Kind.ERROR, late))
+        watch.fresh()
+        two.do("burst", "long", count=50)
+        watch.until(lambda: len(watch.of(Kind.EVENT, there)) >= 50)
+        assert [number(n) for n in watch.of(Kind.EVENT, there)] == list(range(50))
+        assert away.state is not State.POSTPONED
+        one.start()
+        watch.until(lambda: watch.of(Kind.EVENT, late), lambda: one.push("double", 1.5))
+
+
+# --- servers that are not there ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [SubMode.STATELESS, SubMode.ASYNC, SubMode.ASYNC_READ])
+def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path, mode: SubMode) -> None:
+    """TG-30: no exception, an error each period, and connected when it comes."""
+    server = TangoServer(tmp_path / "server", port=free_port())
+    with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+        watch = Watch(subscriber)
+        subscription = subscriber.subscribe(server.address(), "long", mode=mode)
+        assert reasons(watch.wait(Kind.ERROR, 3)) == {"API_CantConnectToDevice"}
+        assert subscription.state in (State.POSTPONED, State.NEGOTIATING)
+        assert subscription.topic is None
+        with server:
+            watch.wait(Kind.EVENT, act=lambda: server.push("long", 5))
+            watch.until(lambda: bool(watch.of(Kind.INITIAL)) is mode.reads)
+            until(lambda: subscription.state is State.CONNECTED)
+
+
+def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    """TG-30"""
+    with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", times=FAST, timeout=PATIENCE) as subscriber:
+        watch = Watch(subscriber)
+        subscriber.subscribe("test/lab/1", "long", mode=SubMode.ASYNC_READ)
+        watch.wait(Kind.ERROR, 2)
+        with TangoDatabase(tmp_path / "db", port=port) as database:
+            watch.fresh()
+            watch.wait(Kind.ERROR)
+            with TangoServer(tmp_path / "server", database=database):
+                watch.wait(Kind.INITIAL)
+
+
+def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_is_told(tmp_path: Path) -> None:
+    """TG-21"""
+    with TangoSubscriber(times=FAST) as subscriber:
+        came: list[Notice] = []
+        for mode in (SubMode.SYNC, SubMode.SYNC_READ):
+            with pytest.raises(ServerAway):
+                subscriber.subscribe(
+                    f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=mode, callback=came.append
+                )
+        assert (subscriber.subscriptions, came) == ([], [])
+
+
+def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
+    """TG-38"""
+    with TangoSubscriber(times=FAST) as subscriber:
+        watch = Watch(subscriber)
+        subscription = subscriber.subscribe(
+            f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=SubMode.STATELESS
+        )
+        watch.wait(Kind.ERROR, 2)
+        subscription.unsubscribe()
+        assert subscription.state is State.CANCELLED
+        assert repr(subscriber).startswith("<TangoSubscriber open, <Lives none, 0 channels>")
+
+
+def test_a_server_that_never_answers_ends_no_subscriber(tmp_path: Path) -> None:
+    """TG-45: a port that takes connections and says nothing; closing does not wait for it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with TangoSubscriber(times=FAST, timeout=0.2) as subscriber:
+            watch = Watch(subscriber)
+            subscriber.subscribe(f"tango://127.0.0.1:{port}/a/b/c#dbase=no", "x", mode=SubMode.ASYNC)
+            assert reasons(watch.wait(Kind.ERROR, 2)) == {"API_DeviceTimedOut"}
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"GIOP\1\2\1\1" + b"\xff" * 40])
+def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> None:
+    """TG-45"""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+            watch = Watch(subscriber)
+            address = f"tango://127.0.0.1:{listener.getsockname()[1]}/a/b/c#dbase=no"
+            subscriber.subscribe(address, "x", mode=SubMode.ASYNC)
+            watch.wait(Kind.ERROR, 2)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(PATIENCE)
+
+
+# --- confirmation ------------------------------------------------------------------------------------------
+
+
+def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoServer) -> None:
+    """TG-37: seen in the admin device's black box."""
+    admin = open_device(parse_device(either.address()).sibling(either.admin), timeout=PATIENCE)
+
+    def black_box() -> list[str]:
+        def body(writer: Writer) -> None:
+            writer.long(50)
+
+        found: list[str] = admin.call("black_box", body, Reader.strings)
+        return found
+
+    times = Times(check=10.0, late=10.0, confirm=0.2)
+    with admin, TangoSubscriber(times=times, timeout=PATIENCE) as subscriber:
+        watch = Watch(subscriber)
+        for event in ("change", "archive", "data_ready", "intr_change", "attr_conf"):
+            subscriber.subscribe(either.address(), "double", event)
+        until(lambda: sum("EventConfirmSubscription" in line for line in black_box()) >= 2)
+        watch.until(lambda: True)
+        assert watch.of(Kind.ERROR) == []
+        # whoever confirms by another name than that of the topic makes the server send everything twice
+        info = admin.subscribe(SubscriberInfo(either.devices[0], "double", EventType.CHANGE, 6))
+        with zmq.Context() as context, context.socket(zmq.SUB) as everything:
+            everything.setsockopt(zmq.LINGER, 0)
+            everything.setsockopt(zmq.SUBSCRIBE, b"tango://")
+            everything.connect(info.endpoints[0].event)
+            topics: set[bytes] = set()
+            until(lambda: everything.poll(20), lambda: either.push("double", 1.0))
+            while everything.poll(100):
+                topics.add(everything.recv_multipart()[0])
+        assert topics == {either.topic("double").encode()}
+
+
+def test_an_attribute_that_is_gone_takes_no_other_one_along(server: TangoServer) -> None:
+    """TG-37, TG-43: a server stops at the first confirmation that it refuses; the others are confirmed all the same,
+    and the one is told until it is there again. A second in place of ten minutes at a source of our own."""
+    names = ["kept", "gone", "more"]
+    device = Device(DEVICE, [Attribute(name) for name in names])
+    times = Times(check=0.1, late=60.0, confirm=0.1)
+    with (
+        TangoEventSource([device], "127.0.0.1", expiry=2.0) as source,
+        TangoSubscriber(times=times, timeout=PATIENCE) as subscriber,
+    ):
+        watch = Watch(subscriber)
+        gone, *others = [subscriber.subscribe(source.address(DEVICE), name) for name in ("gone", "kept", "more")]
+        source.remove_attributes(DEVICE, ["gone"])
+        removed = time.monotonic()
+        watch.wait(Kind.ERROR, 3)
+        assert reasons(watch.of(Kind.ERROR)) == {"API_AttrNotFound"}
+        watch.until(lambda: time.monotonic() - removed > 3.0)
+        assert [n.subscription for n in watch.of(Kind.ERROR)] == [gone] * len(watch.of(Kind.ERROR))
+        for other in others:
+            assert source.subscribed(DEVICE, other.attribute)
+        source.add_attributes(DEVICE, [Attribute("gone")])
+        watch.until(
+            lambda: gone in [n.subscription for n in watch.of(Kind.EVENT)],
+            lambda: source.push_change_event(DEVICE, "gone", 1.0),
+        )
+    server.do("add", "double_dynamic")
+    with TangoSubscriber(times=times, timeout=PATIENCE) as subscriber:
+        watch = Watch(subscriber)
+        dynamic = subscriber.subscribe(server.address(), "double_dynamic")
+        subscriber.subscribe(server.address(), "long")
+        server.do("remove", "double_dynamic")
+        watch.wait(Kind.ERROR, 3)
+        assert {n.subscription for n in watch.of(Kind.ERROR)} == {dynamic}
+        assert reasons(watch.of(Kind.ERROR)) == {"API_AttrNotFound"}
+
+
+def test_a_confirmation_that_is_late_does_not_end_those_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TG-37, TG-43: its subscription was cancelled before it went out, and the channel has another one"""
+    late: list[tuple[Any, Any]] = []
+    device = Device(DEVICE, [Attribute("first"), Attribute("second")])
+    with (
+        TangoEventSource([device], "127.0.0.1", expiry=2.0) as source,
+        TangoSubscriber(times=Times(check=0.1, late=60.0, confirm=0.1), timeout=PATIENCE) as subscriber,
+    ):
+        submit = subscriber._submit
+
+        def delay(work: Any, action: Any) -> None:
+            if isinstance(action, Confirm) and not late:
+                late.append((work, action))
+            else:
+                submit(work, action)
+
+        monkeypatch.setattr(subscriber, "_submit", delay)
+        first = subscriber.subscribe(source.address(DEVICE), "first")
+        until(lambda: late)
+        subscriber.subscribe(source.address(DEVICE), "second")
+        first.unsubscribe()
+        (work, action), began = late[0], time.monotonic()
+        work(action)
+        until(lambda: time.monotonic() - began > 3.0)
+        assert source.subscribed(DEVICE, "second")
+
+
+# --- floods ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: Path) -> None:
+    """TG-44, TG-45, TG-46: what came and what the gaps tell is all that was pushed, in order."""
+    pushed = 100_000
+    with (
+        TangoServer(tmp_path / "server", environment={"TANGO_DS_EVENT_BUFFER_HWM": "1"}) as server,
+        TangoSubscriber(hwm=1, timeout=PATIENCE) as subscriber,
+    ):
+        watch = Watch(subscriber)
+        subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+        watch.wait(Kind.EVENT, act=lambda: server.push("long", -1))
+        gate = threading.Event()
+        subscriber._channels._order(lambda: (gate.wait(PATIENCE), None)[1])  # nobody receives
+        server.do("burst", "long", count=pushed)
+        gate.set()
+        watch.until(
+            lambda: watch.of(Kind.GAP) and number(watch.of(Kind.EVENT)[-1]) < 0, lambda: server.push("long", -2)
+        )
+        came = [n.ctr for n in watch.of(Kind.EVENT)]
+        missed: list[int] = []
+        for notice in watch.of(Kind.GAP):
+            assert isinstance(notice.detail, Gap)
+            assert reasons([notice]) == {"API_MissedEvents"}
+            missed += range(notice.detail.first, notice.detail.last + 1)
+        assert sorted(came + missed) == list(range(came[0], came[-1] + 1))
+        assert came[-1] - came[0] >= pushed
+        counts = subscriber.counts.routes
+        assert (counts.gaps, counts.missed) == (len(watch.of(Kind.GAP)), len(missed))
+        first_gap = watch.notices.index(watch.of(Kind.GAP)[0])
+        detail = watch.notices[first_gap].detail
+        assert isinstance(detail, Gap)
+        assert watch.notices[first_gap + 1].ctr == detail.last + 1  # the marker is before the event
+        assert subscription.state is State.CONNECTED
+
+
+def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(server: TangoServer) -> None:
+    """TG-44, TG-45"""
+    with TangoSubscriber(limit=100, timeout=PATIENCE) as subscriber:
+        watch = Watch(subscriber)
+        subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+        watch.wait(Kind.EVENT, act=lambda: server.push("long", -1))
+        before = watch.notices[-1].ctr
+        until(lambda: not subscriber.take())
+        counted = subscriber.counts.routes.events
+        server.do("burst", "long", count=1000)
+        until(lambda: subscriber.counts.routes.events == counted + 1000)
+        overflow, *events = subscriber.take()
+        assert [number(n) for n in events] == list(range(900, 1000))
+        assert (overflow.kind, overflow.subscription) == (Kind.OVERFLOW, subscription)
+        assert isinstance(overflow.detail, Lost)
+        assert overflow.detail.size == 900 == subscriber.counts.overflowed
+        assert overflow.detail.last == events[0].ctr - 1
+        assert overflow.detail.first > before - 1
+
+
+def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(server: TangoServer) -> None:
+    """TG-45"""
+    gate, came = threading.Event(), []
+
+    def callback(notice: Notice) -> None:
+        came.append(notice)
+        gate.wait(PATIENCE)
+
+    with TangoSubscriber(limit=10, timeout=PATIENCE) as subscriber:
+        subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC, callback=callback)
+        until(lambda: came, lambda: server.push("long", -1))
+        counted = subscriber.counts.routes.events
+        server.do("burst", "long", count=100)
+        until(lambda: subscriber.counts.routes.events >= counted + 100)
+        gate.set()
+        until(lambda: came[-1].kind is Kind.EVENT and number(came[-1]) == 99)
+        assert Kind.OVERFLOW in {n.kind for n in came}
+        assert subscriber.counts.overflowed > 0
+
+
+# --- endpoints ---------------------------------------------------------------------------------------------
+
+
+def pair(port: int, scheme: str = "tcp") -> EndpointPair:
+    return EndpointPair(f"{scheme}://127.0.0.1:{port}", f"{scheme}://127.0.0.1:{port}")
+
+
+def test_of_several_endpoints_the_first_one_that_listens_is_taken() -> None:
+    """TG-33"""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        first, second = (pair(s.getsockname()[1]) for s in (one, two))
+        assert choose([pair(free_port()), first, second]) == first
+        assert choose([pair(9, "epgm"), pair(free_port()), second]) == second
+
+
+@pytest.mark.parametrize("host", ["!x", "\xe9", "a@b", "-", "*"])
+def test_an_endpoint_that_is_none_is_told_and_takes_nobody_along(host: str) -> None:
+    """TG-08, TG-32: ZeroMQ raises at such names, in the thread that receives for everybody."""
+    attributes = [Attribute("level")]
+    with (
+        TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as bad,
+        TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as good,
+        TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber,
+    ):
+        with pytest.raises(ConfigError, match="nothing to advertise"):
+            TangoEventSource(advertise=[host])
+        bad._advertise = (host,)
+        with pytest.raises(BadEndpoint):
+            subscriber.subscribe(bad.address(DEVICE), "level")
+        subscriber._channels.connect(pair(7)._replace(event=f"tcp://{host}:7"), ("a", "b"), 1000)
+        watch = Watch(subscriber)
+        subscriber.subscribe(good.address(DEVICE), "level")
+        watch.wait(Kind.EVENT, act=lambda: good.push_change_event(DEVICE, "level", 1.0))
+
+
+def test_a_single_endpoint_is_not_tried() -> None:
+    """Its heartbeats will tell."""
+    nobody = pair(free_port())
+    assert choose([nobody]) == nobody
+
+
+def test_multicast_is_refused_by_its_name_and_nobody_listening_is_told() -> None:
+    """TG-32; cppTango cxx_zmcast01 to 03, which receive it."""
+    with pytest.raises(MulticastRefused, match=r"multicast are not supported: epgm://127\.0\.0\.1:9"):
+        choose([pair(9, "epgm"), pair(10, "pgm")])
+    with pytest.raises(BadEndpoint):
+        choose([EndpointPair("tcp://h", "tcp://h:1")])
+    with pytest.raises(ServerAway, match="nobody listens at any of 2"):
+        choose([pair(free_port()), pair(free_port())])
+
+
+def test_the_high_water_mark_is_the_given_one_or_the_variables_or_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TG-10, TG-44"""
+    monkeypatch.delenv("TANGO_EVENT_BUFFER_HWM", raising=False)
+    with TangoServer(tmp_path / "ds") as server:
+        found = []
+        for given, variable in ((None, ""), (None, "77"), (55, "77")):
+            monkeypatch.setenv("TANGO_EVENT_BUFFER_HWM", variable)
+            with TangoSubscriber(hwm=given, timeout=PATIENCE) as subscriber:
+                subscriber.subscribe(server.address(), "long")
+                found.append(subscriber.hwm)
+    assert found == [1000, 77, 55]
+
+
+def test_closing_leaves_no_thread_and_is_quick_in_the_middle_of_a_flood(server: TangoServer) -> None:
+    before = {t.ident for t in threading.enumerate()}
+    with TangoSubscriber(timeout=PATIENCE) as subscriber:
+        for name in ("long", "double", "short"):
+            subscriber.subscribe(server.address(), name, callback=lambda _: None)
+        flood = threading.Thread(target=lambda: server.do("burst", "long", count=50_000))
+        flood.start()
+        until(lambda: subscriber.counts.routes.events > 100)
+    flood.join(PATIENCE)
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("tango-") and t.ident not in before])
+    assert subscriber.subscriptions == []

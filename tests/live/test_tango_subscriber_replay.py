@@ -1,0 +1,158 @@
+"""Many events from a publisher that only replays: through the sockets, numbered and decoded, without loss (TG-44)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import zmq
+from mama_spark.tango.channels import Channels
+from mama_spark.tango.counters import WRAP
+from mama_spark.tango.events import heartbeat
+from mama_spark.tango.fastpath import BatchDecoder
+from mama_spark.tango.frames import usual_call
+from mama_spark.tango.inbox import Inbox
+from mama_spark.tango.negotiation import EndpointPair
+from mama_spark.tango.notices import Kind, Notice, decode_notices
+from mama_spark.tango.routes import Routes
+from mama_spark.tango.scalars import ScalarEncoder
+from mama_spark.tango.topics import parse
+from mama_spark.tango.types import DataType, EventType, Quality
+from mama_spark.testing.tango_servers import until
+
+BEATS = ("tango://h:1/dserver/d/i.heartbeat", "tango://h:1/dserver/d/i#dbase=no.heartbeat")
+
+
+@dataclasses.dataclass(eq=False)
+class Receiver:
+    """What a subscriber does with events: one target for all topics."""
+
+    inbox: Inbox = dataclasses.field(default_factory=lambda: Inbox(0))
+    routes: Routes = dataclasses.field(default_factory=Routes)
+    beats: set[bytes] = dataclasses.field(default_factory=set)
+    lost: list[str] = dataclasses.field(default_factory=list)
+    death: BaseException | None = None
+
+    def on_events(self, messages: list[list[bytes]], received: int) -> None:
+        self.inbox.put(self.routes.number(messages, received))
+
+    def on_heartbeats(self, topics: set[bytes]) -> None:
+        self.beats |= topics
+
+    def on_lost(self, heartbeat: str) -> None:
+        self.lost.append(heartbeat)
+
+    def on_death(self, error: BaseException) -> None:
+        self.death = error
+
+
+class Publisher:
+    """A PUB for both channels, which Channels is connected to."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.socket = context.socket(zmq.PUB)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.endpoint = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
+        self.pair = EndpointPair(self.endpoint, self.endpoint)
+        self.receiver = Receiver()
+        self.channels = Channels(self.receiver, hwm=10**6)
+
+    def start(self, topics: list[bytes]) -> None:
+        """Returns when every topic comes through."""
+        self.channels.start()
+        self.channels.connect(self.pair, BEATS, 10**6)
+        for topic in topics:
+            self.receiver.routes.add(topic, EventType.CHANGE, self.receiver)
+            self.channels.listen(topic)
+        until(lambda: self.receiver.beats, lambda: self.socket.send_multipart(heartbeat(BEATS[1].encode())))
+        assert self.channels.wait(60)
+        probe = b"tango://h:1/a/b/c/probe.change"
+        self.channels.listen(probe)  # behind all others
+        until(lambda: self.receiver.routes.counts.strays, lambda: self.socket.send_multipart([probe, b"", b"", b""]))
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    with zmq.Context() as context:
+        found = Publisher(context)
+        yield found
+        found.channels.close()
+        found.socket.close()
+
+
+def notices_of(publisher: Publisher, count: int) -> list[Notice]:
+    found: list[Notice] = []
+    until(lambda: len(found) >= count, lambda: found.extend(publisher.receiver.inbox.take(10**6, 1.0)))
+    return found
+
+
+def test_a_hundred_thousand_events_of_many_topics_come_through_numbered_and_decoded(publisher: Publisher) -> None:
+    names = [f"tango://h:1/a/b/c/d{n}#dbase=no.idl5_change" for n in range(40)]
+    topics = [name.encode() for name in names]
+    values = np.arange(100_000, dtype=np.float64)
+    encoder = ScalarEncoder(parse(names[0]), "scal", DataType.DOUBLE)
+    datas = [encoder.data(1_700_000_000_000_000_000, Quality.VALID, value) for value in values[:100].tolist()]
+    publisher.start(topics)
+    for n in range(len(values)):
+        publisher.socket.send_multipart((topics[n % 40], b"\1", usual_call(n // 40 + 1), datas[n % 100]))
+    notices = notices_of(publisher, len(values))
+    assert len(notices) == len(values)
+    assert {notice.kind for notice in notices} == {Kind.EVENT}
+    batch = decode_notices(notices, BatchDecoder())
+    read = np.zeros(len(values))
+    for part in batch.columns.scalars:
+        read[part.rows] = part.read
+    assert np.array_equal(read, values % 100)
+    counts = publisher.receiver.routes.counts
+    assert (counts.events, counts.gaps, counts.copies, counts.bad) == (len(values), 0, 0, 0)
+
+
+def test_counters_that_wrap_stand_still_at_zero_or_go_back(publisher: Publisher) -> None:
+    """TG-46, and servers that send 0 for ever."""
+    topic = b"tango://h:1/a/b/c/d.idl5_change"
+    publisher.start([topic])
+    for ctr in (0, 0, 0, WRAP - 2, WRAP - 1, 0, 1, 1, 4, 2):
+        publisher.socket.send_multipart((topic, b"\1", usual_call(ctr), b"\xc0\xde\xc0\xde"))
+    kinds = [notice.kind.value[0] for notice in notices_of(publisher, 12)]
+    assert "".join(kinds) == "eee" + "ge" + "eee" + "ge" + "re"
+
+
+def test_hostile_messages_end_nothing(publisher: Publisher) -> None:
+    """TG-45"""
+    topic = b"tango://h:1/a/b/c/d.idl5_change"
+    publisher.start([topic])
+    hostile: list[list[bytes]] = [
+        [topic], [topic, b""], [topic, b"\1", b""], [topic, b"\1", b"\0" * 7, b""], [topic] * 500,
+        [topic, b"\1", b"\xff" * 21, b"\xff" * 100_000], [b"I like beer"], [BEATS[0].encode()],
+    ]  # fmt: skip
+    for message in hostile:
+        publisher.socket.send_multipart(message)
+    publisher.socket.send_multipart((topic, b"\1", usual_call(0), b"\xc0\xde\xc0\xde"))
+    notices = notices_of(publisher, 2)
+    batch = decode_notices([n for n in notices if n.frames], BatchDecoder())
+    assert len(batch.columns.bad) == 2  # told to who decodes: with its number, it may be part of a gap
+    assert publisher.receiver.death is None
+    assert publisher.receiver.routes.counts.bad == 5
+
+
+def test_disconnecting_and_connecting_again_tells_no_end_of_a_connection(publisher: Publisher) -> None:
+    publisher.start([b"tango://h:1/a/b/c/d.idl5_change"])
+    publisher.channels.connect(publisher.pair, BEATS, 1000)
+    assert publisher.channels.wait(60)
+    publisher.receiver.beats.clear()
+    until(lambda: publisher.receiver.beats, lambda: publisher.socket.send_multipart(heartbeat(BEATS[0].encode())))
+    assert publisher.receiver.lost == []
+
+
+def test_the_end_of_a_connection_is_told(publisher: Publisher) -> None:
+    """TG-41"""
+    publisher.start([b"tango://h:1/a/b/c/d.idl5_change"])
+    publisher.socket.close()
+    until(lambda: publisher.receiver.lost)
+    assert set(publisher.receiver.lost) == {publisher.endpoint}
+    publisher.channels.disconnect(publisher.pair, BEATS)
+    assert publisher.channels.wait(60)
+    assert publisher.receiver.death is None

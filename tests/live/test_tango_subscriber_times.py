@@ -1,0 +1,81 @@
+"""The specification's own seconds, at a real device server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mama_spark.tango.life import Times
+from mama_spark.tango.notices import Kind, Notice
+from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.tango.subscription import SubMode
+from mama_spark.testing.tango_servers import TangoServer, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TangoServer]:
+    with TangoServer(tmp_path / "server") as started:
+        yield started
+
+
+def test_a_killed_server_is_back_within_40_seconds_twice(server: TangoServer) -> None:
+    """TG-36, TG-41. cppTango cxx_reconnection_zmq: at least one error, one synthetic value, later events; twice."""
+    with TangoSubscriber(timeout=10.0) as subscriber:
+        notices: list[Notice] = []
+
+        def seen(kind: Kind) -> int:
+            notices.extend(subscriber.take())
+            return sum(notice.kind is kind for notice in notices)
+
+        subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+        for _ in range(2):
+            until(lambda: seen(Kind.EVENT), lambda: server.push("long", 1))
+            notices.clear()
+            server.kill()
+            server.start()
+            until(lambda: seen(Kind.RESUBSCRIPTION), patience=120.0)
+            until(lambda: seen(Kind.EVENT), lambda: server.push("long", 2))
+            assert seen(Kind.ERROR) >= 1
+            assert seen(Kind.RESUBSCRIPTION) == 1
+
+
+def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(server: TangoServer) -> None:
+    """TG-37, TG-43: the server ends what is not confirmed; heartbeats go on, and no counter shows it. A late
+    confirmation alone brings the events back. cppTango back_ch_event, back_per_event: pushed and periodic events come
+    all the time."""
+    server.do("poll", "plain", period=500)
+    begin = time.monotonic()
+    with (
+        TangoSubscriber(times=Times(confirm=690.0), timeout=10.0) as silent,
+        TangoSubscriber(timeout=10.0) as confirming,
+    ):
+        one = silent.subscribe(server.address(), "long", mode=SubMode.SYNC, queue=0)
+        two = confirming.subscribe(server.address(), "double", mode=SubMode.SYNC, queue=0)
+        three = confirming.subscribe(server.address(), "plain", "periodic", mode=SubMode.SYNC, queue=0)
+        came: dict[str, list[Notice]] = {"long": [], "double": []}
+
+        def push(number: int) -> None:
+            for name, subscription in (("long", one), ("double", two)):
+                server.push(name, number)
+                came[name] += subscription.get_events()
+
+        while time.monotonic() - begin < 655:
+            push(int(time.monotonic() - begin))
+            time.sleep(5)  # events all the time; nothing is waited for
+        assert [n.kind for n in came["double"]].count(Kind.EVENT) > 100
+        periodic = three.get_events()
+        assert {n.kind for n in periodic} == {Kind.EVENT}
+        assert max(np.diff([n.received for n in periodic])) < 30e9
+        assert len(periodic) > 400
+        came["long"].clear()
+        came["double"].clear()
+        until(lambda: came["double"], lambda: push(0))
+        assert not came["long"]
+        until(lambda: came["long"], lambda: push(1), patience=120.0)
+        assert time.monotonic() - begin > 680
+        assert not [n for n in came["double"] if n.kind is not Kind.EVENT]

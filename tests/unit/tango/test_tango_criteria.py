@@ -1,0 +1,246 @@
+"""Which values an event source finds worth an event (section 8 of the reference; TG-06)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.errors import ConfigError, SchemaError
+from mama_spark.tango.cdr import CdrError
+from mama_spark.tango.criteria import AlarmFilter, ChangeFilter
+from mama_spark.tango.device import Attribute, Criteria, Device
+from mama_spark.tango.source_readings import Reading, Readings
+from mama_spark.tango.types import DataType, DevError, DevState, Dim, Encoded, Format, Quality, Severity, ValueKind
+
+NAN, INF = math.nan, math.inf
+IMAGE, SPECTRUM = Format.IMAGE, Format.SPECTRUM
+BROKEN, WORSE = DevError("Broken", Severity.ERR, "d", "o"), DevError("Worse", Severity.ERR, "d", "o")
+Told = Any  # a value, or (value, quality), or an error
+
+
+def reading(attribute: Attribute, told: Told) -> Reading:
+    if isinstance(told, DevError):
+        return Reading.failed([told], 0)
+    value, quality = told if isinstance(told, tuple) and isinstance(told[-1], Quality) else (told, Quality.VALID)
+    return Readings(attribute).make(value, 0, quality)
+
+
+def sent(attribute: Attribute, criteria: Criteria, told: list[Told]) -> list[bool]:
+    """Which of these would be sent, each compared with the one sent last."""
+    filter_, found = ChangeFilter(attribute, criteria), []
+    for one in told:
+        given = reading(attribute, one)
+        found.append(filter_.wants(given, 0.0))
+        if found[-1]:
+            filter_.sent(given, 0.0)
+    return found
+
+
+ABS, REL = Criteria(abs_change=0.5), Criteria(rel_change=10)
+YES, NO = True, False
+
+
+@pytest.mark.parametrize(
+    ("criteria", "told", "expected"),
+    [
+        pytest.param(ABS, [0.0, 0.2, 0.4, 0.5, 0.9, 1.0], [YES, NO, NO, YES, NO, YES], id="abs is from the last sent"),
+        pytest.param(ABS, [0.0, -0.4, -0.5], [YES, NO, YES], id="abs downwards"),
+        pytest.param(REL, [100.0, 105.0, 110.0, 120.9, 121.1], [YES, NO, YES, NO, YES], id="rel is of the last sent"),
+        pytest.param(REL, [100.0, 91.0, 90.0], [YES, NO, YES], id="rel downwards"),
+        pytest.param(REL, [-100.0, -105.0, -110.0], [YES, NO, YES], id="rel of a negative value"),
+        pytest.param(REL, [0.0, 0.0, 1e-9, 1e-9], [YES, NO, YES, NO], id="rel from 0 is any change"),
+        pytest.param(REL, [1.0, 0.0], [YES, YES], id="rel to 0"),
+        pytest.param(Criteria(abs_change=50, rel_change=10), [100.0, 111.0], [YES, YES], id="either is enough: rel"),
+        pytest.param(Criteria(abs_change=5, rel_change=50), [100.0, 105.0], [YES, YES], id="either is enough: abs"),
+        pytest.param(Criteria(abs_change=(-1, 10)), [0.0, 9.0, -1.0, 9.0], [YES, NO, YES, YES], id="two thresholds"),
+        pytest.param(ABS, [1.0, NAN, NAN, 1.0], [YES, YES, NO, YES], id="NaN with abs"),
+        pytest.param(REL, [1.0, NAN, NAN, 1.0], [YES, YES, NO, YES], id="NaN with rel"),
+        pytest.param(Criteria(), [NAN, NAN, 1.0], [YES, NO, YES], id="NaN without thresholds"),
+        pytest.param(ABS, [1.0, INF, INF, -INF], [YES, YES, NO, YES], id="infinities"),
+        pytest.param(REL, [1.0, INF, INF, -INF], [YES, YES, NO, YES], id="infinities with rel"),
+        pytest.param(Criteria(), [1.0, 1.0, 1.0000001], [YES, NO, YES], id="without thresholds any difference"),
+        pytest.param(ABS, [1.0, (1.0, Quality.ALARM), (1.0, Quality.ALARM), 1.0], [YES, YES, NO, YES], id="quality"),
+        pytest.param(
+            ABS, [1.0, (None, Quality.INVALID), (None, Quality.INVALID), 1.0], [YES, YES, NO, YES], id="INVALID"
+        ),
+        pytest.param(ABS, [1.0, BROKEN, BROKEN, WORSE, 1.0, 1.0], [YES, YES, NO, YES, YES, NO], id="exception once"),
+        pytest.param(ABS, [BROKEN, (None, Quality.INVALID), BROKEN], [YES, YES, YES], id="errors and INVALID differ"),
+    ],
+)
+def test_each_row_of_the_table_for_a_double(criteria: Criteria, told: list[Told], expected: list[bool]) -> None:
+    assert sent(Attribute("a"), criteria, told) == expected
+
+
+@pytest.mark.parametrize(
+    ("data_type", "format_", "criteria", "told", "expected"),
+    [
+        (DataType.FLOAT, Format.SCALAR, ABS, [1.0, NAN, NAN, 1.0, 1.4, 1.5], [YES, YES, NO, YES, NO, YES]),
+        (DataType.LONG, Format.SCALAR, Criteria(abs_change=2), [0, 1, 2], [YES, NO, YES]),
+        (DataType.UCHAR, Format.SCALAR, Criteria(abs_change=2), [5, 4, 3], [YES, NO, YES]),
+        (DataType.LONG64, Format.SCALAR, Criteria(abs_change=1), [2**62, 2**62, 2**62 + 1], [YES, NO, YES]),
+        (DataType.ULONG64, Format.SCALAR, Criteria(abs_change=1), [2**64 - 2, 2**64 - 1, 0], [YES, YES, YES]),
+        (DataType.BOOLEAN, Format.SCALAR, Criteria(abs_change=2), [True, True, False], [YES, NO, YES]),
+        (DataType.ENUM, Format.SCALAR, Criteria(abs_change=2), [0, 1, 1], [YES, YES, NO]),
+        (DataType.STRING, Format.SCALAR, Criteria(abs_change=2), ["a", "a", "b"], [YES, NO, YES]),
+        (DataType.STATE, Format.SCALAR, Criteria(), [DevState.ON, DevState.ON, DevState.OFF], [YES, NO, YES]),
+        (DataType.ENCODED, Format.SCALAR, Criteria(), [b"1", b"1", Encoded("f", b"1")], [YES, NO, YES]),
+        (DataType.DOUBLE, SPECTRUM, ABS, [[1, 2], [1, 2.4], [1, 2.5], [1], [1, 2]], [YES, NO, YES, YES, YES]),
+        (DataType.DOUBLE, SPECTRUM, ABS, [[1.0, NAN], [1.0, NAN], [NAN, 1.0]], [YES, NO, YES]),
+        (DataType.DOUBLE, IMAGE, ABS, [[[1, 2], [3, 4]], [[1, 2, 3, 4]], [[1], [2], [3], [4]]], [YES, YES, YES]),
+        (DataType.STRING, SPECTRUM, Criteria(), [["a"], ["a"], ["a", "b"], []], [YES, NO, YES, YES]),
+    ],
+)
+def test_other_types_and_shapes(
+    data_type: DataType, format_: Format, criteria: Criteria, told: list[Told], expected: list[bool]
+) -> None:
+    assert sent(Attribute("a", data_type, format_), criteria, told) == expected
+
+
+def test_the_period_sends_what_has_not_changed() -> None:
+    attribute = Attribute("a")
+    filter_ = ChangeFilter(attribute, Criteria(abs_change=1, period=2000))
+    given = reading(attribute, 1.0)
+    filter_.sent(given, 10.0)
+    assert filter_.due == 12.0
+    assert [filter_.wants(given, now) for now in (10.0, 11.9, 12.0)] == [NO, NO, YES]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([Quality.VALID, Quality.ALARM, Quality.ALARM, Quality.VALID], [NO, YES, NO, YES]),
+        ([Quality.CHANGING, Quality.WARNING, Quality.ALARM, Quality.CHANGING], [NO, YES, YES, YES]),
+        ([Quality.INVALID, Quality.VALID, Quality.INVALID, Quality.WARNING], [NO, NO, NO, YES]),
+    ],
+)
+def test_alarm_events_are_for_transitions_to_and_from_alarm(told: list[Quality], expected: list[bool]) -> None:
+    filter_, found, attribute = AlarmFilter(), [], Attribute("a")
+    for quality in told:
+        given = reading(attribute, (1.0, quality))
+        found.append(filter_.wants(given))
+        filter_.sent(given)
+    assert found == expected
+
+
+def test_alarm_events_tell_when_reading_fails_and_works_again() -> None:
+    filter_, found, attribute = AlarmFilter(), [], Attribute("a")
+    for told in (1.0, BROKEN, BROKEN, 1.0):
+        given = reading(attribute, told)
+        found.append(filter_.wants(given))
+        filter_.sent(given)
+    assert found == [NO, YES, NO, YES]
+
+
+# --- values and declarations ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data_type", "format_", "value"),
+    [
+        (DataType.SHORT, Format.SCALAR, 2**15),
+        (DataType.UCHAR, Format.SCALAR, -1),
+        (DataType.LONG, Format.SCALAR, 1.5),
+        (DataType.FLOAT, Format.SCALAR, 1e300),
+        (DataType.BOOLEAN, Format.SCALAR, 2),
+        (DataType.DOUBLE, Format.SCALAR, "1"),
+        (DataType.DOUBLE, Format.SCALAR, None),
+        (DataType.DOUBLE, Format.SCALAR, [1.0]),
+        (DataType.DOUBLE, SPECTRUM, 1.0),
+        (DataType.DOUBLE, SPECTRUM, [[1.0]]),
+        (DataType.DOUBLE, IMAGE, [1.0]),
+        (DataType.STRING, Format.SCALAR, 1),
+        (DataType.STRING, Format.SCALAR, "\u20ac"),
+        (DataType.STRING, Format.SCALAR, "a\0"),
+        (DataType.STRING, IMAGE, [["a"], ["b", "c"]]),
+        (DataType.STATE, Format.SCALAR, "ON"),
+        (DataType.ENCODED, Format.SCALAR, "text"),
+    ],
+)
+def test_a_value_that_cannot_be_sent_is_refused_when_it_is_told(
+    data_type: DataType, format_: Format, value: Any
+) -> None:
+    with pytest.raises(CdrError, match=r"^a: "):
+        Readings(Attribute("a", data_type, format_)).make(value, 0)
+
+
+def test_readings_have_the_dimensions_and_set_parts_of_their_attributes() -> None:
+    image = Readings(Attribute("a", DataType.LONG, IMAGE)).make(np.arange(6).reshape(2, 3), 5)
+    assert (image.r_dim, image.w_dim) == (Dim(3, 2), Dim(0, 0))
+    assert image.value(Attribute("a", DataType.LONG, IMAGE)).content.tolist() == [0, 1, 2, 3, 4, 5]  # type: ignore[union-attr]
+    settable = Attribute("a", DataType.DOUBLE, settable=True)
+    value = Readings(settable).make(2.5, 5, written=1.0).value(settable)
+    assert (value.read.tolist(), value.written.tolist(), value.time) == ([2.5], [1.0], 5)  # type: ignore[union-attr]
+    assert Readings(settable).make(2.5, 5).value(settable).written.tolist() == [0.0]  # type: ignore[union-attr]
+    text = Attribute("a", DataType.STRING, SPECTRUM, settable=True)
+    both = Readings(text).make(["a", "b"], 5, written=["c"]).value(text)
+    assert (both.read, both.written) == (("a", "b"), ("c",))
+    empty = Readings(Attribute("a", DataType.STRING, IMAGE)).make([], 5)
+    assert empty.r_dim == Dim(0, 0)
+    invalid = Readings(settable).make(1.0, 5, Quality.INVALID).value(settable)
+    assert (invalid.kind, invalid.content, invalid.quality) == (ValueKind.NO_DATA, None, Quality.INVALID)
+
+
+def test_numbers_of_64_bits_keep_all_their_digits() -> None:
+    numbers = [0, 7, 2**64 - 1]
+    attribute = Attribute("a", DataType.ULONG64, SPECTRUM)
+    assert Readings(attribute).make(numbers, 0).value(attribute).content.tolist() == numbers  # type: ignore[union-attr]
+    for wrong in ([0, 2**64], [-1, 2**64 - 1], [0.5, 2**64 - 1]):
+        with pytest.raises(CdrError):
+            Readings(attribute).make(wrong, 0)
+
+
+def test_an_array_that_changes_later_does_not_change_what_was_told() -> None:
+    attribute, array = Attribute("a", DataType.DOUBLE, SPECTRUM), np.array([1.0, 2.0])
+    found = Readings(attribute).make(array, 0)
+    array[:] = 9
+    assert found.value(attribute).content.tolist() == [1.0, 2.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a#b", "a.b", "ä"])
+def test_names_that_no_topic_can_hold_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError):
+        Attribute(name)
+    with pytest.raises(ConfigError):
+        Device(f"a/b/{name}")
+
+
+def test_declarations_that_contradict_themselves_are_refused() -> None:
+    for wrong in ({"abs_change": 0}, {"rel_change": -1}, {"abs_change": (1, 2)}, {"period": 0}):
+        with pytest.raises(ConfigError):
+            Criteria(**wrong)
+    with pytest.raises(ConfigError, match="DevEncoded"):
+        Attribute("a", DataType.ENCODED, SPECTRUM)
+    with pytest.raises(ConfigError, match="twice: b"):
+        Device("a/b/c", [Attribute("b"), Attribute("B")])
+    with pytest.raises(ConfigError, match="state"):
+        Device("a/b/c", [Attribute("State")])
+    with pytest.raises(ConfigError):
+        Device("a/b")
+
+
+def test_a_device_is_made_of_the_schema_of_a_table() -> None:
+    schema = pa.schema(
+        [("a", pa.float64()), ("b", pa.list_(pa.int32())), ("c", pa.list_(pa.list_(pa.bool_()))), ("d", pa.binary())]
+    )
+    device = Device.from_schema("x/y/z", schema, a=Attribute("a", period=500))
+    found = [(a.name, a.data_type, a.format, a.period) for a in device.attributes]
+    assert found == [
+        ("a", DataType.DOUBLE, Format.SCALAR, 500),
+        ("b", DataType.LONG, Format.SPECTRUM, None),
+        ("c", DataType.BOOLEAN, Format.IMAGE, None),
+        ("d", DataType.ENCODED, Format.SCALAR, None),
+    ]
+    with pytest.raises(SchemaError, match="column t"):
+        Device.from_schema("x/y/z", pa.schema([("t", pa.timestamp("us"))]))
+
+
+def test_clients_get_the_criteria_with_the_configuration() -> None:
+    """TG-13"""
+    change, archive = Criteria(abs_change=0.5, rel_change=(-5, 10)), Criteria(period=60_000)
+    config = Attribute("a", change=change, archive=archive, period=500, unit="V").config()
+    assert (config.ch_event.abs_change, config.ch_event.rel_change) == ("0.5", "-5,10")
+    assert (config.arch_event.period, config.arch_event.abs_change) == ("60000", "Not specified")
+    assert (config.per_event.period, config.unit, config.label) == ("500", "V", "a")

@@ -1,0 +1,398 @@
+"""GIOP: every recorded message is read to its last octet and written back; whatever else is an error, and small."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.errors import MamaError
+from mama_spark.tango import calls, giop
+from mama_spark.tango.calls import Forwarded, Operation
+from mama_spark.tango.cdr import CdrError, Reader, Writer
+from mama_spark.tango.errors import DevFailed, SystemException
+from mama_spark.tango.giop import (
+    CancelRequest,
+    CloseConnection,
+    Context,
+    LocateReply,
+    LocateRequest,
+    LocateStatus,
+    Message,
+    MessageError,
+    Reply,
+    ReplyStatus,
+    Request,
+    Splitter,
+    decode,
+    encode,
+)
+from mama_spark.tango.typecode import read_any, write_any
+
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
+GOOD = [v for v in VECTORS if v["kind"] == "giop"]
+BAD = [v for v in VECTORS if v["kind"] == "bad" and v["layer"] == "giop"]
+EVERY = pytest.mark.parametrize("vector", GOOD, ids=lambda v: v["name"])
+
+
+def operation_of(vector: dict[str, Any]) -> str:
+    """A reply does not say what it answers; the name of the vector does."""
+    told = vector["decoded"].get("operation")
+    if told:
+        return str(told)
+    name = vector["name"]
+    for word, operation in (
+        ("is_a", Operation.IS_A),
+        ("non_existent", Operation.NON_EXISTENT),
+        ("info", Operation.INFO),
+        ("adm_name", Operation.ADM_NAME),
+        ("read_attributes_5", Operation.READ_5),
+    ):
+        if word in name:
+            return operation
+    return Operation.COMMAND_4
+
+
+def read_arguments(reader: Reader, operation: str) -> Any:
+    if operation == Operation.IS_A:
+        return reader.string()
+    if operation.startswith("command_inout"):
+        return calls.read_command(reader, operation)
+    return calls.read_reading(reader, operation) if operation.startswith("read_") else None
+
+
+def write_arguments(writer: Writer, operation: str, value: Any) -> None:
+    if operation == Operation.IS_A:
+        writer.string(value)
+    elif operation.startswith("command_inout"):
+        calls.write_command(writer, value, operation)
+    elif operation.startswith("read_"):
+        calls.write_reading(writer, value, operation)
+
+
+def read_result(reply: Reply, reader: Reader, operation: str) -> Any:
+    try:
+        calls.check(reply, reader)
+    except DevFailed as error:
+        return error
+    if operation in (Operation.IS_A, Operation.NON_EXISTENT):
+        return reader.boolean()
+    if operation == Operation.INFO:
+        return calls.read_info(reader)
+    if operation == Operation.ADM_NAME:
+        return reader.string()
+    return calls.read_values(reader, operation) if operation.startswith("read_") else read_any(reader)
+
+
+def write_result(writer: Writer, operation: str, value: Any) -> None:
+    if isinstance(value, DevFailed):
+        calls.write_failure(writer, value)
+    elif operation in (Operation.IS_A, Operation.NON_EXISTENT):
+        writer.boolean(value)
+    elif operation == Operation.INFO:
+        calls.write_info(writer, value)
+    elif operation == Operation.ADM_NAME:
+        writer.string(value)
+    elif operation.startswith("read_"):
+        calls.write_values(writer, value, operation)
+    else:
+        write_any(writer, *value)
+
+
+def understand(data: bytes, operation: str) -> tuple[Message, Any, Reader]:
+    """A message and the values of its body."""
+    message, reader = decode(data)
+    value: Any = None
+    if isinstance(message, Request):
+        value = read_arguments(reader, message.operation)
+    elif isinstance(message, Reply):
+        value = read_result(message, reader, operation)
+    return message, value, reader
+
+
+def express(message: Message, value: Any, operation: str) -> bytes:
+    """The way back."""
+    if isinstance(message, Request):
+        has_body = operation == Operation.IS_A or operation.startswith(("command_inout", "read_"))
+        return encode(message, (lambda w: write_arguments(w, operation, value)) if has_body else None)
+    if isinstance(message, Reply):
+        return encode(message, lambda w: write_result(w, operation, value))
+    return encode(message)
+
+
+def plain(message: Message, value: Any) -> dict[str, Any]:
+    """In the words of the vectors."""
+    told: dict[str, Any] = {"giop": f"1.{message.minor}", "endian": "little" if message.little else "big"}
+    told |= {"message": type(message).__name__, "request_id": message.id}  # type: ignore[attr-defined]
+    if isinstance(message, Request):
+        told |= {"response_expected": message.wants_reply, "object_key": message.key.decode()}
+        told |= {"operation": message.operation}
+        if isinstance(value, calls.CommandCall):
+            told |= {"command": value.name, "argin": value.argin}
+        elif isinstance(value, calls.ReadCall):
+            told |= {"names": list(value.names)}
+        elif isinstance(value, str):
+            told |= {"type_id": value}
+        if isinstance(value, calls.CommandCall | calls.ReadCall):
+            told |= {"source": value.source}
+            if value.client:
+                told |= {"client": {"kind": value.client.language.name, "pid": value.client.pid}}
+    elif isinstance(message, Reply):
+        told |= {"reply_status": message.status.name, **plain_result(value)}
+    elif isinstance(message, LocateRequest):
+        told |= {"object_key": message.key.decode()}
+    elif isinstance(message, LocateReply):
+        told |= {"locate_status": message.status}
+    return told
+
+
+def plain_result(value: Any) -> dict[str, Any]:
+    if isinstance(value, DevFailed):
+        errors = [{**e._asdict(), "severity": e.severity.name} for e in value.errors]
+        return {"exception": "IDL:Tango/DevFailed:1.0", "errors": errors}
+    if isinstance(value, calls.DeviceInfo):
+        names = ("dev_class", "server_id", "server_host", "server_version", "doc_url")
+        return {"result": {name: getattr(value, name) for name in names}}
+    if isinstance(value, tuple):
+        _, found = value
+        return {"result": None} if found is None else {"longs": found[0].tolist(), "strings": found[1]}
+    if isinstance(value, list):
+        return {"result": [plain_value(v) for v in value]}
+    return {"result": value}
+
+
+def plain_value(value: Any) -> dict[str, Any]:
+    seconds, rest = divmod(value.time, 1_000_000_000)
+    return {
+        "value_kind": value.kind.name.lower(),
+        "value": value.content.tolist(),
+        "quality": value.quality.name,
+        "data_format": value.format.name,
+        "data_type": value.data_type,
+        "data_type_name": "DEV_DOUBLE",
+        "time": {"sec": seconds, "usec": rest // 1000, "nsec": rest % 1000},
+        "name": value.name,
+        "r_dim": value.r_dim._asdict(),
+        "w_dim": value.w_dim._asdict(),
+        "errors": list(value.errors),
+    }
+
+
+@EVERY
+def test_every_recorded_message_is_read_to_its_last_octet(vector: dict[str, Any]) -> None:
+    """TG-26, TG-27, TG-28"""
+    message, value, reader = understand(bytes.fromhex(vector["hex"]), operation_of(vector))
+    assert plain(message, value) == vector["decoded"]
+    reader.finish()
+
+
+@EVERY
+def test_every_recorded_message_is_written_as_it_was(vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the padding, which may be anything: it is where other fillings change what is written."""
+    data, operation = bytes.fromhex(vector["hex"]), operation_of(vector)
+    message, value, _ = understand(data, operation)
+    written = express(message, value, operation)
+
+    def fill(writer: Writer, size: int) -> None:
+        writer._data += b"\xff" * ((writer._base - len(writer._data)) % size)
+
+    monkeypatch.setattr(Writer, "align", fill)
+    filled = express(message, value, operation)
+    assert len(written) == len(filled) == len(data)
+    assert all(a == b for a, b, c in zip(data, written, filled, strict=True) if b == c)
+
+
+@pytest.mark.parametrize("vector", BAD, ids=lambda v: v["name"])
+def test_what_is_no_message_is_refused(vector: dict[str, Any]) -> None:
+    data = bytes.fromhex(vector["hex"])
+
+    def as_a_stream() -> None:
+        for message in split(data, []):
+            understand(message, "")
+
+    with pytest.raises(CdrError):
+        understand(data, "")
+    if vector["name"] != "bad_giop_size_small":  # a stream shows that only at the next message
+        with pytest.raises(CdrError):
+            as_a_stream()
+
+
+def sized(data: bytes) -> bytes:
+    """With the size that fits, so that the cut is found in the middle."""
+    return data[:8] + (len(data) - giop.HEADER).to_bytes(4, "little") + data[12:]
+
+
+@EVERY
+def test_every_cut_is_refused(vector: dict[str, Any]) -> None:
+    data, operation = bytes.fromhex(vector["hex"]), operation_of(vector)
+    for end in range(len(data)):
+        with pytest.raises(CdrError):
+            understand(data[:end], operation)
+        if end >= giop.HEADER:
+            try:
+                _, value, _ = understand(sized(data[:end]), operation)
+            except CdrError:
+                continue
+            assert value is None, end
+
+
+@EVERY
+def test_every_changed_bit_gives_a_value_or_an_error_of_ours(vector: dict[str, Any]) -> None:
+    data, operation = bytearray.fromhex(vector["hex"]), operation_of(vector)
+    for n in range(len(data) * 8):
+        data[n // 8] ^= 1 << n % 8
+        with contextlib.suppress(CdrError, Forwarded, DevFailed, SystemException):
+            understand(bytes(data), operation)
+        data[n // 8] ^= 1 << n % 8
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@EVERY
+def test_no_count_makes_much_of_little(vector: dict[str, Any], traced: None) -> None:
+    data, operation = bytes.fromhex(vector["hex"]), operation_of(vector)
+    for at in range(12, len(data) - 3, 4):
+        for number in (b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\0\0\1\0"):
+            changed = data[:at] + number + data[at + 4 :]
+            tracemalloc.clear_traces()
+            tracemalloc.reset_peak()
+            with contextlib.suppress(MamaError):
+                understand(changed, operation)
+            peak = tracemalloc.get_traced_memory()[1]
+            assert peak < 100_000 + 20 * len(data), at
+
+
+# --- all messages, all versions ------------------------------------------------------------------------------
+
+IDS = st.integers(0, 2**32 - 1)
+KEYS = st.binary(max_size=20)
+NAMES = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=12)
+CONTEXTS = st.lists(st.builds(Context, IDS, KEYS), max_size=3).map(tuple)
+VERSION = {"minor": st.integers(0, 2), "little": st.booleans()}
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Request, id=IDS, key=KEYS, operation=NAMES, wants_reply=st.booleans(), contexts=CONTEXTS, **VERSION),
+    st.builds(Reply, id=IDS, status=st.sampled_from(ReplyStatus), contexts=CONTEXTS, **VERSION),
+    st.builds(CancelRequest, id=IDS, **VERSION),
+    st.builds(LocateRequest, id=IDS, key=KEYS, **VERSION),
+    st.builds(LocateReply, id=IDS, status=st.sampled_from(LocateStatus), **VERSION),
+    st.builds(CloseConnection, **VERSION),
+    st.builds(MessageError, **VERSION),
+)
+
+
+@given(MESSAGES, st.none() | st.binary(min_size=1, max_size=40))
+def test_all_messages_come_back_in_every_version_and_order(message: Message, body: bytes | None) -> None:
+    data = encode(message, None if body is None else lambda writer: writer.raw(body))
+    found, reader = decode(data)
+    assert found == message
+    has_gap = message.minor == 2 and isinstance(message, CancelRequest | LocateRequest | CloseConnection | MessageError)
+    left = reader.raw(reader.left)
+    assert left.lstrip(b"\0") == (body or b"").lstrip(b"\0") if has_gap else left == (body or b"")
+
+
+def test_a_body_of_1_2_stands_at_a_multiple_of_8_and_without_one_there_is_no_gap() -> None:
+    for key in (b"", b"a", b"ab", b"abcdefg"):
+        request = Request(id=1, key=key, operation="op")
+        data = encode(request, lambda writer: writer.double(1.0))
+        _, reader = decode(data)
+        assert reader.at % 8 == 0
+        assert reader.double() == 1.0
+        assert decode(encode(request))[1].left == 0
+
+
+# --- a stream of messages ------------------------------------------------------------------------------------
+
+
+def split(data: bytes, cuts: list[int], limit: int = giop.LIMIT) -> list[bytes]:
+    splitter, found = Splitter(limit), []
+    places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    for begin, end in itertools.pairwise(places):
+        splitter.feed(data[begin:end])
+        while (message := splitter.next_message()) is not None:
+            found.append(message)
+    return found
+
+
+@given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(0, 400), max_size=8))
+def test_a_stream_gives_the_same_messages_however_it_is_cut(messages: list[Message], cuts: list[int]) -> None:
+    parts = [encode(message) for message in messages]
+    assert split(b"".join(parts), cuts) == parts
+
+
+def fragments(data: bytes, size: int) -> list[bytes]:
+    """A message of 1.2, as senders cut it that do not know its length before: all but the last in multiples of 8."""
+    little = bool(data[6] & 1)
+    number = data[12:16]
+
+    def head(flags: int, kind: int, body: bytes) -> bytes:
+        return data[:6] + bytes([flags, kind]) + len(body).to_bytes(4, "little" if little else "big") + body
+
+    pieces = [data[at : at + size] for at in range(12, len(data), size)]
+    last = len(pieces) - 1
+    return [
+        head(int(little) | (2 if n < last else 0), data[7] if n == 0 else 7, piece if n == 0 else number + piece)
+        for n, piece in enumerate(pieces)
+    ]
+
+
+@given(st.booleans(), st.sampled_from([16, 24, 80]), st.lists(st.integers(0, 900), max_size=8))
+def test_fragments_of_several_messages_are_put_together(little: bool, size: int, cuts: list[int]) -> None:
+    first = encode(Reply(little=little, id=1), lambda writer: writer.octets(bytes(range(200))))
+    second = encode(Reply(little=little, id=2), lambda writer: writer.octets(b"x" * 100))
+    a, b = fragments(first, size), fragments(second, size)
+    mixed = [piece for pair in zip(a, [*b, *[b""] * (len(a) - len(b))], strict=True) for piece in pair]
+    assert sorted(split(b"".join(mixed), cuts)) == sorted([first, second])
+
+
+def test_fragments_of_1_1_follow_their_message() -> None:
+    first = b"GIOP\1\1\3\1" + (8).to_bytes(4, "little") + bytes(8)
+    last = b"GIOP\1\1\1\7" + (4).to_bytes(4, "little") + (3).to_bytes(4, "little")
+    (found,) = split(first + last, [])
+    assert decode(found)[0] == Reply(1, True, id=0, status=ReplyStatus.LOCATION_FORWARD)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GIOP\1\2\1\7" + (4).to_bytes(4, "little") + bytes(4),  # of no message
+        b"GIOP\1\2\3\1" + (2).to_bytes(4, "little") + bytes(2),  # without an id
+        (b"GIOP\1\2\3\1" + (4).to_bytes(4, "little") + bytes(4)) * 2,  # begun twice
+        b"".join(b"GIOP\1\2\3\1" + (4).to_bytes(4, "little") + n.to_bytes(4, "little") for n in range(65)),
+        b"GIOP\1\2\3\1" + (900).to_bytes(4, "little") + bytes(900) + (b"GIOP\1\2\3\7\x68\0\0\0" + bytes(104)) * 2,
+    ],
+    ids=["orphan", "no id", "twice", "too many", "too long"],
+)
+def test_fragments_that_cannot_be_put_together_are_refused(data: bytes) -> None:
+    with pytest.raises(CdrError):
+        split(data, [], limit=1000)
+
+
+def test_a_size_is_refused_before_the_message_is_there() -> None:
+    splitter = Splitter(limit=100)
+    splitter.feed(b"GIOP\1\2\1\1" + (101).to_bytes(4, "little"))
+    with pytest.raises(CdrError, match="limit"):
+        splitter.next_message()
+
+
+@given(st.binary(max_size=80))
+def test_any_octets_behind_the_magic_give_messages_or_the_error(data: bytes) -> None:
+    splitter = Splitter(limit=1000)
+    splitter.feed(b"GIOP\1" + data)
+    try:
+        while (found := splitter.next_message()) is not None:
+            decode(found)
+    except CdrError:
+        pass
+    assert len(splitter._data) <= 85

@@ -1,0 +1,527 @@
+"""Lives of subscriptions without a socket: what follows from what, and when."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from mama_spark.tango.life import (
+    TABLE,
+    Action,
+    Agreement,
+    Confirm,
+    Connect,
+    Disconnect,
+    Illegal,
+    Listen,
+    Negotiate,
+    Read,
+    Reading,
+    Restarted,
+    State,
+    Step,
+    Tell,
+    TellState,
+    Times,
+    Unlisten,
+    Wanted,
+)
+from mama_spark.tango.lives import Lives
+from mama_spark.tango.negotiation import Confirmation, EndpointPair
+from mama_spark.tango.types import DevError, EventType, Severity
+
+PAIR, OTHER = EndpointPair("tcp://h:1", "tcp://h:2"), EndpointPair("tcp://h:3", "tcp://h:4")
+CHANNEL = "tango://h:1/dserver/ds/i"
+BEATS = (f"{CHANNEL}.heartbeat", f"{CHANNEL}#dbase=no.heartbeat")
+AWAY = (DevError("API_CantConnectToDevice", Severity.ERR, "away", "test"),)
+
+
+def wanted(attribute: str = "x", event: EventType = EventType.CHANGE, read: bool = True) -> Wanted:
+    return Wanted("tango://h:1/a/b/c", "a/b/c", attribute, event, read)
+
+
+def agreement(attribute: str = "x", pair: EndpointPair = PAIR) -> Agreement:
+    return Agreement(f"tango://h:1/a/b/c/{attribute}.idl5_change", CHANNEL, pair)
+
+
+def one(event: EventType = EventType.CHANGE, read: bool = True, times: Times | None = None) -> tuple[Lives, int]:
+    lives = Lives(times)
+    (id,), actions = lives.subscribe([wanted(event=event, read=read)])
+    assert actions == [Negotiate((id,))]
+    return lives, id
+
+
+def connected(now: float = 0.0, times: Times | None = None) -> tuple[Lives, int]:
+    lives, id = one(times=times)
+    lives.agreed(now, id, agreement())
+    return lives, id
+
+
+def reasons(actions: list[Action]) -> list[str]:
+    return [action.errors[0].reason for action in actions if isinstance(action, Tell)]
+
+
+# --- the table ---------------------------------------------------------------------------------------------
+
+
+def test_every_state_has_a_row_and_every_one_can_be_cancelled() -> None:
+    assert set(TABLE) == set(State)
+    for steps in TABLE.values():
+        assert steps[Step.CANCEL] is State.CANCELLED
+    assert set(TABLE[State.CANCELLED].values()) == {State.CANCELLED}
+
+
+def test_every_state_can_be_reached() -> None:
+    reached, front = {State.NEGOTIATING}, [State.NEGOTIATING]
+    while front:
+        for after in TABLE[front.pop()].values():
+            if after not in reached:
+                reached.add(after)
+                front.append(after)
+    assert reached == set(State)
+
+
+def test_a_step_that_the_table_does_not_have_raises() -> None:
+    lives, id = one()
+    lives.failed(0.0, id, AWAY)
+    with pytest.raises(Illegal, match="AGREED in POSTPONED"):
+        lives.agreed(0.0, id, agreement())
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:
+    """TG-36, TG-37"""
+    times = Times()
+    assert (times.check, times.late, times.confirm) == (10.0, 10.0, 200.0)
+
+
+# --- beginning and end -------------------------------------------------------------------------------------
+
+
+def test_an_agreement_connects_listens_and_reads_the_first_value() -> None:
+    """TG-29, TG-31, TG-32: two channels, both spellings of the heartbeat."""
+    lives, id = one()
+    assert lives.agreed(0.0, id, agreement()) == [
+        Connect(CHANNEL, PAIR, BEATS),
+        Listen(agreement().topic, id),
+        TellState(id, True),
+        Read(id, Reading.INITIAL),
+    ]
+    assert lives.state(id) is State.CONNECTED
+
+
+def test_a_second_subscription_at_the_same_server_uses_its_connections() -> None:
+    lives, _ = connected()
+    (id,), _ = lives.subscribe([wanted("y")])
+    actions = lives.agreed(1.0, id, agreement("y"))
+    assert actions == [Listen(agreement("y").topic, id), TellState(id, True), Read(id, Reading.INITIAL)]
+
+
+@pytest.mark.parametrize("event", list(EventType))
+def test_which_events_have_a_first_value_and_one_after_a_reconnection(event: EventType) -> None:
+    lives, id = one(event)
+    first = [a for a in lives.agreed(0.0, id, agreement()) if isinstance(a, Read)]
+    lives.tick(11.0)
+    again = [a for a in lives.agreed(11.0, id, agreement()) if isinstance(a, Read)]
+    assert bool(first) is (event is not EventType.DATA_READY)
+    assert bool(again) is (event not in (EventType.DATA_READY, EventType.PERIODIC))
+
+
+def test_who_wants_no_first_value_gets_one_after_a_reconnection_all_the_same() -> None:
+    lives, id = one(read=False)
+    assert not [a for a in lives.agreed(0.0, id, agreement()) if isinstance(a, Read)]
+    lives.tick(11.0)
+    assert Read(id, Reading.RESUBSCRIPTION) in lives.agreed(11.0, id, agreement())
+
+
+def test_the_last_one_to_cancel_ends_listening_and_the_connections() -> None:
+    """TG-38, TG-39: there is no message for it."""
+    lives, first = connected()
+    (second,), _ = lives.subscribe([wanted()])
+    lives.agreed(0.0, second, agreement())
+    assert lives.cancel(first) == [Unlisten(agreement().topic, first)]
+    assert lives.cancel(second) == [Unlisten(agreement().topic, second), Disconnect(CHANNEL, PAIR, BEATS)]
+    assert lives.cancel(second) == []
+    assert (len(lives), lives.wake_at(), lives.state(second)) == (0, math.inf, State.CANCELLED)
+
+
+def test_what_was_cancelled_before_it_was_connected_changes_nothing_later() -> None:
+    lives, id = one()
+    assert lives.cancel(id) == []
+    assert lives.agreed(1.0, id, agreement()) == []
+    assert lives.failed(1.0, id, AWAY) == []
+    assert lives.tick(1000.0) == []
+
+
+# --- servers that are away ---------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_away_is_tried_for_ever_with_a_back_off_and_an_error_each_period() -> None:
+    """TG-30, TG-42"""
+    lives, id = one()
+    errors = lives.failed(0.0, id, AWAY)
+    assert reasons(errors) == ["API_CantConnectToDevice"]
+    tries, told, now = [], [], 0.0
+    while now < 100:
+        now = lives.wake_at()
+        assert lives.tick(now) == [Negotiate((id,))]
+        tries.append(now)
+        told += [now for _ in reasons(lives.failed(now, id, AWAY))]
+        assert lives.state(id) is State.POSTPONED
+    assert tries[:6] == [1, 3, 7, 15, 25, 35]
+    assert told[:3] == [15, 25, 35]
+    now = lives.wake_at()
+    lives.tick(now)
+    lives.agreed(now, id, agreement())
+    assert lives.state(id) is State.CONNECTED
+
+
+def test_attributes_of_one_device_are_negotiated_together() -> None:
+    lives = Lives()
+    other = Wanted("tango://h:1/a/b/d", "a/b/d", "z", EventType.CHANGE)
+    ids, actions = lives.subscribe([wanted("x"), other, wanted("y")])
+    assert actions == [Negotiate((ids[0], ids[2])), Negotiate((ids[1],))]
+
+
+# --- heartbeats --------------------------------------------------------------------------------------------
+
+
+def test_heartbeats_in_time_keep_it_connected() -> None:
+    """TG-36"""
+    lives, id = connected()
+    for now in range(9, 190, 9):
+        assert lives.beat(float(now), CHANNEL) == []
+        assert lives.tick(float(now)) == []
+    assert lives.state(id) is State.CONNECTED
+
+
+def test_the_heartbeat_of_either_spelling_counts() -> None:
+    lives, id = connected()
+    lives.beat(9.0, CHANNEL.upper() + "#dbase=no")
+    lives.tick(10.0)
+    assert lives.state(id) is State.CONNECTED
+
+
+def test_a_missed_heartbeat_is_told_and_the_server_asked_again() -> None:
+    """TG-41"""
+    lives, id = connected()
+    assert lives.tick(10.0) == []  # not older than 10 s
+    actions = lives.tick(20.0)
+    assert actions[0] == TellState(id, False)
+    assert reasons(actions) == ["API_EventTimeout"]
+    assert actions[-1] == Negotiate((id,))
+    assert lives.state(id) is State.RECONNECTING
+
+
+def test_as_long_as_it_is_away_an_error_comes_with_each_check() -> None:
+    """TG-42"""
+    lives, id = connected()
+    told, now = [], 0.0
+    while now < 60:
+        now = lives.wake_at()
+        actions = lives.tick(now)
+        told += [(now, reason) for reason in reasons(actions)]
+        for action in actions:
+            if isinstance(action, Negotiate):
+                assert reasons(lives.failed(now, id, AWAY)) == []
+    assert told == [(now, "API_EventTimeout") for now in (20.0, 30.0, 40.0, 50.0, 60.0)]
+
+
+def test_a_reconnection_makes_the_connections_anew_and_reads_the_value() -> None:
+    lives, id = connected()
+    lives.tick(20.0)
+    assert lives.agreed(21.0, id, agreement()) == [
+        Connect(CHANNEL, PAIR, BEATS, True),
+        TellState(id, True),
+        Read(id, Reading.RESUBSCRIPTION),
+    ]
+    assert lives.tick(30.0) == []  # its heartbeat counts from here
+
+
+def test_other_endpoints_are_another_process_whose_counters_begin_anew() -> None:
+    lives, id = connected()
+    lives.tick(20.0)
+    assert lives.agreed(21.0, id, agreement(pair=OTHER))[:3] == [
+        Disconnect(CHANNEL, PAIR, BEATS),
+        Restarted((agreement().topic,)),
+        Connect(CHANNEL, OTHER, BEATS, True),
+    ]
+
+
+def test_a_server_that_was_only_stopped_is_connected_by_its_heartbeat_and_confirmed_at_once() -> None:
+    lives, id = connected()
+    lives.tick(20.0)
+    lives.failed(23.0, id, AWAY)
+    assert lives.state(id) is State.LATE
+    assert lives.beat(23.5, CHANNEL) == [TellState(id, True)]
+    assert lives.state(id) is State.CONNECTED
+    assert [type(action) for action in lives.tick(23.5)] == [Confirm]
+
+
+def test_a_heartbeat_does_not_connect_what_the_new_server_does_not_know() -> None:
+    lives, first = connected()
+    (second,), _ = lives.subscribe([wanted("y")])
+    lives.agreed(0.0, second, agreement("y"))
+    lives.tick(20.0)
+    lives.agreed(21.0, first, agreement(pair=OTHER))
+    assert reasons(lives.failed(21.0, second, AWAY)) == []  # told by the missing heartbeat a moment ago
+    assert lives.beat(22.0, CHANNEL) == []
+    assert [lives.state(id) for id in (first, second)] == [State.CONNECTED, State.LATE]
+    assert lives.tick(22.0) == [Negotiate((second,))]
+    lives.beat(30.0, CHANNEL)
+    assert reasons(lives.failed(31.0, second, AWAY)) == ["API_CantConnectToDevice"]
+
+
+def test_a_device_that_is_found_at_another_server_leaves_the_first_one_and_its_counters() -> None:
+    """TG-46: it is told once, however many listen"""
+    lives, first = connected()
+    (second,), _ = lives.subscribe([wanted()])
+    lives.agreed(0.0, second, agreement())
+    lives.tick(20.0)
+    moved = Agreement(agreement().topic, "tango://h:1/dserver/ds/j", OTHER)
+    kinds = [type(action) for action in lives.agreed(21.0, first, moved)]
+    assert kinds == [Restarted, Connect, TellState, Read]
+    assert [type(action) for action in lives.agreed(21.0, second, moved)] == [Disconnect, TellState, Read]
+    assert lives.beat(22.0, CHANNEL) == []
+    assert [type(action) for action in [*lives.cancel(first), *lives.cancel(second)]] == [
+        Unlisten, Unlisten, Disconnect,
+    ]  # fmt: skip
+
+
+def test_a_server_that_names_another_topic_is_listened_to_there() -> None:
+    lives, id = connected()
+    lives.tick(20.0)
+    kinds = [type(action) for action in lives.agreed(21.0, id, agreement("y", OTHER))]
+    assert kinds == [Unlisten, Disconnect, Connect, Listen, TellState, Read]
+
+
+def test_an_ended_connection_is_a_missed_heartbeat_at_once() -> None:
+    """TG-41"""
+    lives, id = connected()
+    actions = lives.lost(1.0, CHANNEL)
+    assert actions[0] == TellState(id, False)
+    assert reasons(actions) == ["API_EventTimeout"]
+    assert lives.lost(1.0, CHANNEL) == lives.lost(1.0, "other") == []
+    assert lives.tick(1.0) == [Negotiate((id,))]
+    lives.failed(1.0, id, AWAY)
+    assert lives.beat(1.5, CHANNEL) == []  # of before
+    assert lives.state(id) is State.LATE
+    assert reasons(lives.tick(11.0)) == ["API_EventTimeout"]
+    assert Connect(CHANNEL, PAIR, BEATS, True) in lives.agreed(12.0, id, agreement())
+    assert lives.tick(21.0) == []
+
+
+def test_the_heartbeat_of_an_unknown_channel_is_nothing() -> None:
+    lives, _ = connected()
+    assert lives.beat(1.0, "tango://h:1/dserver/other/i") == []
+    assert lives.confirmed(1.0, "other") == lives.unconfirmed(1.0, "other", AWAY, away=True, unknown=False) == []
+
+
+# --- confirmation ------------------------------------------------------------------------------------------
+
+
+def alive(lives: Lives, start: int, end: int) -> list[tuple[float, Action]]:
+    """Heartbeats each 9 s; what was to be done."""
+    done: list[tuple[float, Action]] = []
+    for now in range(start, end):
+        if now % 9 == 0:
+            lives.beat(float(now), CHANNEL)
+        done += [(float(now), action) for action in lives.tick(float(now))]
+    return done
+
+
+def test_the_whole_channel_is_confirmed_each_200_seconds_with_the_names_of_its_topics() -> None:
+    """TG-37"""
+    lives, first = connected()
+    (second,), _ = lives.subscribe([wanted("y")])
+    lives.agreed(0.0, second, agreement("y"))
+    what = (Confirmation("a/b/c", "x", "idl5_change"), Confirmation("a/b/c", "y", "idl5_change"))
+    assert alive(lives, 1, 300) == [(200.0, Confirm(CHANNEL, (first, second), what))]
+    lives.confirmed(300.0, CHANNEL)
+    assert [now for now, _ in alive(lives, 300, 502)] == [500.0]
+
+
+def test_a_failed_confirmation_is_told_and_tried_again_with_the_next_check() -> None:
+    """TG-37: servers that reject it silently would end the events after 600 s."""
+    lives, id = connected()
+    alive(lives, 1, 201)
+    assert lives.unconfirmed(201.0, CHANNEL, AWAY, away=False, unknown=False) == [Tell(id, AWAY)]
+    assert [now for now, _ in alive(lives, 201, 213)] == [211.0]
+    assert lives.unconfirmed(212.0, CHANNEL, AWAY, away=True, unknown=False) == []
+
+
+def test_what_a_server_refuses_to_confirm_is_told_alone_and_tried_again_with_the_next_check() -> None:
+    """TG-37"""
+    lives, first = connected()
+    (second,), _ = lives.subscribe([wanted("y")])
+    lives.agreed(0.0, second, agreement("y"))
+    alive(lives, 1, 201)
+    assert lives.confirmed(201.0, CHANNEL, {second: AWAY, 99: AWAY}) == [Tell(second, AWAY)]
+    assert [now for now, _ in alive(lives, 201, 213)] == [211.0]
+    assert lives.confirmed(212.0, CHANNEL) == []
+    assert [now for now, _ in alive(lives, 213, 413)] == [412.0]
+    assert lives.state(first) is lives.state(second) is State.CONNECTED
+
+
+def test_a_server_without_the_command_is_negotiated_with_again_and_nothing_is_read() -> None:
+    lives, id = connected()
+    alive(lives, 1, 201)
+    lives.unconfirmed(201.0, CHANNEL, AWAY, away=False, unknown=True)
+    assert alive(lives, 201, 300) == [(201.0, Negotiate((id,)))]
+    assert lives.agreed(300.0, id, agreement()) == []
+    assert lives.failed(300.0, id, AWAY) == [Tell(id, AWAY)]
+    assert lives.state(id) is State.CONNECTED
+    assert alive(lives, 300, 402) == [(401.0, Negotiate((id,)))]
+
+
+def test_repr_tells_the_states() -> None:
+    lives, _ = connected()
+    lives.subscribe([wanted("y")])
+    assert repr(lives) == "<Lives 1 negotiating, 1 connected, 1 channels>"
+    assert repr(Lives()) == "<Lives none, 0 channels>"
+
+
+# --- whatever happens --------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """What a shell that obeys would have."""
+
+    calls: list[int] = field(default_factory=list)  # negotiations under way
+    confirming: list[str] = field(default_factory=list)
+    connected: dict[str, EndpointPair] = field(default_factory=dict)
+    topics: dict[int, str] = field(default_factory=dict)
+
+    def do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Negotiate():
+                    self.calls += action.ids
+                case Confirm():
+                    assert action.channel not in self.confirming
+                    self.confirming.append(action.channel)
+                case Connect():
+                    assert action.again or action.channel not in self.connected
+                    self.connected[action.channel] = action.pair
+                case Disconnect():
+                    assert self.connected.pop(action.channel) == action.pair
+                case Listen():
+                    assert action.id not in self.topics
+                    self.topics[action.id] = action.topic
+                case Unlisten():
+                    assert self.topics.pop(action.id) == action.topic
+
+
+class AnyLife(RuleBasedStateMachine):
+    """Servers that come and go as they like, and two devices with three attributes each that move from one to another;
+    the model is a shell that obeys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lives, self.world, self.now = Lives(), World(), 0.0
+        self.ids: list[int] = []
+        self.generation = {0: 0, 1: 0}
+        self.server_of = {0: 0, 1: 1}
+
+    def _agreement(self, id: int) -> Agreement:
+        found = self.lives.wanted(id)
+        device = 0 if found is None else int(found.place)
+        attribute = "x" if found is None else found.attribute
+        server = self.server_of[device]
+        n = 10 * server + self.generation[server]
+        pair = EndpointPair(f"tcp://h:{n}", f"tcp://h:{n + 5}")
+        return Agreement(f"tango://h:1/a/b/{device}/{attribute}.change", f"tango://h:1/dserver/d/{server}", pair)
+
+    @rule(device=st.sampled_from([0, 1]))
+    def move(self, device: int) -> None:
+        self.server_of[device] = 1 - self.server_of[device]
+
+    @rule(server=st.sampled_from("01"), attribute=st.sampled_from("xyz"))
+    def subscribe(self, server: str, attribute: str) -> None:
+        ids, actions = self.lives.subscribe([Wanted(server, f"a/b/{server}", attribute, EventType.CHANGE)])
+        self.ids += ids
+        self.world.do(actions)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(self.ids))
+        self.world.do(self.lives.cancel(id))
+        assert self.lives.state(id) is State.CANCELLED
+
+    @precondition(lambda self: self.world.calls)
+    @rule(data=st.data(), good=st.booleans())
+    def answer(self, data: st.DataObject, good: bool) -> None:
+        id = self.world.calls.pop(data.draw(st.integers(0, len(self.world.calls) - 1)))
+        before = self.lives.state(id)
+        if good:
+            self.world.do(self.lives.agreed(self.now, id, self._agreement(id)))
+        else:
+            self.world.do(self.lives.failed(self.now, id, AWAY))
+        assert self.lives.state(id) is TABLE[before][Step.AGREED if good else Step.FAILED]
+
+    @precondition(lambda self: self.world.confirming)
+    @rule(how=st.sampled_from(["good", "some", "away", "unknown", "refused"]))
+    def confirm(self, how: str) -> None:
+        channel = self.world.confirming.pop()
+        if how == "good":
+            self.world.do(self.lives.confirmed(self.now, channel))
+        elif how == "some":
+            self.world.do(self.lives.confirmed(self.now, channel, dict.fromkeys(self.ids[::2], AWAY)))
+        else:
+            found = self.lives.unconfirmed(self.now, channel, AWAY, away=how == "away", unknown=how == "unknown")
+            self.world.do(found)
+
+    @rule(server=st.sampled_from("01"))
+    def beat(self, server: str) -> None:
+        self.world.do(self.lives.beat(self.now, f"tango://h:1/dserver/d/{server}#dbase=no"))
+
+    @rule(server=st.sampled_from("01"))
+    def end_connection(self, server: str) -> None:
+        self.world.do(self.lives.lost(self.now, f"tango://h:1/dserver/d/{server}"))
+
+    @rule(server=st.sampled_from([0, 1]))
+    def restart(self, server: int) -> None:
+        self.generation[server] = 1 - self.generation[server]
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 9.0, 11.0, 250.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.world.do(self.lives.tick(self.now))
+
+    @rule()
+    def sleep_as_told(self) -> None:
+        at = self.lives.wake_at()
+        if at < math.inf:
+            self.now = max(self.now, at)
+            self.world.do(self.lives.tick(self.now))
+            assert self.lives.wake_at() > self.now or self.world.confirming
+
+    @invariant()
+    def who_lives_is_heard_or_asked_for(self) -> None:
+        """No subscription is forgotten: it is connected, or a call is under way, or there is a time to try again."""
+        for id in self.ids:
+            state = self.lives.state(id)
+            listens = id in self.world.topics
+            if state is State.CANCELLED:
+                assert not listens
+            elif state is State.CONNECTED:
+                assert listens
+            elif state in (State.NEGOTIATING, State.RECONNECTING):
+                assert id in self.world.calls
+            else:
+                assert self.lives.wake_at() < math.inf
+
+    @invariant()
+    def connections_are_there_for_who_listens_and_for_nobody_else(self) -> None:
+        agreed = [self.lives.agreement(id) for id in self.world.topics]
+        assert self.world.connected.keys() == {found.channel for found in agreed if found is not None}
+        assert None not in agreed
+
+
+TestAnyLife = AnyLife.TestCase
+TestAnyLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,270 @@
+"""What client and server agree on (TG-09, TG-10, TG-26 to TG-28), and what goes wrong with calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.errors import MamaError, Unavailable
+from mama_spark.tango import calls, errors, giop
+from mama_spark.tango.calls import Client, DeviceInfo, Forwarded, Language, Operation
+from mama_spark.tango.cdr import CdrError, Reader, Writer
+from mama_spark.tango.errors import BadReply, Completed, DevFailed, refusal
+from mama_spark.tango.ior import Address, Reference, write_reference
+from mama_spark.tango.negotiation import (
+    Confirmation,
+    EndpointPair,
+    SubscriberInfo,
+    SubscriptionInfo,
+    confirm_argin,
+    parse_confirm,
+    parse_import,
+)
+from mama_spark.tango.types import DevError, EventType, Severity
+
+EVENTS = [event for event in EventType if event is not EventType.QUALITY]
+PAIR = EndpointPair("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+OTHER = EndpointPair("tcp://10.0.0.1:1", "tcp://10.0.0.1:2")
+TOPIC, CHANNEL = "tango://vm:1/test/pub/1/scal#dbase=no.idl5_change", "tango://vm:1/dserver/ds/inst"
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.name)
+@pytest.mark.parametrize("prefixed", [False, True])
+def test_subscriber_info_comes_back(event: EventType, prefixed: bool) -> None:
+    """TG-09, TG-19"""
+    info = SubscriberInfo("test/pub/1", "scal", event, 6, prefixed=prefixed)
+    assert SubscriberInfo.parse(info.argin()) == info
+
+
+def test_subscriber_info_stands_in_the_order_that_real_clients_send() -> None:
+    """TG-09, TG-27"""
+    info = SubscriberInfo("test/fake/1", "val", EventType.CHANGE, 6)
+    assert info.argin() == ["test/fake/1", "val", "subscribe", "change", "6"]
+
+
+def test_names_are_lowered_and_a_client_without_a_version_reads_idl_4() -> None:
+    info = SubscriberInfo.parse(["Test/Pub/1", "Scal", "SUBSCRIBE", "Change"])
+    assert info == SubscriberInfo("test/pub/1", "scal", EventType.CHANGE, 4)
+
+
+def test_a_client_that_reconnects_says_idl_0_and_the_prefix() -> None:
+    info = SubscriberInfo.parse(["a/b/c", "x", "subscribe", "idl5_change", "0"])
+    assert (info.event, info.idl, info.prefixed) == (EventType.CHANGE, 0, True)
+
+
+@pytest.mark.parametrize(
+    "argin",
+    [
+        [],
+        ["a/b/c", "x", "subscribe"],
+        ["a/b/c", "x", "subscribe", "quality", "5"],
+        ["a/b/c", "x", "subscribe", "heartbeat", "5"],
+        ["a/b/c", "x", "subscribe", "change", "x"],
+        ["a/b/c", "x", "subscribe", "change", "99999999999999"],
+        ["a/b/c", "x", "subscribe", "change", "5", "6"],
+    ],
+)
+def test_a_subscription_to_what_is_no_event_is_refused_as_real_servers_do(argin: list[str]) -> None:
+    """QUALITY is no event any more, and a heartbeat never was one (TG-19)."""
+    with pytest.raises(DevFailed) as caught:
+        SubscriberInfo.parse(argin)
+    assert caught.value.reason == "API_WrongNumberOfArgs"
+
+
+@pytest.mark.parametrize("pairs", [(PAIR,), (PAIR, OTHER), (PAIR, OTHER, PAIR)], ids=["one", "two", "three"])
+@pytest.mark.parametrize("names", [(TOPIC, CHANNEL), (None, None)], ids=["named", "unnamed"])
+def test_subscription_info_comes_back(pairs: tuple[EndpointPair, ...], names: tuple[str | None, str | None]) -> None:
+    """TG-10, TG-20, TG-33"""
+    info = SubscriptionInfo(1033, 6, 1000, 81920, 20000, 435, pairs, *names)
+    assert SubscriptionInfo.parse(*info.argout()) == info
+
+
+def test_subscription_info_is_read_from_what_a_real_server_said() -> None:
+    """TG-08, TG-10, TG-28"""
+    strings = [*PAIR, TOPIC, CHANNEL]
+    info = SubscriptionInfo.parse([1033, 6, 1000, 192940800, 192940928, 435], strings)
+    assert (info.release, info.device_idl, info.hwm, info.zmq) == (1033, 6, 1000, 435)
+    assert (info.endpoints, info.topic, info.channel) == ((PAIR,), TOPIC, CHANNEL)
+
+
+def test_servers_before_9_3_name_neither_topic_nor_channel() -> None:
+    info = SubscriptionInfo.parse([900, 4, 1000], list(PAIR))
+    assert (info.topic, info.channel, info.zmq) == (None, None, 0)
+    subscriber = SubscriberInfo("test/pub/1", "scal", EventType.CHANGE, 5)
+    known = info.completed("db:10000", True, subscriber, "dserver/DS/inst")
+    assert known.topic == "tango://db:10000/test/pub/1/scal.change"  # the device is of IDL 4
+    assert known.channel == "tango://db:10000/dserver/ds/inst"
+    bare = SubscriptionInfo.parse([929, 5, 1000], list(PAIR)).completed("vm:1", False, subscriber, "dserver/DS/inst")
+    assert bare.topic == "tango://vm:1/test/pub/1/scal#dbase=no.idl5_change"
+    assert bare.channel == "tango://vm:1/dserver/ds/inst#dbase=no"
+
+
+def test_what_the_server_named_is_not_computed() -> None:
+    info = SubscriptionInfo(1033, 6, 1000, endpoints=(PAIR,), topic=TOPIC, channel=CHANNEL)
+    assert info.completed("x:1", True, SubscriberInfo("a/b/c", "d", EventType.CHANGE), "dserver/x/y") is info
+
+
+@pytest.mark.parametrize(
+    ("longs", "strings"),
+    [
+        ([], list(PAIR)),
+        ([1033, 6], list(PAIR)),
+        ([1033, 6, 1000], []),
+        ([1033, 6, 1000], [PAIR[0]]),
+        ([1033, 6, 1000], [PAIR[0], TOPIC, CHANNEL]),
+        ([1033, 6, 1000], [TOPIC, CHANNEL]),
+        ([1033, 6, 1000], ["a", "b"]),
+    ],
+)
+def test_an_answer_without_endpoints_is_refused(longs: list[int], strings: list[str]) -> None:
+    with pytest.raises(BadReply):
+        SubscriptionInfo.parse(longs, strings)
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8), st.lists(st.text(max_size=20), max_size=8))
+def test_any_answer_is_read_or_refused(longs: list[int], strings: list[str]) -> None:
+    for parse in (SubscriptionInfo.parse, parse_import):
+        try:
+            parse(longs, strings)
+        except BadReply:
+            continue
+
+
+def test_confirmations_are_triples() -> None:
+    """TG-37"""
+    both = [Confirmation("a/b/c", "x", "idl5_change"), Confirmation("a/b/d", "y", "alarm")]
+    assert confirm_argin(both) == ["a/b/c", "x", "idl5_change", "a/b/d", "y", "alarm"]
+    assert parse_confirm(confirm_argin(both)) == both
+    for bad in ([], ["a"], ["a", "b", "c", "d"]):
+        with pytest.raises(DevFailed):
+            parse_confirm(bad)
+
+
+# --- who calls, and what a device is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("little", [True, False])
+def test_clients_come_back_and_what_idl_6_adds_is_skipped(little: bool) -> None:
+    for client in (Client(pid=7035), Client(Language.JAVA, 0, "Main", (1, 2**63))):
+        writer = Writer(little)
+        calls.write_client(writer, client)
+        assert calls.read_client(Reader(writer.getvalue(), little)) == client
+    with pytest.raises(CdrError):
+        calls.write_client(Writer(little), Client(Language.CPLUSPLUS_6))
+    writer = Writer(little)
+    writer.ulong(2)
+    writer.ulong(77)
+    writer.string("00-trace-00")
+    reader = Reader(writer.getvalue(), little)
+    assert calls.read_client(reader) == Client(Language.CPLUSPLUS_6, 77)
+    reader.finish()
+    with pytest.raises(CdrError):
+        calls.read_client(Reader(b"\xff\xff\xff\xff\0\0\0\0", little))
+
+
+@pytest.mark.parametrize(
+    ("operation", "info"),
+    [
+        (Operation.INFO, DeviceInfo("C", "s/i", "vm", 5, "doc")),
+        (Operation.INFO_3, DeviceInfo("C", "s/i", "vm", 5, "doc", "type")),
+        (Operation.INFO_6, DeviceInfo("C", "s/i", "vm", 6, "doc", "type", (("a", "1"), ("b", "2")))),
+    ],
+)
+def test_information_of_devices_comes_back(operation: Operation, info: DeviceInfo) -> None:
+    writer = Writer(False)
+    calls.write_info(writer, info, operation)
+    reader = Reader(writer.getvalue(), False)
+    assert calls.read_info(reader, operation) == info
+    reader.finish()
+
+
+# --- what goes wrong -----------------------------------------------------------------------------------------
+
+
+def outcome(status: giop.ReplyStatus, write: Any, little: bool = True) -> Any:
+    writer = Writer(little)
+    write(writer)
+    with pytest.raises(MamaError) as caught:
+        calls.check(giop.Reply(id=1, status=status), Reader(writer.getvalue(), little))
+    return caught.value
+
+
+@pytest.mark.parametrize("little", [True, False])
+def test_a_stack_of_errors_comes_back(little: bool) -> None:
+    """TG-18"""
+    stack = (DevError("A", Severity.ERR, "why", "where"), DevError("B", Severity.PANIC, "é", ""))
+    found = outcome(
+        giop.ReplyStatus.USER_EXCEPTION, lambda writer: calls.write_failure(writer, DevFailed(stack)), little
+    )
+    assert found.errors == stack
+    assert (found.reason, found.reasons) == ("A", ("A", "B"))
+    assert outcome(giop.ReplyStatus.USER_EXCEPTION, lambda w: calls.write_failure(w, DevFailed(()))).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "retryable"),
+    [
+        ("API_ShutdownInProgress", True),
+        ("API_AttributePollingNotStarted", True),
+        ("API_DeviceNotExported", True),
+        ("API_AttrNotFound", False),
+        ("API_WrongNumberOfArgs", False),
+        ("API_CommandNotFound", False),
+        ("anything else", False),
+    ],
+)
+def test_the_first_cause_says_whether_asking_again_may_help(reason: str, retryable: bool) -> None:
+    found = refusal(reason, "", "")
+    assert found.retryable is retryable
+    assert not found.may_have_landed
+
+
+@pytest.mark.parametrize(
+    ("name", "completed", "retryable", "landed"),
+    [
+        ("BAD_OPERATION", Completed.NO, False, False),
+        ("MARSHAL", Completed.MAYBE, False, True),
+        ("TRANSIENT", Completed.NO, True, False),
+        ("OBJECT_NOT_EXIST", Completed.NO, True, False),
+        ("COMM_FAILURE", Completed.MAYBE, True, True),
+        ("TIMEOUT", Completed.YES, True, True),
+    ],
+)
+def test_exceptions_of_the_orb_keep_their_names_and_answer_both_questions(
+    name: str, completed: Completed, retryable: bool, landed: bool
+) -> None:
+    given = errors.system_exception(name, 0x41540001, completed)
+    found = outcome(giop.ReplyStatus.SYSTEM_EXCEPTION, lambda writer: calls.write_system_exception(writer, given))
+    assert (found.name, found.minor, found.completed) == (name, 0x41540001, completed)
+    assert (type(found), found.retryable, found.may_have_landed) == (type(given), retryable, landed)
+
+
+def test_an_object_that_moved_says_where_to() -> None:
+    reference = Reference((Address("h", 5),), b"new", "IDL:x:1.0")
+    for status in (giop.ReplyStatus.LOCATION_FORWARD, giop.ReplyStatus.LOCATION_FORWARD_PERM):
+        found = outcome(status, lambda writer: write_reference(writer, reference))
+        assert isinstance(found, Forwarded)
+        assert found.reference == reference
+
+
+def test_exceptions_that_no_device_declares_are_no_replies() -> None:
+    assert isinstance(outcome(giop.ReplyStatus.USER_EXCEPTION, lambda w: w.string("IDL:x:1.0")), CdrError)
+    assert isinstance(outcome(giop.ReplyStatus.NEEDS_ADDRESSING_MODE, lambda w: w.short(0)), CdrError)
+
+    def unknown(writer: Writer) -> None:
+        writer.string("IDL:omg.org/CORBA/UNKNOWN:1.0")
+        writer.ulong(0)
+        writer.ulong(7)
+
+    assert isinstance(outcome(giop.ReplyStatus.SYSTEM_EXCEPTION, unknown), CdrError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "retryable", "landed"),
+    [(errors.ServerAway, True, False), (errors.CallLost, True, True), (BadReply, False, True)],
+)
+def test_lost_calls_answer_both_questions(kind: type[MamaError], retryable: bool, landed: bool) -> None:
+    assert (kind.retryable, kind.may_have_landed) == (retryable, landed)
+    assert issubclass(kind, Unavailable) is retryable

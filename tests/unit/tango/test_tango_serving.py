@@ -1,0 +1,174 @@
+"""Records of a log become devices, attributes and values of an event source (here one that nobody listens to)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.bridges.tango import RecordCodec
+from mama_spark.errors import ConfigError
+from mama_spark.log import Records
+from mama_spark.tango.device import Attribute, Criteria
+from mama_spark.tango.records import Kind, encode_one
+from mama_spark.tango.serving import Rule, Serving
+from mama_spark.tango.source import TangoEventSource
+from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
+from mama_spark.terminal.tango_source import Position, default_position, read_rules
+
+DEVICE = "lab/cell/1"
+STORED = 1_800_000_000_000_000  #: by the clock of the log, µs
+
+
+def records(value: pa.Array, first: int = 1, source: str = "lab", **columns: Any) -> Records:
+    n = len(value)
+    named = {"device": [DEVICE] * n, "attribute": ["Level"] * n, **columns, "value": value}
+    made = RecordCodec(source, "tango").encode(pa.RecordBatch.from_pydict(named))
+    assert not made.bad
+    return Records(np.arange(first, first + n), np.full(n, STORED), made.topics, made.payloads)
+
+
+@pytest.fixture
+def source() -> TangoEventSource:
+    return TangoEventSource()
+
+
+def attribute(source: TangoEventSource, name: str) -> Attribute:
+    return next(a for a in source.attributes(DEVICE) if a.name == name)
+
+
+def last(source: TangoEventSource, name: str) -> AttributeValue:
+    slot = source._board.slot(DEVICE, name)
+    return slot.reading.value(slot.attribute)
+
+
+def test_devices_and_attributes_are_declared_as_they_appear(source: TangoEventSource) -> None:
+    serving = Serving(source)
+    serving.take(records(pa.array([1.5, 2.5])))
+    serving.take(records(pa.array([[1, 2]], pa.list_(pa.int32())), attribute=["Profile"]))
+    assert source.devices == (DEVICE,)
+    assert [a.name for a in source.attributes(DEVICE)] == ["Level", "Profile", "State", "Status"]
+    assert (attribute(source, "Profile").data_type, attribute(source, "Profile").format) == (
+        DataType.LONG, Format.SPECTRUM
+    )  # fmt: skip
+    assert last(source, "Level").content.tolist() == [2.5]  # type: ignore[union-attr]
+    assert (serving.counts.records, serving.counts.bad, serving.counts.passed) == (3, 0, 0)
+
+
+def test_an_attribute_whose_type_changes_is_declared_anew(source: TangoEventSource) -> None:
+    serving = Serving(source)
+    serving.take(records(pa.array([1.5])))
+    serving.take(records(pa.array(["high"])))
+    assert attribute(source, "Level").data_type is DataType.STRING
+    assert last(source, "Level").content == ("high",)
+
+
+def test_a_value_without_a_time_has_that_of_the_log(source: TangoEventSource) -> None:
+    serving = Serving(source)
+    serving.take(records(pa.array([1.5])))
+    assert last(source, "Level").time == STORED * 1000
+    serving.take(records(pa.array([1.5]), time=pa.array([7])))
+    assert last(source, "Level").time == 7
+
+
+def test_quality_images_and_missing_values_stay_as_they_are(source: TangoEventSource) -> None:
+    serving = Serving(source)
+    serving.take(records(pa.array([1.5]), quality=["WARNING"]))
+    assert last(source, "Level").quality is Quality.WARNING
+    serving.take(records(pa.array([None], pa.float64()), quality=["INVALID"]))
+    assert (last(source, "Level").quality, last(source, "Level").content) == (Quality.INVALID, None)
+    serving.take(records(pa.array([[["a", "b", "c"], ["d", "e", "f"]]]), attribute=["words"]))
+    assert (last(source, "words").content, last(source, "words").r_dim) == (tuple("abcdef"), (3, 2))
+    assert serving.counts.bad == 0
+
+
+def test_state_is_the_devices_own(source: TangoEventSource) -> None:
+    serving = Serving(source)
+    serving.take(records(pa.array(["FAULT"]), attribute=["State"]))
+    assert last(source, "State").content == 8
+    # rows of such a kind are refused before they are published; another writer may do what it likes
+    other = records(pa.array([1]), attribute=["stats"])
+    topics = [topic.replace("stats", "state") for topic in other.topics.to_pylist()]
+    payloads = [payload.replace(b"stats", b"state") for payload in other.payloads.to_pylist()]
+    serving.take(Records(other.sequences, other.times, pa.array(topics).dictionary_encode(), pa.array(payloads)))
+    assert serving.counts.reasons == [f"record 1: {DEVICE}/state is STATE, not LONG64"]
+
+
+def test_what_is_not_to_be_served_is_passed_over_and_what_is_broken_counted(source: TangoEventSource) -> None:
+    serving = Serving(source, name="Lab")
+    serving.take(records(pa.array([1.0]), source="other"))
+    payloads = pa.array([encode_one(Kind.STARTED, 5), b"no record"], pa.binary())
+    topics = pa.array(["tango.writer"] * 2).dictionary_encode()
+    serving.take(Records(np.array([8, 9]), np.array([1, 1]), topics, payloads))
+    counts = serving.counts
+    assert (counts.records, counts.passed, counts.recorded, counts.bad) == (0, 2, 1, 1)
+    assert serving.counts.reasons[0].startswith("record 9: no record of Tango events")
+    assert source.devices == ()
+
+
+def test_the_newest_record_of_each_topic_is_known(source: TangoEventSource) -> None:
+    serving = Serving(source)
+    serving.note(records(pa.array([1.0, 2.0]), first=4))
+    serving.note(records(pa.array([1.0]), first=9, attribute=["Other"]))
+    payloads = pa.array([encode_one(Kind.STARTED, 5)], pa.binary())
+    serving.note(Records(np.array([10]), np.array([1]), pa.array(["tango.recorder"]).dictionary_encode(), payloads))
+    assert serving.last == {"tango.lab.lab.cell.1.level.change": 5, "tango.lab.lab.cell.1.other.change": 9}
+
+
+# --- settings ----------------------------------------------------------------------------------------------
+
+
+def test_the_first_rule_that_matches_holds(source: TangoEventSource) -> None:
+    rules = [Rule("LAB/*/lev*", abs_change=0.5, archive_period=1000, unit="mm"), Rule("*", unit="K")]
+    serving = Serving(source, rules)
+    serving.take(records(pa.array([1.0, 2.0]), attribute=["Level", "other"]))
+    level = attribute(source, "Level")
+    assert (level.unit, attribute(source, "other").unit) == ("mm", "K")
+    assert level.change == Criteria(abs_change=0.5, detect=True)
+    assert level.archive == Criteria(period=1000, detect=True)
+    assert attribute(source, "other").change == Criteria()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[[attribute]]\nabs_change = 1", "a pattern is missing"),
+        ('[[attribute]]\npattern = "*"\nabs = 1', "unknown key 'abs'"),
+        ('[[attribute]]\npattern = "*"\nabs_change = "1"', "'1' is no int or float"),
+        ('[[attribute]]\npattern = "*"\nperiod = 1.5', "1.5 is no int"),
+        ('[[attribute]]\npattern = "*"\nabs_change = -1', "must be above 0"),
+        ('[[attribute]]\npattern = "*"\nperiod = 0', "a period of 0 ms"),
+        ("[attribute]\nx = 1", "only tables"),
+        ("[[device]]\nx = 1", "only tables"),
+        ("attribute", "not TOML"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused_with_the_file(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=reason) as caught:
+        read_rules(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_position_comes_back_and_what_is_none_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "position.json"
+    assert Position.load(path) is None
+    at = Position("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE")])
+    at.save(path)
+    assert Position.load(path) == at
+    assert [p.name for p in tmp_path.iterdir()] == ["position.json"]
+    for text in ("", "{}", '{"identity": "x", "served": "y", "last": {}, "wanted": []}', "[]"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="remove it to begin anew"):
+            Position.load(path)
+
+
+def test_each_log_and_server_has_a_position_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    one = default_position(("nats://h/A",), "mama/source")
+    assert one.parent == Path("/state/mama-spark")
+    assert one == default_position(("nats://u:p@h/A",), "mama/source")
+    assert len({one, default_position(("nats://h/B",), "mama/source"), default_position(("nats://h/A",), "x/y")}) == 3
