@@ -12,7 +12,8 @@ from mama_spark.errors import ConfigError, LoopDied
 from mama_spark.malamute import engines
 from mama_spark.malamute.engines import StreamEngine, engine_class, names, register
 from mama_spark.malamute.engines.actor import Died, Stream, Traffic
-from mama_spark.malamute.engines.simple import REMEMBERED, SimpleEngine
+from mama_spark.malamute.engines.selectors import REMEMBERED
+from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.extensions import Extension
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite, Ref, Site
 
@@ -160,7 +161,7 @@ def test_an_engine_of_another_package_is_found_by_its_entry_point(monkeypatch: p
     monkeypatch.setattr(engines, "_registered", {})
     assert engine_class("theirs").__name__ == "Failing"
     assert issubclass(engine_class("theirs"), StreamEngine)
-    assert names() == ["broken", "durable", "simple", "theirs", "wrong"]
+    assert names() == ["broken", "durable", "jetstream", "simple", "theirs", "wrong"]
     with pytest.raises(ConfigError, match="cannot be loaded"):
         engine_class("broken")
     with pytest.raises(ConfigError, match="no StreamEngine"):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
+import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,10 @@ from mama_spark.malamute import broker as broker_module
 from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines import register
+from mama_spark.malamute.engines import Delivery, register
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.extensions import ALL, AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.questions import Op, Question
 from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.wire import Command, Error, Ok, Pong, decode, encode
@@ -67,9 +71,15 @@ class Peer:
 
 
 class Site:
-    def __init__(self, **machine: Any) -> None:
+    def __init__(self, folder: Path | None = None, **machine: Any) -> None:
         self.events: list[tuple[str, bytes, bytes, bytes]] = []
-        choices = (EngineChoice(b"^slow", "slow-for-tests"), EngineChoice(b"^broken", "broken-for-tests"))
+        choices: tuple[EngineChoice, ...] = (
+            EngineChoice(b"^slow", "slow-for-tests"),
+            EngineChoice(b"^broken", "broken-for-tests"),
+            EngineChoice(b"^wild", "wild-for-tests"),
+        )
+        if folder is not None:
+            choices += tuple(EngineChoice(name, "durable", {"folder": str(folder)}) for name in (b"^kept", b"^_MAMA"))
         settings = BrokerSettings("tcp://127.0.0.1:*", Settings(**machine), choices, high_water=20)
         self.broker = Broker(settings, self.events.extend)
         self.broker.start()
@@ -122,7 +132,23 @@ class BrokenEngine(SimpleEngine):
 
 
 register("slow-for-tests", SlowEngine)
+
+
+class WildEngine(SimpleEngine):
+    """Delivers what fits in no command."""
+
+    def traffic(self, deliver: Callable[[Delivery], object]) -> None:
+        def wild(delivery: Delivery) -> None:
+            if delivery.subject == b"long":
+                deliver(delivery._replace(subject=b"x" * 256))
+            else:
+                deliver(delivery._replace(extension=Extension(headers=((b"k", b"v" * 65_535),))))
+
+        super().traffic(wild)
+
+
 register("broken-for-tests", BrokenEngine)
+register("wild-for-tests", WildEngine)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -221,7 +247,7 @@ def test_clients_and_streams_are_listed(make: Make) -> None:
     assert site.broker.clients() == [b"b", b"c"]
     assert site.broker.streams() == [b"one", b"three", b"two"], "streams survive their producer"
     kinds = [kind for kind, address, *_ in site.events if address == b"a"]
-    assert kinds == ["CONNECTED", "WRITING", *["SUBSCRIBED"] * 2, *["UNSUBSCRIBED"] * 2, "GONE"]
+    assert kinds == ["CONNECTED", "WRITING", *["SUBSCRIBED"] * 2, *["UNSUBSCRIBED"] * 2, "STOPPED", "GONE"]
     assert repr(site.broker).startswith(f"<Broker {site.broker.endpoint} <ServerMachine 3 clients, 3 streams")
 
 
@@ -277,6 +303,24 @@ def test_an_engine_that_dies_is_told_to_its_clients_and_to_no_others(make: Make,
     assert "disk full" in caplog.text
 
 
+@pytest.mark.parametrize("subject", [b"long", b"large header"])
+def test_an_engine_that_delivers_what_fits_in_no_command_ends_its_stream_and_no_other(
+    make: Make, caplog: Any, subject: bytes
+) -> None:
+    site = make()
+    reader, writer = site.peer().open(b"r", ALL & ~Feature.CREDIT), site.peer(b"w")
+    reader.send(wire.StreamRead(b"wild", b""))
+    reader.get()
+    writer.send(wire.StreamWrite(b"wild"), wire.StreamSend(subject))
+    until(lambda: b"wild" not in site.broker.streams())
+    assert "delivers what no client can be sent" in caplog.text
+    site.healthy()
+    reader.send(wire.StreamRead(b"wild", b""))
+    while not isinstance(answer := reader.get()[0], Ok):  # once the engine has ended
+        assert isinstance(answer, Error)
+        reader.send(wire.StreamRead(b"wild", b""))
+
+
 @pytest.mark.parametrize("overflow", Overflow)
 def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: Overflow) -> None:
     """The reference's memory grows by 1.1 KB a message until the reader expires."""
@@ -328,6 +372,24 @@ def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> N
     site.healthy()
 
 
+def test_tcp_asks_after_clients_that_say_nothing(make: Make) -> None:
+    """Else the connection of a host that vanished would stay for ever: its client expires, and nothing is sent."""
+    site = make()
+    site.peer(b"silent")
+    port = int(site.broker.endpoint.rpartition(":")[2])
+
+    def timer() -> tuple[str, float]:
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            local, _, state, _, timer = line.split()[1:6]
+            if int(local.partition(":")[2], 16) == port and state == "01":  # established
+                kind, _, ticks = timer.partition(":")
+                return kind, int(ticks, 16) / os.sysconf("SC_CLK_TCK")
+        return "", 0.0
+
+    until(lambda: timer()[0] == "02")  # what was sent is acknowledged, and all is quiet
+    assert 1 < timer()[1] <= 60, "a probe after a minute at most; the system's own is after two hours"
+
+
 def test_a_reader_with_credit_gets_all_though_it_is_slow(make: Make) -> None:
     site = make()
     reader, writer = site.peer(hwm=10).open(b"r", Feature.CREDIT), site.peer(b"w")
@@ -341,14 +403,46 @@ def test_a_reader_with_credit_gets_all_though_it_is_slow(make: Make) -> None:
     assert got == [b"%d" % n for n in range(1000)]
 
 
+def beside(chance: random.Random) -> bytes:
+    """What our own clients say behind the last field, or what it may have become on its way."""
+    question = Question(chance.choice(list(Op)[1:]), chance.randrange(99), chance.choice([b"kept", b"a"]), ())
+    numbers = {Op.AT: (5,), Op.TRIM: (9,), Op.MISSING: (1, 9**9)}.get(question.op, (0, 9, 9, 9))
+    question = replace(question, numbers=() if question.op is Op.BOUNDS else numbers)
+    block = write(
+        chance.choice(
+            [
+                Extension(features=ALL),
+                Extension(question=question.pack()),
+                Extension(block=chance.choice([0, 1, 2, 9999])),
+                Extension(after=chance.choice([0, 1, 2**63])),
+                Extension(message_id=b"%d" % chance.randrange(9), headers=((b"k", b"v"),)),
+                Extension(headers=((chance.choice([b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"]), b"20"),)),
+            ]
+        )
+    )
+    if chance.random() < 0.3:
+        changed = bytearray(block)
+        changed[chance.randrange(len(changed))] = chance.randrange(256)
+        block = bytes(changed)[: chance.randint(1, len(changed))]
+    return block
+
+
 def noise(chance: random.Random) -> list[bytes]:
-    """A valid command, a mutated one, or anything."""
-    names = [b"", b"a", b"fuzz", b".*", b"(", b"x" * 255]
+    """A valid command, one of ours, a mutated one, or anything."""
+    names = [b"", b"a", b"fuzz", b"kept", b"_MAMA_EVENTS", b".*", b"(", b"x" * 255]
     cls = wire.COMMANDS[chance.randint(1, 18)]
     kinds: dict[str, list[Any]] = {"s": names, "2": [0, 1, 300, 65535], "4": [0, 1, 99]}
     values: dict[str, Any] = {name: chance.choice(kinds[kind]) for name, kind in cls.layout}
     frames = encode(cls(**values))
-    if cls.has_content:
+    if chance.random() < 0.4:
+        frames[0] += beside(chance)
+    if cls.has_content and chance.random() < 0.1:  # a block
+        sends = [encode(wire.StreamSend(chance.choice(names), [b"x"])) for _ in range(2)]
+        frames += [
+            struct.pack(">4I", *(len(one) for two in zip(*sends, strict=True) for one in two)),
+            *map(b"".join, zip(*sends, strict=True)),
+        ]
+    elif cls.has_content:
         frames += [chance.randbytes(chance.randrange(50)) for _ in range(chance.randrange(3))]
     way = chance.random()
     if way < 0.3 and frames[0]:
@@ -365,8 +459,8 @@ def resident() -> int:
 
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_any_frames_leave_the_broker_as_it_was(make: Make, count: int) -> None:
-    site = make(timeout=0.5, streams=20, patterns=20)
+def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count: int) -> None:
+    site = make(folder=tmp_path, timeout=0.5, streams=20, patterns=20)
     site.healthy()  # makes its stream, before the noise has made as many as there may be
     chance = random.Random(7)
     peers: list[Peer] = []
@@ -466,10 +560,10 @@ def test_a_broker_starts_where_it_can_and_says_where_not(make: Make) -> None:
 
 
 def test_a_loop_that_dies_is_told_when_it_is_stopped(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    def defect(machine: ServerMachine, now: float) -> None:
+    def defect(machine: ServerMachine) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(ServerMachine, "expire", defect)
+    monkeypatch.setattr(ServerMachine, "next_expiry", defect)
     broker = Broker(BrokerSettings("tcp://127.0.0.1:*"))
     broker.start()
     with pytest.raises(LoopDied, match="a defect"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.malamute import broker as broker_module
+from mama_spark.malamute import broker_loop as broker_module
 from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
@@ -102,7 +102,7 @@ Make = Callable[..., tuple[Broker, Connect]]
 
 
 def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Make) -> None:
-    """The stream that discovery reads: CONNECTED, WRITING, SUBSCRIBED, UNSUBSCRIBED, REFUSED, GONE in order."""
+    """CONNECTED, WRITING, SUBSCRIBED, REFUSED, UNSUBSCRIBED, STOPPED, GONE in order."""
     _, connect = make()
     watcher = connect(b"watcher")
     assert watcher.ask(wire.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
@@ -121,10 +121,42 @@ def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Mak
     assert "pattern" in refusal
     assert told == [
         ("CONNECTED", "", ""), ("WRITING", "out", ""), ("SUBSCRIBED", "in", "^a"), ("REFUSED", "in", refusal),
-        ("UNSUBSCRIBED", "in", ""), ("GONE", "", "close"),
+        ("UNSUBSCRIBED", "in", ""), ("STOPPED", "out", ""), ("GONE", "", "close"),
     ]  # fmt: skip
     times = [e["time"] for e in events]
     assert times == sorted(times)
+
+
+def test_a_client_that_goes_to_and_fro_between_streams_is_told_once_a_stream(make: Make) -> None:
+    """Whoever publishes to several streams says WRITE before each chunk."""
+    _, connect = make()
+    watcher = connect(b"watcher")
+    assert watcher.ask(wire.StreamRead(b"_MAMA_EVENTS", b"^(WRITING|STOPPED|GONE)")) == Ok()
+    peer = connect(b"p")
+    for stream in (b"a", b"b", b"a", b"b"):
+        assert peer.ask(wire.StreamWrite(stream)) == Ok()
+    assert peer.ask(wire.Close()) == Ok()
+    told = [watcher.told()[::2] for _ in range(5)]
+    assert told == [("WRITING", "a"), ("WRITING", "b"), ("STOPPED", "a"), ("STOPPED", "b"), ("GONE", "")]
+
+
+def test_who_announced_discovery_may_write_there_where_it_is_kept_and_is_not_told_of(make: Make, tmp_path: Any) -> None:
+    announced = write(Extension(features=Feature.DISCOVERY | Feature.SEQUENCE))
+    _, plain = make()
+    assert isinstance(plain(b"p", announced).ask(wire.StreamWrite(b"_MAMA_EVENTS")), Error), "it is not kept"
+    _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)}),))
+    peer = connect(b"quiet", announced)
+    assert peer.ask(wire.StreamWrite(b"_MAMA_EVENTS")) == Ok()
+    peer.socket.send_multipart(wire.encode(wire.StreamSend(b"_mine", [b"x"])))
+    peer.socket.send_multipart(wire.encode(wire.StreamSend(b"GONE.lie", [b"x"])))
+    assert peer.get() == Error(300, b"such subjects are the broker's own")
+    assert isinstance(peer.ask(wire.Ping()), Error), "it was dropped"
+    late = connect(b"late", write(Extension(features=Feature.SEQUENCE)))
+    assert late.ask(wire.StreamRead(b"_MAMA_EVENTS", b"", write(Extension(after=0)))) == Ok()
+    first = late.get()
+    assert isinstance(first, StreamDeliver)
+    assert first.subject == b"_mine"
+    assert late.told()[:2] == ("CONNECTED", "late")
 
 
 def test_patterns_choose_events(make: Make) -> None:

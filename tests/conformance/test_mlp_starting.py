@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError
-from mama_spark.malamute import broker as broker_module
+from mama_spark.malamute import broker_loop as broker_module
 from mama_spark.malamute import server_machine, wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
@@ -142,9 +142,40 @@ def test_an_engine_that_never_starts_is_given_up(
     assert peer.get() == Error(502, b"the engine does not start")
     assert "does not start" in caplog.text
     monkeypatch.undo()
+    for _ in range(20):  # not one thread more for everybody who tries
+        peer.send(wire.StreamWrite(b"gated"))
+        assert peer.get() == Error(502, b"an engine of the stream that did not start has not ended")
+    assert sum(thread.name == "stream-gated" for thread in threading.enumerate()) == 1
     GATE.set()
-    peer.send(wire.StreamWrite(b"gated"))
-    assert peer.get() == Ok()
+    end = time.monotonic() + PATIENCE / 1000
+    while True:
+        peer.send(wire.StreamWrite(b"gated"))
+        if peer.get() == Ok():
+            break
+        assert time.monotonic() < end, "and once it has ended, all is well"
+
+
+def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands count, not only what is sent."""
+    monkeypatch.setattr(server_machine, "MOST_AWAITED", 50)
+    first = connect(b"first")
+    first.send(wire.StreamRead(b"gated", b""))
+    first.pong()
+    for n in range(60):
+        other = connect(b"other")
+        other.send(wire.StreamRead(b"gated", b"^%d$" % n), wire.Close())
+    late = connect(b"late")
+    late.send(wire.StreamWrite(b"gated"))
+    assert late.get() == Error(502, b"the stream does not keep up")
+    late.send(wire.StreamWrite(b"quick"))
+    assert late.get() == Ok()
+    GATE.set()
+    assert first.get() == Ok(), "who was before is served"
+    late.send(wire.StreamWrite(b"gated"))
+    while late.get() != Ok():
+        late.send(wire.StreamWrite(b"gated"))
 
 
 def test_stopping_while_an_engine_starts_loses_nothing_that_was_accepted(connect: Connect) -> None:

@@ -216,7 +216,7 @@ class MalamuteClient:
             self._need(Feature.HEADERS, "carries neither ids nor headers")
         frames = _frames(content)
         extension = Extension(message_id=_octets(id), headers=pairs) if id or pairs else None
-        self._say("sending", timeout, frames, lambda: self._send(_octets(subject), frames, extension))
+        self._say("sending", timeout, frames, lambda: self._send(_octets(subject), frames, extension), stream=True)
 
     def _send(self, subject: bytes, frames: Sequence[bytes], extension: Extension | None) -> None:
         self._machine.send(subject, frames, extension)
@@ -226,7 +226,8 @@ class MalamuteClient:
     def sync(self, timeout: float | None = None) -> tuple[AckRun, ...]:
         """Wait until the broker has all that was sent.
 
-        :returns: what became of the messages since the last call, in order; nothing from a broker that is not ours
+        :returns: what became of the messages since the last call, in order, those of the stream that was sent to first
+            before the others; nothing from a broker that is not ours
         :raises Unavailable: the connection was lost: nobody knows what became of them
         """
         with self._link.changed:
@@ -341,15 +342,25 @@ class MalamuteClient:
         link.wait(call, what)
         return call
 
-    def _say(self, what: str, timeout: float | None, frames: Sequence[bytes], say: Callable[[], object]) -> None:
-        """What is not answered: as soon as there is a connection and room for it."""
+    def _say(
+        self,
+        what: str,
+        timeout: float | None,
+        frames: Sequence[bytes],
+        say: Callable[[], object],
+        stream: bool = False,
+    ) -> None:
+        """What is not answered: as soon as there is a connection and room for it, and the broker takes it."""
         link = self._link
+
+        def ready() -> bool:
+            return link.connected and link.room > 0 and (link.machine.may_send or not stream)
 
         def now() -> None:
             say()
             link.account(sum(map(len, frames)) + 64)
 
-        self._await(lambda: link.connected and link.room > 0, timeout, what, then=now)
+        self._await(ready, timeout, what, then=now)
         link.wake()
 
     def _await(

@@ -9,13 +9,17 @@ was given and not used is given again, and a stream with sequences is read on fr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import chain
 
 from ..errors import ClientClosed, ConfigError, MamaError, Unavailable
 from . import wire
+from .client_desk import Asked, ClientDesk
+from .credit import MESSAGE
 from .extensions import AckRun, Extension, Feature, read, write
+from .questions import Question
 from .wire import BadFrame, Command, StatusCode
 
 
@@ -147,10 +151,14 @@ class ClientMachine:
         self.malformed = 0
         self.reconnects = 0
         self.stream: bytes | None = None
-        self.reads: dict[bytes, dict[bytes, None]] = {}
+        self.reads: dict[bytes, dict[bytes, int | None]] = {}  #: patterns, and behind which sequence each begins
         self.offers: dict[tuple[bytes, bytes], None] = {}
         self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
         self.credit = 0  #: given and not used
+        self._desk = ClientDesk()
+        self.allowance: int | None = None  #: octets that may be sent to streams (:mod:`.credit`); None = any number
+        self._low = 0  # below this, more is asked for
+        self._unasked = False  # something was sent that no PING is behind
         self._asked: deque[Call] = deque()  # what the broker owes an answer, in order
         self._acks: tuple[AckRun, ...] = ()  # that came with answers to PINGs of the machine's own
         self._connect: Call | None = None
@@ -187,7 +195,26 @@ class ClientMachine:
     def ping(self, now: float, deadline: float) -> Call:
         """Done when the broker has all that was sent before; ``extension.acks`` if it acknowledges."""
         self._pinged = now
+        self._unasked = False
         return self._call(wire.Ping(), deadline)
+
+    def ask(self, question: Question, deadline: float) -> Asked:
+        """About stored streams. While questions are open, what comes from streams is theirs: ask on a connection of
+        its own, without subscriptions.
+
+        :raises ConfigError: the broker answers none, or this client has subscribed
+        :raises Unavailable: not connected now
+        :raises BadFrame: the question does not fit
+        """
+        if self.state is not State.CONNECTED:
+            raise Unavailable(f"not connected ({self.state.value})")
+        if Feature.LOG not in self.features:
+            raise ConfigError("NOT_IMPLEMENTED: this broker keeps no log that could be read; mama broker does")
+        if self.reads:
+            raise ConfigError("a client that subscribes cannot ask about streams, too")
+        asked, frames = self._desk.ask(question, deadline)
+        self.out.append(frames)
+        return asked
 
     def close(self, deadline: float) -> Call:
         call = Call(wire.Close(), deadline)
@@ -223,15 +250,50 @@ class ClientMachine:
         """
         if self.stream is None:
             raise NoStream("send before write")
-        self._say(wire.StreamSend(subject, content, write(extension) if extension else b""))
+        frames = wire.encode(wire.StreamSend(subject, content, write(extension) if extension else b""))
+        self._require_connection()
+        self._send([frames])
 
-    def send_frames(self, messages: Iterable[Sequence[bytes]]) -> None:
+    def send_frames(self, messages: Sequence[Sequence[bytes]]) -> None:
         """STREAM SENDs that the caller has encoded, in bulk; errors as :meth:`send`."""
         if self.stream is None:
             raise NoStream("send before write")
-        if self.state is not State.CONNECTED:
-            raise Unavailable(f"not connected ({self.state.value})")
+        self._require_connection()
+        self._send(messages)
+
+    def send_block(self, frames: Sequence[bytes], count: int) -> None:
+        """So many messages as one (:mod:`.blocks`), to a broker that announced it; errors as :meth:`send`."""
+        if self.stream is None:
+            raise NoStream("send before write")
+        self._require_connection()
+        self._send([frames], count)
+
+    def _send(self, messages: Sequence[Sequence[bytes]], count: int | None = None) -> None:
         self.out.extend(messages)
+        if self.allowance is not None:
+            count = len(messages) if count is None else count
+            self.allowance -= sum(map(len, chain.from_iterable(messages))) + MESSAGE * count
+            self._unasked = True
+            self._ask_for_more()
+
+    @property
+    def may_send(self) -> bool:
+        """The broker takes more for streams now."""
+        return self.allowance is None or self.allowance > 0
+
+    def _ask_for_more(self) -> None:
+        """A PING behind what was sent, when that has used half of what may be sent and none is on its way."""
+        low = self.allowance is not None and self.allowance < self._low and self._unasked
+        if low and not any(isinstance(call.command, wire.Ping) for call in self._asked):
+            self._unasked = False
+            self._ask(Call(wire.Ping(), float("inf"), again=True))
+
+    def _allowed(self, credit: int | None) -> None:
+        """The broker gave more."""
+        if credit is not None and self.allowance is not None:
+            self.allowance += credit
+            self._low = self.allowance // 2
+        self._ask_for_more()
 
     def mailbox(self, message: wire.MailboxSend) -> None:
         self._say(message)
@@ -257,15 +319,20 @@ class ClientMachine:
             amount -= 65535
 
     def _say(self, command: Command) -> None:
+        self._require_connection()
+        self.out.append(wire.encode(command))
+
+    def _require_connection(self) -> None:
         if self.state is not State.CONNECTED:
             raise Unavailable(f"not connected ({self.state.value})")
-        self.out.append(wire.encode(command))
 
     # --- what comes ----------------------------------------------------------------------------------------------
 
     def receive(self, frames: Sequence[bytes], now: float) -> None:
         """Whatever came, well formed or not; never raises."""
         self._heard = now
+        if self._desk.questions and not self.reads and self._desk.keep(frames):
+            return
         try:
             command = wire.decode(frames)
         except BadFrame:
@@ -275,9 +342,12 @@ class ClientMachine:
             self._ok(command)
         elif isinstance(command, wire.Error):
             self._error(command)
+        elif isinstance(command, wire.Pong) and (answer := read(command.trailing).answer):
+            self._desk.answered(answer)
         elif isinstance(command, wire.Pong):
             if self.state in (State.CONNECTED, State.TERMINATING):
                 self._settle(wire.Ping, None, command.trailing)
+                self._allowed(read(command.trailing).credit)
         elif isinstance(command, wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver):
             self._delivery(command)
         elif isinstance(command, wire.Confirm):
@@ -290,8 +360,7 @@ class ClientMachine:
             self._opened(command)
         elif self.state in (State.CONNECTED, State.TERMINATING):
             self._settle(None, None, command.trailing)
-            closing = any(isinstance(call.command, wire.Close) for call in self._asked)
-            if self.state is State.TERMINATING and not closing:
+            if self.state is State.TERMINATING and not any(isinstance(c.command, wire.Close) for c in self._asked):
                 self.state = State.CLOSED
                 self._end(ClientClosed("closed"))
 
@@ -338,7 +407,7 @@ class ClientMachine:
             waiting = [one for i, one in enumerate(self._asked) if i > index or (i < index and not one.done)]
             self._asked = deque(waiting)
         if error is None:
-            self._remember(call.command)
+            self._remember(call.command, read(trailing).sequence)
         extension = read(trailing)
         if kind is wire.Ping:  # sends may have been acknowledged to a PING that nobody asked for
             acks = self._acks + extension.acks
@@ -350,14 +419,13 @@ class ClientMachine:
             call.done, call.error = True, error
             call.extension = extension or call.extension
 
-    def _remember(self, command: Command) -> None:
+    def _remember(self, command: Command, position: int | None) -> None:
+        """:param position: that the answer to READ told: behind it comes what is for this subscription"""
         if isinstance(command, wire.StreamWrite):
             self.stream = command.stream
         elif isinstance(command, wire.StreamRead):
-            self.reads.setdefault(command.stream, {})[command.pattern] = None
             after = read(command.trailing).after
-            if after is not None:
-                self.sequences.setdefault(command.stream, after)
+            self.reads.setdefault(command.stream, {}).setdefault(command.pattern, position if after is None else after)
         elif isinstance(command, wire.StreamCancel):
             self.reads.pop(command.stream, None)
             self.sequences.pop(command.stream, None)
@@ -377,6 +445,7 @@ class ClientMachine:
         """Pings in flight are lost, and with them the acknowledgement of what was sent; other calls are made again."""
         self.reconnects += 1
         self._acks = ()
+        self._desk.give_up(Unavailable("the connection was lost before the broker answered"))
         asked, self._asked = self._asked, deque()
         for call in asked:
             if isinstance(call.command, wire.Ping):
@@ -388,6 +457,7 @@ class ClientMachine:
     def _opened(self, command: wire.Ok) -> None:
         self._step(Event.OK)
         self.features = (read(command.trailing).features or Feature(0)) & (self.settings.features or Feature(0))
+        self.allowance, self._low = (0, 0) if Feature.SENDING in self.features else (None, 0)
         if self._connect is not None and not self._connect.done:
             self._finish(self._connect, None, read(command.trailing))
         if self.credit:
@@ -397,13 +467,17 @@ class ClientMachine:
             self._ask(Call(known, float("inf"), again=True))
         for call in waiting:
             self._ask(call)
+        self._unasked = False
+        self._allowed(read(command.trailing).credit)
 
     def _remembered(self) -> list[Command]:
         commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
         for stream, patterns in self.reads.items():
-            after = self.sequences.get(stream) if Feature.SEQUENCE in self.features else None
-            trailing = write(Extension(after=after))
-            commands += [wire.StreamRead(stream, pattern, trailing) for pattern in patterns]
+            delivered = self.sequences.get(stream, 0)
+            for pattern, after in patterns.items():
+                known = Feature.SEQUENCE in self.features and (delivered or after is not None)
+                trailing = write(Extension(after=max(delivered, after or 0))) if known else b""
+                commands.append(wire.StreamRead(stream, pattern, trailing))
         return commands + [wire.ServiceOffer(*offer) for offer in self.offers]
 
     def tick(self, now: float) -> None:
@@ -416,6 +490,7 @@ class ClientMachine:
         for call in self._asked:
             if call.deadline <= now:
                 self._finish(call, Unavailable("the broker did not answer in time"))
+        self._desk.expire(now)
         if self.state is State.TERMINATING and all(call.done for call in self._asked):
             self.state = State.CLOSED
         if self.state in (State.START, State.CLOSED, State.FAILED):
@@ -445,7 +520,7 @@ class ClientMachine:
         """When :meth:`tick` has something to do at the latest; infinite when it never has."""
         if self.state in (State.START, State.CLOSED, State.FAILED):
             return float("inf")
-        times = [self._heard + self.settings.silence]
+        times = [self._heard + self.settings.silence, self._desk.next_deadline()]
         times += [call.deadline for call in self._asked if not call.done]
         if self._connect is not None and not self._connect.done:
             times.append(self._connect.deadline)
@@ -462,6 +537,7 @@ class ClientMachine:
 
     def _end(self, error: MamaError) -> None:
         """Nobody waits for ever."""
+        self._desk.give_up(error)
         for call in self._asked:
             self._finish(call, error)
         self._asked.clear()

@@ -12,7 +12,9 @@ from typing import Any
 
 from ..errors import ConfigError, MamaError
 from ..options import duration
-from .broker import BrokerSettings, EngineChoice
+from ..options.values import octets
+from .backlog import Behind
+from .broker_settings import BrokerSettings, EngineChoice
 from .clients import Settings
 from .engines import engine_class
 from .letters import Limits
@@ -22,20 +24,12 @@ from .security import Security
 
 Table = Mapping[str, Any]
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError("must be a time: milliseconds, or such as '10s'")
     return 0.0 if value == 0 else duration(str(value))
-
-
-def _octets(value: Any) -> int:
-    match = re.fullmatch(r"(\d+) ?(|KiB|MiB|GiB)", str(value))
-    if isinstance(value, bool) or match is None:
-        raise ValueError("must be octets, or such as '64 MiB'")
-    return int(match[1]) * _UNITS[match[2]]
 
 
 def _count(value: Any) -> int:
@@ -57,6 +51,13 @@ def _overflow(value: Any) -> Overflow:
         raise ValueError(f"must be one of {', '.join(Overflow)}") from None
 
 
+def _behind(value: Any) -> Behind:
+    try:
+        return Behind(value)
+    except ValueError:
+        raise ValueError(f"must be one of {', '.join(Behind)}") from None
+
+
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError("must be a list of texts")
@@ -67,20 +68,24 @@ Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]  #: key in the file -> par
 _BROKER: Keys = {
     "bind": ("bind", _text),
     "high_water": ("high_water", _count),
-    "max_message": ("max_message", _octets),
+    "max_message": ("max_message", octets),
     "linger": ("linger", _seconds),
+    "metrics": ("metrics", _text),
+    "report": ("report", _seconds),
 }
 _CLIENTS: Keys = {
     "timeout": ("timeout", _seconds),
-    "queue": ("queue", _octets),
+    "queue": ("queue", octets),
     "overflow": ("overflow", _overflow),
     "streams": ("streams", _count),
     "patterns": ("patterns", _count),
+    "backlog": ("backlog", octets),
+    "behind": ("behind", _behind),
 }
 _LETTERS: Keys = {
-    "each": ("each", _octets),
-    "total": ("total", _octets),
-    "warn": ("warn", _octets),
+    "each": ("each", octets),
+    "total": ("total", octets),
+    "warn": ("warn", octets),
     "overflow": ("overflow", _overflow),
     "count": ("count", _count),
 }
@@ -88,7 +93,15 @@ _SECURITY: Keys = {
     "curve_secret_key": ("curve_secret_key", _text),
     "curve_clients": ("curve_clients", _texts),
 }
-_TABLES = ("broker", "clients", "mailboxes", "services", "security", "stream")
+_EVENTS: Keys = {
+    "stream": ("stream", _text),
+    "folder": ("folder", _text),
+    "max_age": ("max_age", _seconds),
+    "max_octets": ("max_octets", octets),
+}
+#: Seconds that what happened is kept, if the file does not say; the limit also bounds what readers have to catch up.
+EVENTS_AGE = 7 * 86400.0
+_TABLES = ("broker", "clients", "mailboxes", "services", "events", "security", "stream")
 
 
 def load(path: str | Path | None, bind: str | None = None) -> BrokerSettings:
@@ -103,12 +116,15 @@ def load(path: str | Path | None, bind: str | None = None) -> BrokerSettings:
         if name not in _TABLES:
             raise ConfigError(f"{where}unknown table [{name}]{_nearest(name, _TABLES)}")
     mailboxes, services = (Limits(**_table(where, content, name, _LETTERS)) for name in ("mailboxes", "services"))
-    machine = Settings(mailboxes=mailboxes, services=services, **_table(where, content, "clients", _CLIENTS))
+    events, kept = _events(where, content)
+    machine = Settings(
+        mailboxes=mailboxes, services=services, events=events, **_table(where, content, "clients", _CLIENTS)
+    )
     broker = _table(where, content, "broker", _BROKER)
     if bind is not None:
         broker["bind"] = bind
     security = _security(where, content.get("security", {}))
-    return BrokerSettings(machine=machine, engines=_streams(where, content), security=security, **broker)
+    return BrokerSettings(machine=machine, engines=(*kept, *_streams(where, content)), security=security, **broker)
 
 
 def _read(path: str | Path) -> dict[str, Any]:
@@ -153,6 +169,21 @@ def _table(where: str, content: Table, name: str, keys: Keys) -> dict[str, Any]:
         except ValueError as e:
             raise ConfigError(f"{where}[{name}] {key} {e}") from None
     return found
+
+
+def _events(where: str, content: Table) -> tuple[bytes, tuple[EngineChoice, ...]]:
+    """Name of the broker's own stream, and how it is kept: durable if the table says where."""
+    values = _table(where, content, "events", _EVENTS)
+    name = values.pop("stream", "").encode() or Settings().events
+    if "folder" not in values:
+        if values:
+            raise ConfigError(f"{where}[events] folder is missing: without, what happens is not kept")
+        return name, ()
+    values.setdefault("max_age", EVENTS_AGE)
+    if not values["max_age"]:
+        del values["max_age"]  # for ever
+    pattern = b"^" + re.escape(name) + b"$"
+    return name, (EngineChoice(pattern, "durable", values),)
 
 
 def _streams(where: str, content: Table) -> tuple[EngineChoice, ...]:

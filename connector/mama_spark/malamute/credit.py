@@ -1,13 +1,17 @@
-"""How the credit of one client is divided among the engines of streams that hold what is beyond it. Pure.
+"""Credit in both directions: what engines may deliver to a client, and what a client may send to them. Pure.
 
-Client's credit counts messages of all kinds and streams together (ML-21), while each engine decides by itself when to
-deliver. So the credit is **lent**: an engine has a share, delivers against it, and gets more as its deliveries come.
+A client's credit counts messages of all kinds and streams together (ML-21), while each engine that holds what is beyond
+it decides by itself when to deliver. So the credit is **lent**: an engine has a share, delivers against it, and gets
+more as its deliveries come.
 Shares never exceed the credit, so nothing that an engine delivers is ever too much. What one engine has and does not
 use is called back when another one used all of its own, or when a message of another kind waits; with less credit than
 streams, it goes round.
 
 A client without credit (the C client) is lent a window, and the window only as long as its socket takes what is
 delivered: an engine that holds is never overrun by a slow reader.
+
+A client that publishes has an :class:`Allowance` in octets: what it sends costs, what the engines have taken is given
+back. So publishers that keep to it never have more under way than engines take, and need not be stopped.
 """
 
 from __future__ import annotations
@@ -157,3 +161,55 @@ class Shares:
         streams = [stream for stream, share in self._shares.items() if share and stream not in self._recalled]
         self._recalled.update(streams)
         return streams
+
+
+#: Octets that a client may have under way to engines, at most and at least.
+MOST_SENT, LEAST_SENT = 8 * 1024 * 1024, 64 * 1024
+#: What a message costs beyond the octets of its frames.
+MESSAGE = 256
+
+
+class Allowance:
+    """What one client may send to streams, as the broker sees it, in octets: those of the frames, and :data:`MESSAGE`
+    a message. The client may send as long as it is above 0, so one message may be larger than what is left.
+
+    :ivar left: what the client may send still
+    :ivar under_way: what it sent and engines have not answered for
+    :ivar used: the client has sent something
+    """
+
+    __slots__ = ("left", "under_way", "used", "_unasked")
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.under_way = 0
+        self.used = False
+        self._unasked = 0  # of that, what no PING has asked for
+
+    def __repr__(self) -> str:
+        return f"<Allowance {self.left} left, {self.under_way} under way>"
+
+    def sent(self, octets: int, messages: int = 1) -> None:
+        cost = octets + MESSAGE * messages
+        self.left -= cost
+        self.under_way += cost
+        self._unasked += cost
+
+    def asked(self) -> int:
+        """A PING: what its answer covers."""
+        octets, self._unasked = self._unasked, 0
+        return octets
+
+    def answered(self, octets: int) -> None:
+        self.under_way -= octets
+
+    def grant(self, window: int) -> int:
+        """Give the client as much as makes ``window`` of what it may send and what is under way."""
+        amount = max(0, window - self.left - self.under_way)
+        self.left += amount
+        return amount
+
+
+def window_for(publishers: int, backlog: int) -> int:
+    """Octets that each of so many publishers may have under way to streams with this limit."""
+    return max(LEAST_SENT, min(MOST_SENT, backlog // (2 * max(1, publishers))))

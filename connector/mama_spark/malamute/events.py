@@ -1,13 +1,18 @@
 """What happens to the broker's clients and streams, as messages of a stream of its own. Pure.
 
-The broker publishes them on a reserved stream (``_MAMA_EVENTS``) that clients read like any other and cannot write to.
+The broker publishes them on a reserved stream (``_MAMA_EVENTS``) that clients read like any other and cannot write to,
+but for those that announced :attr:`~.extensions.Feature.DISCOVERY`: where the stream is stored they may add records of
+discovery, on subjects that begin with ``_``. What such a client does is not told here, nor that somebody came only to
+ask about stored streams (:attr:`~.extensions.Feature.LOG`).
+
 The subject is the kind, a point and the stream, or the client where no stream is concerned; the content is one frame,
 a JSON object with the names of :class:`BrokerEvent`. Octets that are no UTF-8 are shown as ``\\xHH``.
 
 | kind | meaning | detail |
 |---|---|---|
 | CONNECTED | a client opened | |
-| WRITING | a client writes to another stream from now on | |
+| WRITING | a client writes to a stream for the first time | |
+| STOPPED | and will not any more: CLOSE, expiry | |
 | SUBSCRIBED | a pattern of a client took effect | the pattern |
 | UNSUBSCRIBED | all patterns of a client on the stream ended: CANCEL, CLOSE, expiry | |
 | REFUSED | a READ was refused | why |
@@ -15,13 +20,16 @@ a JSON object with the names of :class:`BrokerEvent`. Octets that are no UTF-8 a
 | STREAM_LOST | the engine of a stream failed | why |
 | EVENTS_LOST | the stream of events did not keep up | how many are missing |
 
-A broker whose readers expect other messages is given another ``encode``.
+A broker whose readers expect other messages is given another ``encode``; readers of our own find the same in headers
+(``Mama-Event``, ``Mama-Client``, ``Mama-Stream``, ``Mama-Detail``), whatever the content is.
 """
 
 from __future__ import annotations
 
 import json
 from typing import NamedTuple
+
+OF_CLIENTS = b"_"  #: what subjects of records of discovery begin with
 
 
 class BrokerEvent(NamedTuple):
@@ -38,6 +46,14 @@ class BrokerEvent(NamedTuple):
     @property
     def subject(self) -> bytes:
         return (self.kind.encode() + b"." + (self.stream or self.client))[:255]
+
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        values = (self.kind.encode(), self.client, self.stream, self.detail)
+        return tuple((b"Mama-" + name, value) for name, value in zip(_HEADERS, values, strict=True) if value)
+
+
+_HEADERS = (b"Event", b"Client", b"Stream", b"Detail")
 
 
 def encode(event: BrokerEvent) -> bytes:

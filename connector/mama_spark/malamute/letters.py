@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from .patterns import Pattern
 from .queues import ByteQueue, Overflow
 
+#: Octets that a letter takes beside its content, about.
+OVERHEAD = 512
+
 
 @dataclass(slots=True, eq=False)
 class Letter:
@@ -34,10 +37,16 @@ class Letter:
     def __post_init__(self) -> None:
         self.size = sum(map(len, self.content))
 
+    @property
+    def cost(self) -> int:
+        """Octets of memory, about."""
+        return self.size + OVERHEAD
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one mailbox or one service's queue (``each``), and of all together (``total``), in octets of content."""
+    """Of one mailbox or one service's queue (``each``), in octets of content; of all together (``total``), in octets of
+    content and :data:`OVERHEAD` a letter."""
 
     each: int | None = 64 * 1024 * 1024
     total: int | None = 512 * 1024 * 1024
@@ -52,23 +61,24 @@ class Store:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.size = 0
+        self._count = 0
         self._queues: dict[bytes, ByteQueue[Letter]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return self._count
 
     def put(self, letter: Letter) -> list[Letter]:
         """Keep the letter; those that are lost by that, which may be this one."""
         limits = self.limits
         queue = self._queues.get(letter.address)
-        if limits.total is not None and self.size + letter.size > limits.total:
+        if limits.total is not None and self.size + OVERHEAD * self._count + letter.cost > limits.total:
             return [letter]
         if queue is None:
             if len(self._queues) >= limits.count:
                 return [letter]
             queue = ByteQueue(limits.each, limits.warn, limits.overflow)
             self._queues[letter.address] = queue
-        before = queue.size
+        before = queue.size, len(queue)
         letter.kept = True
         lost = queue.put(letter, letter.size)
         for one in lost:
@@ -84,6 +94,7 @@ class Store:
         queue.put_back(letter, letter.size)
         letter.kept = True
         self.size += letter.size
+        self._count += 1
 
     def take(self, address: bytes, pattern: Pattern | None = None) -> list[Letter]:
         """Remove and return what waits there, in order; only what the pattern matches, if there is one."""
@@ -96,31 +107,28 @@ class Store:
 
     def discard(self, letters: Iterable[Letter]) -> list[Letter]:
         """Remove these; returns those that were still waiting."""
-        chosen: dict[bytes, set[int]] = {}
+        chosen: dict[bytes, list[Letter]] = {}
         for letter in letters:
-            chosen.setdefault(letter.address, set()).add(id(letter))
-        gone = []
-        for address, ids in chosen.items():
-            queue = self._queues.get(address)
-            if queue is not None:
-                waiting = [letter for letter in queue if id(letter) in ids]
-                self._remove(address, queue, waiting)
-                gone += waiting
-        return gone
+            if letter.kept:
+                chosen.setdefault(letter.address, []).append(letter)
+        for address, waiting in chosen.items():
+            self._remove(address, self._queues[address], waiting)
+        return [letter for waiting in chosen.values() for letter in waiting]
 
     def warnings(self) -> Iterator[tuple[bytes, int]]:
         """Addresses whose queue has exceeded ``warn`` since it was below half of it, with their octets."""
         return ((address, queue.size) for address, queue in self._queues.items() if queue.should_warn())
 
     def _remove(self, address: bytes, queue: ByteQueue[Letter], letters: list[Letter]) -> None:
-        before = queue.size
+        before = queue.size, len(queue)
         for letter in letters:
             letter.kept = False
         queue.remove({id(letter) for letter in letters})
         self._changed(address, queue, before)
 
-    def _changed(self, address: bytes, queue: ByteQueue[Letter], before: int) -> None:
-        self.size += queue.size - before
+    def _changed(self, address: bytes, queue: ByteQueue[Letter], before: tuple[int, int]) -> None:
+        self.size += queue.size - before[0]
+        self._count += len(queue) - before[1]
         if not len(queue):
             del self._queues[address]
 

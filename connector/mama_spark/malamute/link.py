@@ -22,13 +22,14 @@ from zmq.utils.monitor import parse_monitor_message
 from ..errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
 from .client_machine import Call, ClientMachine, Settings, State
 from .extensions import Feature
+from .greeting import mechanism_of
 from .wire import SIGNATURE, Open
 
 log = logging.getLogger(__name__)
 
 PORT = 9999
 #: What mama-spark's own clients announce.
-FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS
+FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS | Feature.SENDING
 #: Octets that may wait for the socket; beyond, whoever sends waits.
 MAX_UNWRITTEN = 4 * 1024 * 1024
 #: Messages taken from the socket before others have their turn.
@@ -50,6 +51,9 @@ _EVENTS: dict[int, str] = {
 _HANDSHAKES = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 #: What follows a handshake that failed, and says less.
 _CONSEQUENCES = (zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_DISCONNECTED)
+#: Handshakes in a row that fail without a reason until the broker is asked for its mechanism, and seconds for that.
+_UNEXPLAINED = 2
+_GREETING = 1.0
 _MISMATCH = 0x11000002  #: ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
@@ -163,6 +167,7 @@ class Link:
         self._turn = 0
         self._trouble = ""
         self._shaken = False  # the last handshake failed
+        self._unexplained = 0  # handshakes in a row that failed, nobody said why
         self._queued = 0  # octets in machine.out that came through account()
         self._outbox = _Outbox()
         self._reconnects = 0
@@ -370,6 +375,11 @@ class Link:
             if not self._shaken or event not in _CONSEQUENCES:
                 self._trouble = _EVENTS[event]
             self._shaken = event in _HANDSHAKES or (self._shaken and event in _CONSEQUENCES)
+            if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                self._unexplained += 1
+                self._find_reason()
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._unexplained = 0
             mismatch = event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and message["value"] == _MISMATCH
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or mismatch:
                 self._fail(ConfigError(f"{self.endpoint}: {self._trouble}"))
@@ -379,6 +389,13 @@ class Link:
                     if self.machine.state is State.CONNECTED or now - self._made > _FLAPPING:
                         self.machine.lost(now)
                         return  # the socket will be replaced
+
+    def _find_reason(self) -> None:
+        """A broker that lives, has CURVE and ends the handshake of a CURVE client does so for its own key."""
+        asked = self.settings.curve_server_key is not None and self._unexplained >= _UNEXPLAINED
+        if asked and self.machine.state is State.CONNECTING and mechanism_of(self.endpoint, _GREETING) == "CURVE":
+            self._trouble = "the broker has another key than curve_server_key"
+            self._fail(ConfigError(f"{self.endpoint}: {self._trouble}"))
 
     def _renew(self) -> None:
         """A new socket: to the broker a new client, so that nothing of the old one is mixed with it."""

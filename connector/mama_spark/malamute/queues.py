@@ -81,7 +81,13 @@ class ByteQueue(Generic[T]):
         return item
 
     def remove(self, items: set[int]) -> None:
-        """Take out the items with these ``id``."""
+        """Take out the items with these ``id``; those at the front at once, others in one pass."""
+        left = len(items)
+        while left and self._items and id(self._items[0][0]) in items:
+            self.get()
+            left -= 1
+        if not left:
+            return
         kept = deque(entry for entry in self._items if id(entry[0]) not in items)
         gone = self.size - sum(size for _, size in kept)
         self._items = kept

@@ -10,30 +10,30 @@ the engine has compiled the pattern, the PONG behind the sends of a client that 
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import count
 from typing import Any, NamedTuple
 
 from . import wire
+from .backlog import OVERHEAD
 from .clients import Client, Settings, Slot
 from .credit import WINDOW_OCTETS, Shares
 from .engines import Delivery
-from .extensions import NOTHING, AckRun, Extension, Feature, Outcome, read, write
-from .letters import Letter, Services, Store
-from .patterns import BadPattern, Pattern
+from .events import OF_CLIENTS
+from .extensions import NOTHING, AckRun, Extension, Feature, read, write
 from .queues import ByteQueue, Overflow
-from .server_outbox import Outbox, error_frames
+from .server_desk import Shelf
+from .server_mail import Mail
+from .server_outbox import OK, PONG, error_frames
 from .server_states import EVENTS, TABLE, Event, State
 from .wire import BadFrame, Command, StatusCode
 
 #: Seconds from which a PONG does not wait for engines that start: clients ping once a second, and give up after four.
 SLOW_START = 1.0
+#: Answers that one engine may owe to all clients; while it is stuck, those who come and go add to them.
+MOST_AWAITED = 100_000
 _NOBODY = Client(b"", b"", Feature(0), 0.0, alive=False)
-_OK = wire.encode(wire.Ok())
 _OK_STORED = wire.encode(wire.Ok(trailing=write(Extension(stored=1))))
-_PONG = wire.encode(wire.Pong())
 _INVALID = wire.encode(wire.Error())
 
 
@@ -46,30 +46,27 @@ class _Awaited(NamedTuple):
     cancel: bool = False
 
 
-class ServerMachine(Outbox):
+class ServerMachine(Mail):
     """All clients of one broker. Not thread-safe: one loop drives it.
 
     :param holds: does the engine of this stream hold what is beyond a client's credit
+    :param shelf: which stored streams there are
     """
 
-    def __init__(self, settings: Settings | None = None, holds: Callable[[bytes], bool] = lambda stream: False) -> None:
-        super().__init__(settings or Settings())
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        holds: Callable[[bytes], bool] = lambda stream: False,
+        shelf: Shelf | None = None,
+    ) -> None:
+        super().__init__(settings or Settings(), shelf)
         self.events: list[tuple[str, bytes, bytes, bytes]] = []  #: kind, client's address, stream, detail
         self.clients: OrderedDict[bytes, Client] = OrderedDict()  #: by routing id, longest silent first
-        self.addresses: dict[bytes, Client] = {}
-        self.streams: set[bytes] = set()
         self.holding: set[bytes] = set()  #: those of them whose engine holds
         self.stored: set[bytes] = set()  #: those of them that are stored
-        self.mailboxes = Store(self.settings.mailboxes)
-        self.requests = Store(self.settings.services)
-        self.services = Services()
-        self.opening: dict[bytes, float] = {}  #: streams whose engine has not started, and since when
         self._early: dict[bytes, int] = {}  # octets that were sent to them
         self._holds = holds
         self._awaited: dict[bytes, deque[_Awaited]] = {}
-        self._deadlines: list[tuple[float, int, Letter]] = []
-        self._tidy_at = 1024
-        self._numbers = count()
 
     def __repr__(self) -> str:
         return f"<ServerMachine {len(self.clients)} clients, {len(self.streams)} streams>"
@@ -86,6 +83,8 @@ class ServerMachine(Outbox):
             if client.stream is not None:
                 subject = wire.subject_of_send(frames)
                 if subject is not None:  # the most frequent command, without a detour
+                    if client.allowance is not None:
+                        client.allowance.sent(sum(map(len, frames)))
                     self._accept(client, client.stream, subject, frames[1:], NOTHING if client.features else None)
                     return
         try:
@@ -110,7 +109,7 @@ class ServerMachine(Outbox):
         if isinstance(command, wire.Open):
             self._open(identity, command, now)
         elif event is Event.CLOSE:  # the reference dies of this
-            self.out.append((identity, _OK))
+            self.out.append((identity, OK))
         else:
             self.counters["refused"] += 1
             self.out.append((identity, _INVALID))
@@ -126,19 +125,24 @@ class ServerMachine(Outbox):
                     break
                 self.counters["expired"] += 1
                 self._drop(client, Event.EXPIRED)
-        due = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            due.append(heapq.heappop(self._deadlines)[2])
-        for letter in (*self.mailboxes.discard(due), *self.requests.discard(due)):
-            self._tell(letter, StatusCode.FAILED, b"timeout")
+        if self._deadlines and now >= self._sweep:
+            self._discard(now)
+
+    def forgive(self, seconds: float) -> None:
+        """Nobody was listened to for so long, so nobody was silent."""
+        for client in self.clients.values():
+            client.seen += seconds
 
     def next_expiry(self) -> float | None:
         """When :meth:`expire` has something to do at the earliest; None = nothing is in sight."""
-        times = [self._deadlines[0][0]] if self._deadlines else []
+        due = max(self._deadlines[0][0], self._sweep) if self._deadlines else None
         if self.settings.timeout and self.clients:
-            times.append(next(iter(self.clients.values())).seen + self.settings.timeout)
-        times += [client.shares.due for client in self._turns if client.shares.due is not None]
-        return min(times, default=None)
+            silent = next(iter(self.clients.values())).seen + self.settings.timeout
+            due = silent if due is None or silent < due else due
+        if self._turns:
+            turns = [client.shares.due for client in self._turns if client.shares.due is not None]
+            due = min([*turns, *(() if due is None else (due,))], default=None)
+        return due
 
     # --- connection ----------------------------------------------------------------------------------------------
 
@@ -156,7 +160,8 @@ class ServerMachine(Outbox):
                 self._drop(older, Event.TAKEN_OVER)
             self.addresses[client.address] = client
         self.clients[identity] = client
-        trailing = b"" if announced is None else write(Extension(features=client.features))
+        credit = self._admit(client)
+        trailing = b"" if announced is None else write(Extension(features=client.features, credit=credit))
         self._reply(client, wire.encode(wire.Ok(trailing=trailing)))
         self._event("CONNECTED", client)
         if client.address:
@@ -166,17 +171,22 @@ class ServerMachine(Outbox):
         self._reply(client, _INVALID)
 
     def _close(self, client: Client, command: Command, now: float) -> None:
-        self._reply(client, _OK)
+        self._reply(client, OK)
 
-    def _ping(self, client: Client, command: Command, now: float) -> None:
+    def _ping(self, client: Client, command: wire.Ping, now: float) -> None:
+        if command.trailing and Feature.LOG in client.features:
+            question = read(command.trailing).question
+            if question:
+                self._ask(client, question)
+                return
         if Feature.ACKS not in client.features or not client.sent:
             slow = any(now - since > SLOW_START for since in self.opening.values())
             if slow and not any(slot.syncs for slot in client.slots):
-                self._emit(client, _PONG)  # ahead of its turn: the broker must not look dead
+                self._emit(client, PONG)  # ahead of its turn: the broker must not look dead
             else:
-                self._reply(client, _PONG)
+                self._reply(client, self._pong(client, Slot(octets=self._asked(client))))
             return
-        slot = Slot(pong_for=sum(client.sent.values()), syncs=len(client.sent))
+        slot = Slot(sent=client.sent, octets=self._asked(client), syncs=len(client.sent))
         for stream in client.sent:
             self._order_awaited(stream, ("SYNC", client), client, slot)
         client.sent = {}
@@ -187,6 +197,7 @@ class ServerMachine(Outbox):
         if not client.alive:
             return
         client.alive = False
+        self._dismiss(client)
         if event is not Event.CLOSE:
             self.counters["dropped"] += 1
         for slot in client.slots:  # what stands ready in front of an awaited answer goes out still
@@ -197,9 +208,15 @@ class ServerMachine(Outbox):
         if self.addresses.get(client.address) is client:
             del self.addresses[client.address]
         self.services.withdraw(client)
+        self._leave(client)
+        for stream in client.sent:  # or the engine would keep what became of them for who does not ask any more
+            self._order_awaited(stream, ("SYNC", client), client, Slot(silent=True))
+        client.sent = {}
         for stream in client.reads:
             self._order_awaited(stream, ("CANCEL", client), client, Slot(silent=True))
             self._event("UNSUBSCRIBED", client, stream)
+        for stream in client.wrote:
+            self._event("STOPPED", client, stream)
         letters = [*client.unconfirmed, *(letter for _, letter in client.queue if letter is not None)]
         client.queue, client.unconfirmed, client.replies = ByteQueue(0), ByteQueue(0), ByteQueue(0)
         client.held = ByteQueue(0)
@@ -207,30 +224,21 @@ class ServerMachine(Outbox):
             self._return(letter)
         self._event("GONE", client, detail=event.value.encode())
 
-    def _return(self, letter: Letter) -> None:
-        """Its receiver is gone without a CONFIRM: somebody else gets it, or the next owner of the address."""
-        if letter.service:
-            self._request(letter)
-            return
-        owner = self.addresses.get(letter.address)
-        if owner is not None:
-            self._hand_over(owner, [letter])
-        else:
-            self.mailboxes.put_back(letter)
-            self._remember_deadline(letter)
-
     # --- streams -------------------------------------------------------------------------------------------------
 
     def _write(self, client: Client, command: wire.StreamWrite, now: float) -> None:
         if client.stream == command.stream and not self._answer_repeat(client, now):
             return
-        if command.stream == self.settings.events and command.stream:
+        client.stream = None  # whoever does not wait for the answer must not write to the stream before if it is no
+        own = command.stream == self.settings.events and bool(command.stream)
+        if own and Feature.DISCOVERY not in client.features:
             self._fail(client, b"the stream is the broker's own")
             return
         if not self._stream(client, command.stream):
             return
-        if client.stream != command.stream:
-            client.stream = command.stream
+        client.stream = command.stream
+        if command.stream not in client.wrote:
+            client.wrote[command.stream] = None
             self._event("WRITING", client, command.stream)
         self._await(client, command.stream, ("TRAFFIC",), writes=True)
 
@@ -256,7 +264,7 @@ class ServerMachine(Outbox):
 
     def _cancel(self, client: Client, command: wire.StreamCancel, now: float) -> None:
         if client.reads.pop(command.stream, None) is None:
-            self._reply(client, _OK)  # never read: the reference makes the stream, ours does not
+            self._reply(client, OK)  # never read: the reference makes the stream, ours does not
             return
         self._await(client, command.stream, ("CANCEL", client))
         client.shares.leave(command.stream)
@@ -265,6 +273,12 @@ class ServerMachine(Outbox):
     def _send(self, client: Client, command: wire.StreamSend, now: float) -> None:
         assert client.stream is not None
         extension = read(command.trailing) if client.features else None
+        octets = 4 + len(command.subject) + len(command.trailing) + sum(map(len, command.content))
+        if extension is not None and extension.block is not None and Feature.BLOCKS in client.features:
+            self._send_block(client, client.stream, command.content, extension.block, octets)
+            return
+        if client.allowance is not None:
+            client.allowance.sent(octets)
         self._accept(client, client.stream, command.subject, command.content, extension)
 
     def _accept(
@@ -272,13 +286,20 @@ class ServerMachine(Outbox):
     ) -> None:
         if self.opening and stream in self.opening and not self._ahead(client, stream, content):
             return
-        if Feature.ACKS in client.features:
+        if stream == self.settings.events and not subject.startswith(OF_CLIENTS):
+            self._fail(client, b"such subjects are the broker's own")
+            self._drop(client, Event.FOREIGN)
+            return
+        if self.full and stream in self.full:
+            self._overrun(client)
+            return
+        if client.features:
             client.sent[stream] = client.sent.get(stream, 0) + 1
         self._order(stream, ("ACCEPT", client, client.address, subject, content, extension))
 
     def _ahead(self, client: Client, stream: bytes, content: Sequence[bytes]) -> bool:
         """May the client send before its stream is open? Whoever does not wait for the answer to WRITE, so far."""
-        self._early[stream] += sum(map(len, content)) + 32
+        self._early[stream] += sum(map(len, content)) + OVERHEAD
         if self._early[stream] <= self.settings.queue:
             return True
         self._fail(client, b"the stream is not open yet")
@@ -289,6 +310,10 @@ class ServerMachine(Outbox):
         self._fail(client, b"")
 
     def _stream(self, client: Client, stream: bytes) -> bool:
+        """The stream is there, or will be, and its engine has not too much to answer; else the client is told."""
+        if len(self._awaited.get(stream, ())) >= MOST_AWAITED:
+            self._reply(client, error_frames(StatusCode.INTERNAL_ERROR, b"the stream does not keep up"))
+            return False
         if stream not in self.streams:
             if len(self.streams) >= self.settings.streams:
                 self._fail(client, b"too many streams")
@@ -319,11 +344,14 @@ class ServerMachine(Outbox):
 
     # --- answers of engines --------------------------------------------------------------------------------------
 
-    def taken(self, stream: bytes, error: str | None = None, runs: tuple[AckRun, ...] = ()) -> None:
+    def taken(
+        self, stream: bytes, error: str | None = None, runs: tuple[AckRun, ...] = (), position: int | None = None
+    ) -> None:
         """The engine did its oldest TRAFFIC, COMPILE, CANCEL or SYNC that was not answered yet.
 
         :param error: why it refused the pattern
         :param runs: what it says to SYNC
+        :param position: what it says to COMPILE
         """
         client, slot, pattern, cancel = self._awaited[stream].popleft()
         if self.opening and self.opening.pop(stream, None) is not None:
@@ -332,16 +360,19 @@ class ServerMachine(Outbox):
             client.shares.left(stream)
             self._release(client)
             self._balance(client)
+        if slot.frames is not None:
+            return  # another stream that it asked about is lost, and that was the answer
         if slot.syncs:
-            slot.runs += runs
+            slot.runs[stream] = runs
             slot.syncs -= 1
             if slot.syncs:
                 return
-            acks = slot.runs or (AckRun(Outcome.ACCEPTED, slot.pong_for),)
-            slot.frames = wire.encode(wire.Pong(write(Extension(acks=acks))))
+            slot.frames = self._pong(client, slot)
         elif error is None:
             told = slot.writes and stream in self.stored and Feature.ACKS in client.features
-            slot.frames = _OK_STORED if told else _OK
+            slot.frames = _OK_STORED if told else OK
+            if pattern is not None and position is not None and Feature.SEQUENCE in client.features:
+                slot.frames = wire.encode(wire.Ok(trailing=write(Extension(sequence=position))))
             if pattern is not None and client.alive:
                 self._event("SUBSCRIBED", client, stream, pattern)
         else:
@@ -352,8 +383,8 @@ class ServerMachine(Outbox):
                     del client.reads[stream]
                     client.shares.leave(stream)
                     self._order_awaited(stream, ("CANCEL", client), client, Slot(silent=True))
-            slot.frames = error_frames(StatusCode.FAILED, error.encode())
-            self._event("REFUSED", client, stream, error.encode())
+            slot.frames = error_frames(StatusCode.FAILED, _octets(error))
+            self._event("REFUSED", client, stream, _octets(error))
         if not slot.silent:
             self._advance(client)
 
@@ -368,19 +399,24 @@ class ServerMachine(Outbox):
 
     def lost(self, stream: bytes, reason: str) -> None:
         """The engine of a stream is gone: whoever waits for it is told (ERROR 502), nobody reads there any more."""
-        self.events.append(("STREAM_LOST", b"", stream, reason.encode()))
+        self.events.append(("STREAM_LOST", b"", stream, _octets(reason)))
         self.orders.pop(stream, None)
         self.streams.discard(stream)
-        self.streams.discard(stream)
+        self.stored.discard(stream)
+        self.full.discard(stream)
         self.holding.discard(stream)
         self.opening.pop(stream, None)
         self._early.pop(stream, None)
         for client, slot, *_ in self._awaited.pop(stream, ()):
-            slot.frames = error_frames(StatusCode.INTERNAL_ERROR, reason.encode())
+            slot.frames = error_frames(StatusCode.INTERNAL_ERROR, _octets(reason))
             slot.syncs = 0
+            if client.allowance is not None:
+                client.allowance.answered(slot.octets)
             self._advance(client)
+        self._unanswerable(stream, reason)
         for client in self.clients.values():
             client.reads.pop(stream, None)
+            client.wrote.pop(stream, None)
             client.sent.pop(stream, None)
             if client.stream == stream:
                 client.stream = None
@@ -389,7 +425,10 @@ class ServerMachine(Outbox):
             self._balance(client)
 
     def delivered(self, stream: bytes, deliveries: Iterable[Delivery]) -> None:
-        """What the engine of a stream has for clients (ML-17)."""
+        """What the engine of a stream has for clients (ML-17).
+
+        :raises BadFrame: one of them fits in no command
+        """
         holding = stream in self.holding
         low: dict[Client, None] = {}
         for client, sender, subject, content, extension in deliveries:
@@ -397,7 +436,10 @@ class ServerMachine(Outbox):
                 trailing = b""
                 if extension is not None and client.features:
                     trailing = write(_for_client(extension, client.features))
-                frame = wire.deliver_frame(stream, sender, subject, trailing)
+                try:
+                    frame = wire.deliver_frame(stream, sender, subject, trailing)
+                except IndexError:
+                    raise BadFrame(f"a delivery on a subject of {len(subject)} octets") from None
                 if not holding:
                     self._deliver(client, [frame, *content])
                 elif self._deliver_lent(client, stream, [frame, *content]):
@@ -412,113 +454,25 @@ class ServerMachine(Outbox):
             self._release(client)
             self._balance(client)
 
-    # --- mailboxes and services ----------------------------------------------------------------------------------
-
-    def _mailbox_send(self, client: Client, command: wire.MailboxSend, now: float) -> None:
-        letter = self._letter(client, command, now, service=False)
-        receiver = self.addresses.get(letter.address)
-        if receiver is not None:
-            self._hand_over(receiver, [letter])
-        else:
-            self._keep(self.mailboxes, letter)
-
-    def _service_send(self, client: Client, command: wire.ServiceSend, now: float) -> None:
-        self._request(self._letter(client, command, now, service=True))
-
-    def _request(self, letter: Letter) -> None:
-        worker = self.services.choose(letter.address, letter.subject)
-        if isinstance(worker, Client):
-            self._hand_over(worker, [letter])
-        else:
-            self._keep(self.requests, letter)
-
-    def _letter(
-        self, client: Client, command: wire.MailboxSend | wire.ServiceSend, now: float, service: bool
-    ) -> Letter:
-        deadline = now + command.timeout / 1000 if command.timeout else 0.0
-        return Letter(
-            service, client, client.address, command.address, command.subject, command.tracker, deadline,
-            command.content,
-        )  # fmt: skip
-
-    def _keep(self, store: Store, letter: Letter) -> None:
-        lost = store.put(letter)
-        for one in lost:
-            self.counters["lost_letters"] += 1
-            self._tell(one, StatusCode.FAILED, b"no room")
-        if letter.kept:
-            self._remember_deadline(letter)
-
-    def _remember_deadline(self, letter: Letter) -> None:
-        if not letter.deadline:
-            return
-        if len(self._deadlines) >= self._tidy_at:  # letters that were taken must not stay until their deadline
-            self._deadlines = [entry for entry in self._deadlines if entry[2].kept]
-            heapq.heapify(self._deadlines)
-            self._tidy_at = max(1024, 2 * len(self._deadlines))
-        heapq.heappush(self._deadlines, (letter.deadline, next(self._numbers), letter))
-
-    def _offer(self, client: Client, command: wire.ServiceOffer, now: float) -> None:
-        key = (command.address, command.pattern)
-        if key in client.offers:
-            if self._answer_repeat(client, now):
-                self._reply(client, _OK)
-            return
-        if len(client.offers) >= self.settings.patterns:
-            self._fail(client, b"too many offers")
-            return
-        try:
-            pattern = Pattern(command.pattern)
-        except BadPattern as e:
-            self._fail(client, str(e).encode())
-            return
-        client.offers.add(key)
-        self.services.offer(client, command.address, pattern)
-        self._reply(client, _OK)
-        self._hand_over(client, self.requests.take(command.address, pattern))
-
-    def _hand_over(self, receiver: Client, letters: Iterable[Letter]) -> None:
-        for letter in letters:
-            if not receiver.alive:
-                self._return(letter)
-                continue
-            cls = wire.ServiceDeliver if letter.service else wire.MailboxDeliver
-            frames = wire.encode(cls(letter.source, letter.address, letter.subject, letter.tracker, letter.content))
-            if not self._deliver(receiver, frames, letter):
-                self.counters["lost_letters"] += 1
-                self._tell(letter, StatusCode.FAILED, b"no room")
-
-    def _handed_over(self, receiver: Client, letter: Letter) -> None:
-        if letter.tracker and Feature.CONFIRM in receiver.features:
-            for forgotten in receiver.unconfirmed.put(letter, letter.size):
-                self._tell(forgotten, StatusCode.FAILED, b"not confirmed")
-        else:
-            self._tell(letter, StatusCode.SUCCESS, b"")
-
-    def _confirm(self, client: Client, command: wire.Confirm, now: float) -> None:
-        letter = next((one for one in client.unconfirmed if one.tracker == command.tracker), None)
-        if letter is not None:
-            client.unconfirmed.remove({id(letter)})
-            self._tell(letter, command.code, command.reason)
-
-    def _confirm_unasked(self, client: Client, command: Command, now: float) -> None:
-        self._fail(client, b"")
-
-    def _tell(self, letter: Letter, code: int, reason: bytes) -> None:
-        """Its sender learns what became of a letter, if it asked."""
-        sender = letter.sender
-        if letter.tracker and isinstance(sender, Client) and sender.alive and Feature.CONFIRM in sender.features:
-            self._emit(sender, wire.encode(wire.Confirm(letter.tracker, code, reason)))
-
-    def publish(self, stream: bytes, subject: bytes, content: Sequence[bytes]) -> None:
-        """A message of the broker itself."""
-        self._add_stream(stream)
-        self._order(stream, ("ACCEPT", _NOBODY, b"", subject, content, None))
-
     # --- events ------------------------------------------------------------------------------------------------------
 
+    def publish(self, stream: bytes, messages: Iterable[tuple[bytes, Sequence[bytes], Extension]]) -> None:
+        """Messages of the broker itself: subject, content, headers."""
+        self._add_stream(stream)
+        for subject, content, extension in messages:
+            self._order(stream, ("ACCEPT", _NOBODY, b"", subject, content, extension))
+        # nobody wants to know what became of them, and the engine is not to keep it
+        self._order_awaited(stream, ("SYNC", _NOBODY), _NOBODY, Slot(silent=True))
+
     def _event(self, kind: str, client: Client, stream: bytes = b"", detail: bytes = b"") -> None:
-        self.events.append((kind, client.address, stream, detail))
+        quiet = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
+        if not client.features & quiet:  # else reading what happened would make something happen
+            self.events.append((kind, client.address, stream, detail))
+
+
+def _octets(reason: str) -> bytes:
+    """Of an engine, which may say anything."""
+    return reason.encode("utf-8", "backslashreplace")
 
 
 def _for_client(extension: Extension, features: Feature) -> Extension:

@@ -7,18 +7,23 @@ the client's queue, with its limit and policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import wire
+from . import blocks, wire
+from .backlog import OVERHEAD, Behind
 from .clients import Client, Frames, Settings, Slot
+from .credit import Allowance, window_for
+from .extensions import AckRun, Extension, Feature, Outcome, write
 from .letters import Letter
 from .queues import Overflow
 from .server_states import Event
-from .wire import StatusCode
+from .wire import BadFrame, StatusCode
 
 #: Answers of one client that may wait for an engine.
 MAX_SLOTS = 100_000
+PONG = wire.encode(wire.Pong())
+OK = wire.encode(wire.Ok())
 
 
 class Outbox:
@@ -30,11 +35,21 @@ class Outbox:
         self.out: list[tuple[Client | bytes, Frames]] = []  #: to send, in order; a stranger is its routing id
         self.orders: dict[bytes, list[tuple[Any, ...]]] = {}  #: stream -> commands for its engine, in order
         self.counters = dict.fromkeys(
-            ("malformed", "refused", "dropped", "lost_letters", "lost_deliveries", "expired", "repeats"), 0
+            ("malformed", "refused", "dropped", "lost_letters", "lost_deliveries", "lost_sends", "expired", "repeats"),
+            0,
         )
+        self.opening: dict[bytes, float] = {}  #: streams whose engine has not started, and since when
+        self.unpacked = 0  #: messages that came in blocks, but for one a block; the shell counts them with the others
+        self.full: set[bytes] = set()  #: streams whose backlog is full; the shell knows
+        self.publishers = 0  #: clients that keep to an allowance and have used it
         self._turns: dict[Client, None] = {}  # who has streams that wait for their turn of the credit
 
     def _drop(self, client: Client, event: Event) -> None:
+        raise NotImplementedError
+
+    def _accept(
+        self, client: Client, stream: bytes, subject: bytes, content: Sequence[bytes], extension: Extension | None
+    ) -> None:
         raise NotImplementedError
 
     def _tell(self, letter: Letter, code: int, reason: bytes) -> None:
@@ -148,6 +163,11 @@ class Outbox:
         else:
             orders.append(order)
 
+    @property
+    def rotating(self) -> bool:
+        """Somebody waits for a turn of the credit, or did, or is gone: somebody has to look."""
+        return bool(self._turns)
+
     def _rotate(self, now: float) -> None:
         for client in list(self._turns):
             due = client.shares.due
@@ -156,6 +176,68 @@ class Outbox:
             del self._turns[client]
             if client.alive and due is not None:
                 self._recall(client, client.shares.rotate())
+
+    # --- what clients send ---------------------------------------------------------------------------------------
+
+    def _admit(self, client: Client) -> int | None:
+        """What a new client may send, if it keeps to that."""
+        if Feature.SENDING | Feature.ACKS not in client.features:
+            return None
+        client.allowance = Allowance()
+        return self._grant(client.allowance)
+
+    def _dismiss(self, client: Client) -> None:
+        if client.allowance is not None:
+            self.publishers -= client.allowance.used
+            client.allowance = None
+
+    def _grant(self, allowance: Allowance) -> int:
+        return allowance.grant(window_for(self.publishers, self.settings.backlog))
+
+    def _asked(self, client: Client) -> int:
+        """A PING of the client: octets that its answer covers."""
+        if client.allowance is None:
+            return 0
+        octets = client.allowance.asked()
+        if octets and not client.allowance.used:
+            client.allowance.used = True
+            self.publishers += 1
+        return octets
+
+    def _pong(self, client: Client, slot: Slot) -> Frames:
+        """:param slot: of the PING; all engines have answered it"""
+        acks: tuple[AckRun, ...] = ()
+        for stream, count in slot.sent.items():
+            acks += slot.runs.get(stream) or (AckRun(Outcome.ACCEPTED, count),)
+        credit = None
+        if client.allowance is not None:
+            client.allowance.answered(slot.octets)
+            credit = self._grant(client.allowance) or None
+        return wire.encode(wire.Pong(write(Extension(acks=acks, credit=credit)))) if acks or credit else PONG
+
+    def _send_block(self, client: Client, stream: bytes, content: Sequence[bytes], count: int, octets: int) -> None:
+        try:
+            block = blocks.unpack(count, content)
+        except BadFrame:
+            self.counters["malformed"] += 1
+            return
+        self.unpacked += count - 1
+        if client.allowance is not None:
+            client.allowance.sent(octets, count)
+        if stream in self.opening or stream in self.full or stream == self.settings.events:
+            for message in block.messages():
+                if client.alive:
+                    self._accept(client, stream, *message)
+            return
+        client.sent[stream] = client.sent.get(stream, 0) + count
+        self._order(stream, ("BLOCK", client, client.address, block))
+
+    def _overrun(self, client: Client) -> None:
+        """The client sends to a stream whose backlog is full; whoever counts answers must not miss one."""
+        self.counters["lost_sends"] += 1
+        if self.settings.behind is Behind.DISCONNECT or client.features:
+            self._fail(client, b"the stream does not keep up")
+            self._drop(client, Event.BEHIND)
 
     # --- replies -------------------------------------------------------------------------------------------------
 
@@ -193,8 +275,8 @@ class Outbox:
 
 
 def octets(frames: Frames) -> int:
-    """What frames cost in a queue; a small one is not free."""
-    return sum(map(len, frames)) + 32
+    """What frames cost in a queue; a small message takes several times its octets."""
+    return sum(map(len, frames)) + OVERHEAD
 
 
 def error_frames(code: StatusCode, reason: bytes) -> Frames:

@@ -33,6 +33,8 @@ class Event(Enum):
     EXPIRED = "nothing heard for too long"
     TAKEN_OVER = "its address was taken by another client"
     AHEAD = "it sends without end to a stream that is not open yet"
+    FOREIGN = "it sent to the broker's own stream what only the broker may"
+    BEHIND = "the engine of its stream does not keep up"
     OVERRUN = "its queue is full and the policy is to disconnect"
 
 
@@ -49,6 +51,7 @@ TABLE: dict[State, dict[Event, State]] = {
         Event.SEND: _C, Event.SEND_NOWHERE: _S, Event.MAILBOX_SEND: _C, Event.OFFER: _C, Event.SERVICE_SEND: _C,
         Event.CREDIT: _C, Event.CONFIRM: _C, Event.CONFIRM_UNASKED: _S, Event.SERVER_ONLY: _S, Event.MALFORMED: _C,
         Event.EXPIRED: _S, Event.TAKEN_OVER: _S, Event.OVERRUN: _S, Event.AHEAD: _S,
+        Event.BEHIND: _S, Event.FOREIGN: _S,
     },
 }  # fmt: skip
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import nats
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..bridges.memory import MemoryBridge, MemoryBroker
 from ..bridges.nats.loop import Loop
 from ..bridges.nats.server import NatsServer
+from ..bridges.nats.tap import close_abandoned
 from ..publisher.api import Flight, PublishAck
 from ..publisher.managed import ManagedPublisher
 from .servers import Admin
@@ -148,12 +148,15 @@ class NatsDesk(Desk):
         self._domain = domain
 
     async def _connect(self, options: dict[str, Any]) -> Client:
+        client = Client()
+
         async def quiet(_: Exception) -> None:
             """Outages are what the tests make."""
+            close_abandoned(client)
 
-        return await nats.connect(
-            self.server.url, error_cb=quiet, reconnect_time_wait=0.05, max_reconnect_attempts=-1, **options
-        )
+        often: dict[str, Any] = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": -1}
+        await client.connect(self.server.url, error_cb=quiet, **often, **options)
+        return client
 
     @classmethod
     def started(cls, folder: Path, *, config: str = "", jetstream: str = "", **options: Any) -> NatsDesk:

@@ -5,6 +5,7 @@
         def kind(self):
             return EngineKind(MyEngine)
 
+An engine that answers questions about what it stores (its ``ask``) inherits :class:`ReadableEngineSuite` instead.
 The suite drives the engine as the broker does: in a thread of its own, over inproc sockets, in batches.
 """
 
@@ -14,107 +15,23 @@ import gc
 import logging
 import time
 import weakref
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Hashable, Iterator
 
 import pytest
 import zmq
 
-from ..malamute.engines import Delivery, StreamEngine
-from ..malamute.engines.actor import Report, Stream, Taken, Traffic
+from ..malamute.blocks import Block
+from ..malamute.engines import Delivery
+from ..malamute.engines.actor import Taken, Traffic
 from ..malamute.extensions import NOTHING, Extension, Outcome
+from .engine_questions import QuestionRules, ReadableRules
+from .engine_site import PATIENCE, EngineKind, Ref, Site
 
-PATIENCE = 60.0  #: seconds for what a sound engine does at once
-
-
-@dataclass(frozen=True)
-class EngineKind:
-    """The engine under test.
-
-    :ivar settings: of a fresh stream, each time the same place
-    :ivar stored: it stores and numbers what it accepts
-    :ivar bad_patterns: what it refuses
-    """
-
-    engine: type[StreamEngine] | str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    stored: bool = False
-    bad_patterns: tuple[bytes, ...] = (b"(", b"[", b"*", b"a**", b")", b"(a*)*")
+__all__ = ["PATIENCE", "EngineKind", "EngineSuite", "ReadableEngineSuite", "Ref", "Site"]
 
 
-class Ref:
-    """A client as the server would refer to it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<Ref {self.name}>"
-
-
-class Site:
-    """Streams of one kind and the server's end of them."""
-
-    def __init__(self, kind: EngineKind) -> None:
-        self.kind = kind
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.traffic = Traffic(self.context)
-        self.made: list[Stream] = []
-
-    def stream(self, name: bytes = b"st", traffic: bool = True) -> Stream:
-        stream = Stream(self.context, name, self.kind.engine, self.kind.settings)
-        self.made.append(stream)
-        if traffic:
-            self.traffic.add(stream)
-            assert self.answers(stream) == [Taken()]
-        return stream
-
-    def report(self, stream: Stream, answers: int) -> Report:
-        """All that the stream says until it has given this many answers."""
-        stream.flush()
-        found: Report = []
-        end = time.monotonic() + PATIENCE
-        while sum(isinstance(one, Taken) for one in found) < answers:
-            assert time.monotonic() < end, f"{found} and no more"
-            taken = self.traffic.take(1.0)
-            if taken is not None:
-                assert taken[0] is stream
-                found += taken[1]
-        return found
-
-    def answers(self, stream: Stream, n: int = 1) -> list[Taken]:
-        return [one for one in self.report(stream, n) if isinstance(one, Taken)]
-
-    def compile(self, stream: Stream, client: Hashable, *patterns: bytes) -> None:
-        for pattern in patterns:
-            stream.compile(client, pattern)
-        assert self.answers(stream, len(patterns)) == [Taken()] * len(patterns)
-
-    def cancel(self, stream: Stream, client: Hashable) -> None:
-        stream.cancel(client)
-        assert self.answers(stream) == [Taken()]
-
-    def publish(self, stream: Stream, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
-        """What is delivered of these: client and subject, in order."""
-        for subject in subjects:
-            stream.accept(client, b"sender", subject, [b"content"])
-        return [(d.client, d.subject) for d in self.deliveries(stream)]
-
-    def deliveries(self, stream: Stream) -> list[Delivery]:
-        stream.sync(Ref("who asks"))
-        return [one for one in self.report(stream, 1) if isinstance(one, Delivery)]
-
-    def close(self) -> None:
-        for stream in self.made:
-            stream.destroy(PATIENCE)
-            assert "ended" in repr(stream), "the thread ends"
-        self.traffic.close()
-        self.context.term()
-
-
-class EngineSuite:
-    """The rules of the stream API (ML-08..ML-19), and the reference's tests of its engine."""
+class EngineSuite(QuestionRules):
+    """The rules of the stream API, and the reference's tests of its engine."""
 
     @pytest.fixture
     def kind(self) -> EngineKind:
@@ -127,7 +44,7 @@ class EngineSuite:
         site.close()
 
     def test_start_verbose_destroy(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
-        """E1, ML-09..ML-11"""
+        """E1, ML-09, ML-11"""
         caplog.set_level(logging.INFO, "mama_spark.malamute")
         stream = site.stream()
         stream.verbose()
@@ -137,7 +54,58 @@ class EngineSuite:
             assert name in caplog.text
 
     def test_a_stream_that_was_never_used_ends(self, site: Site) -> None:
-        site.stream(traffic=False)
+        """ML-10"""
+        site.stream(traffic=False).destroy(PATIENCE)
+        assert site.threads() == []
+
+    def test_an_actor_has_one_thread_which_term_ends_behind_what_was_said_before(self, site: Site) -> None:
+        """ML-05, ML-08, ML-10"""
+        stream, r = site.stream(b"of its own"), Ref("r")
+        assert site.threads() == ["stream-of its own"], "it is there when the constructor returns"
+        stream.compile(r, b"")
+        stream.flush()
+        stream._frames(b"$TERM")
+        assert site.answers(stream) == [Taken()]
+        end = time.monotonic() + PATIENCE
+        while site.threads():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_named(self, site: Site) -> None:
+        """ML-04, ML-16, ML-17: any PULL on ``inproc://`` hears from each stream when there is something to take."""
+        pull = site.context.socket(zmq.PULL)
+        try:
+            pull.bind("inproc://of-this-test")
+            streams = {name: site.stream(name, traffic=False) for name in (b"one", b"two")}
+            for name, stream in streams.items():
+                stream.traffic("inproc://of-this-test")
+                stream.compile(name, b"")
+                stream.accept(Ref("w"), b"", b"subject", [name])
+                stream.sync(Ref("w"))
+                stream.flush()
+            found: dict[bytes, list[object]] = {name: [] for name in streams}
+            end = time.monotonic() + PATIENCE
+            while not all(any(isinstance(one, Delivery) for one in said) for said in found.values()):
+                assert time.monotonic() < end, found
+                if pull.poll(1000):
+                    name = pull.recv()
+                    found[name] += streams[name].reports.popleft()
+            for name, said in found.items():
+                (delivery,) = [one for one in said if isinstance(one, Delivery)]
+                assert (delivery.client, delivery.content) == (name, [name]), "routed by the reference that it carries"
+        finally:
+            pull.close(0)
+
+    def test_a_client_is_any_reference_and_a_pattern_is_for_the_engine_alone(self, site: Site) -> None:
+        """ML-03, ML-13: what travels is the reference itself; equal ones are one client."""
+        stream = site.stream()
+        clients: list[Hashable] = [Ref("r"), 7, "seven", b"7", ("a", 1), frozenset("x"), None]
+        for client in clients:
+            site.compile(stream, client, b"^s")
+        got = site.publish(stream, ("a", 1), b"s", b"t")
+        assert [subject for _, subject in got] == [b"s"] * (len(clients) - 1)
+        assert {client for client, _ in got} == {*clients} - {("a", 1)}
+        assert any(client is clients[0] for client, _ in got)
 
     def test_what_matches_is_delivered_in_order_with_its_sender_and_content(self, site: Site) -> None:
         """ML-12, ML-15, ML-19"""
@@ -263,7 +231,7 @@ class EngineSuite:
         assert gone() is None, "an engine forgets a client that was cancelled"
 
     def test_streams_do_not_hear_each_other(self, site: Site) -> None:
-        """ML-08"""
+        """ML-08, ML-17"""
         one, two, r = site.stream(b"one"), site.stream(b"two"), Ref("r")
         site.compile(one, r, b"")
         site.compile(two, r, b"")
@@ -286,6 +254,45 @@ class EngineSuite:
         (delivery,) = site.deliveries(stream)
         assert delivery.extension is not None
         assert (delivery.extension.message_id, delivery.extension.headers) == (b"id", extension.headers)
+
+    def test_a_block_is_its_messages(self, site: Site) -> None:
+        """Ids of the second are known, and stand twice in the third: an engine that stores leaves those out."""
+        stream, r, w = site.stream(), Ref("r"), Ref("w")
+        site.compile(stream, r, b"^[ab]")
+        site.compile(stream, w, b"")
+        headers = ((b"k", b"v"),)
+        blocks = [
+            Block([b"a", b"c", b"b"], [b"1", b"2", b"3"]),
+            Block([b"a", b"b"], [b"4", b"5"], [b"id4", b"id5"]),
+            Block([b"a", b"a", b"b"], [b"4", b"6", b"7"], [b"id4", b"", b"id7"]),
+            Block([b"a", b"a"], [b"8", b"8"], [b"id8", b"id8"]),
+            Block(
+                [b"a", b"b"], [b"9", b"10"], [b"", b"id10"], [NOTHING, Extension(message_id=b"id10", headers=headers)]
+            ),
+        ]
+        for block in blocks:
+            stream.accept_block(w, b"sender", block)
+        found = site.deliveries(stream)
+        assert {(d.client, d.sender) for d in found} == {(r, b"sender")}
+        got = [(d.subject, *d.content, (d.extension or NOTHING).message_id) for d in found]
+        sent = [(s, c, m.message_id) for block in blocks for s, (c,), m in block.messages() if s != b"c"]
+        known = {(b"a", b"4", b"id4"), (b"a", b"8", b"id8")} if site.kind.stored else set()
+        assert got == [one for i, one in enumerate(sent) if one not in known or one not in sent[:i]]
+        assert found[-1].extension is not None
+        assert found[-1].extension.headers == headers
+
+    def test_a_subscription_begins_behind_the_position_that_is_told(self, site: Site) -> None:
+        stream, r, w = site.stream(), Ref("r"), Ref("w")
+        for n in range(3):
+            stream.accept(w, b"", b"%d" % n, [], NOTHING)
+        stream.compile(r, b"")
+        (answer,) = site.answers(stream)
+        assert (answer.position is not None) is site.kind.stored
+        stream.accept(w, b"", b"3", [])
+        (delivery,) = site.deliveries(stream)
+        if answer.position is not None:
+            assert delivery.extension is not None
+            assert delivery.extension.sequence == answer.position + 1
 
     def test_sync_tells_what_became_of_what_was_sent_before_it(self, site: Site) -> None:
         stream, w, other = site.stream(), Ref("w"), Ref("other")
@@ -312,4 +319,11 @@ class EngineSuite:
         got = site.publish(stream, Ref("w"), *[b"%d" % n for n in range(5)])
         stream.credit(r, 10)
         got += site.publish(stream, Ref("w"), b"5")
+        end = time.monotonic() + PATIENCE
+        while len(got) < 6 and time.monotonic() < end:  # what is replayed may take its time
+            got += [(d.client, d.subject) for d in site.deliveries(stream)]
         assert got == [(r, b"%d" % n) for n in range(6)]
+
+
+class ReadableEngineSuite(EngineSuite, ReadableRules):
+    """For an engine that answers questions about what it stores, too."""

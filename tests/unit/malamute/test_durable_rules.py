@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.engines import Delivery, durable, durable_store
 from mama_spark.malamute.engines.durable import DurableEngine
-from mama_spark.malamute.engines.durable_store import StoreFull, store_path
+from mama_spark.malamute.engines.durable_store import Store, StoreFull, StoreReader, store_path
 from mama_spark.malamute.extensions import NOTHING, AckRun, Extension, Outcome
 
 SECOND = 1_000_000
@@ -572,6 +573,40 @@ def test_a_damaged_or_foreign_store_is_an_error_that_names_it(
     with pytest.raises(ConfigError, match=str(path)):
         desk()
     assert path.read_bytes() == before, "and is left as it is"
+
+
+@pytest.mark.parametrize("every", [1, 4, 1000])
+def test_a_store_that_was_never_closed_knows_all_it_has(
+    tmp_path: Path, desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """ML-22: its state is written now and then, and what came since is counted."""
+    monkeypatch.setattr(durable_store, "NOTED_EVERY", every)
+    one = desk(max_messages=12)
+    for count in (3, 5, 1):
+        one.publish(*numbered(count), content=b"x" * 100)
+    _as_it_is(one, tmp_path / "early")
+    one.publish(*numbered(6))
+    one.engine.store.trim(10)
+    one.publish(b"last")
+    _as_it_is(one, tmp_path / "late")
+
+
+def _as_it_is(one: Desk, folder: Path) -> None:
+    """What somebody finds who opens the files as they are now, as after ``kill -9``."""
+    store = one.engine.store
+    shutil.copytree(store.path.parent, folder, ignore=shutil.ignore_patterns("*.lock*", "early"))
+    reader = StoreReader(folder / store.path.name)
+    assert reader.bounds() == (store.first, store.last)
+    reader.close()
+    again = Store(folder / store.path.name, b"st")
+    sizes = [sum(map(len, row[2:5])) for row in again.read(0, again.last, 100, 10**9)]
+    assert (again.first, again.last, again.last_time, again.octets) == (
+        store.first, store.last, store.last_time, sum(sizes)
+    )  # fmt: skip
+    assert store.octets == again.octets
+    again.close()
+    with closing(Store(folder / store.path.name, b"st")) as closed:
+        assert (closed.last, closed.octets) == (store.last, store.octets)
 
 
 def test_the_store_of_another_stream_is_an_error(tmp_path: Path, desk: Callable[..., Desk]) -> None:

@@ -46,6 +46,21 @@ def test_columns_and_codec_make_the_same_octets(
         assert len(found.headers) == (sum(map(len, (h or {}).values())) if with_headers else 0)
 
 
+def test_topics_of_other_rows_of_the_batch_are_not_looked_at() -> None:
+    batch = MessageBatch.of(["a", "x" * 4900, "b"], [b"1", b"2", b"3"], ids=["i", "j", "k"])
+    assert [row for row, _ in fr.check(batch, carries=True)] == [1]
+    assert [f[1] for f in fr.frames(batch.slice(0, 1)) + fr.frames(batch.slice(2, 1))] == [b"1", b"3"]
+
+
+def test_rows_are_grouped_by_stream_and_keep_their_order() -> None:
+    names = ["b", "a", "b", "c", "a", "b"]
+    batch = MessageBatch.of(["t"] * 6, [b""] * 6, streams=names)
+    assert [(s, r.tolist()) for s, r in fr.by_stream(batch, "")] == [("b", [0, 2, 5]), ("a", [1, 4]), ("c", [3])]
+    assert [(s, r.tolist()) for s, r in fr.by_stream(batch.slice(3, 1), "")] == [("c", [0])]
+    none = MessageBatch.of(["t"] * 2, [b""] * 2)
+    assert [(s, r.tolist()) for s, r in fr.by_stream(none, "st")] == [("st", [0, 1])]
+
+
 def test_rows_that_cannot_travel_are_named_with_the_reason() -> None:
     batch = MessageBatch(
         pa.array(["ok", "a b", None, "x" * 256, "é" * 127, "ok", "ok", "ok"], pa.string()).dictionary_encode(),

@@ -235,6 +235,21 @@ def test_with_less_credit_than_streams_it_goes_round() -> None:
     assert subjects(site, b"h3") == [b"a", b"b"]
 
 
+def test_nobody_is_looked_at_who_needs_no_turn_any_more() -> None:
+    """ML-21: a client has enough credit again, and another one is gone."""
+    site = Site()
+    for name in (b"r", b"gone"):
+        site.open(name, Feature.CREDIT)
+        site.say(name, wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(1))
+    assert site.machine.rotating
+    site.say(b"gone", wire.Close())
+    site.machine.expire(site.now)
+    assert site.machine.rotating
+    site.say(b"r", wire.Credit(100))
+    site.settle(3)
+    assert not site.machine.rotating
+
+
 def test_credit_lent_to_idle_engines_is_called_back_for_what_waits() -> None:
     """ML-21: all credit is lent to a stream that has nothing, and a message of another kind comes."""
     site = Site()

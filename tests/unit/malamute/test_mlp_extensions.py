@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mama_spark.malamute import wire
-from mama_spark.malamute.extensions import NOTHING, AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.extensions import ALL, NOTHING, AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.wire import BadFrame
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 EXTENSIONS = st.builds(
     Extension,
-    features=st.none() | st.integers(0, 31).map(Feature),
+    features=st.none() | st.integers(0, int(ALL)).map(Feature),
     credit=st.none() | U32,
     sequence=st.none() | U64,
     time=st.none() | U64,
@@ -20,6 +20,8 @@ EXTENSIONS = st.builds(
     acks=st.lists(st.builds(AckRun, st.sampled_from(Outcome), U32, U64), max_size=4).map(tuple),
     message_id=st.binary(max_size=40),
     headers=st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=4).map(tuple),
+    question=st.binary(max_size=40),
+    answer=st.binary(max_size=40),
 )
 FULL = Extension(
     Feature.CREDIT | Feature.ACKS, 7, 2**40, 1_700_000_000_000_000, 3,
@@ -72,7 +74,7 @@ def test_unknown_fields_and_wrong_sizes_are_skipped_alone() -> None:
     assert read(known + b"\x03\0\x01z") == Extension(credit=5)
     assert read(known + b"\x06\0\x02zz" + b"\x08\0\x01z" + b"\x08\0\x02\xff\xff") == Extension(credit=5)
     assert read(known + b"\x06\0\x0d" + b"\x63" + b"\0" * 12) == Extension(credit=5), "an outcome of a later version"
-    assert read(b"MS\x01\x01\0\x04\xff\xff\xff\xff").features == Feature(31), "features of a later version"
+    assert read(b"MS\x01\x01\0\x04\xff\xff\xff\xff").features == Feature(sum(Feature)), "features of a later version"
 
 
 def test_another_version_is_ignored() -> None:

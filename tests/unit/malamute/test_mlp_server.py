@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mama_spark.malamute import wire
-from mama_spark.malamute.clients import Client, Settings
+from mama_spark.malamute.clients import Client, Settings, Slot
 from mama_spark.malamute.engines import Delivery
 from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.letters import Limits
+from mama_spark.malamute.letters import OVERHEAD, Limits
 from mama_spark.malamute.patterns import BadPattern
 from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.server_machine import ServerMachine
@@ -78,7 +78,7 @@ class Desk:
                 engine.credit(*arguments)
             elif name == "SYNC":
                 runs = engine.sync(*arguments)
-                answers.append((None, runs if isinstance(runs, tuple) else runs()))
+                answers.append((None, runs if isinstance(runs, tuple) else runs() or ()))
             else:
                 error = None
                 try:
@@ -190,7 +190,7 @@ def test_every_step_of_the_table(state: State, event: Event) -> None:
 def test_every_command_has_an_event_and_every_event_a_next_state() -> None:
     server_only = {3, 8, 10, 13, 14, 15}
     assert {cls.id for cls in EVENTS} == set(range(1, 19)) - server_only
-    from_outside = {Event.EXPIRED, Event.TAKEN_OVER, Event.OVERRUN, Event.AHEAD}
+    from_outside = {Event.EXPIRED, Event.TAKEN_OVER, Event.OVERRUN, Event.AHEAD, Event.BEHIND, Event.FOREIGN}
     assert set(TABLE[State.CONNECTED]) == set(Event)
     assert set(TABLE[State.START]) == set(Event) - from_outside
 
@@ -240,6 +240,16 @@ def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
     for place in ("temp.moscow", "rain.moscow", "temp.chicago", "rain.chicago", "temp.london", "rain.london"):
         desk.send("w", wire.StreamSend(place.encode(), [b""]))
     assert subjects(desk.got("r")) == [b"temp.moscow", b"temp.chicago", b"temp.london"]
+
+
+def test_what_is_sent_behind_a_refused_write_does_not_go_to_the_stream_before() -> None:
+    desk = Desk(streams=1)
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"1", b""))
+    desk.open("w")
+    got = desk.send("w", wire.StreamWrite(b"1"), wire.StreamWrite(b"2"), wire.StreamSend(b"s", [b"x"]))
+    assert got == [OK, Error(300, b"too many streams"), FAILED]
+    assert desk.got("r") == []
 
 
 def test_a_second_write_switches_the_stream() -> None:
@@ -468,7 +478,7 @@ def test_a_client_that_announces_credit_begins_with_none() -> None:
     [(Overflow.DROP_NEWEST, [b"0", b"1"]), (Overflow.DROP_OLDEST, [b"8", b"9"]), (Overflow.DISCONNECT, None)],
 )
 def test_what_waits_for_one_client_is_limited(overflow: Overflow, expected: list[bytes] | None) -> None:
-    desk = Desk(queue=300, overflow=overflow)
+    desk = Desk(queue=750, overflow=overflow)
     written(desk)
     desk.open("r")
     desk.send("r", wire.StreamRead(b"st", b""))
@@ -476,7 +486,7 @@ def test_what_waits_for_one_client_is_limited(overflow: Overflow, expected: list
     client.blocked = True
     flood(desk, 10)
     assert desk.got("r") == []
-    assert client.queue.size <= 300
+    assert client.queue.size <= 750
     if expected is None:
         assert desk.send("r", wire.Ping()) == [INVALID]
     else:
@@ -560,6 +570,43 @@ def test_a_pong_behind_sends_acknowledges_them_once_the_engine_has_them() -> Non
     assert bare == PONG
 
 
+def asking_about_two_streams() -> Desk:
+    """A client has sent two messages to `a` and three to `b`, and asked; both streams are open."""
+    desk = Desk()
+    desk.open("w", features=Feature.ACKS)
+    desk.obedient = False
+    sends = [wire.StreamSend(b"s")]
+    desk.send("w", wire.StreamWrite(b"a"), *sends * 2, wire.StreamWrite(b"b"), *sends * 3, wire.Ping())
+    for stream in (b"a", b"b"):
+        desk.machine.taken(stream)
+    desk.machine.orders.clear()
+    desk.obey()
+    assert desk.got("w") == [OK, OK]
+    return desk
+
+
+def test_what_became_of_messages_is_told_in_their_order_whichever_engine_answers_first() -> None:
+    desk = asking_about_two_streams()
+    desk.machine.taken(b"b", None, (AckRun(Outcome.STORED, 3, 7),))
+    desk.machine.taken(b"a")
+    desk.obey()
+    (acked,) = desk.got("w")
+    assert isinstance(acked, Pong)
+    assert read(acked.trailing).acks == (AckRun(Outcome.ACCEPTED, 2), AckRun(Outcome.STORED, 3, 7))
+
+
+def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> None:
+    desk = asking_about_two_streams()
+    client = desk.machine.clients[b"w"]
+    client.slots.appendleft(Slot())  # something in front of it is not answered yet
+    desk.machine.lost(b"a", "the disk is full")
+    desk.machine.taken(b"b", None, (AckRun(Outcome.STORED, 3, 7),))
+    client.slots.popleft()
+    desk.machine._advance(client)
+    desk.obey()
+    assert desk.got("w") == [Error(502, b"the disk is full")]
+
+
 def test_trackers_and_confirms() -> None:
     """ML-26: the sender learns what became of a message, from the receiver where that can say it."""
     desk = Desk()
@@ -596,6 +643,21 @@ def test_deadlines_of_letters_that_were_taken_do_not_pile_up() -> None:
     assert len(desk.machine._deadlines) <= 2048
 
 
+def test_letters_that_are_too_old_go_whatever_their_order_and_nobody_waits_for_it() -> None:
+    """Each at a time of its own, the last one first: in passes over all, but not one for each."""
+    desk = Desk(timeout=0)
+    desk.open("w")
+    count = 5_000
+    for n in range(count):
+        desk.send("w", wire.MailboxSend(b"r", b"%d" % n, timeout=count - n))
+    looks = 0
+    while (due := desk.machine.next_expiry()) is not None:
+        desk.expire(due - desk.now)
+        looks += 1
+    assert len(desk.machine.mailboxes) == desk.machine.mailboxes.size == 0
+    assert looks < 0.6 * count
+
+
 # --- mailboxes and services (ML-23, ML-24) ---------------------------------------------------------------------------
 
 
@@ -612,7 +674,7 @@ def test_mailbox_messages_wait_for_an_absent_client_and_come_in_order_after_its_
 
 
 def test_mailboxes_are_limited_each_and_together_and_the_sender_is_told() -> None:
-    desk = Desk(mailboxes=Limits(each=10, total=15, count=2))
+    desk = Desk(mailboxes=Limits(each=10, total=15 + 3 * OVERHEAD, count=2))
     desk.open("w", features=Feature.CONFIRM)
     room = Error(300, b"no room").reason
 
@@ -624,9 +686,11 @@ def test_mailboxes_are_limited_each_and_together_and_the_sender_is_told() -> Non
     assert put(b"b", 5) == []
     assert put(b"b", 1) == [wire.Confirm(b"t", 300, room)], "together"
     assert put(b"c", 0) == [wire.Confirm(b"t", 300, room)], "addresses"
+    assert put(b"a", 0) == []
+    assert put(b"a", 0) == [wire.Confirm(b"t", 300, room)], "without content, too"
     desk.open("r", "x")
-    assert len(desk.send("r2", wire.Open(b"a"))) == 2
-    assert desk.got("w") == [wire.Confirm(b"t")]
+    assert len(desk.send("r2", wire.Open(b"a"))) == 3
+    assert desk.got("w") == [wire.Confirm(b"t")] * 2
     assert put(b"c", 5) == []
 
 
@@ -704,11 +768,27 @@ STEPS = st.lists(
 )
 
 
+#: What stays when all clients are gone: streams, what waits in mailboxes and services, and what is counted or set up.
+STAYS = {"settings", "counters", "streams", "stored", "holding", "events", "mailboxes", "requests", "_deadlines"}
+
+
+def left_behind(machine: ServerMachine) -> dict[str, Any]:
+    """Whatever in the machine holds something, and should not."""
+    held = {name: value for name, value in vars(machine).items() if name not in STAYS and hasattr(value, "__len__")}
+    held |= {"offers": machine.services._offers, "publishers": range(machine.publishers)}
+    return {
+        name: value
+        for name, value in held.items()
+        if len(value) and any(value.values() if isinstance(value, dict) else value)
+    }
+
+
 @settings(max_examples=300, deadline=None)
 @given(STEPS, st.sampled_from(Overflow), st.booleans())
 def test_the_machine_never_raises_and_keeps_its_books(steps: list[Any], overflow: Overflow, obedient: bool) -> None:
-    limits = Limits(each=60, total=100)
-    desk = Desk(timeout=5, queue=200, overflow=overflow, mailboxes=limits, services=limits, repeats=2)
+    total = 100 + 4 * OVERHEAD
+    limits = Limits(each=60, total=total)
+    desk = Desk(timeout=5, queue=1200, overflow=overflow, mailboxes=limits, services=limits, repeats=2)
     desk.obedient = obedient
     machine = desk.machine
     for step in steps:
@@ -733,17 +813,20 @@ def test_the_machine_never_raises_and_keeps_its_books(steps: list[Any], overflow
         assert machine.clients[client.identity] is client
     for client in machine.clients.values():
         assert not client.slots
-        assert client.queue.size <= 200
+        assert client.queue.size <= 1200
         assert client.credit is None or client.credit >= 0
     for store in (machine.mailboxes, machine.requests):
-        assert store.size <= 100 + 60 * len(machine.clients) + 200 * 3
+        returned = 3 * 2 * 1200  # of three clients: what waited for them, and what they had not confirmed
+        assert store.size + OVERHEAD * len(store) <= total + returned
         assert store.size == sum(queue.size for queue in store._queues.values())
+        assert len(store) == sum(map(len, store._queues.values()))
     desk.obedient = True
     desk.now += 1000
     machine.expire(desk.now)
     desk.obey()
     assert machine.clients == {}
     assert machine.addresses == {}
+    assert left_behind(machine) == {}
     assert all(repr(engine).endswith("0 patterns, 0 clients>") for engine in desk.engines.values())
     desk.received.clear()
     desk.open("fresh", "fresh")

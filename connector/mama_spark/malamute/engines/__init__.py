@@ -10,8 +10,10 @@ An engine is a class with a name. The broker makes one instance per stream and r
 | COMPILE client, pattern | :meth:`~StreamEngine.compile` | subscribe. Idempotent (ML-12) |
 | CANCEL client | :meth:`~StreamEngine.cancel` | end all subscriptions of the client. Idempotent (ML-14) |
 | ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
+| BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | its messages (:mod:`mama_spark.malamute.blocks`) |
 | CREDIT client, amount | :meth:`~StreamEngine.credit` | the client takes this many messages more (ML-07) |
 | SYNC client | :meth:`~StreamEngine.sync` | what became of the client's messages since the last SYNC |
+| ASK client, question | :meth:`~StreamEngine.ask` | what is stored (:mod:`mama_spark.malamute.questions`) |
 | (no command waits) | :meth:`~StreamEngine.idle` | work of its own, in small pieces |
 | $TERM | :meth:`~StreamEngine.close` | free everything (ML-10) |
 
@@ -37,8 +39,11 @@ from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
 
 from ...errors import ConfigError
+from ..blocks import Block
 from ..extensions import AckRun, Extension
 from ..patterns import BadPattern
+from ..questions import Answer, Question
+from ..wire import StatusCode
 
 __all__ = ["BadPattern", "Delivery", "StreamEngine", "engine_class", "holds", "names", "register"]
 
@@ -47,6 +52,7 @@ GROUP = "mama_spark.stream_engines"
 _BUILT_IN = {
     "simple": "mama_spark.malamute.engines.simple:SimpleEngine",
     "durable": "mama_spark.malamute.engines.durable:DurableEngine",
+    "jetstream": "mama_spark.malamute.engines.jetstream:JetStreamEngine",
 }
 _registered: dict[str, type[StreamEngine]] = {}
 
@@ -128,6 +134,11 @@ class StreamEngine(ABC):
         :param extension: id and headers; None from a client that will not ask by SYNC
         """
 
+    def accept_block(self, client: Hashable, address: bytes, block: Block) -> None:
+        """Publish messages that came together. An engine may do that faster than one by one, and not otherwise."""
+        for message in block.messages():
+            self.accept(client, address, *message)
+
     def credit(self, client: Hashable, amount: int | None) -> None:  # noqa: B027
         """The client takes ``amount`` messages more; None = any number, as it is before the first credit.
 
@@ -136,12 +147,45 @@ class StreamEngine(ABC):
         never more than what is left. Without storage, the broker's queue for the client is what holds.
         """
 
-    def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...]]:
+    def position(self) -> int | None:
+        """Right after :meth:`compile` without ``after``: what has a higher sequence is for who subscribed; None = the
+        engine does not number.
+
+        Clients that lost their connection read on from there, though nothing has come yet.
+        """
+        return None
+
+    def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...] | None]:
         """What became of the client's messages since the last SYNC; nothing = all were accepted, none is numbered.
 
-        An engine that knows it only when the batch is safe returns a function, which is called after :meth:`flush`.
+        An engine that knows it only when the batch is safe returns a function, which is called after :meth:`flush`. If
+        that returns None, nobody knows yet: it is called again after each :meth:`flush` and :meth:`idle`, and what the
+        engine says behind it waits for the answer.
         """
         return ()
+
+    def ask(self, question: Question) -> tuple[Answer, list[list[bytes]]]:
+        """Of somebody who reads what is stored. Called after :meth:`flush`; must not take long, whatever is asked.
+
+        :return: the answer, and the frames of the STREAM DELIVERs that go before it
+        """
+        reason = self.unreadable(self.name, self.settings) or "this engine answers nothing"
+        return Answer(question.number, StatusCode.NOT_IMPLEMENTED, reason.encode()), []
+
+    @classmethod
+    def unreadable(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
+        """Why nobody can ask this engine for what this stream keeps, and where to read it; None = it answers."""
+        return "this engine keeps nothing to read again" if cls.ask is StreamEngine.ask else None
+
+    @classmethod
+    def shelf(cls, settings: Mapping[str, Any]) -> list[bytes]:
+        """Names of the streams that are stored with these settings, whether open or not."""
+        return []
+
+    @classmethod
+    def keeps(cls, name: bytes, settings: Mapping[str, Any]) -> bool:
+        """Whether this stream is stored with these settings."""
+        return False
 
     def flush(self) -> None:  # noqa: B027
         """The end of a batch of commands: what was accepted should now be safe.

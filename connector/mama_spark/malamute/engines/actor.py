@@ -18,14 +18,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
 from ...errors import ConfigError, LoopDied, MamaError
+from ..blocks import Block
 from ..extensions import AckRun, Extension
 from ..patterns import BadPattern
+from ..questions import Answer, Question
+from ..waiting import readable
 from . import Delivery, StreamEngine, engine_class, holds
 
 log = logging.getLogger(__name__)
@@ -42,10 +45,12 @@ class Taken:
 
     :ivar error: why it refused the pattern
     :ivar runs: what it says to SYNC
+    :ivar position: what it says to COMPILE without a position to begin at; of no meaning when answers are compared
     """
 
     error: str | None = None
     runs: tuple[AckRun, ...] = ()
+    position: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,19 @@ class Returned:
     amount: int
 
 
-Report = list[Delivery | Taken | Returned | Died]  #: what an engine says, in order
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to the oldest ASK of the client's.
+
+    :ivar records: frames of the STREAM DELIVERs that go before it
+    """
+
+    client: Hashable
+    answer: Answer
+    records: list[list[bytes]]
+
+
+Report = list[Delivery | Taken | Returned | Answered | Died]  #: what an engine says, in order
 
 
 class Stream:
@@ -92,6 +109,7 @@ class Stream:
         self.stored = cls.stored
         self.batch: list[tuple[Any, ...]] = []  #: commands that :meth:`flush` sends
         self._inbox: deque[list[tuple[Any, ...]]] = deque()
+        self._told = False  # to end
         self.reports: deque[Report] = deque()
         endpoint = f"inproc://mama-stream-{id(self):x}"
         self._pipe = _socket(context, zmq.PAIR)
@@ -149,6 +167,10 @@ class Stream:
     ) -> None:
         self.batch.append(("ACCEPT", client, address, subject, content, extension))
 
+    def accept_block(self, client: Hashable, address: bytes, block: Block) -> None:
+        """As many ACCEPTs."""
+        self.batch.append(("BLOCK", client, address, block))
+
     def credit(self, client: Hashable, amount: int | None) -> None:
         self.batch.append(("CREDIT", client, amount))
 
@@ -158,6 +180,10 @@ class Stream:
 
     def sync(self, client: Hashable) -> None:
         self.batch.append(("SYNC", client))
+
+    def ask(self, client: Hashable, question: Question) -> None:
+        """Answered by :class:`Answered`, behind what the batch leads to."""
+        self.batch.append(("ASK", client, question))
 
     def flush(self) -> None:
         """Send the commands made so far, as one batch."""
@@ -176,19 +202,26 @@ class Stream:
         return len(self._inbox)
 
     @property
-    def ended(self) -> bool:
-        return not self._thread.is_alive()
+    def closed(self) -> bool:
+        """The thread has ended, and everything is freed."""
+        return self._pipe.closed
 
     def destroy(self, timeout: float = 30.0) -> None:
-        """$TERM behind all that was sent; returns when the thread has ended and everything is freed. Idempotent."""
+        """$TERM behind all that was sent; returns when the thread has ended and everything is freed. Idempotent.
+
+        An engine that does not end in that time is told so by an error in the log, and may be waited for again.
+        """
         if self._pipe.closed:
             return
-        self.flush()
-        self._send(b"$TERM")
+        if not self._told:
+            self._told = True
+            self.flush()
+            self._send(b"$TERM")
         self._thread.join(timeout)
-        if self._thread.is_alive():
+        if self._thread.is_alive():  # the pipe stays: $TERM is in it
             log.error("the engine of stream %r does not end", self.name)
-        self._pipe.close(0)
+        else:
+            self._pipe.close(0)
 
     def _frames(self, *frames: bytes) -> None:
         self.flush()
@@ -196,7 +229,10 @@ class Stream:
 
     def _send(self, *frames: bytes) -> None:
         with suppress(zmq.Again):  # the engine has ended, and said so in its last report
-            self._pipe.send_multipart(frames, zmq.NOBLOCK)
+            if len(frames) == 1:
+                self._pipe.send(frames[0], zmq.NOBLOCK)
+            else:
+                self._pipe.send_multipart(frames, zmq.NOBLOCK)
 
 
 class Traffic:
@@ -218,11 +254,15 @@ class Traffic:
 
     def take(self, timeout: float = 0.0) -> tuple[Stream, Report] | None:
         """The next report of any stream; None if there is none within ``timeout`` seconds."""
-        while self.socket.poll(int(timeout * 1000)):
-            stream = self.streams.get(self.socket.recv())
+        while True:
+            try:
+                stream = self.streams.get(self.socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                if timeout <= 0 or not self.socket.poll(int(timeout * 1000)):
+                    return None
+                continue
             if stream is not None and stream.reports:
                 return stream, stream.reports.popleft()
-        return None
 
     def close(self) -> None:
         self.socket.close(0)
@@ -256,7 +296,8 @@ class _Actor:
         self.report: Report = []
         self.left: dict[Hashable, int] = {}  #: credit of clients of an engine that holds
         self.recalled: list[Hashable] = []
-        self.late: list[tuple[int, Callable[[], tuple[AckRun, ...]]]] = []  #: places in the report filled after flush
+        self.questions: list[tuple[Hashable, Question]] = []
+        self.late: list[tuple[int, Callable[[], tuple[AckRun, ...] | None]]] = []  #: places in the report to be filled
 
     def run(self) -> None:
         pipe = self.pipe
@@ -277,6 +318,7 @@ class _Actor:
             pipe.close(0)
 
     def _say_last(self, pipe: zmq.Socket[bytes]) -> None:
+        self._fill()
         while self.report and self.push is None:  # died before it was told where to say so
             frames = pipe.recv_multipart()
             if frames[0] == b"TRAFFIC" and len(frames) == 2:
@@ -292,29 +334,38 @@ class _Actor:
         self.stream.error = error
         if not isinstance(error, ConfigError):
             log.error("engine of stream %r: %s", self.stream.name, error, exc_info=error)
+        self.late.clear()
         self.report = [Died(error)]  # what the unfinished batch said is not true any more
 
     def _loop(self, pipe: zmq.Socket[bytes], engine: StreamEngine) -> None:
         inbox = self.stream._inbox
+        works = self.cls.idle is not StreamEngine.idle  # else there is no need to look whether a command waits
         due: float | None = None
+        fresh = False  # something was just said: whoever is woken by it is not to wait for a look at the socket
         while True:
-            if due is not None and not pipe.poll(int(due * 1000)):
-                due = engine.idle() if len(self.stream.reports) < AHEAD else LOOK
+            if due is not None and not (len(inbox) if fresh else readable(pipe, int(due * 1000))):
+                due, fresh = engine.idle() if len(self.stream.reports) < AHEAD else LOOK, False
+                self._fill()
                 self._ship()
                 continue
-            frames = pipe.recv_multipart()
-            due = 0.0
-            if frames == [_BATCH]:
+            first = pipe.recv()
+            due, fresh = 0.0 if works else None, True
+            if first == _BATCH:
                 self._run_batch(engine, inbox.popleft())
-            elif frames[0] == b"$TERM":
+            elif first == b"$TERM":
                 return
-            elif frames[0] == b"VERBOSE":
-                engine.verbose()
-            elif frames[0] == b"TRAFFIC" and len(frames) == 2:
-                self._traffic(engine, frames[1].decode())
-            else:  # and whatever came with it
-                log.warning("stream %r: unknown command %r", self.stream.name, frames[0])
+            else:
+                self._strings(engine, [first, *(pipe.recv_multipart() if pipe.getsockopt(zmq.RCVMORE) else ())])
             self._ship()
+
+    def _strings(self, engine: StreamEngine, frames: list[bytes]) -> None:
+        """A command that travels as the specification says."""
+        if frames[0] == b"VERBOSE":
+            engine.verbose()
+        elif frames[0] == b"TRAFFIC" and len(frames) == 2:
+            self._traffic(engine, frames[1].decode())
+        else:  # and whatever came with it
+            log.warning("stream %r: unknown command %r", self.stream.name, frames[0])
 
     def _traffic(self, engine: StreamEngine, endpoint: str) -> None:
         if engine.logging:
@@ -345,33 +396,49 @@ class _Actor:
                 log.info("stream %r: %s", self.stream.name, name)
             if name == "ACCEPT":
                 accept(*command[1:])
+            elif name == "BLOCK":
+                engine.accept_block(*command[1:])
             else:
                 self._control(engine, name, command[1:])
         engine.flush()
-        if self.late:
-            for place, runs in self.late:
-                self.report[place] = Taken(runs=runs())
-            self.late.clear()
+        self._fill()
         if self.recalled:  # behind flush, which may deliver
             for client in self.recalled:
                 self._recall(engine, client)
             self.recalled.clear()
+        if self.questions:
+            for client, question in self.questions:
+                self.report.append(Answered(client, *engine.ask(question)))
+            self.questions.clear()
+
+    def _fill(self) -> None:
+        """Answers to SYNC that are known by now, in order."""
+        while self.late:
+            place, outcome = self.late[0]
+            runs = outcome()
+            if runs is None:
+                return
+            self.report[place] = Taken(runs=runs)
+            del self.late[0]
 
     def _recall(self, engine: StreamEngine, client: Hashable) -> None:
         amount = self.left.get(client, 0)
         if amount:
             self.left[client] = 0
             engine.credit(client, -amount)
-        self.report.append(Returned(client, amount))
+        place = self.late[0][0] if self.late else len(self.report)  # other streams wait for it, so it waits for nothing
+        self.report.insert(place, Returned(client, amount))
+        self.late = [(at + 1, outcome) for at, outcome in self.late]
 
     def _control(self, engine: StreamEngine, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "COMPILE":
-            error = None
             try:
                 engine.compile(*arguments)
             except BadPattern as e:
-                error = str(e)
-            self.report.append(Taken(error))
+                self.report.append(Taken(str(e)))
+            else:
+                after = arguments[2]
+                self.report.append(Taken(position=engine.position() if after is None else None))
         elif name == "CANCEL":
             engine.cancel(*arguments)
             self.left.pop(arguments[0], None)
@@ -384,6 +451,8 @@ class _Actor:
             self.report.append(Taken(runs=runs))
         elif name == "CREDIT":
             self._credit(engine, *arguments)
+        elif name == "ASK":
+            self.questions.append(arguments)
         elif name == "RECALL":
             self.recalled.append(*arguments)
         elif name == "TRAFFIC":  # connected already: it came as frames
@@ -399,7 +468,9 @@ class _Actor:
         engine.credit(client, amount)
 
     def _ship(self) -> None:
-        if self.report and self.push is not None:
-            report, self.report = self.report, []
+        end = self.late[0][0] if self.late else len(self.report)
+        if end and self.push is not None:
+            report, self.report = self.report[:end], self.report[end:]
+            self.late = [(at - end, outcome) for at, outcome in self.late]
             self.stream.reports.append(report)
             self.push.send(self.stream.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import repeat
 
 
 class DedupWindow:
@@ -30,6 +31,19 @@ class DedupWindow:
         if self.span and self.count:
             self._sequences[message_id] = sequence
             self._order.append((message_id, time))
+
+    def add_new(self, message_ids: list[bytes], sequence: int, time: int) -> bool:
+        """Ids of messages from this sequence on; False: some are known, missing or there twice, and none was added."""
+        known = self._sequences
+        if not all(message_ids) or not known.keys().isdisjoint(message_ids):
+            return False
+        count = len(message_ids)
+        if len(set(message_ids)) < count:
+            return False
+        if self.span and self.count:
+            known.update(zip(message_ids, range(sequence, sequence + count), strict=True))
+            self._order.extend(zip(message_ids, repeat(time), strict=False))
+        return True
 
     def load(self, found: Iterable[tuple[bytes, int, int]]) -> None:
         """Ids, sequences and times, ascending."""

@@ -7,24 +7,32 @@ no credit for stays in the store and is read from there later, so slow clients c
 
 A message that a client sent while it was subscribed never comes back to it, replayed or not (ML-15); what it sent
 before, or over an earlier connection, is replayed like anybody's if it asks.
+
+A message may have a time to live: when nothing newer comes to its subject, the engine says so (:mod:`.standing`).
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
-from ..extensions import NOTHING, AckRun, Extension, Outcome
+from ..blocks import Block
+from ..extensions import NOTHING, AckRun, Extension, Outcome, of_stored
+from ..questions import Answer, Question
 from . import Delivery, StreamEngine
 from .dedup import DedupWindow
+from .durable_answers import answer, is_stored, stored_streams
 from .durable_settings import DurableSettings
-from .durable_store import ALL, MOST_OCTETS, PLAIN, WITH_IDS, Retention, Row, Store, StoreFull, now_us, store_path
+from .durable_store import MOST_OCTETS, Retention, Row, Store, StoreFull, now_us, store_path
 from .frames import pack, pack_headers, unpack, unpack_headers
 from .ledger import Ledger
 from .readers import Reader
 from .selectors import Selectors
+from .standing import EXPIRED, MARKER, Keeper, Wish, wish_of
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +45,12 @@ TURN_ROWS = 512
 IDLE_RETENTION = 1.0
 
 
-#: A message of the batch that is not stored yet: sequence, client, address, subject, content, extension. A plain tuple,
-#: since one is made for each message.
-_Waiting = tuple[int, Hashable, bytes, bytes, Sequence[bytes], Extension]
+_ENGINE = object()  #: who sends markers
+_MARKER = ((MARKER, EXPIRED),)
+
+#: A message of the batch that is not stored yet: sequence, client, address, subject, content, id, headers. A plain
+#: tuple, since one is made for each message.
+_Waiting = tuple[int, Hashable, bytes, bytes, Sequence[bytes], bytes, tuple[tuple[bytes, bytes], ...]]
 
 
 class DurableEngine(StreamEngine):
@@ -52,13 +63,15 @@ class DurableEngine(StreamEngine):
         self._options = DurableSettings.parse(name, self.settings)
         self._clock: Callable[[], int] = now_us
         self._store: Store | None = None
-        self._selectors = Selectors()
+        self._selectors: Selectors[Reader] = Selectors()
         self._readers: dict[Hashable, Reader] = {}
         self._behind: dict[Reader, None] = {}  # readers that are not live, whose turn it is first
         self._ledger = Ledger()
         self._ids = DedupWindow(int(self._options.dedup_window * 1e6), self._options.dedup_ids)
+        self._keeper = Keeper(self._options.max_running, time.monotonic)
         self._waiting: list[_Waiting] = []
         self._next = 0
+        self._looked = 0  # when ids were looked at in this batch; once is enough
         self._refusing = False
 
     def __repr__(self) -> str:
@@ -84,6 +97,7 @@ class DurableEngine(StreamEngine):
         now = self._clock()
         self._ids.load(self._store.ids(now - self._ids.span))
         self._ids.expire(now)
+        self._keeper.load(self._store.running())
 
     def close(self) -> None:
         if self._store is not None:
@@ -104,11 +118,15 @@ class DurableEngine(StreamEngine):
         if not reader.live:
             self._behind[reader] = None
 
+    def position(self) -> int:
+        last: int = self.store.last
+        return last
+
     def cancel(self, client: Hashable) -> None:
         self._settle()  # which is this client's still, if it matches
         reader = self._readers.pop(client, None)
         if reader is not None:
-            self._selectors.remove(reader)
+            self._selectors.remove(reader, reader.patterns)
             self._behind.pop(reader, None)
 
     def credit(self, client: Hashable, amount: int | None) -> None:
@@ -128,39 +146,104 @@ class DurableEngine(StreamEngine):
     ) -> None:
         sequence = self._next
         outcome, first = Outcome.STORED, sequence
-        if (len(content[0]) if len(content) == 1 else sum(map(len, content))) > MOST_OCTETS:
+        octets = len(content[0]) if len(content) == 1 else sum(map(len, content))
+        if octets > MOST_OCTETS:
             outcome, first = Outcome.REFUSED, 0
-        elif extension is not None and extension.message_id:
-            outcome, first = self._first_of(extension.message_id)
+        elif extension is not None and (extension.message_id or extension.headers):
+            outcome, first = self._judge(subject, extension, octets)
         if extension is not None:
             self._ledger.add(client, outcome, first)
         if outcome is not Outcome.STORED:
             return
         self._next = sequence + 1
-        self._waiting.append((sequence, client, address, subject, content, NOTHING if extension is None else extension))
+        given = NOTHING if extension is None else extension
+        self._waiting.append((sequence, client, address, subject, content, given.message_id, given.headers))
+
+    def accept_block(self, client: Hashable, address: bytes, block: Block) -> None:
+        count, first = len(block.contents), self._next
+        ids = block.ids
+        if block.extensions is not None or sum(map(len, block.contents)) > MOST_OCTETS:
+            super().accept_block(client, address, block)
+            return
+        if ids is not None:
+            self._look()
+            if not self._ids.add_new(ids, first, self._looked):
+                super().accept_block(client, address, block)
+                return
+        self._next += count
+        self._ledger.add(client, Outcome.STORED, first, count)
+        columns = (repeat(client), repeat(address), block.subjects, zip(block.contents, strict=True))
+        self._waiting += zip(range(first, self._next), *columns, ids or repeat(b""), repeat(()), strict=False)
+
+    def _judge(self, subject: bytes, extension: Extension, octets: int) -> tuple[Outcome, int]:
+        """What becomes of the next message, by its id and headers, and its sequence or that of the first of its id."""
+        wish = wish_of(extension.headers) if extension.headers else None
+        if wish is Wish.BAD:
+            return Outcome.REFUSED, 0
+        if wish is Wish.RENEW:
+            self._settle()  # what runs may be in there
+            found = self._keeper.renew(subject)
+            return (Outcome.REFUSED, 0) if found is None else (Outcome.DUPLICATE, found)
+        if extension.message_id:
+            outcome, first = self._first_of(extension.message_id)
+            if outcome is Outcome.DUPLICATE:
+                if wish:
+                    self._keeper.repeated(subject, first)
+                return outcome, first
+        sequence = self._next
+        if isinstance(wish, int) and not self._keeper.note(sequence, subject, wish, octets):
+            self._ids.withdraw(sequence - 1)
+            return Outcome.REFUSED, 0
+        return Outcome.STORED, sequence
 
     def _first_of(self, message_id: bytes) -> tuple[Outcome, int]:
         """Whether the next message is the first of its id, and the sequence of the first."""
-        now = self._clock()
-        self._ids.expire(now)
+        self._look()
         found = self._ids.find(message_id)
         if found is not None:
             return Outcome.DUPLICATE, found
-        self._ids.add(message_id, self._next, now)
+        self._ids.add(message_id, self._next, self._looked)
         return Outcome.STORED, self._next
+
+    def _look(self) -> None:
+        """At the time, and forget the ids that are too old by now."""
+        if not self._looked:
+            self._looked = self._clock()
+            self._ids.expire(self._looked)
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...]]:
         runs = self._ledger.take(client)
         return runs.acks if self._waiting else runs.acks()
 
+    def ask(self, question: Question) -> tuple[Answer, list[list[bytes]]]:
+        return answer(self.store, question, self._options)
+
+    @classmethod
+    def shelf(cls, settings: Mapping[str, Any]) -> list[bytes]:
+        return stored_streams(settings)
+
+    @classmethod
+    def keeps(cls, name: bytes, settings: Mapping[str, Any]) -> bool:
+        return is_stored(name, settings)
+
     def flush(self) -> None:
+        self._looked = 0
         self._settle()
+        self._expire()
         self._replay()
 
     def idle(self) -> float | None:
+        self._expire()
         self._replay()
         if any(reader.hungry for reader in self._behind):
             return 0.0
+        if self.store.retention.age is None and not self.store.overdue and not self._keeper:
+            return None
+        times = [due for due in (self._retain(), self._keeper.patience) if due is not None]
+        return min(times, default=None)
+
+    def _retain(self) -> float | None:
+        """Remove what is too old; seconds until the next look."""
         store = self.store
         if store.retention.age is None and not store.overdue:
             return None
@@ -170,20 +253,33 @@ class DurableEngine(StreamEngine):
             log.warning("stream %r: nothing can be removed now: %s", self.name, e)
         return 0.0 if store.overdue else IDLE_RETENTION
 
+    def _expire(self) -> None:
+        """Markers in place of what nobody renewed."""
+        if not self._keeper:
+            return
+        for subject in self._keeper.expired():
+            self._waiting.append((self._next, _ENGINE, b"", subject, (b"",), b"", _MARKER))
+            self._keeper.note(self._next, subject, 0, 0)
+            self._next += 1
+        self._settle()
+
     def _settle(self) -> None:
         """Store what waits, in one transaction; then hand it out."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
         now = max(self._clock(), self.store.last_time)
-        values, octets = self._values(waiting)
+        values, octets, sender = self._values(waiting)
+        changes = self._keeper.changes((message[0], message[3]) for message in waiting)
         try:
-            self.store.append(values, len(waiting), now, octets)
+            self.store.append(values, len(waiting), now, octets, dict(changes.values()), sender)
         except StoreFull as e:
+            changes = {}
             self._refuse(waiting, e)
             return
         finally:
             self._ledger.settle()
+            self._keeper.settle(changes)
         if self._refusing:
             self._refusing = False
             log.warning("stream %r stores again", self.name)
@@ -198,33 +294,32 @@ class DurableEngine(StreamEngine):
             self._refusing = True
             log.error("stream %r refuses messages, %d to begin with: %s", self.name, len(waiting), error)
 
-    def _values(self, waiting: list[_Waiting]) -> tuple[list[Any], int]:
-        """Columns of all rows, one row after another and no more columns than are used, and their octets."""
-        values: list[Any] = []
-        octets = 0
-        readers, width = self._readers, PLAIN
-        for _, client, _, _, content, extension in waiting:
-            if len(content) != 1 or client in readers or extension.headers:
-                width = ALL
-                break
-            if extension.message_id:
-                width = WITH_IDS
-        if width < ALL:
-            for _, _, address, subject, (body,), extension in waiting:
-                values += (address, subject, body)
-                octets += len(address) + len(subject) + len(body)
-                if width == WITH_IDS:
-                    values.append(extension.message_id or None)
-                    octets += len(extension.message_id)
-            return values, octets
-        for _, client, address, subject, content, extension in waiting:
-            body, lengths = pack(content)
-            message_id, headers = extension.message_id or None, pack_headers(extension.headers)
-            reader = readers.get(client)
-            origin = None if reader is None else reader.origin
-            values += (address, subject, body, message_id, lengths, headers, origin)
-            octets += len(address) + len(subject) + len(body) + len(message_id or b"") + len(headers or b"")
-        return values, octets
+    def _values(self, waiting: list[_Waiting]) -> tuple[list[Any], int, bytes | None]:
+        """Columns of all rows, one row after another and no more columns than are used; their octets; the sender, if
+        it is one, who then is not among the values."""
+        _, clients, senders, subjects, contents, ids, headers = zip(*waiting, strict=True)
+        sender = senders[0] if senders.count(senders[0]) == len(senders) else None
+        octets = sum(map(len, senders)) + sum(map(len, subjects)) + sum(map(len, ids))
+        columns: list[Sequence[Any]] = [] if sender is not None else [senders]
+        plain = not any(headers) and set(map(len, contents)) == {1} and self._readers.keys().isdisjoint(clients)
+        if plain:
+            bodies: Sequence[bytes] = [body for (body,) in contents]
+            columns += (subjects, bodies)
+            if any(ids):
+                columns.append([one or None for one in ids])
+        else:
+            packed = list(map(pack, contents))
+            bodies, lengths = [body for body, _ in packed], [one for _, one in packed]
+            stored = list(map(pack_headers, headers))
+            readers = [self._readers.get(client) for client in clients]
+            origins = [None if reader is None else reader.origin for reader in readers]
+            columns += (subjects, bodies, [one or None for one in ids], lengths, stored, origins)
+            octets += sum(len(one) for one in stored if one)
+        octets += sum(map(len, bodies))
+        values: list[Any] = [None] * (len(columns) * len(waiting))
+        for at, column in enumerate(columns):
+            values[at :: len(columns)] = column
+        return values, octets, sender
 
     # --- delivery ------------------------------------------------------------------------------------------------
 
@@ -233,11 +328,11 @@ class DurableEngine(StreamEngine):
         receivers, deliver = self._selectors.receivers, self._deliver
         if not self._readers:
             return
-        for sequence, client, address, subject, content, given in stored:
+        for sequence, client, address, subject, content, message_id, headers in stored:
             found = receivers(subject)
             if not found:
                 continue
-            extension = Extension(sequence=sequence, time=now, message_id=given.message_id, headers=given.headers)
+            extension = of_stored(sequence, now, message_id, headers)
             for reader in found:
                 if not reader.live or reader.client == client:
                     continue
@@ -251,6 +346,8 @@ class DurableEngine(StreamEngine):
 
     def _replay(self) -> None:
         """To those who are behind, by turns, so much at a time."""
+        if not self._behind:
+            return
         rows, octets = REPLAY_ROWS, REPLAY_OCTETS
         hungry = [reader for reader in self._behind if reader.hungry]
         while hungry and rows > 0 and octets > 0:
@@ -282,9 +379,7 @@ class DurableEngine(StreamEngine):
         sequence, time, sender, subject, body, lengths, message_id, headers, origin = row
         if origin == reader.origin or not reader.wants(sequence, self._selectors.matching(subject)):
             return
-        extension = Extension(
-            sequence=sequence, time=time, message_id=message_id or b"", headers=unpack_headers(headers)
-        )
+        extension = of_stored(sequence, time, message_id or b"", unpack_headers(headers))
         if reader.credit is not None:
             reader.credit -= 1
         self.deliver(Delivery(reader.client, sender, subject, unpack(body, lengths), extension))

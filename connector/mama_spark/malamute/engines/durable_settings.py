@@ -21,6 +21,7 @@ class DurableSettings:
     :ivar max_messages: how many are kept. Beyond a limit the oldest go, and the newest always stays
     :ivar dedup_window: seconds in which an id is stored once; 0 = ids are not looked at
     :ivar dedup_ids: as many ids are remembered at most, about 270 octets of memory each
+    :ivar max_running: subjects where a message with a time to live may run (see :mod:`.standing`)
     :ivar synchronous: ``normal``: what is acknowledged survives the death of the broker; a loss of power may take the
         last moments. ``full``: it is on the disk, at the price of waiting for it once a batch
     """
@@ -31,6 +32,7 @@ class DurableSettings:
     max_messages: int | None = None
     dedup_window: float = 120.0
     dedup_ids: int = 1_000_000
+    max_running: int = 100_000
     synchronous: str = "normal"
 
     @classmethod
@@ -46,7 +48,7 @@ class DurableSettings:
         if not isinstance(settings.get("folder"), str) or not settings["folder"]:
             raise ConfigError(f"{where}: the setting folder is missing")
         made = cls(**settings)
-        for name in ("max_age", "max_octets", "max_messages", "dedup_window", "dedup_ids"):
+        for name in ("max_age", "max_octets", "max_messages", "dedup_window", "dedup_ids", "max_running"):
             made._check_number(where, name)
         if made.synchronous not in _CHOICES:
             raise ConfigError(f"{where}: synchronous is {' or '.join(_CHOICES)}, not {made.synchronous!r}")
@@ -54,7 +56,7 @@ class DurableSettings:
 
     def _check_number(self, where: str, name: str) -> None:
         value = getattr(self, name)
-        limit = name.startswith("max_")
+        limit = name in ("max_age", "max_octets", "max_messages")
         if limit and value is None:
             return
         seconds = name in ("max_age", "dedup_window")

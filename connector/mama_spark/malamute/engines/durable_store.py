@@ -10,6 +10,9 @@ interpreter away once, and getting it back from a busy thread costs more than an
 the batch is with the operating system when :meth:`Store.append` returns: it survives the death of the process, and a
 loss of power may take the last batches but never tears the store. With ``full`` it is on the disk.
 
+Each page that a transaction touches is written, so the state (last sequence and time, octets) is that of an earlier
+moment: what came since is counted when a store is opened.
+
 One process at a time writes (a lock beside the file, which ends with the process); any number reads, each in short
 transactions, so that the write-ahead log can be folded back.
 """
@@ -19,7 +22,7 @@ from __future__ import annotations
 import sqlite3
 import time as clock
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ...errors import ConfigError, Unavailable
+from ...errors import ConfigError, MamaError, Unavailable
 
 APPLICATION_ID = 0x4D4C4D31  # "MLM1"
 SUFFIX = ".stream"
@@ -44,22 +47,38 @@ CREATE TABLE ids (sequence INTEGER PRIMARY KEY, time INTEGER NOT NULL, id BLOB N
 CREATE TABLE state (name BLOB NOT NULL, identity TEXT NOT NULL, last INTEGER NOT NULL, last_time INTEGER NOT NULL,
     octets INTEGER NOT NULL);
 """
+#: Made when it is first needed: see :mod:`.standing`. What runs is kept here although retention removes the message.
+_STANDING = """
+CREATE TABLE standing (subject BLOB PRIMARY KEY, ttl INTEGER NOT NULL, sequence INTEGER NOT NULL, time INTEGER NOT NULL,
+    sender BLOB NOT NULL, content BLOB NOT NULL, lengths BLOB, id BLOB, headers BLOB, origin INTEGER);
+CREATE UNIQUE INDEX standing_sequence ON standing (sequence);
+"""
 _SIZE = "length(sender) + length(subject) + length(content) + ifnull(length(id), 0) + ifnull(length(headers), 0)"
 _SIZES = (256, 64, 16, 4, 1)  #: rows of one statement
 
 
-def _insert(rows: int, width: int) -> str:
-    """Each value that is bound costs as much as a column of its row, so time and sequence are bound once (?1, ?2)."""
+def _insert(rows: int, width: int, one_sender: bool) -> str:
+    """Each value that is bound costs as much as a column of its row, so what is the same for all rows is bound once:
+    time and sequence (?1, ?2), and often the sender (?3)."""
+    first, own, sender = (4, width - 1, "?3, ") if one_sender else (3, width, "")
     lines = []
     for row in range(rows):
-        values = ", ".join(f"?{3 + row * width + i}" for i in range(width))
-        lines.append(f"(?2 + {row}, ?1, {values})")
+        values = ", ".join(f"?{first + row * own + i}" for i in range(own))
+        lines.append(f"(?2 + {row}, ?1, {sender}{values})")
     return f"INSERT INTO messages (sequence, time, {', '.join(COLUMNS[:width])}) VALUES {', '.join(lines)}"
 
 
-_INSERTS = {width: [(rows, _insert(rows, width)) for rows in _SIZES] for width in WIDTHS}
+_INSERTS = {
+    (width, one): [(rows, _insert(rows, width, one)) for rows in _SIZES] for width in WIDTHS for one in (False, True)
+}
 #: Retention removes at most this many messages a batch, so that a new limit does not stall the stream.
 MOST_REMOVED = 20_000
+#: Octets of a page. A transaction writes whole ones: small ones make single messages quick, large ones many at a time.
+PAGE = 8192
+#: Pages in the write-ahead log from which on they are folded back.
+LOGGED = 2000
+#: Messages after which the state is written again: as many are counted at most when a store is opened.
+NOTED_EVERY = 8192
 #: Microseconds between two looks at the age of messages.
 AGE_EVERY = 1_000_000
 #: A message of more octets than this is refused; SQLite's own limit for a row is 10^9.
@@ -97,6 +116,20 @@ def store_path(folder: str | Path, stream: bytes) -> Path:
     if len(name) > 150:
         name = f"{name[:100]}-{blake2b(stream, digest_size=16).hexdigest()}"
     return Path(folder) / f"{name}{SUFFIX}"
+
+
+def _as_many(cursor: sqlite3.Cursor, octets: int) -> list[Row]:
+    """Rows until they have so many octets of content; the cursor is closed."""
+    found: list[Row] = []
+    try:
+        for row in cursor:
+            found.append(row)
+            octets -= len(row[4])
+            if octets <= 0:
+                break
+    finally:
+        cursor.close()
+    return found
 
 
 class StoreReader:
@@ -161,33 +194,49 @@ class StoreReader:
         """Sequences of the first and the last; first = last + 1 when there is nothing."""
         with self._translated():
             first, last = self._db.execute(
-                "SELECT (SELECT min(sequence) FROM messages), (SELECT last FROM state)"
+                "SELECT (SELECT min(sequence) FROM messages),"
+                " max((SELECT last FROM state), ifnull((SELECT max(sequence) FROM messages), 0))"
             ).fetchone()
         return (last + 1 if first is None else first), last
 
     def read(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
         """From the first with ``after < sequence <= up_to``: so many rows, or fewer when they have so many octets."""
-        found: list[Row] = []
         with self._translated():
             cursor = self._db.execute(
                 "SELECT * FROM messages WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
                 (max(0, after), up_to, rows),
             )
-            try:
-                for row in cursor:
-                    found.append(row)
-                    octets -= len(row[4])
-                    if octets <= 0:
-                        break
-            finally:
-                cursor.close()
-        return found
+            return _as_many(cursor, octets)
+
+    def read_standing(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
+        """As :meth:`read`, of the last message of each subject that ever had a time to live (see :mod:`.standing`):
+        what runs, and what ended it as long as retention leaves that."""
+        with self._translated():
+            if not self._has_standing():
+                return []
+            cursor = self._db.execute(
+                "SELECT sequence, time, sender, subject, content, lengths, id, headers, origin FROM standing"
+                " WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
+                (max(0, after), up_to, rows),
+            )
+            return _as_many(cursor, octets)
+
+    def _has_standing(self) -> bool:
+        return self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'standing'").fetchone() is not None
+
+    def complete(self, after: int, up_to: int) -> bool:
+        """Nothing is missing; to count is ten times as fast as to look for holes."""
+        with self._translated():
+            (there,) = self._db.execute(
+                "SELECT count(*) FROM messages WHERE sequence > ? AND sequence <= ?", (after, up_to)
+            ).fetchone()
+        return bool(there == up_to - after)
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """Ranges, both ends inclusive, of what is not there any more."""
         low = max(0, after)
         high = min(up_to, self.bounds()[1])
-        if high <= low:
+        if high <= low or self.complete(low, high):
             return []
         with self._translated():
             found = self._db.execute(
@@ -266,7 +315,7 @@ class Store(StoreReader):
 
     def _make(self, db: sqlite3.Connection) -> None:
         """In one transaction, so that whoever dies here leaves an empty file, and not half a store."""
-        db.execute("PRAGMA page_size = 16384")
+        db.execute(f"PRAGMA page_size = {PAGE}")
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(f"BEGIN; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};")
         db.execute("INSERT INTO state VALUES (?, ?, 0, 0, 0)", (self.stream, uuid.uuid4().hex))
@@ -275,19 +324,32 @@ class Store(StoreReader):
     def _prepare(self, synchronous: str) -> None:
         if self.name != self.stream:
             raise ConfigError(f"{self.path} is the store of stream {self.name!r}, not of {self.stream!r}")
-        for pragma in ("journal_mode = WAL", f"synchronous = {synchronous}", "secure_delete = OFF"):
+        settings = ("journal_mode = WAL", f"synchronous = {synchronous}", f"wal_autocheckpoint = {LOGGED}")
+        for pragma in (*settings, "secure_delete = OFF"):
             self._db.execute(f"PRAGMA {pragma}").fetchall()
-        self.last, self.last_time, self.octets = self._state("last, last_time, octets")
-        row = self._db.execute("SELECT sequence, time FROM messages ORDER BY sequence DESC LIMIT 1").fetchone()
-        if row is not None and row[0] > self.last:
-            raise ConfigError(f"{self.path} is damaged: it ends behind its end")
+        self._noted, time, octets = self._state("last, last_time, octets")
+        self.last, self.last_time, added = self._db.execute(
+            f"SELECT ifnull(max(sequence), ?1), max(?2, ifnull(max(time), 0)), ifnull(sum({_SIZE}), 0)"
+            " FROM messages WHERE sequence > ?1",
+            (self._noted, time),
+        ).fetchone()
+        self.octets = octets + added
         self.first = self.bounds()[0]
+        self.stands = self._has_standing()  #: something ran here once
         self._aged = self._pruned = 0
         self.overdue = False  #: retention has more to remove
 
     def close(self) -> None:
+        if self.last > self._noted:
+            with suppress(MamaError), self._transaction():
+                self._note(self.last, self.last_time, self.octets)
         super().close()
         self._lock.close()
+
+    def bounds(self) -> tuple[int, int]:
+        with self._translated():
+            (first,) = self._db.execute("SELECT min(sequence) FROM messages").fetchone()
+        return (self.last + 1 if first is None else first), self.last
 
     def ids(self, since: int) -> Iterable[tuple[bytes, int, int]]:
         """Id, sequence and time of messages since ``since``, also of removed ones, ascending."""
@@ -297,33 +359,72 @@ class Store(StoreReader):
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def append(self, values: Sequence[Any], rows: int, time: int, octets: int) -> None:
+    def append(
+        self,
+        values: Sequence[Any],
+        rows: int,
+        time: int,
+        octets: int,
+        standing: Mapping[int, int] | None = None,
+        sender: bytes | None = None,
+    ) -> None:
         """Store rows in one transaction: all or none.
 
         :param values: :data:`COLUMNS` of all rows, or as many of them as one of :data:`WIDTHS`, one row after
             another; sequences go on from :attr:`last`
         :param time: microseconds since the epoch, not below :attr:`last_time`
         :param octets: of all of them, as :class:`Retention` counts
+        :param standing: by sequence, milliseconds to live of those that stand at their subjects from now on; 0 = that
+            ended what ran there
+        :param sender: of all rows, which then have none among their values; None = each has
         :raises StoreFull: nothing has changed
         """
         last = self.last + rows
-        width = len(values) // rows
+        own = len(values) // rows
+        width, common = (own, ()) if sender is None else (own + 1, (sender,))
         with self._transaction():
             at = 0
-            for size, statement in _INSERTS[width]:
+            for size, statement in _INSERTS[width, sender is not None]:
                 while rows - at >= size:
-                    chunk = values[at * width : (at + size) * width]
-                    self._db.execute(statement, [time, self.last + at + 1, *chunk])
+                    chunk = values[at * own : (at + size) * own]
+                    self._db.execute(statement, [time, self.last + at + 1, *common, *chunk])
                     at += size
+            if standing:
+                self._stand(standing)
             if self.retention.ids_span:
                 self._keep_ids(width, time)
             removed = self._removable(last, time, self.octets + octets)
             first, freed = self._remove(removed) if removed >= self.first else (self.first, 0)
+            octets += self.octets - freed
+            noted = removed >= self.first or last - self._noted >= NOTED_EVERY
+            if noted:
+                self._note(last, time, octets)
+        self.last, self.last_time, self.first, self.octets = last, time, first, octets
+        if noted:
+            self._noted = last
+        self.stands = self.stands or bool(standing)
+
+    def _note(self, last: int, time: int, octets: int) -> None:
+        """With what is removed: what is counted from here on is all there."""
+        self._db.execute("UPDATE state SET last = ?, last_time = ?, octets = ?", (last, time, octets))
+
+    def running(self) -> list[tuple[bytes, int, int]]:
+        """Subject, sequence and milliseconds to live of what runs."""
+        if not self.stands:
+            return []
+        with self._translated():
+            return self._db.execute("SELECT subject, sequence, ttl FROM standing WHERE ttl > 0").fetchall()
+
+    def _stand(self, standing: Mapping[int, int]) -> None:
+        if not self.stands:
+            for statement in _STANDING.split(";")[:-1]:
+                self._db.execute(statement)
+        for sequence in sorted(standing):
             self._db.execute(
-                "UPDATE state SET last = ?, last_time = ?, octets = octets + ?", (last, time, octets - freed)
+                "INSERT OR REPLACE INTO standing SELECT subject, ?, sequence, time, sender, content, lengths, id,"
+                " headers, origin FROM messages WHERE sequence = ?",
+                (standing[sequence], sequence),
             )
-        self.last, self.last_time, self.first = last, time, first
-        self.octets += octets - freed
 
     def retain(self, time: int) -> None:
         """Remove what is too old (or too much) although nothing was appended."""
@@ -338,8 +439,8 @@ class Store(StoreReader):
             return
         with self._transaction():
             first, freed = self._remove(before - 1)
-            self._db.execute("UPDATE state SET octets = octets - ?", (freed,))
-        self.first = first
+            self._note(self.last, self.last_time, self.octets - freed)
+        self.first, self._noted = first, self.last
         self.octets -= freed
 
     def _removable(self, last: int, time: int, octets: int) -> int:
@@ -374,6 +475,8 @@ class Store(StoreReader):
         execute = self._db.execute
         (freed,) = execute(f"SELECT ifnull(sum({_SIZE}), 0) FROM messages WHERE sequence <= ?", (up_to,)).fetchone()
         execute("DELETE FROM messages WHERE sequence <= ?", (up_to,))
+        if self.stands:
+            execute("DELETE FROM standing WHERE sequence <= ? AND ttl = 0", (up_to,))
         (first,) = execute("SELECT min(sequence) FROM messages").fetchone()
         return (up_to + 1 if first is None else first), freed
 

@@ -26,16 +26,16 @@ class Runs:
     def __init__(self) -> None:
         self._runs: list[list[int]] = []  # outcome, count, first
 
-    def add(self, outcome: Outcome, first: int = 0) -> None:
+    def add(self, outcome: Outcome, first: int = 0, count: int = 1) -> None:
         runs = self._runs
         if runs:
             last = runs[-1]
             if last[0] == outcome and (last[2] + last[1] if last[2] else 0) == first:
-                last[1] += 1
+                last[1] += count
                 return
             if len(runs) >= MOST_RUNS:
                 self._squeeze()
-        self._runs.append([outcome, 1, first])
+        self._runs.append([outcome, count, first])
 
     def _squeeze(self) -> None:
         """Give up sequences (0 = not numbered) rather than grow: what is stored in a row becomes one run.
@@ -78,13 +78,13 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, client: Hashable, outcome: Outcome, first: int = 0) -> None:
+    def add(self, client: Hashable, outcome: Outcome, first: int = 0, count: int = 1) -> None:
         runs = self._open.get(client)
         if runs is None:
             if len(self._open) >= MOST_CLIENTS:
                 del self._open[next(iter(self._open))]
             runs = self._open[client] = Runs()
-        runs.add(outcome, first)
+        runs.add(outcome, first, count)
 
     def take(self, client: Hashable) -> Runs:
         """What was added since the last time; it may still change until :meth:`settle`."""

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
 from ..patterns import Matcher
-from .readers import Reader
+
+R = TypeVar("R", bound=Hashable)
 
 #: Subjects whose receivers are remembered: most streams have few subjects, and matching is most of the work.
 REMEMBERED = 4096
 
 
-class Selectors:
-    """Patterns with their readers."""
+class Selectors(Generic[R]):
+    """Patterns with their readers: clients, or whatever an engine keeps for each of them."""
 
     def __init__(self) -> None:
         self._matcher = Matcher()
-        self._readers: dict[bytes, dict[Reader, None]] = {}  # pattern -> its readers, in order of subscription
+        self._readers: dict[bytes, dict[R, None]] = {}  # pattern -> its readers, in order of subscription
         self._matching: dict[bytes, tuple[bytes, ...]] = {}  # subject -> patterns
-        self._receivers: dict[bytes, tuple[Reader, ...]] = {}  # subject -> readers
+        self._receivers: dict[bytes, tuple[R, ...]] = {}  # subject -> readers
 
     def __len__(self) -> int:
         return len(self._readers)
 
-    def add(self, pattern: bytes, reader: Reader) -> None:
-        """:raises BadPattern: it is refused; nothing has changed"""
+    def add(self, pattern: bytes, reader: R) -> None:
+        """Idempotent.
+
+        :raises BadPattern: it is refused; nothing has changed
+        """
         self._matcher.add(pattern)
         self._readers.setdefault(pattern, {})[reader] = None
         self._forget()
 
-    def remove(self, reader: Reader) -> None:
-        """From all patterns."""
-        for pattern in reader.patterns:
+    def remove(self, reader: R, patterns: Iterable[bytes]) -> None:
+        """From these patterns, all of which it has."""
+        for pattern in patterns:
             readers = self._readers[pattern]
             del readers[reader]
             if not readers:
@@ -50,7 +57,7 @@ class Selectors:
             found = self._matching[subject] = tuple(self._matcher.match(subject))
         return found
 
-    def receivers(self, subject: bytes) -> tuple[Reader, ...]:
+    def receivers(self, subject: bytes) -> tuple[R, ...]:
         """Each reader once, however many of its patterns match."""
         found = self._receivers.get(subject)
         if found is None:

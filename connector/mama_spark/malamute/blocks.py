@@ -1,0 +1,91 @@
+"""Several STREAM SENDs as one: a frame costs more than all the rest of a small message's way. Pure.
+
+A client that announced :attr:`~.extensions.Feature.BLOCKS`, to a broker that does it, may send a STREAM SEND with an
+empty subject, the extension ``block`` (how many messages) and three content frames: the lengths (number-4 each) of all
+command frames of these messages, then of all contents; these command frames, joined; the contents, joined. It stands
+for these messages, in order; each has one content frame. What it costs (:mod:`.credit`) is its own octets, and what
+each message costs beyond them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
+from typing import NamedTuple, cast
+
+from . import wire
+from .extensions import NOTHING, Extension, only_id, read, write
+from .wire import BadFrame
+
+#: Messages in one block.
+MOST = 8192
+_SEND = wire.SIGNATURE + bytes([wire.StreamSend.id])
+
+
+def pack(count: int, lengths: bytes, commands: bytes, contents: bytes) -> list[bytes]:
+    """The frames of a block.
+
+    :param count: messages, at least 1 and at most :data:`MOST`
+    :param lengths: of the command frames, then of the contents, as number-4
+    """
+    return wire.encode(wire.StreamSend(b"", (lengths, commands, contents), write(Extension(block=count))))
+
+
+class Block(NamedTuple):
+    """Messages with one content frame each, as columns.
+
+    :ivar ids: empty where a message has none; None = no message has one
+    :ivar extensions: ids and what else there is; None = there are ids at most
+    """
+
+    subjects: list[bytes]
+    contents: list[bytes]
+    ids: list[bytes] | None = None
+    extensions: list[Extension] | None = None
+
+    def messages(self) -> Iterator[tuple[bytes, tuple[bytes], Extension]]:
+        """Subject, content and extension of each."""
+        extensions: Iterable[Extension] = self.extensions or repeat(NOTHING)
+        if self.extensions is None and self.ids is not None:
+            extensions = (Extension(message_id=one) if one else NOTHING for one in self.ids)
+        return zip(self.subjects, zip(self.contents, strict=True), extensions, strict=False)
+
+
+def unpack(count: int, content: Sequence[bytes]) -> Block:
+    """The messages of a block.
+
+    :raises BadFrame: it is no block of so many messages, or one of them is no STREAM SEND
+    """
+    if len(content) != 3 or not 0 < count <= MOST or len(content[0]) != 8 * count:
+        raise BadFrame("a block that is none")
+    lengths = struct.unpack(f">{2 * count}I", content[0])
+    commands, contents = _cut(content[1], lengths[:count]), _cut(content[2], lengths[count:])
+    heads: dict[bytes, bytes] = {}  # command frames up to where the subject ends -> subjects: most are the same few
+    subjects: list[bytes] = []
+    rests: list[bytes] = []
+    for command in commands:
+        end = 4 + command[3] if len(command) > 3 else 4
+        head = command[:end]
+        subject = heads.get(head)
+        if subject is None:
+            subject = head[4:]
+            if len(head) < end or not head.startswith(_SEND) or 0 in subject:
+                raise BadFrame("a message of a block is no STREAM SEND")
+            heads[head] = subject
+        subjects.append(subject)
+        rests.append(command[end:])
+    if not any(rests):
+        return Block(subjects, contents)
+    ids = list(map(only_id, rests))
+    if None not in ids:
+        return Block(subjects, contents, cast("list[bytes]", ids))
+    extensions = list(map(read, rests))
+    return Block(subjects, contents, [one.message_id for one in extensions], extensions)
+
+
+def _cut(octets: bytes, lengths: Sequence[int]) -> list[bytes]:
+    ends = list(accumulate(lengths))
+    if ends[-1] != len(octets):
+        raise BadFrame("a block whose lengths do not fit")
+    return [octets[start:end] for start, end in zip([0, *ends], ends, strict=False)]

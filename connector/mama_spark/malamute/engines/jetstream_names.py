@@ -1,0 +1,207 @@
+"""How a Malamute message stands in a JetStream stream. Pure.
+
+| of the message | in JetStream |
+|---|---|
+| subject | ``<prefix>.<subject>``, see :func:`encode_subject`: what NATS cannot carry becomes ``%HH`` |
+| content | the payload: all frames together; ``Mlp-Frames`` = their lengths, where it is not one frame |
+| sender's address | ``Mlp-Sender`` |
+| id | ``Nats-Msg-Id``; a message without id gets one of the engine's own, ``%!<origin>`` |
+| headers | as they are, or all together in ``Mlp-Headers`` (:func:`header_lines`) |
+| who published it | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, where the id does not say it |
+
+Values of ``Mlp-`` headers and ids are printable ASCII with ``%HH`` for everything else. Whatever else publishes to the
+subjects (a NATS client) is read by the same rules: payload as one frame, its headers, an empty sender.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+Header = tuple[bytes, bytes]
+
+MSG_ID, SENDER, FRAMES = "Nats-Msg-Id", "Mlp-Sender", "Mlp-Frames"
+ORIGIN, HEADERS = "Mlp-Origin", "Mlp-Headers"
+MAX_FIELD = 65_535  #: octets of an id, or of a header and its name and the length of that
+MAX_STRING = 255  #: octets of a subject or address: a length is one octet on the wire of Malamute
+_EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits
+_OURS = "%!"  #: begins the id of a message that had none; no id of a client is written like this
+
+_VISIBLE = bytes(c for c in range(0x21, 0x7F) if c != ord("%"))
+_UNSAFE = re.compile(rb"[\x00-\x20\x7f%*>]")
+_UNSAFE_OCTETS = re.compile(rb"[\x00-\x20\x7f-\xff%*>]")
+_UNSAFE_IN_NAME = re.compile(rb"[^A-Za-z0-9_-]")
+_NAME = re.compile(rb"(?!nats-|mlp-|status\Z|description\Z)[0-9a-z!#$&'*+.^_`|~-]+", re.IGNORECASE)
+_VALUE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
+
+
+class Origin(NamedTuple):
+    """Who published a message.
+
+    :ivar engine: one stream of one broker, as long as it runs
+    :ivar client: number that this engine gave to the client; 0 = a client that does not read there
+    :ivar number: of the message, in this engine
+    """
+
+    engine: str
+    client: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.engine}.{self.client}.{self.number}"
+
+
+class Letter(NamedTuple):
+    """A message as it was read.
+
+    :ivar origin: None = not published by an engine
+    """
+
+    subject: bytes
+    sender: bytes
+    content: list[bytes]
+    message_id: bytes
+    headers: tuple[Header, ...]
+    origin: Origin | None
+
+
+class Unreadable(Exception):
+    """It is in the stream, and Malamute cannot carry it."""
+
+
+def _percent(match: re.Match[bytes]) -> bytes:
+    return b"%%%02X" % match[0][0]
+
+
+@lru_cache(4096)
+def encode_subject(subject: bytes) -> str:
+    """The tokens of a NATS subject for any octets; :func:`decode_subject` undoes it.
+
+    Printable parts stay as they are, UTF-8 too. Blanks, control characters, ``%``, ``*``, ``>`` and octets that are no
+    UTF-8 become ``%HH``, and an empty part (so also the empty subject) becomes ``%``: NATS allows none.
+    """
+    try:
+        text = _UNSAFE.sub(_percent, subject).decode()
+    except UnicodeDecodeError:
+        text = _UNSAFE_OCTETS.sub(_percent, subject).decode("ascii")
+    return ".".join(token or _EMPTY for token in text.split("."))
+
+
+def decode_subject(tokens: bytes) -> bytes:
+    """The subject of :func:`encode_subject`; a ``%`` that it would not write stays one."""
+    if b"%" not in tokens:
+        return tokens
+    return b".".join(b"" if token == b"%" else unquote_to_bytes(token) for token in tokens.split(b"."))
+
+
+def encode_name(stream: bytes) -> str:
+    """A Malamute stream's name as one token, which may stand in the name of a JetStream stream and in a subject."""
+    return _UNSAFE_IN_NAME.sub(_percent, stream).decode("ascii") or _EMPTY
+
+
+def encode_value(value: bytes) -> str:
+    """Octets as the value of a header."""
+    return quote_from_bytes(value, _VISIBLE)
+
+
+def header_lines(headers: Sequence[Header]) -> list[tuple[str, str]]:
+    """Headers of a message as lines that NATS clients see as such.
+
+    Only if every name is there once and is a name (no ``Nats-``, which the server obeys), and every value is printable:
+    otherwise all of them stand in ``Mlp-Headers``, as ``name=value&name=value`` in order.
+    """
+    names = {name.lower() for name, _ in headers}
+    plain = len(names) == len(headers) and all(_NAME.fullmatch(n) and _VALUE.fullmatch(v) for n, v in headers)
+    if plain:
+        return [(name.decode(), value.decode()) for name, value in headers]
+    return [(HEADERS, "&".join(f"{quote_from_bytes(n, b'')}={quote_from_bytes(v, b'')}" for n, v in headers))]
+
+
+def lines(
+    sender: bytes, content: Sequence[bytes], message_id: bytes, headers: Sequence[Header], origin: Origin
+) -> list[tuple[str, str]]:
+    """All header lines of a message but its id."""
+    found = [(SENDER, encode_value(sender))] if sender else []
+    if len(content) != 1:
+        found.append((FRAMES, ".".join(str(len(frame)) for frame in content) or "-"))
+    if message_id:
+        found.append((ORIGIN, str(origin)))
+    if headers:
+        found += header_lines(headers)
+    return found
+
+
+def encode_id(message_id: bytes, origin: Origin) -> str:
+    """What JetStream recognises the message by."""
+    return encode_value(message_id) if message_id else f"{_OURS}{origin}"
+
+
+def decode(subject: bytes, payload: bytes, block: bytes | None) -> Letter:
+    """A message of the stream.
+
+    :param subject: without the prefix
+    :param block: of headers, as it is stored
+    :raises Unreadable: subject or sender have more than 255 octets or a NUL, or a header does not fit in a field
+    """
+    sender, message_id, lengths = b"", b"", b""
+    origin: Origin | None = None
+    headers: list[Header] = []
+    for line in block.split(b"\r\n")[1:-2] if block else ():
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        key = name.decode("latin-1")
+        if key == MSG_ID:
+            if value.startswith(_OURS.encode()):
+                origin = _origin(value[len(_OURS) :])
+            else:
+                message_id = unquote_to_bytes(value)
+        elif key == ORIGIN:
+            origin = _origin(value)
+        elif key == SENDER:
+            sender = unquote_to_bytes(value)
+        elif key == FRAMES:
+            lengths = value
+        elif key == HEADERS:
+            headers += _unpacked(value)
+        elif name and not key.lower().startswith("nats-"):
+            headers.append((name, value))
+    plain = decode_subject(subject)
+    for text in (plain, sender):
+        if len(text) > MAX_STRING or b"\0" in text:
+            raise Unreadable(f"{text[:60]!r} is no string of Malamute")
+    largest = max(len(message_id), *(2 + len(name) + len(value) for name, value in headers), 0)
+    if largest > MAX_FIELD:
+        raise Unreadable(f"an id or header of {largest} octets; Malamute carries {MAX_FIELD}")
+    return Letter(plain, sender, _frames(payload, lengths), message_id, tuple(headers), origin)
+
+
+def _origin(value: bytes) -> Origin | None:
+    engine, _, rest = value.partition(b".")
+    client, _, number = rest.partition(b".")
+    if not (client.isdigit() and number.isdigit() and len(rest) < 40):
+        return None
+    return Origin(engine.decode("latin-1"), int(client), int(number))
+
+
+def _unpacked(value: bytes) -> list[Header]:
+    pairs = (one.partition(b"=") for one in value.split(b"&"))
+    return [(unquote_to_bytes(name), unquote_to_bytes(text)) for name, _, text in pairs]
+
+
+def _frames(payload: bytes, lengths: bytes) -> list[bytes]:
+    """The content; one frame where the lengths are not those of this payload."""
+    if not lengths:
+        return [payload]
+    if lengths == b"-":
+        return [] if not payload else [payload]
+    parts = lengths.split(b".")
+    if not all(part.isdigit() and len(part) < 12 for part in parts):
+        return [payload]
+    frames, at = [], 0
+    for part in parts:
+        frames.append(payload[at : at + int(part)])
+        at += int(part)
+    return frames if at == len(payload) else [payload]

@@ -1,0 +1,198 @@
+"""What stands at a subject until somebody renews it: messages with a time to live. Pure.
+
+A message with the header ``Mama-Ttl: <ms>`` *runs*: when nothing newer came to its subject for so long, the engine
+itself appends a *marker* there, an empty message with ``Mama-Marker: MaxAge``, numbered and delivered like any other. A
+message without the header, or with ``Mama-Ttl: 0``, ends what ran. A *renewal* (``Mama-Renewal``, whatever its value)
+is not stored: it begins the time anew and is answered DUPLICATE, with the sequence of what runs; where nothing runs it
+is REFUSED. Time is the broker's, and after its restart everything that runs begins anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+TTL = b"Mama-Ttl"
+RENEWAL = b"Mama-Renewal"
+MARKER = b"Mama-Marker"
+EXPIRED = b"MaxAge"  #: value of :data:`MARKER`
+
+#: Octets that a message with a time to live may have: it is kept although retention would remove it.
+MOST_OCTETS = 1024 * 1024
+#: Seconds after which a marker that could not be stored is tried again.
+RETRY = 1.0
+_LONGEST = 10**12  # ms; thirty years
+
+
+class Wish(Enum):
+    """What a message wants that is no number of milliseconds."""
+
+    RENEW = "renew"
+    BAD = "bad"  #: a header that only the engine may write, or that cannot be read
+
+
+def wish_of(headers: Iterable[tuple[bytes, bytes]]) -> int | Wish | None:
+    """Milliseconds to live (0 = it ends what ran), or :class:`Wish`; None for a message with none of these headers."""
+    found: int | Wish | None = None
+    for name, value in headers:
+        if name == MARKER:
+            return Wish.BAD
+        if name == RENEWAL:
+            found = Wish.RENEW
+        elif name == TTL and found is None:
+            short = value.isdigit() and len(value) <= len(str(_LONGEST))
+            found = int(value) if short and int(value) <= _LONGEST else Wish.BAD
+    return found
+
+
+@dataclass(slots=True)
+class _Running:
+    """:ivar due: when it expires
+    :ivar planned: when the heap looks at it, not later than that
+    """
+
+    sequence: int
+    ttl: float
+    due: float
+    planned: float
+
+
+class Standing:
+    """The subjects where something runs. Times are seconds of one clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._running: dict[bytes, _Running] = {}
+        self._heap: list[tuple[float, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __contains__(self, subject: bytes) -> bool:
+        return subject in self._running
+
+    def start(self, subject: bytes, sequence: int, ttl: float, now: float) -> None:
+        """This message runs from now on, in place of whatever ran there."""
+        due, before = now + ttl, self._running.get(subject)
+        planned = due if before is None else min(due, before.planned)
+        self._running[subject] = _Running(sequence, ttl, due, planned)
+        if before is None or planned < before.planned:
+            self._plan(planned, subject)
+
+    def renew(self, subject: bytes, now: float) -> int | None:
+        """Begin its time anew; its sequence, None if nothing runs there."""
+        one = self._running.get(subject)
+        if one is None:
+            return None
+        one.due = now + one.ttl
+        return one.sequence
+
+    def sequence(self, subject: bytes) -> int | None:
+        """Of what runs there."""
+        one = self._running.get(subject)
+        return None if one is None else one.sequence
+
+    def end(self, subject: bytes) -> None:
+        """Nothing runs there any more."""
+        self._running.pop(subject, None)
+
+    def expired(self, now: float) -> list[bytes]:
+        """Subjects whose time is over. Until :meth:`end` they are told again after :data:`RETRY`."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            planned, subject = heapq.heappop(self._heap)
+            one = self._running.get(subject)
+            if one is None or one.planned != planned:
+                continue  # of something that ran there before
+            if one.due <= now:
+                found.append(subject)
+                one.due = now + RETRY
+            one.planned = one.due
+            self._plan(one.planned, subject)
+        return found
+
+    @property
+    def next(self) -> float | None:
+        """When to look again."""
+        return self._heap[0][0] if self._heap else None
+
+    def _plan(self, at: float, subject: bytes) -> None:
+        heapq.heappush(self._heap, (at, subject))
+        if len(self._heap) > 2 * len(self._running) + 1024:
+            self._heap = [(one.planned, subject) for subject, one in self._running.items()]
+            heapq.heapify(self._heap)
+
+
+class Keeper:
+    """What of a batch has a time to live, until it is stored, and what runs.
+
+    :param most: subjects where something may run
+    :param tick: seconds of a clock that never goes back
+    """
+
+    def __init__(self, most: int, tick: Callable[[], float]) -> None:
+        self.tick = tick
+        self._most = most
+        self._standing = Standing()
+        self._wishes: dict[int, int] = {}  # of what is not stored yet: sequence -> milliseconds
+
+    def __bool__(self) -> bool:
+        return bool(self._wishes or len(self._standing))
+
+    def load(self, running: Iterable[tuple[bytes, int, int]]) -> None:
+        """Subject, sequence and milliseconds; the time begins now."""
+        now = self.tick()
+        for subject, sequence, ttl in running:
+            self._standing.start(subject, sequence, ttl / 1000, now)
+
+    def note(self, sequence: int, subject: bytes, ttl: int, octets: int) -> bool:
+        """This message will be stored; False: it may not run, because it is too large or there are too many."""
+        if ttl:
+            full = len(self._standing) + len(self._wishes) >= self._most
+            if octets > MOST_OCTETS or (full and subject not in self._standing):
+                return False
+        self._wishes[sequence] = ttl
+        return True
+
+    def renew(self, subject: bytes) -> int | None:
+        """See :meth:`Standing.renew`."""
+        return self._standing.renew(subject, self.tick())
+
+    def repeated(self, subject: bytes, sequence: int) -> None:
+        """A message came again that is stored: if it is what runs, its time begins anew."""
+        if self._standing.sequence(subject) == sequence:
+            self.renew(subject)
+
+    def changes(self, batch: Iterable[tuple[int, bytes]]) -> dict[bytes, tuple[int, int]]:
+        """What a batch (sequences and subjects) does to the subjects where something runs or shall run: sequence of the
+        message that stands there then, and its milliseconds; 0 = nothing runs there any more."""
+        found: dict[bytes, tuple[int, int]] = {}
+        if self:
+            for sequence, subject in batch:
+                ttl = self._wishes.get(sequence)
+                if ttl is not None:
+                    found[subject] = sequence, ttl
+                elif subject in found or subject in self._standing:
+                    found[subject] = sequence, 0
+        return found
+
+    def settle(self, changes: Mapping[bytes, tuple[int, int]]) -> None:
+        """The batch was stored; without changes: or refused."""
+        self._wishes.clear()
+        now = self.tick()
+        for subject, (sequence, ttl) in changes.items():
+            if ttl:
+                self._standing.start(subject, sequence, ttl / 1000, now)
+            else:
+                self._standing.end(subject)
+
+    def expired(self) -> list[bytes]:
+        """See :meth:`Standing.expired`."""
+        return self._standing.expired(self.tick()) if len(self._standing) else []
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds until the next look is worth while; None = nothing runs."""
+        due = self._standing.next
+        return None if due is None else max(0.001, due - self.tick())

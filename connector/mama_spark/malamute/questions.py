@@ -1,0 +1,247 @@
+"""What a client may ask about stored streams, and what it is told. Pure.
+
+A question travels in the trailing bytes of a PING, its answer in those of a PONG (:mod:`.extensions`, fields 10 and 11;
+only between peers that both announced :attr:`~.extensions.Feature.LOG`). Questions carry a number, which the answer
+repeats: answers come when they are ready, and other PONGs do not wait for them. Layout, all numbers unsigned and
+big-endian unless noted::
+
+    question  op (1 octet), number (number-4), stream (string), then by op
+    answer    number (number-4), code (number-2), reason (string), identity (string), then by op
+
+| op | question | answer |
+|---|---|---|
+| 1 NAMES | after (string): those behind this name, in order of octets | more (1 octet), strings |
+| 2 BOUNDS | - | first, last (number-8 each), then strings: what limits may remove, a sentence each |
+| 3 AT | time (number-8, signed, microseconds since the epoch) | sequence (number-8) of the first message from then on |
+| 4 MISSING | after, up to (number-8 each) | reached (number-8), then pairs (number-8 each): ranges that are not there |
+| 5 TRIM | before (number-8), identity (string): only of this very stream | first (number-8) |
+| 6 FETCH | after, up to (number-8 each), rows, octets (number-4 each), selection | reached, last (number-8 each) |
+| 7 STANDING | as FETCH | as FETCH |
+| 8 BLOCK | as FETCH | as FETCH |
+
+A selection is empty (every message), or kind (1 octet) and texts (length (number-2), text): subjects (kind 1) or
+patterns (kind 2, any of which matches). What FETCH finds comes as STREAM DELIVERs right before the answer, each with
+sequence, time, and id and headers where it has them; they count for no credit. BLOCK finds the same, in one
+STREAM DELIVER (none for nothing) with three content frames: the lengths (number-4 each) of all command frames that
+FETCH would bring, then of all contents; these command frames, joined; the contents, joined. STANDING finds what stands
+at subjects (:mod:`.engines.standing`): of each that ever had a time to live, the last message.
+
+One question has a bounded answer and bounded work: MISSING and FETCH say up to which sequence (``reached``) they got,
+TRIM what the first message is now, NAMES whether there are more; ask again from there. ``identity`` is that of the
+stream; it changes when the stream is deleted and made again.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from .wire import BadFrame, StatusCode, string
+
+#: Most messages, and octets of them, that one FETCH brings; a larger message comes alone.
+FETCH_ROWS = 4096
+FETCH_OCTETS = 1024 * 1024
+#: Sequences that one MISSING or FETCH looks at, and ranges that an answer has room for.
+LOOK = 16_384
+MOST_RANGES = 4000
+#: Octets of names in one answer.
+NAMES_OCTETS = 60_000
+_HEAD = struct.Struct(">BI")
+_ANSWER = struct.Struct(">IH")
+_LARGEST = 2**63 - 1
+
+
+class Op(IntEnum):
+    NAMES = 1
+    BOUNDS = 2
+    AT = 3
+    MISSING = 4
+    TRIM = 5
+    FETCH = 6
+    STANDING = 7
+    BLOCK = 8
+
+
+class Selection(IntEnum):
+    """What :attr:`Question.texts` are."""
+
+    ALL = 0
+    SUBJECTS = 1
+    PATTERNS = 2
+
+
+#: Numbers of each question in order: q unsigned (kept within what a sequence can be), t signed, i of four octets.
+_NUMBERS: dict[Op, str] = {
+    Op.NAMES: "",
+    Op.BOUNDS: "",
+    Op.AT: "t",
+    Op.MISSING: "qq",
+    Op.TRIM: "q",
+    Op.FETCH: "qqii",
+    Op.STANDING: "qqii",
+    Op.BLOCK: "qqii",
+}
+_WITH_TEXT = (Op.NAMES, Op.TRIM)
+_WIDTH = {"q": 8, "t": 8, "i": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """:ivar number: the asker's, to know the answer by
+    :ivar numbers: by op, in the order of the table above
+    :ivar text: NAMES: behind this one; TRIM: the identity
+    """
+
+    op: Op
+    number: int
+    stream: bytes = b""
+    numbers: tuple[int, ...] = ()
+    text: bytes = b""
+    selection: Selection = Selection.ALL
+    texts: tuple[bytes, ...] = ()
+
+    def pack(self) -> bytes:
+        """:raises BadFrame: it does not fit into a field"""
+        parts = [_HEAD.pack(self.op, self.number), string(self.stream)]
+        try:
+            for kind, value in zip(_NUMBERS[self.op], self.numbers, strict=True):
+                parts.append(value.to_bytes(_WIDTH[kind], "big", signed=kind == "t"))
+        except OverflowError:
+            raise BadFrame(f"{self.op.name}: {value} does not fit") from None
+        if self.op in _WITH_TEXT:
+            parts.append(string(self.text))
+        if self.selection:
+            parts.append(bytes([self.selection]))
+            for one in self.texts:
+                if len(one) > 65_535:
+                    raise BadFrame(f"a subject or pattern of {len(one)} octets")
+                parts.append(struct.pack(">H", len(one)) + one)
+        packed = b"".join(parts)
+        if len(packed) > 65_535:
+            raise BadFrame(f"a question of {len(packed)} octets: too many subjects or patterns")
+        return packed
+
+
+def parse_question(packed: bytes) -> Question | None:
+    """None = not understood. Never raises."""
+    try:
+        op, number = _HEAD.unpack_from(packed)
+        stream, at = _string(packed, _HEAD.size)
+        kind = Op(op)
+        numbers = []
+        for width in _NUMBERS[kind]:
+            end = at + _WIDTH[width]
+            if end > len(packed):
+                return None
+            value = int.from_bytes(packed[at:end], "big", signed=width == "t")
+            numbers.append(min(value, _LARGEST))
+            at = end
+        text = b""
+        if kind in _WITH_TEXT:
+            text, at = _string(packed, at)
+        if at == len(packed) or kind not in (Op.FETCH, Op.STANDING, Op.BLOCK):
+            return Question(kind, number, stream, tuple(numbers), text)
+        texts = tuple(_texts(packed, at + 1))
+        return Question(kind, number, stream, tuple(numbers), text, Selection(packed[at]), texts)
+    except (struct.error, ValueError, IndexError):
+        return None
+
+
+def number_of(packed: bytes) -> int | None:
+    """The number of a question that may be not understood otherwise."""
+    return int(_HEAD.unpack_from(packed)[1]) if len(packed) >= _HEAD.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """:ivar code: SUCCESS; FAILED: the asker must change something; NOT_IMPLEMENTED: the stream is not stored, or where
+        it is stored nobody can be asked, and then ``identity`` is the engine's name; INTERNAL_ERROR: later perhaps
+    :ivar body: as the table of this module says; empty unless SUCCESS
+    """
+
+    number: int
+    code: int = StatusCode.SUCCESS
+    reason: bytes = b""
+    identity: bytes = b""
+    body: bytes = b""
+
+    def pack(self) -> bytes:
+        reason = self.reason.replace(b"\0", b"?")[:255]
+        return b"".join((_ANSWER.pack(self.number, self.code), string(reason), string(self.identity), self.body))
+
+
+def parse_answer(packed: bytes) -> Answer | None:
+    """None = not understood. Never raises."""
+    try:
+        number, code = _ANSWER.unpack_from(packed)
+        reason, at = _string(packed, _ANSWER.size)
+        identity, at = _string(packed, at)
+    except (struct.error, ValueError, IndexError):
+        return None
+    return Answer(number, code, reason, identity, packed[at:])
+
+
+def numbers(*values: int) -> bytes:
+    """Number-8s, one after another."""
+    return b"".join(value.to_bytes(8, "big") for value in values)
+
+
+def parse_numbers(body: bytes, count: int) -> tuple[tuple[int, ...], bytes]:
+    """The first ``count`` number-8s, and what is behind them.
+
+    :raises BadFrame: there are fewer
+    """
+    end = 8 * count
+    if len(body) < end:
+        raise BadFrame("an answer that is cut short")
+    return tuple(int.from_bytes(body[at : at + 8], "big") for at in range(0, end, 8)), body[end:]
+
+
+def texts(values: Iterable[bytes]) -> bytes:
+    """Texts, one after another, each cut to 255 octets."""
+    return b"".join(string(value.replace(b"\0", b"?")[:255]) for value in values)
+
+
+def parse_texts(body: bytes) -> list[bytes]:
+    """:raises BadFrame: the last one is cut short"""
+    found, at = [], 0
+    try:
+        while at < len(body):
+            text, at = _string(body, at)
+            found.append(text)
+    except (ValueError, IndexError):
+        raise BadFrame("an answer that is cut short") from None
+    return found
+
+
+def names_body(names: Sequence[bytes], after: bytes) -> bytes:
+    """One page of sorted names."""
+    page, size, more = [], 0, False
+    for name in names[bisect_right(names, after) if after else 0 :]:
+        size += 1 + len(name)
+        if size > NAMES_OCTETS:
+            more = True
+            break
+        page.append(string(name))
+    return bytes([more]) + b"".join(page)
+
+
+def _string(octets: bytes, at: int) -> tuple[bytes, int]:
+    end = at + 1 + octets[at]
+    if end > len(octets):
+        raise ValueError
+    return octets[at + 1 : end], end
+
+
+def _texts(octets: bytes, at: int) -> list[bytes]:
+    found = []
+    while at < len(octets):
+        end = at + 2 + int.from_bytes(octets[at : at + 2], "big")
+        if at + 2 > len(octets) or end > len(octets):
+            raise ValueError
+        found.append(octets[at + 2 : end])
+        at = end
+    return found

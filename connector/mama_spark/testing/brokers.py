@@ -1,0 +1,113 @@
+"""A Malamute broker as a process of its own, which can be killed and started again at its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..errors import ConfigError, Unavailable
+from ..message import MessageBatch
+
+_PATIENCE = 60.0
+_CONF = """
+[broker]
+linger = 500
+[clients]
+timeout = "60s"
+[[stream]]
+pattern = "{pattern}"
+engine = "durable"
+folder = "{folder}"
+{settings}
+"""
+
+
+class BrokerProcess:
+    """``mama broker`` with durable streams, on a free port that it keeps.
+
+    :param folder: for its configuration and its streams
+    :param pattern: streams that are durable; others are ``simple``
+    :param settings: lines of TOML for the durable streams
+    """
+
+    def __init__(self, folder: Path, pattern: str = "^orders$", settings: str = "") -> None:
+        self.folder, self.streams = folder, folder / "streams"
+        self._pattern, self._settings = pattern, settings
+        self._bind = "tcp://127.0.0.1:*"
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def __repr__(self) -> str:
+        return f"<BrokerProcess {self.url} {'runs' if self.running else 'stopped'}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.running:
+            self.kill()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def start(self) -> None:
+        """At the same port as before; whoever had it meanwhile is waited for."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        conf = self.folder / "broker.toml"
+        conf.write_text(_CONF.format(pattern=self._pattern, folder=self.streams, settings=self._settings))
+        until = time.monotonic() + _PATIENCE
+        while not self._started(conf):
+            if time.monotonic() > until:
+                raise Unavailable(f"the broker does not start at {self._bind}")
+            time.sleep(0.05)
+
+    def _started(self, conf: Path) -> bool:
+        command = [sys.executable, "-m", "mama_spark.cli", "broker", "--conf-file", str(conf), "--bind", self._bind]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if not said.startswith("ready: "):
+            self.stop()
+            if "cannot serve" not in said:
+                raise ConfigError(f"the broker does not start: {said}")
+            return False
+        self.url = said.split()[1]
+        self._bind = self.url.replace("mlp://", "tcp://")
+        return True
+
+    def kill(self) -> None:
+        """As ``kill -9`` does."""
+        assert self._process is not None
+        self._process.kill()
+        self._end()
+
+    def stop(self) -> None:
+        """As Ctrl-C does: what was accepted is stored."""
+        assert self._process is not None
+        self._process.terminate()
+        self._end()
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        assert process.stdout is not None
+        process.wait(_PATIENCE)
+        process.stdout.close()
+
+    def store(self, stream: str, batch: MessageBatch) -> int:
+        """Publish by a client of its own; the last sequence."""
+        from ..bridges.malamute.appending import append
+        from ..bridges.malamute.settings import MalamuteSettings
+        from ..malamute.link import LinkSettings
+
+        return append(MalamuteSettings(LinkSettings((self.url,))), stream, batch, _PATIENCE) or 0

@@ -1,0 +1,237 @@
+"""What an engine must answer to those who read what it stores (:mod:`mama_spark.malamute.questions`).
+
+Parts of :class:`~mama_spark.testing.engine_suite.EngineSuite` and its extension for engines that answer. Each answer is
+of one moment, bounded, and of all that was accepted before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import count
+
+import pytest
+
+from ..malamute import wire
+from ..malamute.engines import engine_class
+from ..malamute.engines.actor import Answered, Stream
+from ..malamute.extensions import NOTHING, Extension, read
+from ..malamute.questions import Op, Question, Selection, parse_numbers
+from ..malamute.wire import StatusCode, StreamDeliver
+from .engine_site import EngineKind, Ref, Site
+
+_FAR = 2**63 - 1
+_FETCHES = (Op.FETCH, Op.BLOCK)
+_Found = tuple[int, bytes, tuple[bytes, ...], Extension]  #: sequence, subject, content, what travels beside it
+
+
+class Asker:
+    """Publishes to one stream and asks for what is stored. Every answer is of the same stream."""
+
+    def __init__(self, site: Site, stream: Stream) -> None:
+        self.site, self.stream, self.identity = site, stream, b""
+        self._numbers = count(7)
+
+    def accept(self, subject: bytes, *content: bytes, extension: Extension = NOTHING) -> None:
+        self.stream.accept(Ref("w"), b"writer", subject, list(content), extension)
+
+    def ask(
+        self, op: Op, *numbers: int, text: bytes = b"", kind: Selection = Selection.ALL, texts: tuple[bytes, ...] = ()
+    ) -> Answered:
+        question = Question(op, next(self._numbers), self.stream.name, numbers, text, kind, texts)
+        (found,) = self.site.ask(self.stream, question)
+        if found.answer.code == StatusCode.SUCCESS:
+            assert found.answer.identity
+            assert self.identity in (b"", found.answer.identity)
+            self.identity = found.answer.identity
+        return found
+
+    def numbers(self, op: Op, *values: int) -> tuple[int, ...]:
+        """All of an answer that is made of numbers."""
+        body = self._body(self.ask(op, *values))
+        return parse_numbers(body, len(body) // 8)[0]
+
+    def bounds(self) -> tuple[int, ...]:
+        return parse_numbers(self._body(self.ask(Op.BOUNDS)), 2)[0]
+
+    @staticmethod
+    def _body(found: Answered) -> bytes:
+        assert found.answer.code == StatusCode.SUCCESS, found.answer
+        assert found.answer.pack(), "it fits into a field"
+        return found.answer.body
+
+    def fetch(
+        self,
+        op: Op,
+        after: int = 0,
+        up_to: int = _FAR,
+        rows: int = 1000,
+        octets: int = 1_000_000,
+        kind: Selection = Selection.ALL,
+        texts: tuple[bytes, ...] = (),
+    ) -> tuple[list[_Found], int]:
+        """What came, and up to where was looked."""
+        found = self.ask(op, after, up_to, rows, octets, kind=kind, texts=texts)
+        (reached, last), _ = parse_numbers(self._body(found), 2)
+        frames = found.records if op is Op.FETCH else _unpacked(found.records)
+        messages = [self._message(one) for one in frames]
+        sequences = [message[0] for message in messages]
+        assert sequences == sorted(set(sequences))
+        assert all(after < n <= min(reached, up_to, last) for n in sequences)
+        return messages, reached
+
+    def pieces(self, op: Op, rows: int = 1000, octets: int = 1_000_000) -> list[list[_Found]]:
+        """Everything, in as many answers as it takes."""
+        found: list[list[_Found]] = []
+        after, last = 0, self.bounds()[1]
+        while after < last:
+            some, reached = self.fetch(op, after, last, rows, octets)
+            assert reached > after, "each answer goes on"
+            after = reached
+            found.append(some)
+        return found
+
+    def _message(self, frames: Sequence[bytes]) -> _Found:
+        message = wire.decode(frames)
+        assert isinstance(message, StreamDeliver)
+        assert (message.address, message.sender) == (self.stream.name, b"writer")
+        beside = read(message.trailing)
+        assert beside.sequence is not None
+        assert beside.time is not None
+        return beside.sequence, message.subject, tuple(message.content), beside
+
+
+def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
+    """The messages of a block; without a block there are none."""
+    if not records:
+        return []
+    ((_, lengths, heads, contents),) = records
+    n = len(lengths) // 8
+    sizes = struct.unpack(f">{2 * n}I", lengths)
+    assert (sum(sizes[:n]), sum(sizes[n:])) == (len(heads), len(contents))
+    found, at, start = [], 0, 0
+    for size, octets in zip(sizes[:n], sizes[n:], strict=True):
+        found.append([heads[at : at + size], contents[start : start + octets]])
+        at, start = at + size, start + octets
+    return found
+
+
+class QuestionRules:
+    """What holds for every engine."""
+
+    def test_an_engine_answers_questions_or_says_why_not(self, site: Site, kind: EngineKind) -> None:
+        """ML-22"""
+        stream, r = site.stream(), Ref("r")
+        site.compile(stream, r, b"")
+        cls = engine_class(kind.engine) if isinstance(kind.engine, str) else kind.engine
+        unreadable = cls.unreadable(stream.name, kind.settings)
+        assert unreadable or isinstance(self, ReadableRules), "an engine that answers is held to ReadableEngineSuite"
+        numbers: dict[Op, tuple[int, ...]] = {Op.BOUNDS: (), Op.AT: (0,), Op.MISSING: (0, 9), Op.TRIM: (0,)}
+        ops = [op for op in Op if op is not Op.NAMES]  # which the broker answers
+        questions = [Question(op, 90 - op, stream.name, numbers.get(op, (0, 9, 9, 9))) for op in ops]
+        for found in site.ask(stream, *questions):
+            if unreadable:
+                assert (found.answer.code, found.records) == (StatusCode.NOT_IMPLEMENTED, [])
+                assert found.answer.reason == unreadable.encode()
+            else:
+                assert found.answer.code != StatusCode.NOT_IMPLEMENTED
+        assert site.publish(stream, Ref("w"), b"s") == [(r, b"s")], "and it goes on"
+
+
+class ReadableRules:
+    """What holds for an engine that answers (ML-22)."""
+
+    @pytest.fixture
+    def asker(self, site: Site) -> Asker:
+        return Asker(site, site.stream())
+
+    def test_an_empty_stream_answers_too(self, asker: Asker) -> None:
+        assert asker.bounds() == (1, 0)
+        assert [asker.fetch(op) for op in _FETCHES] == [([], 0)] * 2
+        assert asker.numbers(Op.AT, _FAR) == (1,)
+        assert asker.numbers(Op.MISSING, 0, 10) == (10,)
+
+    def test_a_question_sees_what_was_accepted_before_it_in_its_batch(self, asker: Asker) -> None:
+        for n in range(1, 4):
+            asker.accept(b"s")
+            assert asker.bounds() == (1, n)
+
+    @pytest.mark.parametrize("op", _FETCHES)
+    def test_what_is_fetched_is_what_was_accepted(self, asker: Asker, op: Op) -> None:
+        """A block has the frames of each message together."""
+        contents = [[b"one"], [], [b""], [b"two", b"", b"frames"], [b"x" * 100_000], [b"\0\xff"]]
+        headers = ((b"k", b"v"), (b"k", b"w"))
+        for n, content in enumerate(contents):
+            asker.accept(b"\xff.%d" % n, *content, extension=Extension(message_id=b"%d" % n, headers=headers[: n % 3]))
+        (found,) = asker.pieces(op)
+        assert [n for n, *_ in found] == [1, 2, 3, 4, 5, 6]
+        assert [subject for _, subject, *_ in found] == [b"\xff.%d" % n for n in range(6)]
+        wanted = contents if op is Op.FETCH else [[b"".join(content)] for content in contents]
+        assert [list(content) for *_, content, _ in found] == wanted
+        assert [(x.message_id, x.headers) for *_, x in found] == [(b"%d" % n, headers[: n % 3]) for n in range(6)]
+
+    @pytest.mark.parametrize("op", _FETCHES)
+    def test_an_answer_brings_no_more_than_was_asked_for_and_a_large_message_alone(self, asker: Asker, op: Op) -> None:
+        for n in range(20):
+            asker.accept(b"%d" % n, b"x" * (50_000 if n % 5 == 4 else 100))
+        for rows, octets in ((3, 1_000_000), (1000, 10_000), (1, 1)):
+            pieces = asker.pieces(op, rows, octets)
+            assert [n for piece in pieces for n, *_ in piece] == list(range(1, 21))
+            for piece in pieces:
+                sizes = [len(content[0]) for _, _, content, _ in piece]
+                assert len(piece) <= rows
+                assert sum(sizes[:-1]) < octets, "the last one that fits not whole comes, too, or nothing would"
+        assert [n for n, *_ in asker.fetch(op, 5, 9)[0]] == [6, 7, 8, 9]
+
+    @pytest.mark.parametrize("op", _FETCHES)
+    def test_only_what_was_selected_comes_and_what_was_looked_at_counts(self, asker: Asker, op: Op) -> None:
+        for n in range(12):
+            asker.accept((b"temp.a", b"temp.b", b"rain.a")[n % 3])
+        asked = {
+            (Selection.SUBJECTS, (b"rain.a", b"no such")): [3, 6, 9, 12],
+            (Selection.PATTERNS, (b"^temp", b"b$")): [1, 2, 4, 5, 7, 8, 10, 11],
+            (Selection.PATTERNS, (b"nothing",)): [],
+        }
+        for (kind, texts), wanted in asked.items():
+            found, reached = asker.fetch(op, kind=kind, texts=texts)
+            assert ([n for n, *_ in found], reached) == (wanted, 12)
+        for pattern in (b"(", b"(a*)*"):
+            refused = asker.ask(op, 0, 9, 9, 9, kind=Selection.PATTERNS, texts=(pattern,))
+            assert (refused.answer.code, refused.records) == (StatusCode.FAILED, [])
+            assert refused.answer.reason
+
+    def test_times_find_their_messages(self, asker: Asker) -> None:
+        for n in range(5):
+            asker.accept(b"%d" % n)
+            asker.bounds()  # each in a batch of its own
+        (found,) = asker.pieces(Op.FETCH)
+        times = [x.time or 0 for *_, x in found]
+        assert times == sorted(times)
+        for time in times:
+            assert asker.numbers(Op.AT, time) == (times.index(time) + 1,)
+        assert (asker.numbers(Op.AT, times[0] - 1), asker.numbers(Op.AT, times[-1] + 1)) == ((1,), (6,))
+
+    def test_what_was_trimmed_is_missing_and_another_stream_is_not_trimmed(self, asker: Asker) -> None:
+        for n in range(10):
+            asker.accept(b"%d" % n)
+        assert asker.bounds() == (1, 10)
+        refused = asker.ask(Op.TRIM, 5, text=b"another")
+        assert refused.answer.code == StatusCode.FAILED
+        assert asker.bounds() == (1, 10)
+        (first,), _ = parse_numbers(asker.ask(Op.TRIM, 5, text=asker.identity).answer.body, 1)
+        assert first == 5
+        assert asker.bounds() == (5, 10)
+        assert asker.numbers(Op.MISSING, 0, 10) == (10, 1, 4)
+        assert asker.numbers(Op.MISSING, 4, 10) == (10,)
+        assert [n for n, *_ in asker.fetch(Op.FETCH)[0]] == [5, 6, 7, 8, 9, 10]
+
+    def test_those_who_ask_hold_up_nothing(self, asker: Asker) -> None:
+        """Live readers get everything, once and in order, whatever is asked in between."""
+        site, stream, r = asker.site, asker.stream, Ref("r")
+        site.compile(stream, r, b"")
+        got: list[bytes] = []
+        for n in range(50):
+            asker.accept(b"%d" % n)
+            stream.ask(Ref("reader"), Question(Op.FETCH, n, stream.name, (0, _FAR, 10, 1000)))
+            got += [delivery.subject for delivery in site.deliveries(stream)]
+        assert got == [b"%d" % n for n in range(50)]

@@ -1,0 +1,115 @@
+"""Streams of an engine under test, driven as the broker drives them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from ..malamute.engines import Delivery, StreamEngine
+from ..malamute.engines.actor import Answered, Report, Stream, Taken, Traffic
+from ..malamute.questions import Question
+
+PATIENCE = 60.0  #: seconds for what a sound engine does at once
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """The engine under test.
+
+    :ivar settings: of a fresh stream, each time the same place
+    :ivar stored: it stores and numbers what it accepts
+    :ivar bad_patterns: what it refuses
+    """
+
+    engine: type[StreamEngine] | str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    stored: bool = False
+    bad_patterns: tuple[bytes, ...] = (b"(", b"[", b"*", b"a**", b")", b"(a*)*")
+
+
+class Ref:
+    """A client as the server would refer to it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Ref {self.name}>"
+
+
+class Site:
+    """Streams of one kind and the server's end of them."""
+
+    def __init__(self, kind: EngineKind) -> None:
+        self.kind = kind
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.traffic = Traffic(self.context)
+        self.made: list[Stream] = []
+
+    def stream(self, name: bytes = b"st", traffic: bool = True) -> Stream:
+        stream = Stream(self.context, name, self.kind.engine, self.kind.settings)
+        self.made.append(stream)
+        if traffic:
+            self.traffic.add(stream)
+            assert self.answers(stream) == [Taken()]
+        return stream
+
+    def report(self, stream: Stream, answers: int, kind: type[Taken] | type[Answered] = Taken) -> Report:
+        """All that the stream says until it has given this many answers."""
+        stream.flush()
+        found: Report = []
+        end = time.monotonic() + PATIENCE
+        while sum(isinstance(one, kind) for one in found) < answers:
+            assert time.monotonic() < end, f"{found} and no more"
+            taken = self.traffic.take(1.0)
+            if taken is not None:
+                assert taken[0] is stream
+                found += taken[1]
+        return found
+
+    def answers(self, stream: Stream, n: int = 1) -> list[Taken]:
+        return [one for one in self.report(stream, n) if isinstance(one, Taken)]
+
+    def compile(self, stream: Stream, client: Hashable, *patterns: bytes) -> None:
+        for pattern in patterns:
+            stream.compile(client, pattern)
+        assert self.answers(stream, len(patterns)) == [Taken()] * len(patterns)
+
+    def cancel(self, stream: Stream, client: Hashable) -> None:
+        stream.cancel(client)
+        assert self.answers(stream) == [Taken()]
+
+    def publish(self, stream: Stream, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
+        """What is delivered of these: client and subject, in order."""
+        for subject in subjects:
+            stream.accept(client, b"sender", subject, [b"content"])
+        return [(d.client, d.subject) for d in self.deliveries(stream)]
+
+    def deliveries(self, stream: Stream) -> list[Delivery]:
+        stream.sync(Ref("who asks"))
+        return [one for one in self.report(stream, 1) if isinstance(one, Delivery)]
+
+    def ask(self, stream: Stream, *questions: Question) -> list[Answered]:
+        """The answers, in their order."""
+        client = Ref("who asks")
+        for question in questions:
+            stream.ask(client, question)
+        found = [one for one in self.report(stream, len(questions), Answered) if isinstance(one, Answered)]
+        assert [(one.client, one.answer.number) for one in found] == [(client, one.number) for one in questions]
+        return found
+
+    def threads(self) -> list[str]:
+        """Names of the streams' threads."""
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
+
+    def close(self) -> None:
+        for stream in self.made:
+            stream.destroy(PATIENCE)
+            assert "ended" in repr(stream), "the thread ends"
+        self.traffic.close()
+        self.context.term()

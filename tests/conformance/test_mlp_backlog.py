@@ -1,0 +1,330 @@
+"""An engine that is behind: what is held, what is lost, and that nobody else notices."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.bridges.malamute.bridge import MalamuteBridge
+from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.errors import Unavailable
+from mama_spark.malamute import server_machine, wire
+from mama_spark.malamute.backlog import BEHIND, PACE, Backlog, Behind
+from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.engines import register
+from mama_spark.malamute.engines.simple import SimpleEngine
+from mama_spark.malamute.extensions import Feature, Outcome
+from mama_spark.malamute.link import FEATURES, LinkSettings
+from mama_spark.malamute.wire import Command, Error, Ok, StreamDeliver
+from mama_spark.message import MessageBatch
+
+PATIENCE = 60.0
+LIMIT = 1_000_000
+STUCK = threading.Event()  #: set: the stuck engines go on
+
+
+class StuckEngine(SimpleEngine):
+    def flush(self) -> None:
+        assert STUCK.wait(PATIENCE)
+
+
+class PlainPeer:
+    """A client that announces nothing, as the C client."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], broker: Broker, address: bytes) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.set_hwm(0)
+        self.socket.connect(broker.endpoint)
+        assert self.ask(wire.Open(address)) == Ok()
+
+    def send(self, *commands: Command) -> None:
+        for command in commands:
+            self.socket.send_multipart(wire.encode(command))
+
+    def get(self) -> Command:
+        assert self.socket.poll(int(PATIENCE * 1000)), "nothing came"
+        return wire.decode(self.socket.recv_multipart())
+
+    def ask(self, command: Command) -> Command:
+        self.send(command)
+        return self.get()
+
+
+class Site:
+    def __init__(self, behind: Behind, timeout: float = 0) -> None:
+        register("stuck-for-tests", StuckEngine)
+        STUCK.set()
+        machine = Settings(timeout=timeout, backlog=LIMIT, behind=behind)
+        choices = (EngineChoice(b"^stuck", "stuck-for-tests"),)
+        self.broker = Broker(BrokerSettings("tcp://127.0.0.1:*", machine, choices))
+        self.broker.start()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.peers: list[PlainPeer] = []
+
+    def peer(self, address: bytes) -> PlainPeer:
+        self.peers.append(PlainPeer(self.context, self.broker, address))
+        return self.peers[-1]
+
+    def client(self, **options: Any) -> MalamuteClient:
+        return MalamuteClient(self.broker.endpoint.replace("tcp", "mlp"), **options)
+
+    def counted(self, name: str) -> int:
+        return self.broker.counters()[name]
+
+    def close(self) -> None:
+        STUCK.set()
+        for peer in self.peers:
+            peer.socket.close(0)
+        self.context.term()
+        self.broker.stop()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Site]]:
+    sites: list[Site] = []
+
+    def made(behind: Behind, timeout: float = 0) -> Site:
+        sites.append(Site(behind, timeout))
+        return sites[-1]
+
+    yield made
+    for site in sites:
+        site.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.005)
+
+
+def serve_others(site: Site, name: bytes, count: int = 3000) -> None:
+    """Another stream goes on, more than all that ZeroMQ and the backlog could hide."""
+    reader, writer = site.peer(name + b"-r"), site.peer(name + b"-w")
+    assert reader.ask(wire.StreamRead(name, b"")) == Ok()
+    assert writer.ask(wire.StreamWrite(name)) == Ok()
+    for n in range(count):
+        writer.send(wire.StreamSend(b"%d" % n, [b"x" * 500]))
+    for n in range(count):
+        one = reader.get()
+        assert isinstance(one, StreamDeliver)
+        assert one.subject == b"%d" % n
+
+
+@pytest.mark.parametrize("behind", [Behind.DROP_NEWEST, Behind.DISCONNECT])
+def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
+    make: Callable[..., Site], behind: Behind
+) -> None:
+    site = make(behind)
+    writer, reader = site.peer(b"w"), site.peer(b"r")
+    assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    STUCK.clear()
+    sent = 0
+    while not site.counted("lost_sends"):
+        writer.send(*(wire.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
+        sent += 20
+        assert sent < 200_000, "the backlog has no limit"
+        time.sleep(0.001)
+    serve_others(site, b"others")
+    backlog = site.broker._loop.backlogs[b"stuck"] if site.broker._loop else None
+    assert backlog is not None
+    assert backlog.octets < LIMIT + 600 * 5256, "and no more than a round beyond"
+    assert (b"w" in site.broker.clients()) is (behind is Behind.DROP_NEWEST)
+    STUCK.set()
+    kept: list[int] = []
+    while not kept or reader.socket.poll(1000):
+        one = reader.get()
+        assert isinstance(one, StreamDeliver)
+        kept.append(int(one.subject))
+    assert kept == list(range(len(kept))), "the oldest, in order"
+    assert len(kept) < sent
+    if behind is Behind.DROP_NEWEST:
+        writer.send(wire.StreamSend(b"again"))
+        assert reader.get() == StreamDeliver(b"stuck", b"w", b"again", [])
+    else:
+        assert writer.get() == Error(300, b"the stream does not keep up")
+        assert writer.ask(wire.Ping()) == Error(500)
+
+
+def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_owes(
+    make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_machine, "MOST_AWAITED", 20)
+    site = make(Behind.DROP_NEWEST)
+    writer = site.peer(b"w")
+    assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
+    STUCK.clear()
+    for n in range(40):
+        site.peer(b"comes and goes").send(wire.StreamRead(b"stuck", b"^%d$" % n), wire.Close())
+    peer = site.peer(b"asks")
+    for command in (wire.StreamRead(b"stuck", b""), wire.StreamWrite(b"stuck")):
+        assert peer.ask(command) == Error(502, b"the stream does not keep up")
+    loop = site.broker._loop
+    assert loop is not None
+    assert len(loop.machine._awaited[b"stuck"]) <= 2 * 20, "and each leaves by a CANCEL"
+    STUCK.set()
+    until(lambda: not loop.machine._awaited[b"stuck"])
+    assert peer.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+
+
+def test_whoever_asked_for_it_is_held_rather_than_lose_anything(make: Callable[..., Site]) -> None:
+    site = make(Behind.HOLD)
+    writer, reader = site.peer(b"w"), site.peer(b"r")
+    assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    STUCK.clear()
+    sent = write_until_held(site, writer)
+    STUCK.set()
+    for n in range(sent):
+        one = reader.get()
+        assert isinstance(one, StreamDeliver)
+        assert one.subject == b"%d" % n
+    assert site.counted("lost_sends") == 0
+
+
+def test_whoever_is_held_is_not_silent(make: Callable[..., Site]) -> None:
+    """While nobody is read, nobody can be heard: clients that ping are there afterwards, and get everything."""
+    site = make(Behind.HOLD, timeout=1.5)
+    writer, reader = site.peer(b"w"), site.peer(b"r")
+    assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    STUCK.clear()
+    sent = write_until_held(site, writer, reader)
+    for _ in range(10):
+        time.sleep(0.3)
+        for peer in (reader, writer):
+            peer.send(wire.Ping())
+    assert site.broker._loop is not None
+    assert site.broker._loop.held
+    STUCK.set()
+    got: list[int] = []
+    while len(got) < sent:
+        one = reader.get()
+        if isinstance(one, StreamDeliver):
+            got.append(int(one.subject))
+        else:
+            assert one == wire.Pong()
+    assert got == list(range(sent))
+    assert site.broker.clients() == [b"r", b"w"]
+
+
+def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Callable[..., Site]) -> None:
+    """ML-07: credit from the engine back to those who publish."""
+    site = make(Behind.DROP_NEWEST)
+    reader = site.peer(b"r")
+    assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    with site.client(timeout=PATIENCE) as writer:
+        writer.write("stuck")
+        STUCK.clear()
+        sent = send_until_held(writer)
+        assert sent * 5000 < LIMIT, "the allowance, and not the backlog's policy"
+        STUCK.set()
+        for n in range(sent, sent + 500):
+            writer.send(str(n), b"x" * 5000)
+        assert sum(run.count for run in writer.sync() if run.outcome is Outcome.ACCEPTED) == sent + 500
+        for n in range(sent + 500):
+            one = reader.get()
+            assert isinstance(one, StreamDeliver)
+            assert one.subject == b"%d" % n
+    assert site.counted("lost_sends") == 0
+
+
+def write_until_held(site: Site, writer: PlainPeer, *pinging: PlainPeer) -> int:
+    """How many messages were sent when the broker stopped to read."""
+    loop = site.broker._loop
+    assert loop is not None
+    sent = 0
+    while not loop.held:
+        writer.send(*(wire.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
+        for peer in pinging:
+            peer.send(wire.Ping())
+        sent += 20
+        time.sleep(0.001)
+    return sent
+
+
+def send_until_held(writer: MalamuteClient) -> int:
+    """How many messages the client may send."""
+    for sent in range(LIMIT):
+        try:
+            writer.send(str(sent), b"x" * 5000, timeout=0.5)
+        except Unavailable:
+            return sent
+    raise AssertionError("it may send for ever")
+
+
+def test_the_bridge_takes_nothing_more_while_the_engine_is_stuck(make: Callable[..., Site]) -> None:
+    """ML-07: ``send`` returns 0 when the broker gives no credit, and all that was taken is acknowledged."""
+    site = make(Behind.DROP_NEWEST)
+    url = site.broker.endpoint.replace("tcp", "mlp")
+    bridge = MalamuteBridge(MalamuteSettings(LinkSettings((url,), features=FEATURES & ~Feature.CREDIT), "stuck"))
+    bridge.open()
+    try:
+        batch = MessageBatch.of(["a"] * 100, [b"x" * 5000] * 100)
+        STUCK.clear()
+        taken = 0
+        while n := bridge.send(batch, taken):
+            taken += n
+            assert taken * 5000 < LIMIT
+        bridge.poll(0.3)
+        assert bridge.send(batch, taken) == 0
+        STUCK.set()
+        acked = 0
+        end = time.monotonic() + PATIENCE
+        while acked < taken:
+            acked += sum(len(acks.tokens) for acks in bridge.poll(1.0).acks)
+            assert time.monotonic() < end
+        assert bridge.send(batch, taken) > 0
+    finally:
+        STUCK.set()
+        bridge.close()
+    assert site.counted("lost_sends") == 0
+
+
+def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not() -> None:
+    backlog = Backlog(limit=10_000)
+    now = 0.0
+    for _ in range(BEHIND):
+        backlog.posted([("ACCEPT", None, b"", b"s", [b"x" * 100])], now)
+    assert backlog.keeps_pace(now)
+    assert 0 < backlog.octets < BEHIND * 400
+    for waiting in range(BEHIND - 1, BEHIND // 2, -1):
+        now += PACE / 2
+        backlog.look(waiting, now)
+        assert backlog.keeps_pace(now)
+    assert not backlog.keeps_pace(now + 2 * PACE), "stands still"
+    waiting = len(backlog)
+    for _ in range(10):
+        now += 2 * PACE
+        waiting -= 1
+        backlog.look(waiting, now)
+    assert not backlog.keeps_pace(now), "goes on, but slowly"
+    backlog.look(0, now)
+    assert backlog.octets == 0
+    for _ in range(40):
+        backlog.posted([("SYNC", None)], now)
+        now += PACE / 100
+        backlog.look(0, now)
+    assert backlog.keeps_pace(now), "and found its pace again"
+
+
+def test_a_backlog_is_full_until_half_of_it_is_gone() -> None:
+    backlog = Backlog(limit=10_000)
+    while not backlog.full:
+        backlog.posted([("ACCEPT", None, b"", b"s", [b"x" * 744])], 0.0)
+    assert backlog.octets == 11_000
+    waiting = len(backlog)
+    while backlog.octets > 5_000:
+        assert backlog.full
+        waiting -= 1
+        backlog.look(waiting, 0.0)
+    assert not backlog.full

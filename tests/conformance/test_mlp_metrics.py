@@ -1,0 +1,227 @@
+"""What a broker tells of itself: in process, over HTTP and in lines of the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.errors import ConfigError, LoopDied, Unavailable
+from mama_spark.malamute import wire
+from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.letters import Limits
+from mama_spark.malamute.metrics import TEXT, Metric, MetricsServer, summary, text
+from mama_spark.malamute.security import Security
+from mama_spark.malamute.serve import run
+
+PATIENCE = 60.0
+SAMPLE = re.compile(r'^malamute_[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? -?[0-9.e+]+$')
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    choices = (EngineChoice(b"^d", "durable", {"folder": str(tmp_path)}),)
+    machine = Settings(mailboxes=Limits(each=10))
+    with Broker(BrokerSettings("tcp://127.0.0.1:*", machine, choices, metrics="127.0.0.1:0")) as broker:
+        yield broker
+
+
+def client(broker: Broker, address: str = "", **options: Any) -> MalamuteClient:
+    return MalamuteClient(broker.endpoint.replace("tcp", "mlp"), address, timeout=PATIENCE, **options)
+
+
+def values(metrics: list[Metric]) -> dict[str, float]:
+    return {
+        name + "".join(f"[{label}]" for _, label in labels): value
+        for name, _, _, samples in metrics
+        for labels, value in samples
+    }
+
+
+def page(broker: Broker, path: str) -> str:
+    with urllib.request.urlopen(f"{broker.metrics_url}{path}", timeout=PATIENCE) as answer:
+        found: bytes = answer.read()
+    return found.decode()
+
+
+def test_what_clients_do_is_counted(broker: Broker) -> None:
+    before = values(broker.metrics())
+    assert before["malamute_clients"] == 0
+    with client(broker, "r", window=0) as reader, client(broker, "w") as writer:
+        reader.read("s", "a")
+        reader.read("s", "b")
+        reader.read("d", "")
+        writer.write("s")
+        for n in range(100):
+            writer.send("a", b"x" * 1000, timeout=PATIENCE)
+            writer.mailbox("absent", "s", b"%d" % (n % 10))
+        writer.sync()
+        found = values(broker.metrics())
+        assert found["malamute_clients"] == 2
+        assert found["malamute_publishers"] == 1
+        assert found["malamute_streams[simple]"] == found["malamute_streams[durable]"] == 1
+        assert found["malamute_subscriptions"] == 3
+        assert found["malamute_held_deliveries"] == 100, "the reader gave no credit"
+        assert 100_000 < found["malamute_queue_octets"] < 130_000
+        assert found["malamute_letters[mailbox]"] == found["malamute_letter_octets[mailbox]"] == 10
+        assert found["malamute_lost_letters_total"] == 90
+        assert found["malamute_received_messages_total"] >= 200 + 7
+        assert 100_000 < found["malamute_received_octets_total"] < 120_000
+        assert found["malamute_sent_messages_total"] >= 6
+        reader.give_credit(100)
+        for _ in range(100):
+            reader.receive()
+        after = values(broker.metrics())
+        assert after["malamute_held_deliveries"] == after["malamute_queue_octets"] == 0
+        assert after["malamute_sent_octets_total"] - found["malamute_sent_octets_total"] > 100_000
+    with zmq.Context() as context:
+        stranger = context.socket(zmq.DEALER)
+        stranger.linger = 0
+        stranger.connect(broker.endpoint)
+        stranger.send(b"nonsense")
+        stranger.send_multipart(wire.encode(wire.Ping()))
+        assert stranger.poll(int(PATIENCE * 1000))
+        stranger.close(0)
+    after = values(broker.metrics())
+    assert after["malamute_malformed_frames_total"] == after["malamute_refused_commands_total"] == 1
+    assert after["malamute_clients"] == 0
+
+
+def test_prometheus_can_read_it(broker: Broker) -> None:
+    lines = page(broker, "/metrics").splitlines()
+    samples = [line for line in lines if not line.startswith("#")]
+    assert samples
+    assert all(SAMPLE.match(line) for line in samples), [line for line in samples if not SAMPLE.match(line)]
+    types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE"))
+    assert {name for name, kind in types.items() if kind == "counter"} == {n for n in types if n.endswith("_total")}
+    assert len([line for line in lines if line.startswith("# HELP")]) == len(types)
+    awkward = Metric("m", "gauge", "h", (((("l", 'a"b\\c\nd'),), 1.0),))
+    assert text([awkward]).splitlines()[-1] == 'm{l="a\\"b\\\\c\\nd"} 1'
+
+
+def test_clients_and_streams_are_listed_also_over_http(broker: Broker) -> None:
+    """S3, S4"""
+    with client(broker, "a") as a, client(broker, "") as b:
+        a.read("s", "x")
+        b.write("s")
+        b.write("d1")
+        listed = json.loads(page(broker, "/clients"))
+        assert sorted(one["address"] for one in listed) == ["", "a"]
+        by_name = {one["address"]: one for one in listed}
+        assert by_name["a"]["reads"] == {"s": 1}
+        assert by_name[""]["writes"] == "d1"
+        assert "SEQUENCE" in by_name["a"]["features"]
+        assert all(0 <= one["silent"] < PATIENCE for one in listed)
+        streams = json.loads(page(broker, "/streams"))
+        assert [(s["stream"], s["engine"], s["stored"], s["readers"], s["writers"]) for s in streams] == [
+            ("d1", "durable", True, 0, 1),
+            ("s", "simple", False, 1, 0),
+        ]
+    assert broker.client_list() == []
+    assert [s["readers"] for s in broker.stream_list()] == [0, 0], "streams survive their clients"
+
+
+def test_what_is_not_there_is_not_found_and_what_a_peer_says_ends_nothing(broker: Broker) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+        page(broker, "/secrets")
+    caught.value.close()
+    host, port = (broker.metrics_url or "").removeprefix("http://").split(":")
+    for nonsense in (b"", b"GET", b"\0\xff\r\n\r\n", b"POST /metrics HTTP/1.1\r\n\r\n"):
+        with socket.create_connection((host, int(port)), PATIENCE) as raw:
+            raw.sendall(nonsense)
+    assert "malamute_clients" in page(broker, "/metrics")
+
+
+def test_many_look_at_once(broker: Broker) -> None:
+    found: list[int] = []
+
+    def look() -> None:
+        for _ in range(50):
+            found.append(len(broker.metrics()))
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(found) == 200
+    assert len(set(found)) == 1
+
+
+def test_refused_logins_are_counted() -> None:
+    security = Security({"u": "right"})
+    with Broker(BrokerSettings("tcp://127.0.0.1:*", security=security)) as broker:
+        with pytest.raises(ConfigError):
+            client(broker, user="u", password="wrong").open()
+        assert values(broker.metrics())["malamute_refused_logins_total"] >= 1
+
+
+def test_an_address_that_cannot_be_is_told() -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        Broker(BrokerSettings("tcp://127.0.0.1:*", metrics="here")).start()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Unavailable, match="cannot serve metrics"):
+            Broker(BrokerSettings("tcp://127.0.0.1:*", metrics=address)).start()
+
+
+def test_a_broker_that_does_not_run_says_so() -> None:
+    broker = Broker(BrokerSettings("tcp://127.0.0.1:*"))
+    with pytest.raises(LoopDied, match="does not run"):
+        broker.metrics()
+    with broker:
+        assert broker.metrics_url is None
+        assert broker.metrics()
+    with pytest.raises(LoopDied, match="does not run"):
+        broker.client_list()
+
+
+def test_the_command_says_how_it_is(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.toml"
+    conf.write_text('[broker]\nbind = "tcp://127.0.0.1:*"\nmetrics = "127.0.0.1:0"\nreport = "200ms"\n')
+    said: list[str] = []
+    stop = threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith("broker: "):
+            stop.set()
+
+    assert run(conf_file=conf, say=say, stop=stop) == 0
+    assert re.match(r"metrics: http://127.0.0.1:\d+/metrics", said[1])
+    found = summary(
+        [Metric("malamute_lost_sends_total", "counter", "", (((), 3.0),)), Metric("malamute_x", "", "", ())]
+    )
+    assert found == "lost sends 3"
+
+
+def test_a_look_that_fails_is_a_line_in_the_log_and_the_next_one_is_served(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failing = [ConnectionResetError("the peer hung up")]
+
+    def page() -> str:
+        if failing:
+            raise failing.pop()
+        return "fine\n"
+
+    server = MetricsServer("127.0.0.1:0", {"/metrics": (TEXT, page)})
+    try:
+        with pytest.raises(ConnectionError):
+            urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE)
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE) as answer:
+            assert answer.read() == b"fine\n"
+    finally:
+        server.close()
+    assert "from 127.0.0.1 failed: the peer hung up" in caplog.text
+    assert "Traceback" not in capfd.readouterr().err

@@ -1,0 +1,124 @@
+"""Who does not get in is told why, as something to change (ML-27): all pairs of mechanisms, wrong secrets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.malamute.broker import Broker, BrokerSettings
+from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.greeting import mechanism_of
+from mama_spark.malamute.security import Security
+
+PATIENCE = 60.0
+
+
+def pair() -> tuple[str, str]:
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
+
+
+PUBLIC, SECRET = pair()
+MINE, MY_SECRET = pair()
+OTHER, _ = pair()
+OWN = {"curve_public_key": MINE, "curve_secret_key": MY_SECRET}
+BROKERS = {
+    "NULL": Security(),
+    "PLAIN": Security({"u": "right"}),
+    "CURVE": Security(curve_secret_key=SECRET, curve_clients=(MINE,)),
+}
+CLIENTS: dict[str, dict[str, Any]] = {
+    "NULL": {},
+    "PLAIN": {"user": "u", "password": "right"},
+    "CURVE": {"curve_server_key": PUBLIC, **OWN},
+    "PLAIN, wrong password": {"user": "u", "password": "hush-hush"},
+    "PLAIN, unknown user": {"user": "v", "password": "right"},
+    "CURVE, wrong key of the broker": {"curve_server_key": OTHER, **OWN},
+    "CURVE, unknown client": {"curve_server_key": PUBLIC},
+}
+WRONG = {
+    **{(broker, client): "another security mechanism" for broker in BROKERS for client in BROKERS if broker != client},
+    ("PLAIN", "PLAIN, wrong password"): "refused the login",
+    ("PLAIN", "PLAIN, unknown user"): "refused the login",
+    ("CURVE", "CURVE, wrong key of the broker"): "another key than curve_server_key",
+    ("CURVE", "CURVE, unknown client"): "refused the login",
+}
+
+
+@pytest.fixture
+def ends() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def start(ends: ExitStack, security: Security) -> Broker:
+    return ends.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", security=security)))
+
+
+def connect(endpoint: str, client: str, timeout: float = PATIENCE) -> MalamuteClient:
+    return MalamuteClient(endpoint.replace("tcp", "mlp"), timeout=timeout, **CLIENTS[client])
+
+
+@pytest.mark.parametrize(("broker", "client"), WRONG, ids=lambda name: str(name))
+def test_what_does_not_go_together_is_a_matter_of_configuration(ends: ExitStack, broker: str, client: str) -> None:
+    """C5, C9. Not once but always: a race between the two ends of the handshake must not make it a timeout."""
+    there = start(ends, BROKERS[broker])
+    for _ in range(3):
+        with pytest.raises(ConfigError, match=WRONG[broker, client]) as caught:
+            connect(there.endpoint, client).open()
+        assert "hush" not in str(caught.value)
+    assert there.clients() == []
+
+
+@pytest.mark.parametrize("mechanism", BROKERS)
+def test_who_may_gets_in_and_the_greeting_names_the_mechanism(ends: ExitStack, mechanism: str) -> None:
+    there = start(ends, BROKERS[mechanism])
+    assert mechanism_of(there.endpoint, PATIENCE) == mechanism
+    with connect(there.endpoint, mechanism) as client:
+        client.write("s")
+        client.send("x", b"1")
+        assert client.sync()
+
+
+@pytest.mark.parametrize("client", BROKERS)
+def test_a_peer_that_ends_every_connection_is_one_that_may_come_back(ends: ExitStack, client: str) -> None:
+    """As the forwarder of a container does whose broker is down."""
+    listener = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+    listener.settimeout(0.05)
+    done = threading.Event()
+
+    def hang_up() -> None:
+        while not done.is_set():
+            with suppress(TimeoutError):
+                listener.accept()[0].close()
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    ends.callback(thread.join, PATIENCE)
+    ends.callback(done.set)
+    endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(Unavailable):
+        connect(endpoint, client, 1.5).open()
+    assert mechanism_of(endpoint, PATIENCE) is None
+
+
+def test_only_zmtp_greets(ends: ExitStack) -> None:
+    listener = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+    def talk() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n".ljust(100))
+            peer.recv(1000)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    assert mechanism_of(f"tcp://127.0.0.1:{listener.getsockname()[1]}", PATIENCE) is None
+    thread.join(PATIENCE)
+    assert mechanism_of("ipc://nowhere", 1.0) is None

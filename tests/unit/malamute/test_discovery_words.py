@@ -1,0 +1,222 @@
+"""What discovery says on a Malamute broker, and what that means."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridges.malamute import discovery_positions as positions
+from mama_spark.bridges.malamute.discovery_positions import At, Written, onward, same_log
+from mama_spark.bridges.malamute.discovery_words import EVENT, REC, WARN, Message, Stored, Words, stored
+from mama_spark.errors import ConfigError
+from mama_spark.malamute.events import BrokerEvent
+from mama_spark.malamute.wire import StreamDeliver, encode
+from mama_spark.mama.broker_events import broker_event
+from mama_spark.mama.events import decode_event
+from mama_spark.mama.omnm import decode
+
+WORDS = Words()
+DESK = SourceKey("desk", 7)
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
+keys = st.builds(SourceKey, names, st.none() | st.integers(0, 2**64 - 1))
+
+
+def as_stored(message: Message, sequence: int = 1) -> Stored:
+    return Stored(sequence, 5, message.subject, message.content, dict(message.extension.headers))
+
+
+def marker(part: str, source: SourceKey, sequence: int) -> Stored:
+    return Stored(sequence, 9, WORDS.subject(part, source), b"", {b"Mama-Marker": b"MaxAge"})
+
+
+# --- subjects --------------------------------------------------------------------------------------------------------
+
+
+@given(st.sampled_from([REC, WARN, EVENT]), keys)
+def test_every_source_has_subjects_of_its_own(part: str, source: SourceKey) -> None:
+    assert WORDS.parse(WORDS.subject(part, source)) == (part, source)
+
+
+@given(keys, keys)
+def test_two_sources_never_share_a_subject(one: SourceKey, other: SourceKey) -> None:
+    assert (WORDS.subject(REC, one) == WORDS.subject(REC, other)) == (one == other)
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "ü" * 120, "\0", "\ud800"])
+def test_a_name_that_is_no_subject_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ConfigError, match="the name of a source"):
+        WORDS.subject(REC, SourceKey(name, 1))
+
+
+@pytest.mark.parametrize(
+    "rest", ["rec.7", "rec.x.desk", "rec.07.desk", "rec.18446744073709551616.d", "other.7.d", "rec"]
+)
+def test_other_subjects_are_nobodys(rest: str) -> None:
+    assert WORDS.parse(f"_MAMA_SOURCE_DISCOVERY.{rest}") is None
+
+
+def test_the_topic_must_not_be_taken_for_what_the_broker_says() -> None:
+    with pytest.raises(ConfigError, match="discoveryTopic must begin with _"):
+        Words(topic="SUBSCRIBED")
+
+
+def test_the_same_said_in_place_of_the_same_has_one_id() -> None:
+    """So whichever process says it, it is stored once."""
+    one = WORDS.record(DESK, b"r", 30.0, 5)
+    assert WORDS.record(DESK, b"r", 30.0, 5) == one
+    others = [WORDS.record(DESK, b"s", 30.0, 5), WORDS.record(DESK, b"r", 31.0, 5), WORDS.record(DESK, b"r", 30.0, 6),
+              WORDS.record(SourceKey("desk", 8), b"r", 30.0, 5), WORDS.warn(DESK, 60.0, 5)]  # fmt: skip
+    assert len({m.extension.message_id for m in (one, *others)}) == 6
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+def test_records_markers_and_events_are_changes_and_the_rest_is_none() -> None:
+    cases = [
+        (as_stored(WORDS.record(DESK, b"r", 3.0, 0)), ChangeKind.RECORD),
+        (as_stored(WORDS.ended(REC, DESK, b"off", 1)), ChangeKind.RECORD),
+        (marker(REC, DESK, 3), ChangeKind.OFFLINE),
+        (marker(WARN, DESK, 3), ChangeKind.SUSPECT),
+        (Stored(1, 5, WORDS.subject(EVENT, DESK), b"e", {}), ChangeKind.EVENT),
+        (as_stored(WORDS.warn(DESK, 3.0, 0)), None),
+        (as_stored(WORDS.ended(WARN, DESK, b"", 1)), None),
+        (Stored(1, 5, WORDS.image_subject("t"), b"i", {}), None),
+        (Stored(1, 5, "_else", b"", {}), None),
+    ]
+    for one, kind in cases:
+        change = WORDS.change(one)
+        assert (change and change.kind) == kind
+        assert change is None or change.source == DESK
+
+
+def test_readers_that_come_and_go_are_topic_events() -> None:
+    """PE-17"""
+    event = BrokerEvent("SUBSCRIBED", b"r\xff", b"prices", b"^eu", 5)
+    one = Stored(3, 5, event.subject.decode(), b"raw", dict(event.headers))
+    told = Change(ChangeKind.SUBSCRIBED, 5, "_MAMA_EVENTS", 3, payload=b"raw", topic="prices",
+                  info="client r\\xff reads ^eu")  # fmt: skip
+    assert WORDS.change(one) == told
+    gone = BrokerEvent("GONE", b"", b"", b"close", 5)
+    change = WORDS.change(Stored(3, 5, "GONE.", b"raw", dict(gone.headers)))
+    assert change == Change(ChangeKind.EVENT, 5, "_MAMA_EVENTS", 3, payload=b"raw")
+
+
+@given(st.lists(st.binary(max_size=80), max_size=3), st.text(max_size=60), st.dictionaries(st.binary(), st.binary()))
+def test_any_bytes_give_a_change_or_nothing(frames: list[bytes], subject: str, headers: dict[bytes, bytes]) -> None:
+    stored(frames)
+    one = Stored(1, 5, subject, b"", headers)
+    WORDS.change(one)
+    WORDS.change(one._replace(subject=f"{WORDS.topic}.rec.7.{subject}"))
+
+
+def test_a_message_without_a_number_is_none_of_a_stored_stream() -> None:
+    assert stored(encode(StreamDeliver(b"s", b"", b"x", [b""]))) is None
+
+
+# --- the image -------------------------------------------------------------------------------------------------------
+
+
+def test_the_image_is_what_runs_with_what_the_broker_says_of_it() -> None:
+    fine, doubtful, back, silent, ended = (
+        SourceKey(name, 1) for name in ("fine", "doubtful", "back", "silent", "ended")
+    )
+    standing = [
+        as_stored(WORDS.record(doubtful, b"d", 3.0, 0), 2),
+        marker(WARN, doubtful, 9),
+        as_stored(WORDS.record(fine, b"f", 3.0, 0), 4),
+        as_stored(WORDS.warn(fine, 3.0, 0), 5),
+        marker(WARN, back, 6),
+        as_stored(WORDS.record(back, b"b", 3.0, 0), 7),
+        marker(REC, silent, 8),
+        as_stored(WORDS.ended(REC, ended, b"off", 0), 3),
+        Stored(10, 5, "_something.else", b"", {}),
+    ]
+    assert not Stored(1, 5, "x", b"", {b"Mama-Ttl": b"soon"}).runs
+    told = [(c.kind, c.source, c.payload, c.origin) for c in WORDS.image(standing)]
+    assert told == [
+        (ChangeKind.RECORD, doubtful, b"d", "MAMA_SOURCES"),
+        (ChangeKind.SUSPECT, doubtful, None, "MAMA_SOURCES"),
+        (ChangeKind.RECORD, fine, b"f", "MAMA_SOURCES"),
+        (ChangeKind.RECORD, back, b"b", "MAMA_SOURCES"),
+    ]
+
+
+# --- positions -------------------------------------------------------------------------------------------------------
+
+IMAGE = Written("t", 8, 21, 23, 20)
+
+
+@pytest.mark.parametrize("place", [At("log", 5), At("log", 20, IMAGE, 3), At("log", 20, IMAGE, 8)])
+def test_positions_survive_json(place: At) -> None:
+    assert positions.at(json.loads(json.dumps(place.as_json()))) == place
+    assert positions.at(json.loads(json.dumps(positions.IMAGE))) is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"log": "x"}, {"log": "x", "next": "y"}, {"events": 5}, {"log": "x", "next": 1, "image": [1]}]
+)
+def test_what_is_no_position_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="no position of discovery on Malamute"):
+        positions.at(wrong)
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.none() | st.integers(1, 60))
+def test_steps_of_any_size_lead_to_the_same_end_and_never_beyond_the_goal(
+    last: int, most: int, goal: int | None
+) -> None:
+    until = None if goal is None else At("log", goal)
+    place, told = At("log", 1, Written("t", 8, 1, 1, 1), 0), 0
+    for _ in range(100):
+        further = onward(place, 1, last, most, until)
+        told += further.told - place.told if further.image else further.next - place.next
+        if further == place:
+            break
+        place = further
+    end = last + 1 if goal is None else min(last + 1, goal)
+    assert place.next == max(1, end)
+    assert told == 8 + max(1, end) - 1
+
+
+def test_another_log_is_one_of_another_identity_or_one_that_ends_before_what_was_read() -> None:
+    assert same_log(At("a", 5), "a", 4)
+    assert not same_log(At("a", 5), "b", 9)
+    assert not same_log(At("a", 5), "a", 3)
+
+
+# --- what the broker says, in OpenMAMA's words -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "event", "topic", "status", "code", "info"),
+    [
+        (("SUBSCRIBED", b"r", b"s", b"^a"), "SUBSCRIBED", "s", None, None, "client r reads ^a"),
+        (("UNSUBSCRIBED", b"", b"s", b""), "UNSUBSCRIBED", "s", None, None, "a client without address"),
+        (("WRITING", b"w", b"s", b""), "PUBLISH_CREATE", "s", None, None, "client w"),
+        (("STOPPED", b"w", b"s", b""), "PUBLISH_DESTROY", "s", None, None, "client w"),
+        (("STREAM_LOST", b"", b"s", b"disk"), "PUBLISH_ERROR", "s", "PLATFORM", 2, "disk"),
+        (("REFUSED", b"\x00\xff", b"s", b"no"), "REFUSED", "s", "INVALID_ARG", 4, "client \\x00\\xff was refused: no"),
+        (("GONE", b"r", b"", b"close"), "GONE", None, None, None, "client r went: close"),
+        (("EVENTS_LOST", b"", b"", b"12"), "EVENTS_LOST", None, None, 12, "12"),
+    ],
+)  # fmt: skip
+def test_the_broker_says_it_in_words_of_openmama(
+    said: tuple[str, bytes, bytes, bytes],
+    event: str,
+    topic: str | None,
+    status: str | None,
+    code: int | None,
+    info: str,
+) -> None:
+    """PE-17"""
+    record = decode_event(decode(broker_event(*said, 1_700_000_000_000_001)))
+    assert (record.kind, record.at_us) == ("topic", 1_700_000_000_000_001)
+    assert (record.event, record.topic, record.status, record.code, record.info) == (event, topic, status, code, info)
+
+
+@given(st.sampled_from(["SUBSCRIBED", "GONE", "EVENTS_LOST", "NEW_KIND"]), *(st.binary(max_size=255) for _ in range(3)))
+def test_whatever_clients_are_called_the_event_can_be_said(kind: str, client: bytes, stream: bytes, why: bytes) -> None:
+    assert decode_event(decode(broker_event(kind, client, stream, why, 1))).kind == "topic"

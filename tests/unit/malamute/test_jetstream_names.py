@@ -1,0 +1,166 @@
+"""How Malamute messages stand in JetStream, and the settings of the engine that puts them there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.bridges.nats.frames import Framer
+from mama_spark.bridges.nats.headers import check
+from mama_spark.bridges.nats.wire import read_frame
+from mama_spark.errors import ConfigError
+from mama_spark.malamute.engines.jetstream_names import (
+    Letter,
+    Origin,
+    Unreadable,
+    decode,
+    decode_subject,
+    encode_id,
+    encode_name,
+    encode_subject,
+    header_lines,
+)
+from mama_spark.malamute.engines.jetstream_sender import Post, batch_of
+from mama_spark.malamute.engines.jetstream_settings import JetStreamSettings
+from mama_spark.malamute.extensions import Extension, write
+
+ORIGIN = Origin("e", 1, 2)
+NO_NUL = st.binary(max_size=255).map(lambda octets: octets.replace(b"\0", b""))
+
+
+@pytest.mark.parametrize(
+    ("subject", "token"),
+    [
+        (b"temp.moscow", "temp.moscow"),
+        ("größe.ç".encode(), "größe.ç"),
+        (b"", "%"),
+        (b"a..b.", "a.%.b.%"),
+        (b"a b", "a%20b"),
+        (b"a.*.>", "a.%2A.%3E"),
+        (b"100%", "100%25"),
+        (b"\xff\xc3\xb6", "%FF%C3%B6"),
+    ],
+)
+def test_subjects_stay_readable_where_nats_allows(subject: bytes, token: str) -> None:
+    assert encode_subject(subject) == token
+    assert decode_subject(token.encode()) == subject
+
+
+@given(st.binary(max_size=255))
+def test_every_subject_comes_back_and_is_one_that_nats_takes(subject: bytes) -> None:
+    encoded = encode_subject(subject)
+    assert decode_subject(encoded.encode()) == subject
+    assert not re.search(r"[\x00-\x20\x7f*>]|(?:^|\.)(?:\.|$)", encoded)
+    assert len(encoded.encode()) <= 3 * max(1, len(subject))
+
+
+@given(st.binary(max_size=50), st.binary(max_size=50))
+def test_different_streams_have_different_names(one: bytes, other: bytes) -> None:
+    assert (encode_name(one) == encode_name(other)) == (one == other)
+    assert re.fullmatch(r"[A-Za-z0-9_%-]+", encode_name(one))
+
+
+@given(
+    subject=NO_NUL,
+    sender=NO_NUL,
+    content=st.lists(st.binary(max_size=20), max_size=4),
+    message_id=st.binary(max_size=40),
+    headers=st.lists(st.tuples(st.binary(max_size=10), st.binary(max_size=10)), max_size=4),
+)
+def test_a_message_comes_back_as_it_was(
+    subject: bytes, sender: bytes, content: list[bytes], message_id: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    """ML-19: through the columns and frames that go to the server, and the rules that it has for headers."""
+    post = Post(2, None, 1, sender, subject, content, message_id, tuple(headers))
+    batch = batch_of([post], "e", "p")
+    assert check(batch, 1 << 20) == ({}, None), "nothing that the server would refuse, or obey"
+    data = bytes(Framer(None).frames(batch))
+    line, _, rest = data.partition(b"\r\n")
+    frame = read_frame(b"HMSG p 1 %s\r\n%s" % (b" ".join(line.split(b" ")[-2:]), rest))
+    assert frame is not None
+    block = rest[: frame.header_size]
+    got = decode(line.split(b" ")[1].removeprefix(b"p."), frame.payload, block)
+    assert got == Letter(subject, sender, content, message_id, tuple(headers), ORIGIN)
+
+
+def test_headers_are_those_of_nats_unless_the_server_would_obey_them() -> None:
+    assert header_lines([(b"Mama-Root", b"r"), (b"k", b"v w")]) == [("Mama-Root", "r"), ("k", "v w")]
+    for name in (b"Nats-Rollup", b"nats-ttl", b"Mlp-Sender", b"Status", b"a b", b""):
+        ((line, _),) = header_lines([(name, b"v")])
+        assert line == "Mlp-Headers"
+    assert header_lines([(b"k", b"1"), (b"K", b"\n")]) == [("Mlp-Headers", "k=1&K=%0A")]
+
+
+def test_ids_of_messages_without_one_are_no_ids_of_clients() -> None:
+    assert encode_id(b"", ORIGIN) == "%!e.1.2"
+    assert encode_id(b"%!e.1.2", ORIGIN) == "%25!e.1.2"
+    assert encode_id(b"plain-1", ORIGIN) == "plain-1"
+
+
+def test_what_nats_clients_publish_is_read_by_the_same_rules() -> None:
+    block = b"NATS/1.0\r\nNats-Msg-Id: x\r\nNats-TTL: 5s\r\nA: 1\r\na:2\r\nbroken\r\nMlp-Frames: 9.9\r\n\r\n"
+    letter = decode(b"a.b", b"body", block)
+    assert letter == Letter(b"a.b", b"", [b"body"], b"x", ((b"A", b"1"), (b"a", b"2"), (b"broken", b"")), None)
+    assert decode(b"a", b"", None) == Letter(b"a", b"", [b""], b"", (), None)
+
+
+@pytest.mark.parametrize("size", [65_532, 65_533])
+def test_a_header_that_fits_in_no_field_is_no_message_of_malamute(size: int) -> None:
+    """NATS takes headers up to the size of a payload."""
+    blocks = [b"NATS/1.0\r\n%s: %s\r\n\r\n" % (name, b"x" * size) for name in (b"k", b"Nats-Msg-Id")]
+    if size + 3 > 65_535:
+        with pytest.raises(Unreadable):
+            decode(b"a", b"", blocks[0])
+        with pytest.raises(Unreadable):
+            decode(b"a", b"", b"NATS/1.0\r\nNats-Msg-Id: %s\r\n\r\n" % (b"x" * 65_536))
+        return
+    for block in blocks:
+        letter = decode(b"a", b"", block)
+        assert write(Extension(message_id=letter.message_id, headers=letter.headers))
+
+
+@pytest.mark.parametrize("subject", [b"a" * 256, b"a%00b"])
+def test_what_malamute_cannot_carry_is_no_message_of_it(subject: bytes) -> None:
+    with pytest.raises(Unreadable):
+        decode(subject, b"", None)
+
+
+# --- settings ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({}, "servers is missing"),
+        ({"servers": "x", "server": "y"}, "did you mean servers"),
+        ({"servers": ""}, "servers must be a text"),
+        ({"servers": "x", "replicas": 0}, "replicas must be"),
+        ({"servers": "x", "replicas": True}, "replicas must be"),
+        ({"servers": "x", "max_age": -1}, "max_age must be"),
+        ({"servers": "x", "storage": "tape"}, "file or memory"),
+        ({"servers": "x", "create": "yes"}, "true or false"),
+        ({"servers": "x", "stream": "a.b"}, "letters, digits"),
+        ({"servers": "x", "subjects": "a..{stream}"}, "tokens such as"),
+        ({"servers": "x", "subjects": "a.>"}, "tokens such as"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        JetStreamSettings.parse(b"s", settings)
+
+
+def test_names_in_jetstream_follow_the_templates() -> None:
+    settings = JetStreamSettings.parse(b"a.b", {"servers": "nats://h:1, nats://i:2", "stream": "{stream}"})
+    assert settings.names(b"a.b") == ("a%2Eb", "mlp.a%2Eb")
+    assert settings.connection["servers"] == ("nats://h:1", "nats://i:2")
+    assert settings.configuration("n", "p")["subjects"] == ["p.>"]
+    with pytest.raises(ConfigError, match="too long"):
+        settings.names(b"." * 200)
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr(JetStreamSettings.parse(b"s", {"servers": "nats://u:hidden@h", "password": "hidden"}))
+    assert "hidden" not in shown

@@ -1,0 +1,85 @@
+"""What clients leave behind in engines when they go: nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.malamute import wire
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.engines.durable import DurableEngine
+from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.malamute.wire import encode
+
+CLIENTS = 2000
+
+
+class Desk:
+    """A machine and one durable engine, obeyed batch by batch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machine = ServerMachine(Settings(timeout=10.0))
+        self.engine = DurableEngine(b"st", {"folder": str(folder)})
+        self.engine.start()
+
+    def say(self, identity: bytes, *commands: wire.Command, now: float = 0.0) -> None:
+        for command in commands:
+            self.machine.receive(identity, encode(command), now)
+
+    def obey(self) -> None:
+        while self.machine.orders:
+            orders, self.machine.orders = self.machine.orders, {}
+            answers: list[Any] = []
+            for name, *arguments in orders[b"st"]:
+                if name == "ACCEPT":
+                    self.engine.accept(*arguments)
+                elif name == "CANCEL":
+                    self.engine.cancel(*arguments)
+                    answers.append(())
+                else:
+                    answers.append(self.engine.sync(*arguments) if name == "SYNC" else ())
+            self.engine.flush()
+            for runs in answers:
+                self.machine.taken(b"st", None, runs() if callable(runs) else runs)
+        self.machine.out.clear()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.engine.close()
+
+
+@pytest.mark.parametrize("features", [Feature.ACKS, Feature.HEADERS], ids=["asks what became of it", "never asks"])
+@pytest.mark.parametrize("way", ["CLOSE", "expiry", "takeover"])
+def test_the_engine_forgets_what_became_of_messages_of_clients_that_are_gone(
+    desk: Desk, features: Feature, way: str
+) -> None:
+    opening = wire.Open(b"same" if way == "takeover" else b"", write(Extension(features=features)))
+    for n in range(CLIENTS):
+        identity = b"%d" % n
+        desk.say(identity, opening, wire.StreamWrite(b"st"), wire.StreamSend(b"a"), wire.StreamSend(b"b"))
+        if way == "CLOSE":
+            desk.say(identity, wire.Close())
+    desk.obey()
+    if way == "expiry":
+        assert len(desk.engine._ledger) == CLIENTS
+        desk.machine.expire(100.0)
+        desk.obey()
+    assert len(desk.engine._ledger) == (1 if way == "takeover" else 0)
+    assert not any(desk.machine._awaited.values())
+
+
+def test_what_a_client_sent_before_it_left_is_stored_and_the_next_of_its_name_is_told_only_of_its_own(
+    desk: Desk,
+) -> None:
+    opening = wire.Open(b"same", write(Extension(features=Feature.ACKS)))
+    desk.say(b"1", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"a"), wire.StreamSend(b"b"), wire.Close())
+    desk.say(b"2", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"c"))
+    desk.obey()
+    (runs,) = [runs() if callable(runs) else runs for runs in [desk.engine.sync(desk.machine.clients[b"2"])]]
+    assert [(run.count, run.first) for run in runs] == [(1, 3)]

@@ -1,0 +1,184 @@
+"""What a fetch brings becomes columns; topics become what a broker selects by; a range becomes fetches."""
+
+from __future__ import annotations
+
+import struct
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.bridges.malamute.records import block, records
+from mama_spark.bridges.malamute.selecting import pattern_of, selection_of
+from mama_spark.bridges.malamute.stream_log import AHEAD, _Course
+from mama_spark.errors import Unavailable
+from mama_spark.malamute import questions as qu
+from mama_spark.malamute.client_desk import Asked
+from mama_spark.malamute.engines.records import topic_filter
+from mama_spark.malamute.extensions import Extension, read, write
+from mama_spark.malamute.patterns import Pattern
+from mama_spark.malamute.questions import Answer, Question, Selection, numbers
+from mama_spark.malamute.wire import StreamDeliver, encode
+from mama_spark.testing.log_suite import rows
+
+OCTETS = st.binary(max_size=8).map(lambda octets: octets.replace(b"\0", b"?"))
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6).map(str.encode)
+HEADERS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"", "ü".encode()]) | TEXT, TEXT), max_size=4).map(tuple)
+MESSAGES = st.builds(
+    lambda sender, subject, content, sequence, time, message_id, headers: StreamDeliver(
+        b"st", sender, subject, content, write(Extension(None, None, sequence, time, None, (), message_id, headers))
+    ),
+    OCTETS, TEXT, st.lists(st.binary(max_size=5), max_size=3), st.integers(1, 2**63 - 1), st.integers(0, 2**63 - 1),
+    TEXT, HEADERS,
+)  # fmt: skip
+
+
+def expected(message: StreamDeliver, extension: Extension) -> tuple[Any, ...]:
+    pairs = [(b"Nats-Msg-Id", extension.message_id)] if extension.message_id else []
+    headers: dict[str, list[str]] = {}
+    for name, value in (*pairs, *extension.headers):
+        headers.setdefault(name.decode(), []).append(value.decode())
+    payload = b"".join(message.content)
+    return extension.sequence, message.subject.decode(), payload, headers or None
+
+
+@settings(max_examples=400)
+@given(st.lists(MESSAGES, min_size=1, max_size=8))
+def test_columns_say_what_the_frames_say(messages: list[StreamDeliver]) -> None:
+    """Against the decoder that takes one message at a time."""
+    found = records([encode(message) for message in messages])
+    assert list(rows(found)) == [expected(message, read(message.trailing)) for message in messages]
+    assert found.times.tolist() == [read(message.trailing).time for message in messages]
+    assert records([encode(message) for message in messages], headers=False).headers is None
+    frames = [encode(message) for message in messages]
+    heads, contents = [one[0] for one in frames], [b"".join(one[1:]) for one in frames]
+    lengths = struct.pack(f">{2 * len(frames)}I", *map(len, heads), *map(len, contents))
+    together = block([b"", lengths, b"".join(heads), b"".join(contents)])
+    assert list(rows(together)) == list(rows(found))
+    assert together.times.tolist() == found.times.tolist()
+
+
+@settings(max_examples=300)
+@given(st.lists(st.binary(max_size=40), max_size=5))
+def test_what_is_no_block_is_refused(frames: list[bytes]) -> None:
+    with pytest.raises(Unavailable):
+        block(frames)
+
+
+@settings(max_examples=400)
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.booleans())
+def test_whatever_a_broker_sends_is_taken_or_refused(frames: list[bytes], ours: bool) -> None:
+    stamp = write(Extension(sequence=1, time=2))
+    messages = [[b"\xaa\xa8\x08\x01s\x00\x01t" + stamp + frame if ours else frame, b""] for frame in frames]
+    try:
+        found = records(messages)
+    except Unavailable:
+        assert not ours
+    else:
+        assert len(list(rows(found))) == len(frames)
+
+
+def test_octets_that_are_no_text_are_shown() -> None:
+    extension = Extension(sequence=1, time=1, message_id=b"\xff", headers=((b"\xfe", b"\xfd"),))
+    found = records([encode(StreamDeliver(b"s", b"", b"\xfc", [b""], write(extension)))])
+    (row,) = rows(found)
+    assert (row.topic, row.headers) == ("\\xfc", {"Nats-Msg-Id": ["\\xff"], "\\xfe": ["\\xfd"]})
+
+
+def test_a_message_without_its_sequence_is_refused() -> None:
+    for trailing in (b"", write(Extension(sequence=1)), write(Extension(time=1, message_id=b"x" * 30))):
+        with pytest.raises(Unavailable, match="without its sequence"):
+            records([encode(StreamDeliver(b"s", b"", b"t", [b""], trailing))])
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+PARTS = st.sampled_from(["a", "b", "ab", "ü", "a+b", "(", "$x", "^", "x y"])
+TOPICS = st.lists(PARTS, min_size=1, max_size=4).map(".".join)
+WITH_WILDCARDS = st.builds(
+    lambda parts, rest: ".".join([*parts, *([">"] if rest else [])]),
+    st.lists(PARTS | st.just("*"), min_size=1, max_size=3),
+    st.booleans(),
+)
+
+
+@settings(max_examples=500)
+@given(TOPICS, WITH_WILDCARDS)
+def test_a_topic_with_wildcards_selects_the_same_here_and_at_the_broker(topic: str, wanted: str) -> None:
+    assert Pattern(pattern_of(wanted)).search(topic.encode()) is topic_filter([wanted])(topic.encode())
+
+
+def test_everything_below_nothing_is_everything() -> None:
+    assert Pattern(pattern_of(">")).search(b"a.b")
+    assert Pattern(pattern_of("*")).search(b"a")
+    assert not Pattern(pattern_of("*")).search(b"a.b")
+
+
+def test_exact_topics_are_no_patterns_and_topics_go_before_a_pattern() -> None:
+    assert selection_of(["a", "b", "a"]) == (Selection.SUBJECTS, (b"a", b"b"))
+    assert selection_of(["a", "b.*"], "x") == (Selection.PATTERNS, (b"^a$", rb"^b\.[^.]+$"))
+    assert selection_of([], "x") == (Selection.PATTERNS, (b"x",))
+    assert selection_of([]) == (Selection.ALL, ())
+
+
+# --- a range ---------------------------------------------------------------------------------------------------------
+
+
+class Broker:
+    """Answers fetches from sizes of messages, as an engine would."""
+
+    def __init__(self, sizes: list[int], rows: int, octets: int) -> None:
+        self.sizes, self.rows, self.octets = sizes, rows, octets
+
+    def answer(self, question: Question) -> tuple[Answer, list[int]]:
+        after, up_to, rows, octets = question.numbers
+        rows, octets = min(rows, self.rows), min(octets, self.octets)
+        up_to = min(up_to, len(self.sizes))
+        found = []
+        for sequence in range(after + 1, up_to + 1):
+            found.append(sequence)
+            rows, octets = rows - 1, octets - self.sizes[sequence - 1]
+            if rows <= 0 or octets <= 0:
+                return Answer(0, body=numbers(sequence, len(self.sizes))), found
+        return Answer(0, body=numbers(up_to, len(self.sizes))), found
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st.DataObject) -> None:
+    """Also when all that was asked for is lost now and then."""
+    sizes = data.draw(st.lists(st.integers(0, 30), max_size=60))
+    broker = Broker(sizes, data.draw(st.integers(1, 20)), data.draw(st.integers(1, 60)))
+    after, up_to = data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70))
+    course = _Course(after, up_to, Selection.ALL, ())
+    found: list[int] = []
+    for _ in range(1000):
+        if course.over:
+            break
+        for question in course.questions(b"s"):
+            course.sent(Asked(question, 0.0))
+        assert 1 <= len(course.parts) <= AHEAD + 1
+        if data.draw(st.integers(0, 9)) == 0:
+            course.restart()
+            continue
+        answer, got = broker.answer(course.parts[0].asked.question)
+        course.take(answer)
+        found += got
+    assert course.over
+    assert found == list(range(after + 1, min(up_to, len(sizes)) + 1))
+
+
+def test_full_answers_are_asked_for_when_messages_are_large() -> None:
+    """No more than one in ten fetches is for what another one left."""
+    broker = Broker([10_000] * 5_000, qu.FETCH_ROWS, qu.FETCH_OCTETS)
+    course = _Course(0, 5_000, Selection.ALL, ())
+    asked: list[tuple[int, int]] = []
+    while not course.over:
+        for question in course.questions(b"s"):
+            asked.append(question.numbers[:2])  # type: ignore[arg-type]
+            course.sent(Asked(question, 0.0))
+        answer, _ = broker.answer(course.parts[0].asked.question)
+        course.take(answer)
+    assert len(asked) < 1.25 * 5_000 * 10_000 / qu.FETCH_OCTETS
+    assert [key for key, same in groupby(sorted(asked)) if len(list(same)) > 1] == []

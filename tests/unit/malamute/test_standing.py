@@ -1,0 +1,266 @@
+"""Messages with a time to live: what runs at a subject, and the markers in place of what nobody renewed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.malamute.engines import Delivery, standing
+from mama_spark.malamute.engines.durable import DurableEngine
+from mama_spark.malamute.engines.durable_store import StoreFull, StoreReader, store_path
+from mama_spark.malamute.engines.standing import Standing, Wish, wish_of
+from mama_spark.malamute.extensions import AckRun, Extension, Outcome
+
+TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
+
+
+class Desk:
+    """One engine on a clock of the test's, and what it delivered to a client that reads everything."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock = 100.0
+        self.got: list[Delivery] = []
+        self.folder = folder
+        self.engine = DurableEngine(b"st", {"folder": str(folder), **settings})
+        self.engine._keeper.tick = lambda: self.clock
+        self.engine.start()
+        self.engine.traffic(self.got.append)
+        self.engine.compile("r", b"")
+
+    def send(self, subject: bytes, body: bytes = b"x", *, id: str = "", **headers: str) -> AckRun:
+        """One message in a batch of its own; ``ttl="5000"`` is ``Mama-Ttl: 5000``."""
+        pairs = tuple((b"Mama-" + name.capitalize().encode(), value.encode()) for name, value in headers.items())
+        self.engine.accept("w", b"writer", subject, [body], Extension(message_id=id.encode(), headers=pairs))
+        runs = self.engine.sync("w")
+        self.engine.flush()
+        (run,) = runs if isinstance(runs, tuple) else runs()
+        return run
+
+    def pass_(self, seconds: float) -> list[bytes]:
+        """Let time pass; subjects of the markers that came."""
+        self.clock += seconds
+        self.got.clear()
+        self.engine.idle()
+        return [d.subject for d in self.got if d.extension is not None and (MARKER, b"MaxAge") in d.extension.headers]
+
+    def standing(self) -> list[tuple[int, bytes, bytes]]:
+        """Sequence, subject and content of what stands, read as another process would."""
+        reader = StoreReader(store_path(self.folder, b"st"))
+        found = [(row[0], row[3], row[4]) for row in reader.read_standing(0, 1 << 40, 1000, 1 << 30)]
+        reader.close()
+        return found
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    made: list[Desk] = []
+
+    def make(**settings: Any) -> Desk:
+        for one in made:
+            one.engine.close()
+        made.append(Desk(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    made[-1].engine.close()
+
+
+Make = Callable[..., Desk]
+
+
+def test_what_nobody_renews_gets_a_numbered_marker_in_time_and_once(desk: Make) -> None:
+    one = desk()
+    assert one.send(b"a", ttl="5000") == AckRun(Outcome.STORED, 1, 1)
+    assert one.pass_(4.9) == []
+    assert one.pass_(0.2) == [b"a"]
+    (marker,) = one.got
+    assert marker.extension is not None
+    assert (marker.sender, list(marker.content), marker.extension.sequence) == (b"", [b""], 2)
+    assert one.pass_(100) == []
+    assert one.send(b"b").first == 3
+
+
+def test_a_newer_message_of_the_subject_is_what_counts(desk: Make) -> None:
+    one = desk()
+    one.send(b"a", ttl="5000")
+    one.pass_(4)
+    one.send(b"a", ttl="5000")
+    assert one.pass_(4) == []
+    one.send(b"b", ttl="1000")
+    one.send(b"a", ttl="500")
+    assert one.pass_(0.6) == [b"a"]
+    assert one.pass_(0.5) == [b"b"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"ttl": "0"}, {"other": "1"}])
+def test_a_message_without_a_time_to_live_ends_what_ran(desk: Make, headers: dict[str, str]) -> None:
+    one = desk()
+    one.send(b"a", ttl="5000")
+    one.send(b"a", b"x", **headers)
+    assert one.pass_(100) == []
+    assert one.send(b"a", renewal="1").outcome is Outcome.REFUSED
+
+
+def test_within_one_batch_the_last_message_of_a_subject_counts(desk: Make) -> None:
+    one = desk()
+    short = Extension(headers=((TTL, b"1000"),))
+    for subject, extension in ((b"a", short), (b"b", None), (b"a", None), (b"c", None), (b"c", short)):
+        one.engine.accept("w", b"", subject, [b"x"], extension)
+    one.engine.flush()
+    assert one.pass_(2) == [b"c"]
+
+
+def test_a_renewal_is_not_stored_and_begins_the_time_anew(desk: Make) -> None:
+    one = desk()
+    one.send(b"a", ttl="5000")
+    for _ in range(3):
+        assert one.pass_(4) == []
+        assert one.send(b"a", renewal="1") == AckRun(Outcome.DUPLICATE, 1, 1)
+    assert one.pass_(5.1) == [b"a"]
+    assert one.send(b"a", renewal="1").outcome is Outcome.REFUSED
+    assert one.send(b"never", renewal="1").outcome is Outcome.REFUSED
+    assert one.engine.store.last == 2
+
+
+def test_a_renewal_in_the_batch_of_its_message_finds_it(desk: Make) -> None:
+    one = desk()
+    one.engine.accept("w", b"", b"a", [b"x"], Extension(headers=((TTL, b"5000"),)))
+    one.engine.accept("w", b"", b"a", [b""], Extension(headers=((RENEWAL, b"1"),)))
+    runs = one.engine.sync("w")
+    one.engine.flush()
+    assert runs == (AckRun(Outcome.STORED, 1, 1), AckRun(Outcome.DUPLICATE, 1, 1))
+
+
+def test_a_message_that_comes_again_is_a_renewal_if_it_is_what_runs(desk: Make) -> None:
+    one = desk()
+    one.send(b"a", id="1", ttl="5000")
+    one.pass_(4)
+    assert one.send(b"a", id="1", ttl="5000").outcome is Outcome.DUPLICATE
+    assert one.pass_(4) == []
+    one.send(b"a", id="2", ttl="5000")
+    one.pass_(4)
+    one.send(b"a", id="1", ttl="5000")
+    assert one.pass_(1.1) == [b"a"]
+
+
+def test_after_a_restart_what_runs_begins_anew_and_what_ended_has_ended(desk: Make) -> None:
+    one = desk()
+    for subject in (b"a", b"b", b"c"):
+        one.send(subject, ttl="5000")
+    one.send(b"b")
+    one.pass_(4)
+    again = desk()
+    assert again.pass_(4) == []
+    assert sorted(again.pass_(1.1)) == [b"a", b"c"]
+    assert desk().pass_(100) == []
+
+
+def test_what_runs_stands_though_retention_removed_it_and_what_ended_goes_with_the_log(desk: Make) -> None:
+    one = desk(max_messages=3)
+    one.send(b"a", b"A", ttl="5000")
+    one.send(b"b", b"B", ttl="1000")
+    one.pass_(1.1)
+    assert one.standing() == [(1, b"a", b"A"), (3, b"b", b"")]
+    for _ in range(4):
+        one.send(b"else")
+    assert one.engine.store.first > 3
+    assert one.standing() == [(1, b"a", b"A")]
+    one = desk(max_messages=3)
+    assert one.standing() == [(1, b"a", b"A")]
+    assert one.pass_(5.1) == [b"a"]
+
+
+def test_only_the_engine_writes_markers_and_what_cannot_be_read_is_refused(desk: Make) -> None:
+    one = desk()
+    for headers in ({"marker": "MaxAge"}, {"ttl": "soon"}, {"ttl": "-1"}, {"ttl": "9" * 20}, {"ttl": ""}):
+        assert one.send(b"a", b"x", **headers).outcome is Outcome.REFUSED
+    assert one.engine.store.last == 0
+
+
+def test_what_may_run_is_bounded(desk: Make) -> None:
+    one = desk(max_running=2)
+    outcomes = [one.send(s, id=s.decode(), ttl="5000").outcome for s in (b"a", b"b", b"c")]
+    assert outcomes == [Outcome.STORED, Outcome.STORED, Outcome.REFUSED]
+    assert one.send(b"a", ttl="9000").outcome is Outcome.STORED
+    assert one.pass_(5.1) == [b"b"]
+    assert one.send(b"c", id="c", ttl="5000").outcome is Outcome.STORED, "and its id was not remembered"
+    assert one.send(b"d", bytes(standing.MOST_OCTETS + 1), ttl="5000").outcome is Outcome.REFUSED
+
+
+def test_a_marker_that_cannot_be_stored_comes_later(desk: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = desk()
+    one.send(b"a", ttl="5000")
+    with monkeypatch.context() as m:
+        m.setattr(one.engine.store, "append", _full)
+        assert one.pass_(5.1) == []
+        patience = one.engine.idle()
+        assert patience is not None
+        assert patience > 0.5, "without turning round all the time"
+        assert one.send(b"b", ttl="1000").outcome is Outcome.REFUSED
+    assert one.pass_(1.1) == [b"a"]
+    assert one.send(b"c").first == 3
+
+
+def _full(*_: object) -> None:
+    raise StoreFull("full")
+
+
+def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(desk: Make) -> None:
+    one = desk()
+    one.send(b"a", other="1")
+    assert not one.engine.store.stands
+    assert one.standing() == []
+    assert one.engine.idle() is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(["start", "renew", "end", "look"]), st.integers(0, 3), st.integers(1, 9))))
+def test_what_runs_agrees_with_a_plain_model(steps: list[tuple[str, int, int]]) -> None:
+    """The heap against looking at everything each time."""
+    kept, model, now = Standing(), dict[bytes, tuple[float, int]](), 0.0
+    for number, (step, which, amount) in enumerate(steps):
+        subject = b"%d" % which
+        if step == "start":
+            kept.start(subject, number, amount, now)
+            model[subject] = now + amount, amount
+        elif step == "renew":
+            assert (kept.renew(subject, now) is None) == (subject not in model)
+            if subject in model:
+                model[subject] = now + model[subject][1], model[subject][1]
+        elif step == "end":
+            kept.end(subject)
+            model.pop(subject, None)
+        else:
+            now += amount / 2
+            found = kept.expired(now)
+            assert sorted(found) == sorted(s for s, (due, _) in model.items() if due <= now)
+            for one in found:
+                kept.end(one)
+                del model[one]
+        due = kept.next
+        assert not model or (due is not None and due <= min(at for at, _ in model.values()))
+
+
+def test_a_subject_that_begins_and_ends_for_ever_costs_no_memory() -> None:
+    kept = Standing()
+    for number in range(20_000):
+        kept.start(b"a", number, 1e6, float(number))
+        kept.end(b"a")
+    assert len(kept._heap) < 2000
+
+
+@pytest.mark.parametrize(
+    ("headers", "wanted"),
+    [
+        (((b"x", b"1"),), None),
+        (((TTL, b"20"),), 20),
+        (((TTL, b"20"), (RENEWAL, b"")), Wish.RENEW),
+        (((RENEWAL, b""), (MARKER, b"x")), Wish.BAD),
+        (((TTL, "²".encode()),), Wish.BAD),
+    ],
+)
+def test_the_headers_say_what_is_wanted(headers: tuple[tuple[bytes, bytes], ...], wanted: int | Wish | None) -> None:
+    assert wish_of(headers) == wanted
