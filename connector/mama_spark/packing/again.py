@@ -1,0 +1,70 @@
+"""Packs that were refused: their rows again, in smaller packs or each by itself. Loops here are over refused packs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from ..log import Records
+from ..message import HEADERS_TYPE, Int64s, MessageBatch
+from .codec import ArrowCodec, Codec
+from .form import PACK_ROWS
+from .packer import Packed, ranges
+from .unpack import unpack
+
+
+def halves(codec: Codec, packed: Packed, which: Int64s) -> Packed:
+    """The packs at ``which``, of two rows or more, each as two of half the rows."""
+    begin, end = packed.starts[which], packed.starts[which + 1]
+    middle = (end - begin) // 2
+    lengths = np.stack([middle, end - begin - middle], axis=1).reshape(-1)
+    twice = packed.batch.take(np.repeat(which, 2))
+    payloads = []
+    for payload, rows, cut in zip(twice.payloads[::2], (end - begin).tolist(), middle.tolist(), strict=True):
+        columns = codec.decode(payload.as_buffer(), rows)
+        payloads.append(codec.encode(columns, np.array([0, cut, rows])))
+    index = ranges(begin, end)
+    return Packed(
+        replace(twice, payloads=pa.concat_arrays(payloads), headers=_with_rows(twice.headers, lengths), ids=None),
+        np.concatenate(([0], np.cumsum(lengths))),
+        packed.numbers[index],
+        None if packed.extra is None else packed.extra.take(pa.array(index)),
+    )
+
+
+def singles(batch: MessageBatch) -> tuple[MessageBatch, Int64s]:
+    """Every row of these packs as a message of its own, as it came: value, headers, and its id if it had one (else
+    null). A typed row has no value: it stays an arrow pack, of one row.
+
+    :returns: the messages, and the pack of each
+    """
+    zeros = np.zeros(len(batch), np.int64)
+    found = unpack(Records(zeros, zeros, batch.topics, batch.payloads, batch.headers))
+    index = pa.array(found.records)
+    values, headers = found.values, found.headers
+    if found.typed:
+        runs = [ArrowCodec(run.columns.schema).encode(run.columns, np.arange(run.columns.num_rows + 1))
+                for run in found.typed]  # fmt: skip
+        at = np.concatenate([run.first + np.arange(run.columns.num_rows) for run in found.typed])
+        place = np.arange(len(found))
+        place[at] = len(found) + np.arange(len(at))
+        values = pa.concat_arrays([values, *runs]).take(pa.array(place))
+        assert batch.headers is not None
+        alone = _with_rows(batch.headers.take(pa.array(found.records[at])), np.ones(len(at), np.int64))
+        rest = pa.nulls(len(found), HEADERS_TYPE) if headers is None else headers
+        headers = pa.concat_arrays([rest, alone]).take(pa.array(place))
+    ids = pa.nulls(len(found), pa.string()) if found.ids is None else found.ids
+    streams = None if batch.streams is None else batch.streams.take(index)
+    return MessageBatch(batch.topics.take(index), values, headers, ids, streams), found.records
+
+
+def _with_rows(headers: pa.Array | None, rows: Int64s) -> pa.Array:
+    """The same headers, with other numbers of rows."""
+    assert headers is not None
+    maps = [
+        [(name, [str(n)] if name == PACK_ROWS else values) for name, values in entries]
+        for entries, n in zip(headers.to_pylist(), rows.tolist(), strict=True)
+    ]
+    return pa.array(maps, HEADERS_TYPE)

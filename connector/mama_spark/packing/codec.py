@@ -1,0 +1,167 @@
+"""Rows become the payloads of packs, many packs at a time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import SchemaError
+from ..message import Int64s, payload_sizes
+from .form import VALUE, Form, bare, check_types
+from .ipc import read_pack
+
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream
+
+
+class Codec(Protocol):
+    """How the rows of one partition are written. Sizes are bits, because a null costs one."""
+
+    @property
+    def form(self) -> Form: ...
+
+    @property
+    def fixed_bits(self) -> int:
+        """What a pack costs beside its rows, at most."""
+        ...
+
+    def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows in the types that travel."""
+        ...
+
+    def row_bits(self, columns: pa.RecordBatch) -> Int64s:
+        """What each row costs, at most."""
+        ...
+
+    def encode(self, columns: pa.RecordBatch, starts: Int64s) -> pa.Array:
+        """Payloads, binary: pack ``i`` has the rows from ``starts[i]`` to ``starts[i + 1]``."""
+        ...
+
+    def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
+        """The rows of one payload that this codec made."""
+        ...
+
+
+class LinesCodec:
+    """Values joined by line feeds; they must not contain any. Takes the column ``value``."""
+
+    form = Form.LINES
+    fixed_bits = -8  # no line feed after the last value
+
+    def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
+        value = columns.column(VALUE)
+        return pa.RecordBatch.from_arrays([value.cast(pa.binary())], [VALUE])
+
+    def row_bits(self, columns: pa.RecordBatch) -> Int64s:
+        return (payload_sizes(columns.column(VALUE)) + 1) * 8
+
+    def encode(self, columns: pa.RecordBatch, starts: Int64s) -> pa.Array:
+        lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), columns.column(VALUE))
+        return pc.binary_join(lists, b"\n")
+
+    def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(payload.to_pybytes().split(b"\n"), pa.binary())], [VALUE])
+
+
+class ArrowCodec:
+    """An Arrow IPC stream a pack: schema, one record batch, end. The schema is written once and copied.
+
+    :param schema: of the rows that come
+    :raises SchemaError: a column has a type that cannot be packed
+    """
+
+    form = Form.ARROW
+
+    def __init__(self, schema: pa.Schema) -> None:
+        check_types(schema)
+        # what Spark notes in the metadata is nobody else's business
+        self.schema = pa.schema([pa.field(f.name, bare(f.type), f.nullable) for f in schema])
+        self._head = self.schema.serialize()
+        batch = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
+        # each buffer is padded to eight bytes, and one of offsets has an element more than there are rows
+        padding = 16 * sum(_buffers(f.type) for f in self.schema)
+        self.fixed_bits = 8 * (len(self._head) + len(batch.serialize()) + padding + len(_END))
+
+    def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
+        return columns if columns.schema == self.schema else columns.cast(self.schema)
+
+    def row_bits(self, columns: pa.RecordBatch) -> Int64s:
+        total: Int64s = np.zeros(columns.num_rows, np.int64)
+        for column in columns.columns:
+            total += bits_of(column)
+        return total
+
+    def encode(self, columns: pa.RecordBatch, starts: Int64s) -> pa.Array:
+        pieces: list[pa.Buffer | bytes] = []
+        sizes = np.empty(len(starts) - 1, np.int64)
+        bounds, around = starts.tolist(), len(self._head) + len(_END)
+        for i, (start, end) in enumerate(pairwise(bounds)):  # packs, not rows: about 10 us each
+            body = columns.slice(start, end - start).serialize()
+            pieces += (self._head, body, _END)
+            sizes[i] = around + len(body)
+        return binary_of(b"".join(pieces), sizes)
+
+    def decode(self, payload: pa.Buffer, rows: int) -> pa.RecordBatch:
+        return read_pack(payload, rows)
+
+
+def binary_of(data: bytes, sizes: Int64s) -> pa.Array:
+    """A binary array over ``data``, cut at ``sizes``; shares memory."""
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def bits_of(column: pa.Array) -> Int64s:
+    """What each element costs in an Arrow IPC body, at most, padding aside. What lies under a null counts, too."""
+    kind, n = column.type, len(column)
+    if pa.types.is_boolean(kind):
+        return np.full(n, 2, np.int64)
+    if pa.types.is_struct(kind):
+        total = np.full(n, 1, np.int64)
+        for i in range(kind.num_fields):
+            total += bits_of(column.field(i))
+        return total
+    if pa.types.is_map(kind):
+        return _list_bits(column, 32, 1 + bits_of(column.keys) + bits_of(column.items))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _list_bits(column, 64 if pa.types.is_large_list(kind) else 32, bits_of(column.values))
+    if any(is_(kind) for is_ in _TEXTS):
+        wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        return payload_sizes(column) * 8 + (65 if wide else 33)
+    return np.full(n, kind.bit_width + 1, np.int64)
+
+
+_TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+
+
+def _list_bits(column: pa.Array, offset_bits: int, children: Int64s) -> Int64s:
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    upto = np.concatenate(([0], np.cumsum(children)))
+    inside: Int64s = upto[offsets[1:]] - upto[offsets[:-1]]
+    return inside + offset_bits + 1
+
+
+def _buffers(kind: pa.DataType) -> int:
+    if pa.types.is_map(kind):
+        return 3 + _buffers(kind.key_type) + _buffers(kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return 2 + _buffers(kind.value_type)
+    if pa.types.is_struct(kind):
+        return 1 + sum(_buffers(f.type) for f in kind)
+    return 3 if any(is_(kind) for is_ in _TEXTS) else 2
+
+
+def codec_of(pack: str, schema: pa.Schema) -> Codec:
+    """The codec of option ``pack`` for rows of these columns.
+
+    :raises SchemaError: ``lines`` with more than the column ``value``; a type that cannot be packed
+    """
+    if pack == "arrow":
+        return ArrowCodec(schema)
+    if schema.names != [VALUE]:
+        raise SchemaError(f"lines carry values only, not {', '.join(schema.names)}")
+    return LinesCodec()

@@ -1,0 +1,116 @@
+"""One arrow pack, read with suspicion: what it announces is compared with what is there before anything is made of it.
+
+An Arrow reader trusts two kinds of numbers that cost the sender nothing: the size that a compressed buffer announces,
+and the rows of columns without buffers. Compression is not part of the format, and types without buffers neither, so
+that a row always costs bits of the message.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+
+import pyarrow as pa
+
+from ..errors import SchemaError
+from .form import BadPack, check_types
+
+_RECORD_BATCH = 3  #: Message.fbs, MessageHeader
+_MARK = b"\xff\xff\xff\xff"
+_END = _MARK + bytes(4)
+_SCHEMA_BYTES = 64 << 10  #: of a schema that is remembered
+
+_i32, _u16, _i64 = (struct.Struct(f"<{code}") for code in "iHq")
+
+
+def read_pack(payload: pa.Buffer, rows: int) -> pa.RecordBatch:
+    """The rows of an arrow pack; shares memory with ``payload``.
+
+    :param rows: as announced
+    :raises BadPack: it is none, or not of so many rows; says why
+    """
+    data = memoryview(payload).cast("B")
+    try:
+        at = _message_end(data, 0)
+        schema = _schema_of(bytes(data[:at]))
+        body = _message_end(data, at)
+        announced, body_bytes = _record_batch(data[at + 8 : body])
+        if announced != rows:
+            raise BadPack(f"it has {announced:,} rows and announces {rows:,}")
+        end = body + body_bytes
+        if bytes(data[end:]) != _END:
+            raise BadPack("it does not end where its only batch ends")
+        message = pa.ipc.read_message(payload.slice(at, end - at))
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, IndexError, struct.error, SchemaError) as e:
+        raise BadPack(str(e).splitlines()[0][:200]) from e
+    return batch
+
+
+def _message_end(data: memoryview, at: int) -> int:
+    """Where the metadata of the message ends that begins at ``at``."""
+    (size,) = _i32.unpack_from(data, at + 4)
+    end = at + 8 + size
+    if data[at : at + 4] != _MARK or size <= 0 or end > len(data):
+        raise BadPack(f"byte {at} does not begin a whole Arrow message")
+    return int(end)
+
+
+def _schema_of(head: bytes) -> pa.Schema:
+    return _remembered(head) if len(head) <= _SCHEMA_BYTES else _read_schema(head)
+
+
+def _read_schema(head: bytes) -> pa.Schema:
+    schema = pa.ipc.read_schema(pa.py_buffer(head))
+    check_types(schema)
+    metadata = memoryview(head)[8:]
+    order = _field(metadata, _header(metadata), 0)
+    if order is not None and _u16.unpack_from(metadata, order)[0]:
+        raise BadPack("its numbers are big-endian")
+    return schema
+
+
+_remembered = lru_cache(64)(_read_schema)
+
+
+def _record_batch(metadata: memoryview) -> tuple[int, int]:
+    """Rows and body bytes that an uncompressed record batch announces."""
+    (root,) = _i32.unpack_from(metadata, 0)
+    kind = _field(metadata, root, 1)
+    if kind is None or metadata[kind] != _RECORD_BATCH:
+        raise BadPack("its second message is no record batch")
+    size = _field(metadata, root, 3)
+    table = _header(metadata)
+    if _field(metadata, table, 3) is not None:
+        raise BadPack("it is compressed")
+    length = _field(metadata, table, 0)
+    rows = 0 if length is None else _i64.unpack_from(metadata, length)[0]
+    body = 0 if size is None else _i64.unpack_from(metadata, size)[0]
+    if rows < 0 or body < 0:
+        raise BadPack("it announces sizes below zero")
+    return rows, body
+
+
+def _header(metadata: memoryview) -> int:
+    """The table of what kind of message it is."""
+    (root,) = _i32.unpack_from(metadata, 0)
+    header = _field(metadata, root, 2)
+    if header is None:
+        raise BadPack("one of its messages has no header")
+    return int(header + _i32.unpack_from(metadata, header)[0])
+
+
+def _field(data: memoryview, table: int, number: int) -> int | None:
+    """Where a field of a flatbuffer table stands; None = it is not there."""
+    if table < 0:
+        raise BadPack("its metadata points outside")
+    vtable = table - _i32.unpack_from(data, table)[0]
+    if vtable < 0:
+        raise BadPack("its metadata points outside")
+    (size,) = _u16.unpack_from(data, vtable)
+    place = 4 + 2 * number
+    if place + 2 > size:
+        return None
+    (offset,) = _u16.unpack_from(data, vtable + place)
+    return table + offset if offset else None

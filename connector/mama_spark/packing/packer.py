@@ -1,0 +1,314 @@
+"""Rows are gathered by where they go, and cut into packs. Values in, values out; nothing here waits or sends.
+
+Rows of one place (stream, topic, and the parts of the topic) keep their order. A pack is cut as soon as it is full, so
+where the cuts lie depends on the rows of the place alone, until the gathered bytes pass the budget: then the largest
+unfinished packs go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
+from .codec import Codec
+from .form import PACK, PACK_ROWS
+
+#: Bytes of rows that wait for their packs to become full, in one partition.
+GATHER_BYTES = 32 << 20
+#: Bytes and packs that are encoded, and handed over, together.
+BLOCK_BYTES, BLOCK_PACKS = 8 << 20, 2_048
+#: Rows are looked at when so many rows or bytes came together; and at least half of the bytes that already wait, so
+#: that what waits is copied a bounded number of times.
+CUT_ROWS, CUT_BYTES = 32_768, 8 << 20
+#: Rows are taken in by pieces of this size: a batch of Spark may have 64 MB, and usually has 10,000 rows.
+_PIECE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that can be packed, each in its place in each column.
+
+    :ivar topics: dictionary<int32, string>, no nulls
+    :ivar columns: what goes into the packs
+    :ivar numbers: of the rows in the partition, int64
+    :ivar streams: dictionary<int32, string>; None = the one of the transport
+    :ivar parts: string columns that become headers of the message, by the name of the header; null = no such header
+    :ivar extra: columns that travel beside the packs
+    """
+
+    topics: pa.DictionaryArray
+    columns: pa.RecordBatch
+    numbers: Int64s
+    streams: pa.DictionaryArray | None = None
+    parts: pa.RecordBatch | None = None
+    extra: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def nbytes(self) -> int:
+        held = (self.columns, self.extra)
+        return 16 * len(self) + sum(int(part.nbytes) for part in held if part is not None)
+
+    def slice(self, offset: int, length: int) -> Rows:
+        """Shares memory."""
+        return self._each(lambda part: part.slice(offset, length), self.numbers[offset : offset + length])
+
+    def take(self, rows: Int64s) -> Rows:
+        """Copies."""
+        index = pa.array(rows)
+        return self._each(lambda part: part.take(index), self.numbers[rows])
+
+    def _each(self, change: Any, numbers: Int64s) -> Rows:
+        changed: dict[str, Any] = {"numbers": numbers}
+        for f in fields(self):
+            part = getattr(self, f.name)
+            if f.name != "numbers" and part is not None:
+                changed[f.name] = change(part)
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Packs as messages, and what they are made of.
+
+    :ivar batch: one message a pack, without ids
+    :ivar starts: int64[packs + 1]: pack ``i`` carries ``starts[i + 1] - starts[i]`` rows
+    :ivar numbers: of all rows in the partition, pack by pack
+    :ivar extra: columns of all rows, pack by pack
+    """
+
+    batch: MessageBatch
+    starts: Int64s
+    numbers: Int64s
+    extra: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def rows(self) -> Int64s:
+        """Rows of each pack."""
+        counts: Int64s = np.diff(self.starts)
+        return counts
+
+
+class Packer:
+    """Packs of one partition.
+
+    :param max_rows: rows of a pack at most
+    :param max_bytes: payload bytes of a pack at most; a row that needs more travels alone
+    :param gather: bytes of rows that may wait
+    """
+
+    def __init__(self, codec: Codec, *, max_rows: int, max_bytes: int, gather: int = GATHER_BYTES) -> None:
+        self._codec = codec
+        self._max_rows = max_rows
+        self._max_bits = max(8, max_bytes * 8 - codec.fixed_bits)
+        self._gather = gather
+        self._old: Rows | None = None  # looked at before, but not enough of them for packs
+        self._new: list[Rows] = []
+        self._new_bytes = self._new_rows = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that wait."""
+        return self._old_bytes + self._new_bytes
+
+    @property
+    def _old_bytes(self) -> int:
+        return 0 if self._old is None else self._old.nbytes
+
+    def add(self, rows: Rows) -> Iterator[Packed]:
+        """Take rows in, and give what is full. What is given is encoded while it is iterated: iterate to the end."""
+        step = max(1, len(rows) * _PIECE_BYTES // max(1, rows.nbytes))
+        for start in range(0, len(rows), step):
+            piece = rows.slice(start, min(step, len(rows) - start)) if step < len(rows) else rows
+            self._new.append(replace(piece, columns=self._codec.normal(piece.columns)))
+            self._new_bytes += piece.nbytes
+            self._new_rows += len(piece)
+            enough = self._new_rows >= CUT_ROWS or self._new_bytes >= CUT_BYTES
+            if (enough and self._new_bytes >= self._old_bytes // 2) or self.nbytes > self._gather:
+                yield from self._cut(everything=False)
+
+    def finish(self) -> Iterator[Packed]:
+        """Give everything that waits."""
+        if self._new or self._old is not None:
+            yield from self._cut(everything=True)
+
+    def _cut(self, *, everything: bool) -> Iterator[Packed]:
+        rows = [*([] if self._old is None else [self._old]), *self._new]
+        if len(self._new) > 1:  # what must be joined takes the old rows along
+            rows = [_joined(rows)]
+        self._old, self._new, self._new_bytes, self._new_rows = None, [], 0, 0
+        order, places = _by_place(rows)
+        bits = np.concatenate([self._codec.row_bits(r.columns) for r in rows])
+        upto = np.zeros(len(bits) + 1, np.int64)
+        np.cumsum(bits if order is None else bits[order], out=upto[1:])
+        starts, unfinished = cuts(upto, places, self._max_rows, self._max_bits)
+        weights = upto[starts[1:]] - upto[starts[:-1]]
+        held = weights.astype(np.float64) * (sum(r.nbytes for r in rows) / max(1, int(upto[-1])))
+        go = np.ones(len(unfinished), np.bool_) if everything else self._due(unfinished, held)
+        if not go.all():
+            left = ranges(starts[:-1][~go], starts[1:][~go])
+            self._old = _compact(_picked(rows, left if order is None else order[left]))
+        # Packs that begin with an old row go first, each the first of its place: the others have new rows only, which
+        # need not be copied once more to stand beside old ones.
+        heads = starts[:-1] if order is None else order[starts[:-1]]
+        new = heads >= (len(rows[0]) if len(rows) > 1 else 0)
+        for packs in (np.flatnonzero(go & ~new), np.flatnonzero(go & new)):
+            blocks = np.maximum(np.cumsum(weights[packs]) // (BLOCK_BYTES * 8), np.arange(len(packs)) // BLOCK_PACKS)
+            for some in np.split(packs, np.flatnonzero(np.diff(blocks)) + 1):
+                if len(some):
+                    yield self._encoded(rows, order, starts[:-1][some], starts[1:][some])
+
+    def _due(self, unfinished: Bools, held: npt.NDArray[np.floating[Any]]) -> Bools:
+        """Which packs go now: the finished ones, and of the others the largest when too many bytes wait."""
+        go = ~unfinished
+        waiting = np.flatnonzero(unfinished)
+        total = held[waiting].sum()
+        if total > self._gather:
+            largest = waiting[np.argsort(-held[waiting], kind="stable")]
+            enough = int(np.searchsorted(np.cumsum(held[largest]), total - self._gather / 2)) + 1
+            go[largest[:enough]] = True
+        return go
+
+    def _encoded(self, rows: list[Rows], order: Int64s | None, starts: Int64s, ends: Int64s) -> Packed:
+        local = np.concatenate(([0], np.cumsum(ends - starts)))
+        first, last = int(starts[0]), int(ends[-1])
+        begin = sum(map(len, rows[:-1]))  # of the last rows
+        if order is None and last - first == local[-1] and first >= begin:
+            some = rows[-1].slice(first - begin, last - first)
+        else:
+            index = ranges(starts, ends)
+            some = _picked(rows, index if order is None else order[index])
+        return packed(self._codec, some, local)
+
+
+def packed(codec: Codec, rows: Rows, starts: Int64s) -> Packed:
+    """Packs of rows that stand together already, their columns in the types of ``codec``."""
+    heads = starts[:-1]
+    batch = MessageBatch(
+        _compacted(rows.topics.take(pa.array(heads))),
+        codec.encode(rows.columns, starts),
+        _headers(codec.form.value, np.diff(starts), rows.parts, heads),
+        streams=None if rows.streams is None else _compacted(rows.streams.take(pa.array(heads))),
+    )
+    return Packed(batch, starts, rows.numbers, rows.extra)
+
+
+def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[Int64s, Bools]:
+    """Where packs begin, ascending, with the end of the last; and which of them are the last of their place and could
+    take more rows.
+
+    :param upto: int64[rows + 1]: bits of all rows before
+    :param places: where the rows of each place begin, with the end of the last
+    """
+    begin, end = places[:-1], places[1:]
+    bits = upto[end] - upto[begin]
+    long = np.flatnonzero((bits > max_bits) | (end - begin > max_rows))
+    more = []
+    for start, stop in zip(begin[long].tolist(), end[long].tolist(), strict=True):
+        at = start
+        while True:  # packs, not rows
+            fits = int(upto.searchsorted(upto[at] + max_bits, "right")) - 1
+            at = max(at + 1, min(fits, at + max_rows))
+            if at >= stop:
+                break
+            more.append(at)
+    starts = np.sort(np.concatenate((places, np.array(more, np.int64)))) if more else places
+    unfinished: Bools = np.isin(starts[1:], end) if more else np.ones(len(begin), np.bool_)
+    unfinished &= np.diff(starts) < max_rows
+    return starts, unfinished
+
+
+def _by_place(rows: list[Rows]) -> tuple[Int64s | None, Int64s]:
+    """The order in which rows of one place stand together (None: they do), and where each place begins."""
+    codes = _one([r.topics for r in rows]).indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    others = [] if rows[0].streams is None else [_one([r.streams for r in rows])]
+    if rows[0].parts is not None:
+        others += [column.dictionary_encode() for column in _one([r.parts for r in rows]).columns]
+    for column in others:
+        distinct = len(column.dictionary) + 1
+        index = column.indices.fill_null(distinct - 1).to_numpy(zero_copy_only=False)
+        codes = np.unique(codes * distinct + index, return_inverse=True)[1]
+    order = None
+    if (codes[1:] < codes[:-1]).any():
+        small = codes.astype(np.uint16) if codes.max() < 1 << 16 else codes  # numpy sorts 16 bits by radix
+        order = np.argsort(small, kind="stable")
+        codes = codes[order]
+    inner = np.flatnonzero(np.diff(codes)) + 1
+    return order, np.concatenate(([0], inner, [len(codes)])).astype(np.int64)
+
+
+def ranges(starts: Int64s, ends: Int64s) -> Int64s:
+    """All numbers from each start to its end."""
+    lengths = ends - starts
+    first = np.cumsum(lengths) - lengths
+    numbers: Int64s = np.repeat(starts - first, lengths) + np.arange(int(lengths.sum()))
+    return numbers
+
+
+def _joined(rows: list[Rows]) -> Rows:
+    """Copies, unless it is alone."""
+    if len(rows) == 1:
+        return rows[0]
+    joined: dict[str, Any] = {"numbers": np.concatenate([r.numbers for r in rows])}
+    for f in fields(Rows):
+        parts = [getattr(r, f.name) for r in rows]
+        if f.name != "numbers" and parts[0] is not None:
+            joined[f.name] = _one(parts)
+    return replace(rows[0], **joined)
+
+
+def _one(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], pa.RecordBatch):
+        return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+    return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
+
+
+def _picked(rows: list[Rows], index: Int64s) -> Rows:
+    """Rows, numbered through all of ``rows``, in this order. Copies."""
+    begin = sum(map(len, rows[:-1]))
+    last = index >= begin
+    if last.all():
+        return rows[-1].take(index - begin)
+    if not last.any():
+        return rows[0].take(index)
+    place = np.empty(len(index), np.int64)
+    place[np.argsort(last, kind="stable")] = np.arange(len(index))
+    return _joined([rows[0].take(index[~last]), rows[-1].take(index[last] - begin)]).take(place)
+
+
+def _compact(rows: Rows) -> Rows:
+    """Without names that no row uses any more."""
+    streams = None if rows.streams is None else _compacted(rows.streams)
+    return replace(rows, topics=_compacted(rows.topics), streams=streams)
+
+
+def _compacted(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    used, codes = np.unique(column.indices.to_numpy(zero_copy_only=False), return_inverse=True)
+    if len(used) == len(column.dictionary):
+        return column
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), column.dictionary.take(pa.array(used)))
+
+
+def _headers(form: str, counts: Int64s, parts: pa.RecordBatch | None, heads: Int64s) -> pa.Array:
+    """A map a pack. The loop is over packs."""
+    maps = [[(PACK, [form]), (PACK_ROWS, [str(n)])] for n in counts.tolist()]
+    if parts is not None:
+        few = parts.take(pa.array(heads))
+        for name, column in zip(few.schema.names, few.columns, strict=True):
+            for entries, value in zip(maps, column.to_pylist(), strict=True):
+                if value is not None:
+                    entries.append((name, [value]))
+    return pa.array(maps, HEADERS_TYPE)

@@ -1,0 +1,333 @@
+"""Records of a log become rows: packed ones as many as they carry, others one. What is no whole pack is one row with
+its reason, never an exception, and nothing is made of a size before the bytes are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..log import Records
+from ..message import HEADERS_TYPE, Bools, Int64s, payload_sizes
+from .form import HEADERS, ID, MOST_ROWS, PACK, PACK_ROWS, VALUE, BadPack, Form, carries_messages
+from .ipc import read_pack
+
+#: The id of a pack names the pack; its rows have ids of their own, or none.
+_ID_HEADER = "Nats-Msg-Id"
+_OF_THE_PACK = pa.array([PACK, PACK_ROWS, _ID_HEADER])
+
+#: What is made of the typed rows of one pack: other columns of as many rows. A ValueError, or an error of Arrow, says
+#: that they cannot be read so: the pack is a bad one.
+Make = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+class TypedRun(NamedTuple):
+    """Typed rows of one pack.
+
+    :ivar first: their first row among the rows of :class:`Unpacked`
+    :ivar columns: of ``columns.num_rows`` rows
+    """
+
+    first: int
+    columns: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """``n`` rows, in the order of their records and packs.
+
+    :ivar records: which record each comes from, ascending: take other columns of the records by it
+    :ivar index: place in the pack, from 0; -1 = the record is no pack, or a bad one
+    :ivar values: binary; of a plain record and of a bad pack the payload; null where a row is typed
+    :ivar header_pool: headers that rows have; None = no row has any. Of plain records and of bad packs they are the
+        record's, whole. Rows of one pack may share an element, for copies of it may be larger than any message
+    :ivar header_at: the element of the pool that a row has; None = the one at its own place
+    :ivar ids: ids of rows inside packs (of typed rows: their column ``id``, if it is a string), null elsewhere: a plain
+        record has it among its headers; None = all null
+    :ivar typed: the rows that are typed columns, ascending
+    :ivar bad: row -> why its pack could not be read
+    """
+
+    records: Int64s
+    index: npt.NDArray[np.int32]
+    values: pa.Array
+    header_pool: pa.Array | None = None
+    header_at: Int64s | None = None
+    ids: pa.Array | None = None
+    typed: list[TypedRun] = field(default_factory=list)
+    bad: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def headers(self) -> pa.Array | None:
+        """Of each row, copied; None = no row has any."""
+        if self.header_pool is None or self.header_at is None:
+            return self.header_pool
+        return self.header_pool.take(pa.array(self.header_at))
+
+    def slice(self, start: int, stop: int) -> Unpacked:
+        """The rows from ``start`` to ``stop``; shares memory."""
+        n = stop - start
+        pool = self.header_pool
+        typed = []
+        for first, columns in self.typed:  # packs, not rows
+            low, high = max(start, first), min(stop, first + columns.num_rows)
+            if low < high:
+                typed.append(TypedRun(low - start, columns.slice(low - first, high - low)))
+        return replace(
+            self,
+            records=self.records[start:stop],
+            index=self.index[start:stop],
+            values=self.values.slice(start, n),
+            header_pool=pool if pool is None or self.header_at is not None else pool.slice(start, n),
+            header_at=None if self.header_at is None else self.header_at[start:stop],
+            ids=None if self.ids is None else self.ids.slice(start, n),
+            typed=typed,
+            bad={row - start: reason for row, reason in self.bad.items() if start <= row < stop},
+        )
+
+
+class Said(NamedTuple):
+    """What the headers of records say of packs, an element a record.
+
+    :ivar forms: string, null = no pack
+    :ivar rows: string, null = not said; whatever they say
+    """
+
+    forms: pa.Array
+    rows: pa.Array
+
+    def slice(self, start: int, stop: int) -> Said:
+        return Said(self.forms.slice(start, stop - start), self.rows.slice(start, stop - start))
+
+    def announced(self, payloads: pa.Array) -> Int64s:
+        """Rows of each record, which may be a lie, but no more than its bytes could hold."""
+        counts = _numbers(self.rows)
+        counts[self.forms.is_null().to_numpy(zero_copy_only=False)] = 1
+        return np.clip(counts, 1, 8 * payload_sizes(payloads) + 1)
+
+
+def said_by(records: Records) -> Said | None:
+    """None = none of them is a pack."""
+    if records.headers is None:
+        return None
+    forms, rows = first_values(records.headers, PACK, PACK_ROWS)
+    return None if forms.null_count == len(records) else Said(forms, rows)
+
+
+def unpack(records: Records, make: Make | None = None, said: Said | None = None) -> Unpacked:
+    """All rows of ``records``.
+
+    :param make: what is made of typed rows; None = they stay as they are
+    :param said: by their headers, where that is known
+    """
+    said = said or said_by(records)
+    return untouched(records) if said is None else _Unpacking(records, said, make).run()
+
+
+def untouched(records: Records) -> Unpacked:
+    """A row a record, packed or not."""
+    n = len(records)
+    return Unpacked(np.arange(n), np.full(n, -1, np.int32), records.payloads, records.headers)
+
+
+def announced_rows(records: Records) -> Int64s:
+    """Rows of each record as its headers say, which may be a lie, but no more than its bytes could hold."""
+    said = said_by(records)
+    return np.ones(len(records), np.int64) if said is None else said.announced(records.payloads)
+
+
+def _numbers(texts: pa.Array) -> Int64s:
+    """Announced rows; -1 = no number from 1 to the limit."""
+    fine = pc.match_substring_regex(texts, r"^[1-9][0-9]{0,6}$").fill_null(False)
+    counts: Int64s = pc.if_else(fine, texts, "-1").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return np.where(counts <= MOST_ROWS, counts, -1)
+
+
+class _Unpacking:
+    """Columns of rows are gathered piece by piece, and then put into the order of the records."""
+
+    def __init__(self, records: Records, said: Said, make: Make | None) -> None:
+        n = len(records)
+        self._records = records
+        self._bad: dict[int, str] = {}
+        self._lengths = np.ones(n, np.int64)
+        self._packed = np.zeros(n, np.bool_)
+        self._values = _Gathered(records.payloads, n)
+        self._headers = _Gathered(None, n)
+        self._ids = _Gathered(None, n)
+        self._typed: dict[int, pa.RecordBatch] = {}
+        self._kind, self._announced = said
+        self._make = make
+
+    def run(self) -> Unpacked:
+        counts = _numbers(self._announced)
+        lines = pc.equal(self._kind, Form.LINES.value).fill_null(False).to_numpy(zero_copy_only=False)
+        arrows = pc.equal(self._kind, Form.ARROW.value).fill_null(False).to_numpy(zero_copy_only=False)
+        other = self._kind.is_valid().to_numpy(zero_copy_only=False) & ~lines & ~arrows
+        for at in np.flatnonzero(other).tolist():
+            self._bad[at] = f"{PACK}: {self._kind[at].as_py()[:100]!r} is unknown here"
+        for at in np.flatnonzero((lines | arrows) & (counts < 0)).tolist():
+            self._bad[at] = f"{PACK_ROWS}: {(self._announced[at].as_py() or '')[:100]!r} is no number of rows"
+        self._lines(np.flatnonzero(lines & (counts >= 0)), counts)
+        for at in np.flatnonzero(arrows & (counts >= 0)).tolist():  # packs, not rows
+            self._arrow(at, int(counts[at]))
+        return self._placed()
+
+    def _lines(self, at: Int64s, counts: Int64s) -> None:
+        if not len(at):
+            return
+        payloads = self._records.payloads.take(pa.array(at)) if len(at) < len(self._records) else self._records.payloads
+        lines = pc.split_pattern(payloads, "\n")  # needs a few bytes for each that is there, whatever is announced
+        there = pc.list_value_length(lines).to_numpy(zero_copy_only=False).astype(np.int64)
+        good = there == counts[at]
+        for i in np.flatnonzero(~good).tolist():
+            self._bad[int(at[i])] = f"it has {there[i]:,} lines and announces {counts[at[i]]:,}"
+        if not good.all():
+            at, lines = at[good], lines.filter(pa.array(good))
+        self._lengths[at], self._packed[at] = counts[at], True
+        self._values.add(at, counts[at], lines.flatten())
+
+    def _arrow(self, at: int, rows: int) -> None:
+        try:
+            batch = read_pack(self._records.payloads[at].as_buffer(), rows)
+            typed = None if carries_messages(batch.schema) else self._made(batch)
+        except BadPack as e:
+            self._bad[at] = str(e)
+            return
+        names = batch.schema.names
+        self._lengths[at], self._packed[at] = rows, True
+        if typed is not None:
+            self._typed[at] = typed
+            self._values.add_one(at, pa.nulls(rows, pa.binary()))
+            if ID in names and pa.types.is_string(batch.schema.field(ID).type):
+                self._ids.add_one(at, batch.column(ID))
+            return
+        self._values.add_one(at, _as(batch.column(VALUE), pa.binary()))
+        if HEADERS in names:
+            self._headers.add_one(at, _as(batch.column(HEADERS), HEADERS_TYPE))
+        if ID in names:
+            self._ids.add_one(at, _as(batch.column(ID), pa.string()))
+
+    def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._make is None:
+            return batch
+        try:
+            return self._make(batch)
+        except (ValueError, pa.ArrowException) as e:
+            raise BadPack((str(e) or type(e).__name__).splitlines()[0][:200]) from e
+
+    def _placed(self) -> Unpacked:
+        n, lengths = len(self._records), self._lengths
+        firsts = np.cumsum(lengths) - lengths
+        records = np.repeat(np.arange(n), lengths)
+        within = np.arange(len(records)) - np.repeat(firsts, lengths)
+        self._headers.whole = self._own_headers()
+        pool, at = self._headers.shared(records, within, HEADERS_TYPE) if self._headers else (None, None)
+        return Unpacked(
+            records,
+            np.where(self._packed[records], within, -1).astype(np.int32),
+            self._values.placed(records, within, pa.binary()),
+            pool,
+            at,
+            self._ids.placed(records, within, pa.string()) if self._ids else None,
+            [TypedRun(int(firsts[at]), batch) for at, batch in sorted(self._typed.items())],
+            {int(firsts[at]): reason for at, reason in sorted(self._bad.items())},
+        )
+
+    def _own_headers(self) -> pa.Array | None:
+        """Headers of the records that their rows have: of packs without what is the pack's own."""
+        headers = self._records.headers
+        assert headers is not None
+        rows, keys, items = _entries(headers)
+        own = pc.is_in(keys, value_set=_OF_THE_PACK).to_numpy(zero_copy_only=False)
+        keep = np.flatnonzero(~own | ~self._packed[rows])
+        if not len(keep):
+            return None
+        counts = np.bincount(rows[keep], minlength=len(headers))
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        starts = pa.array(offsets, mask=np.append(counts == 0, False))
+        index = pa.array(keep)
+        return pa.MapArray.from_arrays(starts, keys.take(index), items.take(index)).cast(HEADERS_TYPE)
+
+
+class _Gathered:
+    """One column of the rows, gathered in pieces.
+
+    :ivar whole: an element a record, for the rows of records that have no piece; None = null
+    """
+
+    def __init__(self, whole: pa.Array | None, n: int) -> None:
+        self.whole = whole
+        self._at = np.full(n, -1, np.int64)  # where the rows of a record begin in the pieces
+        self._pieces: list[pa.Array] = []
+        self._length = 0
+
+    def __bool__(self) -> bool:
+        return self.whole is not None or bool(self._pieces)
+
+    def add(self, records: Int64s, counts: Int64s, rows: pa.Array) -> None:
+        """The rows of these records, one after the other."""
+        self._at[records] = self._length + np.cumsum(counts) - counts
+        self._pieces.append(rows)
+        self._length += len(rows)
+
+    def add_one(self, record: int, rows: pa.Array) -> None:
+        """The rows of one record."""
+        self._at[record] = self._length
+        self._pieces.append(rows)
+        self._length += len(rows)
+
+    def placed(self, records: Int64s, within: Int64s, kind: pa.DataType) -> pa.Array:
+        """An element a row."""
+        begin = self._at[records]
+        index = begin + within
+        if self._length == len(records) and (begin >= 0).all() and (np.diff(index) == 1).all():
+            return pa.concat_arrays(self._pieces)
+        plain: Bools = begin < 0
+        if self.whole is None:
+            column = pa.concat_arrays([pa.nulls(0, kind), *self._pieces])
+            return column.take(pa.array(index, mask=plain))
+        whole = self.whole if self.whole.type == kind else self.whole.cast(kind)
+        column = pa.concat_arrays([whole, *self._pieces])
+        return column.take(pa.array(np.where(plain, records, index + len(whole))))
+
+    def shared(self, records: Int64s, within: Int64s, kind: pa.DataType) -> tuple[pa.Array, Int64s]:
+        """The elements, and which of them each row has."""
+        begin = self._at[records]
+        whole = pa.nulls(len(self._at), kind) if self.whole is None else self.whole.cast(kind)
+        pool = pa.concat_arrays([whole, *self._pieces])
+        return pool, np.where(begin < 0, records, begin + within + len(whole))
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)
+
+
+def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
+    """The first value of the header of each name of each message, null where it has none: string arrays."""
+    rows, keys, items = _entries(headers)
+    offsets = items.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    found = []
+    for name in names:
+        named = np.flatnonzero(pc.equal(keys, name).fill_null(False).to_numpy(zero_copy_only=False))
+        named = named[offsets[named + 1] > offsets[named]]  # a name without a value is no header
+        at = np.full(len(headers), -1, np.int64)
+        at[rows[named][::-1]] = offsets[named][::-1]  # the first one counts
+        found.append(items.values.take(pa.array(at, mask=at < 0)).cast(pa.string()))
+    return found
+
+
+def _entries(headers: pa.MapArray) -> tuple[Int64s, pa.Array, pa.ListArray]:
+    """Row, name and list of values of every header."""
+    offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    rows = np.repeat(np.arange(len(headers)), np.diff(offsets))
+    return rows, headers.keys.slice(first, last - first), headers.items.slice(first, last - first)

@@ -1,0 +1,93 @@
+"""Typed rows are read in the columns that are asked for, by name, and never with a loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from mama_spark.packing import Fitting
+from mama_spark.packing.fitting import fits
+
+UTC, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+
+def test_columns_come_by_name_missing_ones_are_null_and_others_are_left_out() -> None:
+    wanted = pa.schema([("b", pa.int64()), ("none", pa.list_(pa.string())), ("a", pa.string())])
+    fit = Fitting(wanted)
+    found = fit(pa.record_batch({"a": ["x", None], "b": pa.array([1, 2], pa.int32()), "c": [0.5, 1.5]}))
+    assert found.schema.equals(wanted)
+    assert found.to_pydict() == {"b": [1, 2], "none": [None, None], "a": ["x", None]}
+    assert fit(pa.record_batch({"z": [1]})).to_pydict() == {"b": [None], "none": [None], "a": [None]}
+
+
+@pytest.mark.parametrize(
+    ("values", "given", "wanted"),
+    [
+        ([1, None], pa.int8(), pa.int64()),
+        ([1, 2], pa.int64(), pa.int16()),
+        ([1], pa.uint32(), pa.int64()),
+        ([1, 2], pa.int32(), pa.float64()),
+        ([1.5], pa.float32(), pa.float64()),
+        ([7], pa.int64(), pa.decimal128(25, 2)),
+        (["a", None], pa.large_string(), pa.string()),
+        ([b"a"], pa.large_binary(), pa.binary()),
+        ([5_000], pa.timestamp("ns", "Europe/Paris"), UTC),
+        ([86_400_000], pa.date64(), pa.date32()),
+        ([[1, None], None], pa.large_list(pa.int32()), pa.list_(pa.int64())),
+        ([[("k", 1)], None], pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64())),
+        ([{"q": 1}, None], pa.struct([("q", pa.int32())]), pa.struct([("q", pa.int64())])),
+    ],
+    ids=str,
+)
+def test_values_keep_what_they_are_in_other_widths_and_units(
+    values: Any, given: pa.DataType, wanted: pa.DataType
+) -> None:
+    column = pa.array(values, pa.int64()).cast(given) if pa.types.is_temporal(given) else pa.array(values, given)
+    found = Fitting(pa.schema([("x", wanted)]))(pa.record_batch({"x": column})).column("x")
+    assert found.type == wanted
+    found.validate(full=True)
+    assert found.null_count == column.null_count
+    if not pa.types.is_temporal(given):
+        assert found.to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (pa.string(), pa.int64()),
+        (pa.int64(), pa.string()),
+        (pa.string(), pa.binary()),
+        (pa.float64(), pa.int64()),
+        (pa.float64(), pa.float32()),
+        (pa.bool_(), pa.int32()),
+        (UTC, NAIVE),
+        (NAIVE, UTC),
+        (UTC, pa.int64()),
+        (pa.date32(), UTC),
+        (pa.list_(pa.string()), pa.list_(pa.int64())),
+        (pa.struct([("a", pa.int64())]), pa.struct([("b", pa.int64())])),
+        (pa.map_(pa.string(), pa.string()), pa.struct([("a", pa.int64())])),
+    ],
+    ids=str,
+)
+def test_other_types_are_refused_by_name(given: pa.DataType, wanted: pa.DataType) -> None:
+    assert not fits(given, wanted)
+    with pytest.raises(ValueError, match="column 'x' is"):
+        Fitting(pa.schema([("x", wanted)]))(pa.record_batch({"x": pa.nulls(1, given)}))
+
+
+@pytest.mark.parametrize(
+    ("value", "given", "wanted"),
+    [
+        (1 << 40, pa.int64(), pa.int32()),
+        (-1, pa.int64(), pa.uint8()),
+        ((1 << 53) + 1, pa.int64(), pa.float64()),
+        (1_001, pa.timestamp("ns", "UTC"), UTC),
+    ],
+    ids=str,
+)
+def test_a_value_that_does_not_fit_is_refused(value: int, given: pa.DataType, wanted: pa.DataType) -> None:
+    column = pa.array([value], pa.int64()).cast(given)
+    with pytest.raises(ValueError, match="column 'x' as"):
+        Fitting(pa.schema([("x", wanted)]))(pa.record_batch({"x": column}))

@@ -1,0 +1,299 @@
+"""Whatever is packed comes out again: each row once, equal, in the order of its topic, within the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mama_spark.errors import SchemaError
+from mama_spark.log import Records
+from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.packing import Packed, Packer, Rows, Unpacked, codec_of, halves, singles, unpack
+
+Row = dict[str, Any]
+
+MESSAGES = pa.schema([("value", pa.binary()), ("headers", HEADERS_TYPE), ("id", pa.string())])
+TYPED = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("price", pa.decimal128(12, 2)),
+        ("text", pa.string()),
+        ("flag", pa.bool_()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("legs", pa.list_(pa.struct([("side", pa.string()), ("qty", pa.int32())]))),
+        ("tags", pa.map_(pa.string(), pa.float64())),
+    ]
+)
+LINES = pa.schema([("value", pa.binary())])
+
+text = st.text(max_size=8)
+headers = st.none() | st.lists(st.tuples(text, st.lists(text, max_size=2)), max_size=2)
+decimals = st.none() | st.decimals(-1000, 1000, places=2)
+times = st.none() | st.integers(-(2**40), 2**50).map(lambda us: np.datetime64(us, "us").astype(object))
+legs = st.none() | st.lists(
+    st.none() | st.fixed_dictionaries({"side": st.none() | text, "qty": st.none() | st.integers(-5, 5)}), max_size=3
+)
+tags = st.none() | st.lists(st.tuples(text, st.none() | st.floats(allow_nan=False)), max_size=2)
+
+KINDS: dict[str, tuple[str, pa.Schema, st.SearchStrategy[Row]]] = {
+    "lines": (
+        "lines",
+        LINES,
+        st.fixed_dictionaries({"value": st.binary(max_size=40).map(lambda v: v.replace(b"\n", b"\r"))}),
+    ),
+    "arrow": (
+        "arrow",
+        MESSAGES,
+        st.fixed_dictionaries({"value": st.binary(max_size=40), "headers": headers, "id": st.none() | text}),
+    ),
+    "typed": (
+        "arrow",
+        TYPED,
+        st.fixed_dictionaries(
+            {
+                "n": st.none() | st.integers(-(2**63), 2**63 - 1),
+                "price": decimals,
+                "text": st.none() | text,
+                "flag": st.none() | st.booleans(),
+                "at": times,
+                "legs": legs,
+                "tags": tags,
+            }
+        ),
+    ),
+}
+
+
+def rows_of(topics: Sequence[str], rows: Sequence[Row], schema: pa.Schema, first: int = 0) -> Rows:
+    return Rows(
+        pa.array(topics, pa.string()).dictionary_encode(),
+        pa.RecordBatch.from_pylist(rows, schema=schema),
+        np.arange(first, first + len(rows)),
+    )
+
+
+def records(batch: MessageBatch) -> Records:
+    n = np.arange(len(batch))
+    return Records(n, n, batch.topics, batch.payloads, batch.headers)
+
+
+def pack(packer: Packer, batches: Sequence[Rows]) -> list[Packed]:
+    return [p for batch in batches for p in packer.add(batch)] + list(packer.finish())
+
+
+def typed_rows(found: Unpacked) -> list[Row]:
+    rows: list[Row] = []
+    for run in found.typed:
+        assert run.first == len(rows)
+        rows += run.columns.to_pylist()
+    return rows
+
+
+def message_rows(found: Unpacked, schema: pa.Schema) -> list[Row]:
+    columns = {"value": found.values, "headers": found.headers, "id": found.ids}
+    nulls = [None] * len(found)
+    lists = {n: nulls if columns[n] is None else columns[n].to_pylist() for n in schema.names}
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_what_is_packed_is_unpacked_row_for_row_in_the_order_of_its_topic(kind: str, data: st.DataObject) -> None:
+    pack_option, schema, row = KINDS[kind]
+    given_rows = data.draw(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), row), max_size=60))
+    max_rows, max_bytes = data.draw(st.integers(1, 20)), data.draw(st.sampled_from([64, 200, 2_000, 65_536]))
+    gather, step = data.draw(st.sampled_from([1, 500, 1 << 20])), data.draw(st.integers(1, 25))
+    codec = codec_of(pack_option, schema)
+    packer = Packer(codec, max_rows=max_rows, max_bytes=max_bytes, gather=gather)
+    batches = [
+        rows_of([t for t, _ in part], [r for _, r in part], schema, first)
+        for first in range(0, len(given_rows), step)
+        for part in [given_rows[first : first + step]]
+    ]
+    got: dict[str, list[Row]] = {}
+    numbers: dict[str, list[int]] = {}
+    for packed in pack(packer, batches):
+        found = unpack(records(packed.batch))
+        assert not found.bad
+        assert (packed.rows <= max_rows).all()
+        assert ((packed.batch.sizes() <= max_bytes) | (packed.rows == 1)).all()
+        assert np.bincount(found.records, minlength=len(packed)).tolist() == packed.rows.tolist()
+        assert found.index.tolist() == [i for n in packed.rows.tolist() for i in range(n)]
+        rows = typed_rows(found) if kind == "typed" else message_rows(found, schema)
+        topics = packed.batch.topics.to_pylist()
+        for record, one, number in zip(found.records.tolist(), rows, packed.numbers.tolist(), strict=True):
+            got.setdefault(topics[record], []).append(one)
+            numbers.setdefault(topics[record], []).append(number)
+    table = pa.RecordBatch.from_pylist([r for _, r in given_rows], schema=schema).to_pylist()
+    for topic in {t for t, _ in given_rows} | got.keys():
+        mine = [i for i, (t, _) in enumerate(given_rows) if t == topic]
+        assert got[topic] == [table[i] for i in mine]
+        assert numbers[topic] == mine
+    assert packer.nbytes == 0
+
+
+def orders(n: int, topics: int, width: int = 100, first: int = 0) -> Rows:
+    codes = (np.arange(first, first + n) * 7919 % topics).astype(np.int32)
+    names = pa.array([f"t.{i}" for i in range(topics)])
+    values = pa.array([b"%0*d" % (width, i) for i in range(first, first + n)])
+    numbers = np.arange(first, first + n)
+    return Rows(
+        pa.DictionaryArray.from_arrays(pa.array(codes), names),
+        pa.RecordBatch.from_arrays([values], ["value"]),
+        numbers,
+        extra=pa.RecordBatch.from_arrays([pa.array(numbers)], ["k"]),
+    )
+
+
+@pytest.mark.parametrize("option", ["lines", "arrow"])
+def test_packs_are_filled_to_the_limit(option: str) -> None:
+    packer = Packer(codec_of(option, LINES), max_rows=10_000, max_bytes=65_536)
+    sizes = np.concatenate([p.batch.sizes() for p in packer.add(orders(40_000, 1))])
+    assert len(sizes) > 20
+    assert sizes.max() <= 65_536
+    assert sizes.min() > 65_536 - 300
+
+
+@pytest.mark.parametrize("option", ["lines", "arrow"])
+def test_ten_thousand_topics_stay_within_the_budget_and_the_largest_packs_go_first(option: str) -> None:
+    gather = 1 << 20
+    packer = Packer(codec_of(option, LINES), max_rows=1_000, max_bytes=65_536, gather=gather)
+    sent, most = 0, 0
+    for start in range(0, 60_000, 5_000):
+        cold = orders(5_000, 10_000, first=start)
+        few = Rows(
+            pa.array(["hot"] * 50).dictionary_encode(),
+            pa.RecordBatch.from_arrays([pa.array([b"h" * 100] * 50)], ["value"]),
+            np.arange(50),
+            extra=pa.RecordBatch.from_arrays([pa.array(np.arange(50))], ["k"]),
+        )
+        for rows in (cold, few):
+            packs = list(packer.add(rows))
+            gone = {t for p in packs for t in p.batch.topics.to_pylist()}
+            if packs and not sent:  # the budget is passed for the first time
+                assert "hot" in gone
+                assert len(gone) < 9_000
+            sent += sum(int(p.rows.sum()) for p in packs)
+            most = max(most, packer.nbytes)
+    assert most <= gather
+    assert sent > 30_000
+    assert sent + sum(int(p.rows.sum()) for p in packer.finish()) == 60_600
+
+
+def test_what_ten_thousand_topics_take_in_memory_is_bounded_whatever_the_partition_holds(pool: pa.MemoryPool) -> None:
+    packer = Packer(codec_of("arrow", LINES), max_rows=1_000, max_bytes=65_536)
+    sent = 0
+    for start in range(0, 200_000, 10_000):
+        sent += sum(int(p.rows.sum()) for p in packer.add(orders(10_000, 10_000, width=1_000, first=start)))
+    assert sent + sum(int(p.rows.sum()) for p in packer.finish()) == 200_000
+    assert pool.max_memory() < 120 << 20
+
+
+def test_where_packs_are_cut_depends_on_the_rows_of_the_topic_alone() -> None:
+    """So that a retry whose rows come in other batches makes the same packs, and the same ids."""
+
+    def payloads(batches: list[Rows]) -> set[tuple[str, bytes]]:
+        packer = Packer(codec_of("arrow", LINES), max_rows=50, max_bytes=3_000)
+        packs = pack(packer, batches)
+        return {pair for p in packs for pair in zip(p.batch.topics.to_pylist(), p.batch.payloads.to_pylist(),
+                                                    strict=True)}  # fmt: skip
+
+    whole = orders(3_000, 7)
+    assert payloads([whole]) == payloads([whole.slice(i, min(130, 3_000 - i)) for i in range(0, 3_000, 130)])
+
+
+def test_columns_beside_the_packs_stay_with_their_rows() -> None:
+    packer = Packer(codec_of("lines", LINES), max_rows=9, max_bytes=700)
+    seen = 0
+    for packed in pack(packer, [orders(1_000, 13), orders(1_000, 13, first=1_000)]):
+        assert packed.extra is not None
+        values = unpack(records(packed.batch)).values.to_pylist()
+        assert [int(v) for v in values] == packed.extra["k"].to_pylist() == packed.numbers.tolist()
+        seen += len(values)
+    assert seen == 2_000
+
+
+def test_rows_of_different_streams_and_parts_never_share_a_pack() -> None:
+    n = 60
+    rows = Rows(
+        pa.array(["x.y"] * n).dictionary_encode(),
+        pa.RecordBatch.from_arrays([pa.array([b"%d" % i for i in range(n)])], ["value"]),
+        np.arange(n),
+        streams=pa.array([f"s{i % 3}" for i in range(n)]).dictionary_encode(),
+        parts=pa.RecordBatch.from_arrays(
+            [pa.array(["x" if i % 2 else None for i in range(n)]), pa.array(["y" if i % 2 else "x.y"
+                                                                              for i in range(n)])],
+            ["Mama-Source", "Mama-Symbol"],
+        ),
+    )  # fmt: skip
+    packs = pack(Packer(codec_of("arrow", LINES), max_rows=100, max_bytes=65_536), [rows])
+    (packed,) = packs
+    assert packed.rows.tolist() == [10] * 6
+    assert packed.batch.streams is not None
+    assert packed.batch.headers is not None
+    for stream, entries, start in zip(packed.batch.streams.to_pylist(), packed.batch.headers.to_pylist(),
+                                      packed.starts.tolist(), strict=False):  # fmt: skip
+        mine = packed.numbers[start : start + 10]
+        assert {f"s{i % 3}" for i in mine.tolist()} == {stream}
+        (odd,) = {i % 2 for i in mine.tolist()}
+        own = {name: values for name, values in entries if name.startswith("Mama-S")}
+        assert own == ({"Mama-Source": ["x"], "Mama-Symbol": ["y"]} if odd else {"Mama-Symbol": ["x.y"]})
+    found = unpack(records(packed.batch))
+    assert found.headers is not None
+    assert {str(h) for h in found.headers.to_pylist()} == {
+        "[('Mama-Source', ['x']), ('Mama-Symbol', ['y'])]",
+        "[('Mama-Symbol', ['x.y'])]",
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_refused_packs_come_apart_into_halves_and_single_rows(kind: str, data: st.DataObject) -> None:
+    option, schema, row = KINDS[kind]
+    rows = data.draw(st.lists(row, min_size=2, max_size=20))
+    codec = codec_of(option, schema)
+    (packed,) = pack(Packer(codec, max_rows=100, max_bytes=1 << 20), [rows_of(["t"] * len(rows), rows, schema)])
+    split = halves(codec, packed, np.array([0]))
+    assert split.rows.tolist() == [len(rows) // 2, len(rows) - len(rows) // 2]
+    assert split.numbers.tolist() == list(range(len(rows)))
+    whole, parts = unpack(records(packed.batch)), unpack(records(split.batch))
+    assert not parts.bad
+    assert typed_rows(whole) == typed_rows(parts)
+    assert whole.values.to_pylist() == parts.values.to_pylist()
+    alone, of = singles(packed.batch)
+    assert of.tolist() == [0] * len(rows)
+    assert alone.ids is not None
+    if kind == "typed":
+        assert typed_rows(unpack(records(alone))) == typed_rows(whole)
+    else:
+        assert message_rows(whole, schema) == [
+            {n: v for n, v in zip(("value", "headers", "id"), r, strict=True) if n in schema.names}
+            for r in zip(
+                alone.payloads.to_pylist(),
+                [None] * len(alone) if alone.headers is None else alone.headers.to_pylist(),
+                alone.ids.to_pylist(),
+                strict=True,
+            )
+        ]
+
+
+@pytest.mark.parametrize(
+    ("option", "schema"),
+    [
+        ("lines", MESSAGES),
+        ("arrow", pa.schema([("nothing", pa.null())])),
+        ("arrow", pa.schema([("empty", pa.struct([]))])),
+        ("arrow", pa.schema([("word", pa.dictionary(pa.int32(), pa.string()))])),
+        ("arrow", pa.schema([])),
+    ],
+)
+def test_columns_that_cannot_travel_are_refused_before_anything_is_packed(option: str, schema: pa.Schema) -> None:
+    with pytest.raises(SchemaError):
+        codec_of(option, schema)
