@@ -1,4 +1,5 @@
-"""``mama sub PATTERN``: see messages as they are stored, from now on or from a place in the past."""
+"""``mama sub PATTERN``: see messages as they are stored, from now on or from a place in the past; the rows of packed
+ones each by itself (``-o unpack=false``: as they are)."""
 
 from __future__ import annotations
 
@@ -13,10 +14,13 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
+
 from ..bridges import log_bridge
 from ..errors import OptionError, Unavailable
 from ..log import Bounds, Log, LogBridge, Records
 from ..options import SubscribeOptions
+from ..packing import Unpacked, check_text, portions, untouched
 from .given import options
 
 #: Seconds between two looks, the longer the less happens: a log is asked, it does not call, and on NATS every question
@@ -100,31 +104,53 @@ def _news(bridge: LogBridge, o: SubscribeOptions, places: list[_Place]) -> Itera
         last = place.to(log.bounds())
         if last > place.shown:
             for records in log.read(place.shown, last, o.topics):
-                for row in _rows(records, place.name):
-                    yield row
-                    place.shown = row["sequence"]
+                parts = portions(records, _as_json) if o.unpack else [(records, untouched(records))]
+                for some, found in parts:
+                    for row in _rows(some, found, place.name):
+                        yield row
+                        place.shown = row["sequence"]
             place.shown = last
 
 
-def _rows(records: Records, stream: str) -> Iterator[Row]:
-    topics, payloads = records.topics.to_pylist(), records.payloads.to_pylist()
-    headers: list[Any] = [None] * len(records) if records.headers is None else records.headers.to_pylist()
-    columns = zip(records.sequences.tolist(), records.times.tolist(), topics, payloads, headers, strict=True)
-    for sequence, micros, topic, payload, pairs in columns:
-        stamp = datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="milliseconds")
+def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:
+    """One a row of a packed message, one a message otherwise."""
+    topics, values, pairs = records.topics.to_pylist(), found.values.to_pylist(), found.headers
+    for run in found.typed:
+        values[run.first : run.first + run.columns.num_rows] = run.columns.column(0).to_pylist()
+    headers: list[Any] = [None] * len(found) if pairs is None else pairs.to_pylist()
+    columns = zip(found.records.tolist(), found.index.tolist(), values, headers, strict=True)
+    for place, (record, index, value, entries) in enumerate(columns):
+        stamp = datetime.fromtimestamp(records.times[record] / 1e6, UTC).isoformat(timespec="milliseconds")
         yield {
-            "topic": topic,
-            "value": payload,
-            "headers": [[name, value] for name, values in pairs or () for value in values or ()],
+            "topic": topics[record],
+            "value": value,
+            "headers": [[name, value] for name, values in entries or () for value in values or ()],
             "stream": stream,
-            "sequence": sequence,
+            "sequence": int(records.sequences[record]),
+            **({} if index < 0 else {"pack_index": index}),
             "timestamp": stamp,
+            **({} if place not in found.bad else {"pack_error": found.bad[place]}),
         }
+
+
+def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
+    """Typed rows, to be looked at.
+
+    :raises ValueError: a value that Python does not have, or too much to look at
+    """
+    try:
+        check_text(columns)
+        texts = [json.dumps(row, default=str, ensure_ascii=False).encode() for row in columns.to_pylist()]
+    except (OverflowError, LookupError) as e:  # a LookupError: no such time zone
+        raise ValueError(str(e)) from e
+    return pa.RecordBatch.from_arrays([pa.array(texts, pa.binary())], ["value"])
 
 
 def _text(row: Row, headers: bool) -> str:
     value = row["value"].decode("utf-8", "backslashreplace")
-    lines = [f"{row['sequence']} {row['topic']} {value}"]
+    place = f"{row['sequence']}.{row['pack_index']}" if "pack_index" in row else row["sequence"]
+    error = f" ({row['pack_error']})" if "pack_error" in row else ""
+    lines = [f"{place} {row['topic']} {value}{error}"]
     lines += [f"  {name}: {value}" for name, value in row["headers"]] if headers else []
     return _STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}", "\n".join(lines))
 

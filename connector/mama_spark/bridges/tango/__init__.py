@@ -1,0 +1,24 @@
+"""Tango: rows become records of a log, which an event source (``mama tango-source``) serves to Tango's clients.
+
+``columns`` says what values of a DataFrame are in Tango, ``encode`` makes records of them, ``bridge`` appends these
+through the bridge of the log.
+"""
+
+from urllib.parse import urlsplit
+
+from ...bridge import PublisherBridge
+from ...options import SinkOptions
+from ...tango.records import PREFIX
+from .bridge import TangoBridge
+from .encode import RecordCodec
+
+__all__ = ["RecordCodec", "TangoBridge", "publisher_bridge", "row_codec"]
+
+
+def publisher_bridge(o: SinkOptions, log: PublisherBridge) -> TangoBridge:
+    """:param log: publishes to the log of the options"""
+    return TangoBridge(log)
+
+
+def row_codec(o: SinkOptions) -> RecordCodec:
+    return RecordCodec(urlsplit(o.url[0]).netloc, o.topic_prefix or PREFIX)

@@ -1,0 +1,172 @@
+"""The log of a recorder as a place of discovery: the devices are the sources.
+
+Everything stands in one log that never changes, so the image at a place of it is what its records up to there say, and
+can be read again as long as they are there. A position is the sequence that comes next, and the log's identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...bridge import Change, ChangeKind, Position, SourceKey
+from ...errors import ConfigError
+from ...log import Log, LogBridge, Records
+from ...tango.recording import Device, merge_states
+from ...tango.records import Frames, Heads, Kind, Recorded, decode, device_topic, encode, record_topic
+from ...tango.restoring import last_state
+from ...tango.topics import NO_DATABASE, SCHEME, BadTopic, read_topic
+
+#: What tells of devices, among all records; and of writers.
+LIVES = "*.*.*.*.*.*.heartbeat"
+TOPICS = (LIVES, *(f"*.*.*.*.*.*.{event}" for event in ("attr_conf", "intr_change", "gap", "restart")), "*.*")
+_WRITERS = "*.*"
+_LIVE = (Kind.ONLINE, Kind.SUSPECT, Kind.OFFLINE)
+_MADE_AGAIN = "the log was deleted and made again since"
+
+
+def source_key(device: Device) -> SourceKey:
+    """How a device is called as a source: by its full name."""
+    return SourceKey(f"{SCHEME}{device.tango_host}/{device.name}{'' if device.dbase else NO_DATABASE}", None)
+
+
+class RecordedDiscovery:
+    """See :class:`~mama_spark.bridge.DiscoveryBridge`. Only for readers: recorders announce.
+
+    :param bridge: of the log; not open
+    :param name: of the log; None: the only one there is
+    """
+
+    def __init__(self, bridge: LogBridge, name: str | None) -> None:
+        self._bridge, self._name = bridge, name
+
+    def open(self) -> None:
+        self._bridge.open()
+
+    def close(self) -> None:
+        self._bridge.close()
+
+    # --- who announces ---
+
+    def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
+        """:raises ConfigError: always: what a recorder finds is what there is"""
+        raise ConfigError("devices are announced by the recorder of the log (mama record)")
+
+    def withdraw(self, source: SourceKey, record: bytes) -> None:
+        """See :meth:`announce`."""
+        self.announce(source, record, 0.0)
+
+    def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+        """See :meth:`announce`."""
+        self.announce(source, b"", 0.0)
+
+    # --- who reads ---
+
+    def image(self) -> list[Change]:
+        log = self._log()
+        bounds = log.bounds()
+        return self._image(log, bounds.first, bounds.last)
+
+    def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+        if where == "image":
+            return {"begin": "image"}
+        bounds = self._log().bounds()
+        if isinstance(where, str):
+            first = bounds.first if where == "earliest" else bounds.last + 1
+        else:
+            named = dict(where)
+            name = self._log().name
+            if list(named) != [name]:
+                raise ConfigError(f"option startingOffsets names {', '.join(named)}, and the log is {name}")
+            first = {-2: bounds.first, -1: bounds.last + 1}.get(named[name], named[name])
+        return {"next": first, "identity": bounds.identity}
+
+    def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
+        bounds = self._log().bounds()
+        if "begin" in start:
+            return {"next": bounds.last + 1, "identity": bounds.identity}
+        first = start["next"] if start["identity"] == bounds.identity else bounds.first
+        last = bounds.last if limit is None else min(bounds.last, first + limit - 1)
+        if until is not None and until["identity"] == bounds.identity:
+            last = min(last, until["next"] - 1)
+        if start["identity"] == bounds.identity and last < first:
+            return start
+        return {"next": last + 1, "identity": bounds.identity}
+
+    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+        log = self._log()
+        bounds = log.bounds()
+        last = end["next"] - 1
+        if end["identity"] != bounds.identity:
+            yield [_lost(log, int(start.get("next", 1)), last, _MADE_AGAIN)]
+            return
+        if "begin" in start:
+            yield self._image(log, bounds.first, last)
+            return
+        after = start["next"] - 1
+        if start["identity"] != bounds.identity:
+            yield [_lost(log, start["next"], start["next"], _MADE_AGAIN)]
+            after = bounds.first - 1
+        gaps = [_lost(log, a, b, "deleted before they were read") for a, b in log.missing(after, last)]
+        if gaps:
+            yield gaps
+        for records in log.read(after, last, TOPICS):
+            yield list(_changes(log.name, records))
+
+    def _log(self) -> Log:
+        name = self._name
+        if name is None:
+            names = self._bridge.names(())
+            if len(names) != 1:
+                raise ConfigError(f"which log? option stream names it; there are {', '.join(names) or 'none'}")
+            name = names[0]
+        return self._bridge.log(name)
+
+    def _image(self, log: Log, first: int, last: int) -> list[Change]:
+        """What the last state says of each device, and the records behind it."""
+        found: dict[SourceKey, Change] = {}
+        data, at = last_state(log, first, last, _WRITERS)
+        state = merge_states(data)
+        if state is not None:
+            for host, name, dbase, kind in state["devices"]:
+                change = _stated(log.name, Device(host, name, bool(dbase)), Kind[kind], at)
+                if change.source is not None:
+                    found[change.source] = change
+        for records in log.read(at, last, (LIVES,)):
+            for change in _changes(log.name, records):
+                if change.source is not None:
+                    found[change.source] = change
+        at_time = max((change.at for change in found.values()), default=0)
+        return [*found.values(), Change(ChangeKind.IMAGE_END, at_time, log.name, last)]
+
+
+def _lost(log: Log, first: int, last: int, why: str) -> Change:
+    return Change(ChangeKind.GAP, 0, log.name, gap=(first, last), info=why)
+
+
+def _stated(origin: str, device: Device, kind: Kind, sequence: int) -> Change:
+    """A record as it would be, had the state come in single ones."""
+    topic = device_topic(*device)
+    payload = encode(Heads(kind, 0), Frames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
+    return Change(
+        ChangeKind.RECORD, 0, origin, sequence, source_key(device), payload, record_topic(topic), "as last noted"
+    )
+
+
+def _changes(origin: str, records: Records) -> Iterator[Change]:
+    recorded = decode(records.payloads)
+    topics = records.topics.to_pylist()
+    payloads = records.payloads.to_pylist()
+    for row, kind in enumerate(recorded.kind.tolist()):
+        if kind == Kind.STATE:
+            continue
+        what = ChangeKind.RECORD if kind in _LIVE else ChangeKind.EVENT
+        at, sequence = int(records.times[row]), int(records.sequences[row])
+        yield Change(what, at, origin, sequence, _source(recorded, row), payloads[row], topics[row])
+
+
+def _source(recorded: Recorded, row: int) -> SourceKey | None:
+    try:
+        topic = read_topic(recorded.frames.topics[row])
+    except BadTopic:
+        return None
+    return source_key(Device(topic.tango_host, topic.device, topic.dbase))

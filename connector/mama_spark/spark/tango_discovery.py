@@ -1,0 +1,159 @@
+"""What a recorder's log tells of devices, as rows of ``mamadiscovery``. Pure.
+
+Devices are sources; configurations of attributes, changes of interfaces, missing events and restarts are rows of the
+kinds ``attr_conf``, ``intr_change``, ``gap`` and ``restart``. ``symbol`` is the attribute, ``topic`` Tango's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from ..bridge import Change, ChangeKind
+from ..mama.discovered import (
+    BAD_RECORD,
+    GAP,
+    SOURCE,
+    SOURCE_OFFLINE,
+    SOURCE_ONLINE,
+    SOURCE_SUSPECT,
+    Reader,
+    Row,
+)
+from ..mama.sources import OFFLINE, OK, ONLINE, SUSPECT
+from ..tango.events import Event
+from ..tango.events import decode as decode_event
+from ..tango.frames import BadEvent
+from ..tango.records import BadRecord, Cause, Kind, Recorded, decode, errors_of
+from ..tango.topics import BadTopic, Topic, read_topic
+from ..tango.types import AttributeConfig, DevError, EventType, InterfaceChange
+
+ATTR_CONF, INTR_CHANGE, RESTART = "attr_conf", "intr_change", "restart"
+STARTED, STOPPED, SERVER = "recorder_started", "recorder_stopped", "server"
+_LIVES = {
+    Kind.ONLINE: (SOURCE_ONLINE, ONLINE, OK),
+    Kind.SUSPECT: (SOURCE_SUSPECT, ONLINE, SUSPECT),
+    Kind.OFFLINE: (SOURCE_OFFLINE, OFFLINE, SUSPECT),
+}
+_CAUSES = {
+    Cause.NONE: "",
+    Cause.WAY: "on the way",
+    Cause.AWAY: "no recorder ran",
+    Cause.BUFFER: "the recorder could keep no more while the log was away",
+    Cause.REFUSED: "the log refused their records",
+}
+
+
+class TangoReader(Reader):
+    """See :class:`~mama_spark.mama.discovered.Reader`."""
+
+    def row(self, change: Change) -> Row:
+        if change.kind not in (ChangeKind.RECORD, ChangeKind.EVENT):
+            return super().row(change)._replace(bridge="tango")
+        recorded = decode(pa.array([change.payload], pa.binary()))
+        try:
+            if recorded.bad:
+                raise recorded.bad[0]
+            made = _MAKE[Kind(int(recorded.kind[0]))](recorded)
+        except (BadRecord, BadEvent, BadTopic) as error:
+            made = Row(SOURCE if change.kind is ChangeKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000])
+        at = int(recorded.received[0]) // 1000 or change.at
+        return made._replace(
+            source_name=None if change.source is None else change.source.name,
+            info="; ".join(text for text in (made.info, change.info) if text) or None,
+            raw=change.payload,
+            origin=change.origin,
+            bridge="tango",
+            transport=self._transport,
+            event_time=at or None,
+            sequence=change.sequence,
+        )
+
+
+def _topic(recorded: Recorded) -> Topic:
+    return read_topic(recorded.frames.topics[0])
+
+
+def _life(recorded: Recorded) -> Row:
+    event, state, data_state = _LIVES[Kind(int(recorded.kind[0]))]
+    return Row(SOURCE, event, source_state=state, source_data_state=data_state, info=_shown(errors_of(recorded, 0)))
+
+
+def _shown(errors: tuple[DevError, ...]) -> str | None:
+    return "; ".join(f"{e.reason}: {e.desc}" for e in errors)[:1000] or None
+
+
+def _gap(recorded: Recorded) -> Row:
+    topic, count = _topic(recorded), int(recorded.count[0])
+    cause = _CAUSES[Cause(int(recorded.cause[0]))]
+    many = "nobody knows how many events" if count < 0 else f"{count} event{'' if count == 1 else 's'}"
+    return _of(topic, Row(GAP, GAP, gap_from=int(recorded.first[0]), gap_to=int(recorded.last[0]),
+                          info=f"{many} missing: {cause}"))  # fmt: skip
+
+
+def _restart(recorded: Recorded) -> Row:
+    topic = _topic(recorded)
+    first, last = int(recorded.first[0]), int(recorded.last[0])
+    return _of(topic, Row(RESTART, SERVER, gap_from=first, gap_to=last,
+                          info=f"counted anew: after {first} came {last}"))  # fmt: skip
+
+
+def _of(topic: Topic, row: Row) -> Row:
+    return row._replace(topic=str(topic), symbol=topic.attribute)
+
+
+def _writer(event: str) -> Callable[[Recorded], Row]:
+    return lambda recorded: Row(RESTART, event)
+
+
+def _event(recorded: Recorded) -> Row:
+    frames = [column[0] for column in recorded.frames.columns()]
+    event = decode_event(frames)
+    topic = event.topic
+    kind = INTR_CHANGE if topic.event is EventType.INTERFACE_CHANGE else ATTR_CONF
+    row = _of(topic, Row(kind, kind))
+    if not isinstance(event, Event):
+        return row
+    if event.errors:
+        return row._replace(info=_shown(event.errors))
+    if isinstance(event.data, InterfaceChange):
+        return row._replace(capabilities=_interface(event.data))
+    return row._replace(capabilities=_flat(event.data) if isinstance(event.data, AttributeConfig) else None)
+
+
+def _interface(change: InterfaceChange) -> dict[str, str]:
+    return {
+        "dev_started": str(change.dev_started).lower(),
+        "attributes": ",".join(config.name for config in change.atts),
+        "commands": ",".join(command.cmd_name for command in change.cmds),
+    }
+
+
+def _flat(config: AttributeConfig) -> dict[str, str]:
+    """The fields by their names, those of inner structures as ``arch_event.period``."""
+    found: dict[str, str] = {}
+
+    def add(name: str, value: Any) -> None:
+        if dataclasses.is_dataclass(value):
+            for f in dataclasses.fields(value):
+                add(f"{name}.{f.name}" if name else f.name, getattr(value, f.name))
+        elif isinstance(value, tuple):
+            found[name] = ",".join(value)
+        else:
+            found[name] = str(getattr(value, "name", value))
+
+    add("", config)
+    return found
+
+
+_MAKE: dict[Kind, Callable[[Recorded], Row]] = {
+    **dict.fromkeys(_LIVES, _life),
+    Kind.GAP: _gap,
+    Kind.RESTART: _restart,
+    Kind.STARTED: _writer(STARTED),
+    Kind.STOPPED: _writer(STOPPED),
+    **dict.fromkeys((Kind.EVENT, Kind.INITIAL, Kind.RESUBSCRIBED, Kind.PUSH, Kind.ERROR), _event),
+}

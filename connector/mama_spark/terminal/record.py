@@ -1,0 +1,145 @@
+"""``mama record``: a recorder of Tango events, from its configuration to its end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ..bridges import log_bridge, publisher_bridge
+from ..bridges.reach import Reach
+from ..conf_file import as_options, load
+from ..errors import ConfigError
+from ..log import LogBridge
+from ..options import SinkOptions
+from ..options.values import split_stream
+from ..publisher.lasting import LastingPublisher
+from ..tango.recorder import Recorder
+from ..tango.recorder_settings import RecorderSettings
+from ..tango.recording import Recording
+from ..tango.restoring import restore
+from .given import pairs
+
+NOT_ALL = 1
+
+
+def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions]:
+    """From the file, and what the command line says instead.
+
+    :raises ConfigError: names what is wrong
+    """
+    tables: dict[str, dict[str, Any]] = {"recorder": {}, "log": {}}
+    if args.conf_file is not None:
+        tables = load(args.conf_file, tables)
+    given = dict(tables["recorder"])
+    for name in ("url", "name"):
+        if getattr(args, name) is not None:
+            given[name] = getattr(args, name)
+    for name in ("devices", "attributes", "events"):
+        if getattr(args, name):
+            given[name] = getattr(args, name)
+    options = as_options(tables["log"]) if tables["log"] else {}
+    options.update(pairs(args.option, "--option"))
+    if args.to is not None:
+        options = {
+            **{k: v for k, v in options.items() if k.lower() not in ("url", "servers", "stream")},
+            "url": args.to,
+        }
+    if "url" not in {name.lower() for name in options}:
+        raise ConfigError("where are the records to go? give --to, or url in the table [log]")
+    return RecorderSettings.of(given), log_options(options)
+
+
+def log_options(given: dict[str, str]) -> SinkOptions:
+    """Options of ``mamapub`` for the log, with what suits a recorder where they say nothing: order is kept where the
+    bridge can.
+
+    :raises ConfigError: something is wrong with them
+    """
+    names = {name.lower() for name in given}
+    ordered = {} if names & {"order", "ackmode", "dedup"} else {"order": "partition", "ackMode": "batch"}
+    o = SinkOptions.parse(given)
+    if o.bridge_name == "nats" and ordered:
+        o = SinkOptions.parse({**given, **ordered})
+    if o.bridge_name == "tango":
+        raise ConfigError("a log is needed, such as nats://host:4222/STREAM or mlp://host:9999/stream")
+    servers, stream = split_stream(o.url)
+    if o.stream is None and stream is None and o.bridge_name != "memory":
+        raise ConfigError("the log needs a stream: nats://host:4222/STREAM, mlp://host:9999/stream, or option stream")
+    return replace(o, url=servers, stream=o.stream or stream)
+
+
+def run(
+    args: argparse.Namespace,
+    say: Callable[[str], None] = lambda text: print(text, flush=True),
+    stop: threading.Event | None = None,
+) -> int:
+    """Record until Ctrl-C or SIGTERM (or ``stop``). Exit code 0; 1 when something was not acknowledged by then.
+
+    :raises MamaError: the configuration is wrong, or the log cannot be reached at first
+    """
+    settings, options = settings_of(args)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
+    done = stop or threading.Event()
+    before = _on_signals(done)
+    try:
+        return 0 if record(settings, options, done.is_set, say) else NOT_ALL
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def record(
+    settings: RecorderSettings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]
+) -> bool:
+    """Record until ``stop``; whether the log acknowledged everything.
+
+    :raises MamaError: the log cannot be reached at first
+    """
+    writer = LastingPublisher(
+        lambda: publisher_bridge(options),
+        max_in_flight=options.max_in_flight,
+        wait_timeout=options.wait_timeout,
+        on_refused=lambda batch, errors: recorder.refused(batch, errors),
+    )
+    recorder = Recorder(settings, writer, ids=options.dedup)
+    try:
+        _restore(recorder.recording, options)
+        names = settings.devices
+        what = ", ".join(names) if len(names) <= 3 else f"{len(names)} devices"
+        where = f"{','.join(options.url)} {options.stream or ''}".rstrip()
+        say(f"recording {what} of tango://{settings.host} to {where} (Ctrl-C ends it)")
+        whole = recorder.run(stop, say)
+        say(f"ended: {recorder.counts}")
+        return whole
+    finally:
+        writer.close()
+
+
+def _restore(recording: Recording, options: SinkOptions) -> None:
+    """What the log says of the recorder before this one. A log that does not exist yet says nothing."""
+
+    def look(bridge: LogBridge) -> None:
+        names = bridge.names(())
+        name = options.stream or (names[0] if names else "")
+        if name in names:
+            restore(recording, bridge.log(name))
+
+    reach = Reach(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
+    try:
+        reach.call(look)
+    finally:
+        reach.close()
+
+
+def _on_signals(done: threading.Event) -> list[tuple[signal.Signals, Any]]:
+    """Signals end the wait; handlers can be set in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        return []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    return [(number, signal.signal(number, lambda *_: done.set())) for number in numbers]

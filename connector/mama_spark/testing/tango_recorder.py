@@ -1,0 +1,175 @@
+"""A recorder of Tango events in a test, in a thread or as users run it, and what its log says afterwards."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from ..options import SinkOptions
+from ..tango.events import Event, decode
+from ..tango.recorder_settings import RecorderSettings
+from ..tango.records import Cause, Kind, RecordTopic, parse_record_topic
+from ..tango.records import decode as decode_records
+from ..tango.types import AttributeValue
+from ..terminal.record import log_options, record
+from .rooms import MalamuteRoom, NatsRoom
+from .tango_servers import TangoServer, until
+
+STREAM = "TANGO"
+_PATIENCE = 60.0
+
+
+class Record:
+    """One record of the log, taken apart."""
+
+    def __init__(self, sequence: int, topic: str, payload: bytes) -> None:
+        self.sequence, self.topic = sequence, topic
+        self.found = decode_records(pa.array([payload], pa.binary()))
+        assert not self.found.bad, self.found.bad
+        self.kind = Kind(int(self.found.kind[0]))
+        self.ctr, self.count = int(self.found.ctr[0]), int(self.found.count[0])
+        self.first, self.last = int(self.found.first[0]), int(self.found.last[0])
+        self.cause = Cause(int(self.found.cause[0]))
+        self.frames = [column[0] for column in self.found.frames.columns()]
+
+    def __repr__(self) -> str:
+        return f"<{self.sequence} {self.topic} {self.kind.name} {self.ctr} {self.first}-{self.last}>"
+
+    @property
+    def place(self) -> RecordTopic:
+        return parse_record_topic(self.topic)
+
+    @property
+    def reading(self) -> float:
+        event = decode(self.frames)
+        assert isinstance(event, Event)
+        assert isinstance(event.data, AttributeValue)
+        return float(np.asarray(event.data.read)[0])
+
+
+class RecordLog:
+    """What a recorder wrote into the stream ``TANGO`` of a middleware."""
+
+    def __init__(self, room: NatsRoom | MalamuteRoom) -> None:
+        self.room = room
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Options that lead there."""
+        if isinstance(self.room, MalamuteRoom):
+            return self.room.options(STREAM)
+        return {"url": f"{self.room.server.url}/{STREAM}", "createStream": "true"}
+
+    @property
+    def options(self) -> SinkOptions:
+        return log_options({**self.given, "waitTimeout": "2s"})
+
+    def records(self, *kinds: Kind, end: str = "") -> list[Record]:
+        """Those of these kinds whose topic ends so, in order."""
+        found = [Record(*m[:3]) for m in self.room.messages(STREAM)] if self.room.counter(STREAM)() else []
+        return [r for r in found if (not kinds or r.kind in kinds) and r.topic.endswith(end)]
+
+    def counters(self, attribute: str) -> list[int]:
+        return [r.ctr for r in self.records(Kind.EVENT, end=f".{attribute}.change")]
+
+    def push_until(self, lab: TangoServer, more: int, attribute: str = "double") -> list[int]:
+        """Push until so many more events stand here; their counters, and those before."""
+        before = len(self.counters(attribute))
+        until(lambda: len(self.counters(attribute)) >= before + more, lambda: lab.push(attribute, 1.0))
+        return self.counters(attribute)
+
+
+def settings(lab: TangoServer, **more: Any) -> RecorderSettings:
+    """Change events of ``double``, if nothing else is said."""
+    given = {"attributes": ["double"], "events": ["change"], "devices": list(lab.devices)}
+    url = f"tango://{lab.database.host}" if lab.database else f"tango://127.0.0.1:{lab.port}#dbase=no"
+    return RecorderSettings.of({**given, "url": url, **more})
+
+
+class RecorderThread:
+    """A recorder in a thread of this process.
+
+    :ivar whole: whether the log acknowledged everything; None while it runs
+    :ivar error: with which it ended
+    """
+
+    def __init__(self, options: SinkOptions, given: RecorderSettings) -> None:
+        self._stop = threading.Event()
+        self.said: list[str] = []
+        self.whole: bool | None = None
+        self.error: BaseException | None = None
+
+        def run() -> None:
+            try:
+                self.whole = record(given, options, self._stop.is_set, self.said.append)
+            except BaseException as error:  # noqa: BLE001 - shown by the test
+                self.error = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until it ended by itself."""
+        self._thread.join(_PATIENCE)
+        assert not self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self.wait()
+        assert self.error is None, self.error
+
+
+class RecorderProcess:
+    """``mama record`` as users run it.
+
+    :param more: words of the command line
+    """
+
+    def __init__(self, log: RecordLog, lab: TangoServer, folder: Path, *more: str) -> None:
+        self.out = folder / "recorder.out"
+        words = ["--url", f"tango://127.0.0.1:{lab.port}#dbase=no", "--device", lab.devices[0]]
+        words += ["--attribute", "double", "--event", "change", *more]
+        words += [word for name, value in log.given.items() for word in ("-o", f"{name}={value}")]
+        with self.out.open("a") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "mama_spark.cli", "record", *words], stdout=out, stderr=out
+            )
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(_PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def accounted(records: Iterable[Record], attribute: str = "double") -> list[int]:
+    """Counters of the events of this attribute, and of those that gaps tell of, in the order of the log."""
+    found: list[int] = []
+    for r in records:
+        if r.kind is Kind.EVENT and r.topic.endswith(f".{attribute}.change"):
+            found.append(r.ctr)
+        elif r.kind is Kind.GAP and r.place.attribute == attribute:
+            assert r.count == r.last - r.first + 1
+            found += range(r.first, r.last + 1)
+    return found
+
+
+def consecutive(counters: list[int]) -> bool:
+    return counters == list(range(counters[0], counters[0] + len(counters)))

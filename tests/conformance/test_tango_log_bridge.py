@@ -1,0 +1,36 @@
+"""The bridge `tango`: what is said of its log is true of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridge import Ack
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.bridges.tango import TangoBridge
+from mama_spark.errors import ConfigError
+from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
+
+
+class TestTango(BridgeSuite):
+    @pytest.fixture
+    def site(self) -> Iterator[Site]:
+        name = uuid4().hex
+        broker = MemoryBroker.get(name)
+        yield Site(
+            make=lambda: TangoBridge(MemoryBridge(name)),
+            silent=lambda: TangoBridge(MemoryBridge(name, acks=False)),
+            stored=lambda: [Stored(m.sequence, m.topic, m.payload, m.headers) for m in broker.messages()],
+        )
+        MemoryBroker.forget(name)
+
+    def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: Site) -> None:
+        """Here it does not: what nobody stores, nobody can serve."""
+        assert site.silent is not None
+        bridge = site.silent()
+        bridge.open()
+        assert bridge.capabilities.ack is Ack.NONE
+        with pytest.raises(ConfigError, match="not stored"):
+            bridge.prepare(self._batch(site, 1))
+        bridge.close()

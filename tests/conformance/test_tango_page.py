@@ -1,0 +1,110 @@
+"""docs/tango.md: its examples run, its tables are true, and the tests that its checklist names are there."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.bridges.tango import RecordCodec
+from mama_spark.bridges.tango.columns import COLUMNS
+from mama_spark.cli import parser
+from mama_spark.conf_file import load
+from mama_spark.options import SinkOptions, SubscribeOptions
+from mama_spark.tango.recorder_settings import _PARSE, RecorderSettings
+from mama_spark.tango.records import HEAD_SIZE, MAGIC, VERSION, Cause, Kind, encode_one
+from mama_spark.terminal.tango_source import read_rules
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tango.md").read_text()
+COMMANDS = [
+    line.split("#")[0].split()[1:]
+    for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("mama ")
+]
+
+
+def test_every_id_has_its_line_and_every_test_that_is_named_exists() -> None:
+    lines = {int(line[5:7]): line for line in PAGE.splitlines() if line.startswith("| TG-")}
+    assert sorted(lines) == list(range(1, 47))
+    sources = list((ROOT / "tests").rglob("test_*.py"))
+    names = {node.name for path in sources for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.FunctionDef)}  # fmt: skip
+    for name in re.findall(r"\btest_\w+\b(?!\.py)", PAGE):
+        assert name in names, name
+    assert set(re.findall(r"\b(test_\w+\.py)", PAGE)) <= {path.name for path in sources}
+    for number, line in lines.items():
+        assert "test_" in line or "no behaviour" in line, number
+
+
+def test_every_id_that_asks_for_behaviour_is_named_by_a_test() -> None:
+    named: set[int] = set()
+    for path in (ROOT / "tests").rglob("test_*tango*.py"):
+        if path != Path(__file__):
+            for low, high in re.findall(r"TG-(\d\d)(?:\.\.(?:TG-)?(\d\d))?", path.read_text()):
+                named |= set(range(int(low), int(high or low) + 1))
+    silent = {int(line[5:7]) for line in PAGE.splitlines() if line.startswith("| TG-") and "no behaviour" in line}
+    assert set(range(1, 47)) - silent - named == set()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_commands_are_understood(words: list[str]) -> None:
+    found: argparse.Namespace = parser().parse_args(words)
+    assert callable(found.run)
+
+
+def test_the_options_of_the_examples_are_understood() -> None:
+    examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    for example in examples:
+        compile(example, "docs/tango.md", "exec")
+    reading, writing = (
+        dict(re.findall(r'\.option\("(\w+)", "([^"]+)"\)', example)) for example in examples[:2]
+    )  # fmt: skip
+    assert SubscribeOptions.parse(reading).tango
+    assert SinkOptions.parse(writing).bridge_name == "tango"
+
+
+def test_the_columns_of_the_sink_are_described() -> None:
+    table = PAGE.split("| column | type | |\n")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*COLUMNS, "id"]
+
+
+def test_the_configuration_files_are_understood() -> None:
+    assert load(ROOT / "conf" / "tango-archive.toml", ("mamasub", "archive", "stream"))["mamasub"]["stream"] == "TANGO"
+    (rule,) = read_rules(ROOT / "conf" / "tango-source.toml")
+    assert rule.abs_change == 0.5
+
+
+def test_the_configuration_of_the_recorder_shows_all_settings() -> None:
+    """Also those that are comments, with their defaults."""
+    lines = (ROOT / "conf" / "tango-record.toml").read_text().partition("[log]")[0].splitlines()
+    shown = [line.removeprefix("# ") for line in lines if re.match(r"(# )?\w+ = ", line)]
+    given = tomllib.loads("\n".join(shown))
+    assert {*given, "url"} == {"url", *_PARSE}
+    found = RecorderSettings.of({name: value for name, value in given.items() if name != "hwm"})
+    assert found == RecorderSettings(found.host, found.devices)
+
+
+def test_a_record_is_as_it_is_described() -> None:
+    payload = encode_one(Kind.GAP, 7, [b"t", b"\1", b"call", b"da"], ctr=9, first=2, last=4, count=3, cause=Cause.AWAY)
+    assert payload[:8] == MAGIC + bytes([VERSION, Kind.GAP, Cause.AWAY, 4])
+    assert np.frombuffer(payload, "<i8", 1, 8) == 7
+    assert np.frombuffer(payload, "<u4", 3, 16).tolist() == [9, 2, 4]
+    assert np.frombuffer(payload, "<i8", 1, 28) == 3
+    assert np.frombuffer(payload, "<u4", 4, 36).tolist() == [1, 1, 4, 2]
+    assert payload[HEAD_SIZE:] == b"t\1callda"
+    assert HEAD_SIZE == 52
+    described = dict(re.findall(r"(\w+) (\d+)", PAGE.split("| version, 1 |")[1].split("kind: ")[1].split(" |")[0]))
+    assert {name: int(number) for name, number in described.items()} == {k.name.lower(): int(k) for k in Kind}
+
+
+def test_the_topic_of_a_record_is_as_it_is_described() -> None:
+    rows = {"device": ["Sys/TG_test/1"], "attribute": ["Double_Scalar"], "value": pa.array([1.0])}
+    (topic,) = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(rows)).topics.to_pylist()
+    assert topic == "tango.lab.sys.tg_test.1.double_scalar.change"

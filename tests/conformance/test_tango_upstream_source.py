@@ -1,0 +1,347 @@
+"""What the tests of cppTango and PyTango say of servers that send events, said of our event source, by the names of the
+files and functions there (section 10 of the reference). The client is a real one, except where PyTango has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from mama_spark.tango.device import Attribute, Criteria, Device
+from mama_spark.tango.events import Event as Decoded
+from mama_spark.tango.events import decode
+from mama_spark.tango.ior import parse_device
+from mama_spark.tango.negotiation import SubscriberInfo
+from mama_spark.tango.rpc import open_device
+from mama_spark.tango.source import TangoEventSource
+from mama_spark.tango.types import (
+    DataType,
+    DevError,
+    DevState,
+    EventType,
+    Format,
+    PipeBlob,
+    PipeData,
+    PipeElement,
+    Quality,
+    Severity,
+    ValueKind,
+)
+from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, Event, Failed, until
+
+DEVICE, OTHER = "test/pub/1", "test/pub/2"
+BROKEN = (DevError("Broken", Severity.ERR, "d", "o"),)
+NAN = float("nan")
+Made = Callable[..., TangoEventSource]
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Iterator[DeviceProbe]:
+    with DeviceProbe(tmp_path / "probe") as started:
+        yield started
+
+
+@pytest.fixture
+def made() -> Iterator[Made]:
+    """Makes a source with a device."""
+    started: list[TangoEventSource] = []
+
+    def make(*attributes: Attribute) -> TangoEventSource:
+        source = TangoEventSource([Device(DEVICE, attributes), Device(OTHER, attributes)], "127.0.0.1")
+        started.append(source.start())
+        return source
+
+    yield make
+    for source in started:
+        source.close()
+
+
+class Listening:
+    """A subscription that works: what came before is left out."""
+
+    def __init__(
+        self, probe: DeviceProbe, source: TangoEventSource, attribute: str | None, event: str,
+        push: Callable[[], Any], device: str = DEVICE,
+    ) -> None:  # fmt: skip
+        self._probe = probe
+        self.number = probe.subscribe(source.address(device), attribute, event)
+        begin = 0 if event == "data_ready" else 1
+        self.first: list[Event] = probe.wait_events(self.number, begin)[:begin]
+        until(lambda: len(probe.events(self.number)) > begin, push)
+        self._seen = 0
+
+    def settle(self, known: Callable[[Event], bool]) -> None:
+        """From here on, the events behind the last one that ``known`` accepts."""
+        self._probe.wait_event(self.number, known)
+        events = self._probe.events(self.number)
+        self._seen = max(n for n, event in enumerate(events) if known(event)) + 1
+
+    def told(self, count: int) -> list[Any]:
+        """The next events: values, or the reason of an error."""
+        events = self._probe.wait_events(self.number, self._seen + count)[self._seen :]
+        return [event["errors"][0]["reason"] if event["err"] else event["value"]["value"] for event in events]
+
+
+def listening(
+    probe: DeviceProbe, source: TangoEventSource, attribute: str, event: EventType = EventType.CHANGE,
+    begin: Any = 0.0, sign: Any = -999.0,
+) -> Listening:  # fmt: skip
+    """A subscription whose last event so far was ``begin``."""
+    found = Listening(
+        probe, source, attribute, event.wire_name, lambda: source.push_event(event, DEVICE, attribute, sign)
+    )
+    source.push_event(event, DEVICE, attribute, begin)
+    found.settle(lambda e: not e["err"] and e["value"]["value"] == begin)
+    return found
+
+
+@pytest.mark.parametrize("event", [EventType.CHANGE, EventType.ARCHIVE], ids=["change_event", "archive_event"])
+@pytest.mark.parametrize("data_type", [DataType.DOUBLE, DataType.LONG64], ids=["", "64"])
+def test_change_event(probe: DeviceProbe, made: Made, event: EventType, data_type: DataType) -> None:
+    """TG-22: up and down by the threshold, an exception once, the first value after it"""
+    criteria = Criteria(abs_change=2)
+    source = made(Attribute("a", data_type, change=criteria, archive=criteria))
+    heard = listening(probe, source, "a", event, begin=10, sign=-999)
+    for value in (11, 12, 13, 10, 9):
+        source.set(DEVICE, "a", value)
+    for _ in range(3):
+        source.set(DEVICE, "a", errors=BROKEN)
+    source.set(DEVICE, "a", 9)
+    source.set(DEVICE, "a", 9)
+    source.push_event(event, DEVICE, "a", 99)
+    assert heard.told(5) == [12, 10, "Broken", 9, 99]
+
+
+def test_change_event_of_a_spectrum(probe: DeviceProbe, made: Made) -> None:
+    """change_event: growing and shrinking"""
+    source = made(Attribute("a", DataType.LONG, Format.SPECTRUM, change=Criteria(abs_change=2)))
+    heard = listening(probe, source, "a", begin=[1, 2], sign=[-1])
+    for value in ([1, 3], [1, 2, 3], [1], [3]):
+        source.set(DEVICE, "a", value)
+    assert heard.told(3) == [[1, 2, 3], [1], [3]]
+
+
+def test_archive_event_period(probe: DeviceProbe, made: Made) -> None:
+    """archive_event: an event is due when the period is over, whatever the value"""
+    source = made(Attribute("a", archive=Criteria(abs_change=1000, period=200)))
+    source.set(DEVICE, "a", 5.0)
+    number = probe.subscribe(source.address(DEVICE), "a", "archive")
+    assert [e["value"]["value"] for e in probe.wait_events(number, 4)] == [5.0] * 4
+
+
+def test_per_event(probe: DeviceProbe, made: Made) -> None:
+    """TG-05: errors are periodic, too"""
+    source = made(Attribute("a", period=200))
+    source.set(DEVICE, "a", 5.0)
+    number = probe.subscribe(source.address(DEVICE), "a", "periodic")
+    probe.wait_events(number, 3)
+    source.set(DEVICE, "a", errors=BROKEN)
+    until(lambda: len([e for e in probe.events(number) if e["err"]]) > 1)
+    source.set(DEVICE, "a", 6.0)
+    probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 6.0)
+
+
+def test_user_event(probe: DeviceProbe, made: Made) -> None:
+    """TG-23: pushed by code, whatever the criteria; DevEncoded as well"""
+    source = made(Attribute("a", change=None, archive=None), Attribute("e", DataType.ENCODED))
+    heard = listening(probe, source, "a", EventType.USER)
+    for value in (1.0, 1.0, 2.0):
+        source.push_user_event(DEVICE, "a", value)
+    assert heard.told(3) == [1.0, 1.0, 2.0]
+    encoded = Listening(probe, source, "e", "user_event", lambda: source.push_user_event(DEVICE, "e", b"\x01\x02"))
+    assert probe.events(encoded.number)[-1]["value"]["value"] == ["", "0102"]
+
+
+def test_state_event(probe: DeviceProbe, made: Made) -> None:
+    """catch2_state_status_events: State and Status have events without being declared"""
+    source = made()
+    states = [DevState.MOVING, DevState.FAULT, DevState.ON]
+    state = Listening(probe, source, "State", "change", lambda: source.push_change_event(DEVICE, "State", DevState.OFF))
+    status = Listening(probe, source, "Status", "change", lambda: source.push_change_event(DEVICE, "Status", "off"))
+    assert state.first[0]["value"]["value"] == "ON"
+    source.push_change_event(DEVICE, "State", DevState.UNKNOWN)
+    source.push_change_event(DEVICE, "Status", "here we go")
+    state.settle(lambda e: e["value"]["value"] == "UNKNOWN")
+    status.settle(lambda e: e["value"]["value"] == "here we go")
+    for one in states:
+        source.set_state(DEVICE, one)
+    assert state.told(3) == [one.name for one in states]
+    assert status.told(3) == [f"The device is in {one.name} state." for one in states]
+
+
+def test_scan(probe: DeviceProbe, made: Made) -> None:
+    """VALID, CHANGING, VALID are events though the value stays"""
+    source = made(Attribute("a", change=Criteria(abs_change=100)))
+    heard = listening(probe, source, "a", begin=1.0)
+    for quality in (Quality.CHANGING, Quality.CHANGING, Quality.VALID, Quality.VALID):
+        source.set(DEVICE, "a", 1.0, quality=quality)
+    source.push_change_event(DEVICE, "a", 2.0)
+    assert heard.told(3) == [1.0, 1.0, 2.0]
+
+
+def test_att_conf_event(probe: DeviceProbe, made: Made) -> None:
+    """TG-13: the first configuration, then one event for each change"""
+    source = made(Attribute("a", unit="V"))
+    heard = Listening(probe, source, "a", "attr_conf", lambda: source.configure(DEVICE, "a", unit="A"))
+    assert heard.first[0]["config"]["unit"] == "V"
+    heard.settle(lambda e: e["config"]["unit"] == "A")
+    source.configure(DEVICE, "a", unit="W")
+    source.configure(DEVICE, "a", description="end")
+    probe.wait_event(heard.number, lambda e: e["config"]["description"] == "end")
+    units = [e["config"]["unit"] for e in probe.events(heard.number)]
+    assert units[-2:] == ["W", "W"]
+    assert units.count("W") == 2
+
+
+def test_catch2_data_ready_event(probe: DeviceProbe, made: Made) -> None:
+    """TG-15: refused where it is not enabled; none at the subscription; counters and order; also while reading fails"""
+    source = made(Attribute("a", DataType.LONG, data_ready=True), Attribute("b"))
+    for attribute, reason in (("b", "API_AttributeNotDataReadyEnabled"), ("nope", "API_AttrNotFound")):
+        with pytest.raises(Failed) as caught:
+            probe.subscribe(source.address(DEVICE), attribute, "data_ready")
+        assert reason in caught.value.reasons
+    source.set(DEVICE, "a", errors=BROKEN)
+    heard = Listening(probe, source, "a", "data_ready", lambda: source.push_data_ready_event(DEVICE, "a", 0))
+    for counter in (5, 3, 3, -1):
+        source.push_data_ready_event(DEVICE, "a", counter)
+    probe.wait_event(heard.number, lambda e: e["counter"] == -1)
+    counters = [e["counter"] for e in probe.events(heard.number)]
+    assert counters[counters.index(5) :] == [5, 3, 3, -1]
+    assert probe.events(heard.number)[-1]["type"] == "DevLong"
+
+
+def test_catch2_dev_intr_event(probe: DeviceProbe, made: Made) -> None:
+    """TG-16, PyTango test_subscribe_interface_event: the first one lists all there is; three added at once are one"""
+    source = made(Attribute("a"))
+    heard = Listening(probe, source, None, "intr_change", lambda: source.push_interface_event(DEVICE))
+    assert (heard.first[0]["started"], heard.first[0]["attributes"]) == (True, ["a", "State", "Status"])
+    assert heard.first[0]["commands"] == ["Init", "State", "Status"]
+    source.add_attributes(DEVICE, [Attribute("b")])
+    source.add_attributes(DEVICE, [Attribute("c"), Attribute("d"), Attribute("e")])
+    source.remove_attributes(DEVICE, ["b", "d"])
+    probe.wait_event(heard.number, lambda e: e["attributes"] == ["a", "c", "e", "State", "Status"])
+    lists = [e["attributes"] for e in probe.events(heard.number)]
+    assert lists[-3:] == [
+        ["a", "b", "State", "Status"],
+        ["a", "b", "c", "d", "e", "State", "Status"],
+        ["a", "c", "e", "State", "Status"],
+    ]
+    assert lists.count(lists[-3]) == 1
+    with pytest.raises(Failed):
+        probe.call("read", device=source.address(DEVICE), attribute="b")
+
+
+def test_pipe_event(made: Made) -> None:
+    """TG-14: a blob, 3,000 elements, an error; PyTango has no pipes any more, so the frames are looked at"""
+    source = made(Attribute("a"))
+    source.push_pipe_event(DEVICE, "Pipe", PipeBlob("first"), time=5)
+    with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE) as admin:
+        info = admin.subscribe(SubscriberInfo(DEVICE, "pipe", EventType.PIPE))
+    assert info.topic is not None
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    subscriber = context.socket(zmq.SUB)
+    try:
+        subscriber.setsockopt(zmq.RCVHWM, 0)
+        subscriber.setsockopt(zmq.SUBSCRIBE, info.topic.encode())
+        subscriber.connect(info.endpoints[0].event)
+        until(lambda: subscriber.poll(20), lambda: source.push_pipe_event(DEVICE, "Pipe", PipeBlob("try"), time=5))
+        many = PipeBlob("many", tuple(PipeElement(str(n), ValueKind.STRING, (str(n),)) for n in range(3000)))
+        source.push_pipe_event(DEVICE, "Pipe", many, time=7)
+        source.push_pipe_event(DEVICE, "Pipe", errors=BROKEN)
+        found: list[Decoded] = []
+        while not found or not found[-1].errors:
+            assert subscriber.poll(int(PATIENCE * 1000))
+            event = decode(subscriber.recv_multipart())
+            assert isinstance(event, Decoded)
+            found.append(event)
+        assert found[0].data == PipeData("Pipe", 5, PipeBlob("try"))
+        assert found[-2].data == PipeData("Pipe", 7, many)
+        assert found[-1].errors == BROKEN
+    finally:
+        subscriber.close(linger=0)
+        context.term()
+
+
+def test_multi_dev_event(probe: DeviceProbe, made: Made) -> None:
+    """multi_event as well: the same event twice, two devices; who leaves does not take others along"""
+    source = made(Attribute("a"))
+    numbers = [probe.subscribe(source.address(device), "a", "change") for device in (DEVICE, DEVICE, OTHER)]
+    for number, device in zip(numbers, (DEVICE, DEVICE, OTHER), strict=True):
+        until(
+            lambda n=number: len(probe.events(n)) > 1,  # type: ignore[misc]
+            lambda d=device: source.push_change_event(d, "a", 0.0),  # type: ignore[misc]
+        )
+    probe.unsubscribe(numbers[0])
+    before = len(probe.events(numbers[0]))
+    source.push_change_event(DEVICE, "a", 1.0)
+    source.push_change_event(OTHER, "a", 2.0)
+    assert probe.wait_event(numbers[1], lambda e: e["value"]["value"])["value"]["value"] == 1.0
+    assert probe.wait_event(numbers[2], lambda e: e["value"]["value"])["value"]["value"] == 2.0
+    assert len(probe.events(numbers[0])) == before
+
+
+def test_catch2_alarm_event(probe: DeviceProbe, made: Made) -> None:
+    """Transitions to and from ALARM and WARNING; errors; with a pushed change; not where there are none"""
+    source = made(Attribute("a"), Attribute("b", alarm=False))
+    with pytest.raises(Failed) as caught:
+        probe.subscribe(source.address(DEVICE), "b", "alarm")
+    assert "API_AttributePollingNotStarted" in caught.value.reasons
+    heard = listening(probe, source, "a", EventType.ALARM)
+    for value, quality in [(1, "VALID"), (2, "ALARM"), (3, "ALARM"), (4, "WARNING"), (5, "VALID"), (6, "CHANGING")]:
+        source.set(DEVICE, "a", value, quality=Quality[quality])
+    source.set(DEVICE, "a", errors=BROKEN)
+    source.push_change_event(DEVICE, "a", 7, quality=Quality.ALARM)
+    source.push_change_event(DEVICE, "a", 8, quality=Quality.ALARM)
+    source.push_alarm_event(DEVICE, "a", 9)
+    assert heard.told(6) == [2, 4, 5, "Broken", 7, 9]
+
+
+@pytest.mark.parametrize("data_type", [DataType.DOUBLE, DataType.FLOAT])
+@pytest.mark.parametrize("criteria", [Criteria(abs_change=0.5), Criteria(rel_change=10)], ids=["abs", "rel"])
+def test_catch2_change_event_on_nan(probe: DeviceProbe, made: Made, data_type: DataType, criteria: Criteria) -> None:
+    source = made(Attribute("a", data_type, change=criteria))
+    heard = listening(probe, source, "a", begin=1.0)
+    for value in (NAN, NAN, 1.0, 1.0, 8.0):
+        source.set(DEVICE, "a", value)
+    assert [str(value) for value in heard.told(3)] == ["nan", "1.0", "8.0"]
+
+
+def test_catch2_query_event_system(probe: DeviceProbe, made: Made) -> None:
+    source = made(Attribute("a"))
+    listening(probe, source, "a")
+    found = json.loads(probe.call("admin", device=source.address(DEVICE), name="QueryEventSystem"))
+    counters = found["server"]["event_counters"]
+    (topic,) = counters
+    assert topic.endswith(f"/{DEVICE}/a#dbase=no.change")
+    assert counters[topic] > 2
+
+
+def test_attribute_with_no_events_cannot_be_subscribed(probe: DeviceProbe, made: Made) -> None:
+    """PyTango; and a threshold that is missing"""
+    source = made(Attribute("a", change=None, archive=None, alarm=False), Attribute("b", change=Criteria(detect=True)))
+    for attribute, event, reason in [
+        ("a", "change", "API_AttributePollingNotStarted"),
+        ("a", "archive", "API_AttributePollingNotStarted"),
+        ("a", "alarm", "API_AttributePollingNotStarted"),
+        ("a", "periodic", "API_AttributePollingNotStarted"),
+        ("b", "change", "API_EventPropertiesNotSet"),
+        ("nope", "change", "API_AttrNotFound"),
+    ]:
+        with pytest.raises(Failed) as caught:
+            probe.subscribe(source.address(DEVICE), attribute, event)
+        assert reason in caught.value.reasons, (attribute, event)
+
+
+@pytest.mark.parametrize("event", [EventType.CHANGE, EventType.ALARM, EventType.USER, EventType.ARCHIVE])
+def test_exact_ordered_lists_with_exceptions_between(probe: DeviceProbe, made: Made, event: EventType) -> None:
+    """PyTango test_change_event, test_alarm_event, test_user_event, test_archive_event (TG-23)"""
+    source = made(Attribute("a"))
+    heard = listening(probe, source, "a", event)
+    for number in range(1, 6):
+        source.push_event(event, DEVICE, "a", number)
+        source.push_event(event, DEVICE, "a", errors=BROKEN)
+    source.push_event(event, DEVICE, "a", 6)
+    assert heard.told(11) == [1, "Broken", 2, "Broken", 3, "Broken", 4, "Broken", 5, "Broken", 6]

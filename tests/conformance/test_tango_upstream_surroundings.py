@@ -1,0 +1,289 @@
+"""What the test suites of cppTango and PyTango ask of a subscriber where more than one server and one client take part,
+by the names of their tests: locks, forwarded attributes, servers that are clients, pipes, threads, polling."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.tango.device import Attribute, Criteria, Device
+from mama_spark.tango.errors import DevFailed
+from mama_spark.tango.ior import parse_device
+from mama_spark.tango.life import Times
+from mama_spark.tango.negotiation import SubscriberInfo
+from mama_spark.tango.notices import Kind, Notice
+from mama_spark.tango.rpc import open_device
+from mama_spark.tango.source import TangoEventSource
+from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.tango.subscription import SubMode
+from mama_spark.tango.types import (
+    AttributeConfig,
+    DevError,
+    DevState,
+    Encoded,
+    EventType,
+    PipeBlob,
+    PipeData,
+    PipeElement,
+    Quality,
+    Severity,
+    ValueKind,
+)
+from mama_spark.testing.tango_servers import (
+    PATIENCE,
+    DeviceProbe,
+    Failed,
+    TangoDatabase,
+    TangoMirror,
+    TangoServer,
+    until,
+)
+
+DEVICE = "test/pub/1"
+FAST = Times(check=0.3, retry=0.1, retry_max=0.3)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TangoServer]:
+    with TangoServer(tmp_path / "server") as started:
+        yield started
+
+
+@pytest.fixture
+def subscriber() -> Iterator[TangoSubscriber]:
+    with TangoSubscriber(times=FAST, timeout=PATIENCE) as opened:
+        yield opened
+
+
+class Taken:
+    """All notices so far."""
+
+    def __init__(self, subscriber: TangoSubscriber) -> None:
+        self._subscriber = subscriber
+        self.notices: list[Notice] = []
+
+    def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> list[Notice]:
+        def more() -> Any:
+            self.notices += self._subscriber.take(100_000)
+            return enough()
+
+        until(more, act)
+        return self.notices
+
+    def wait(self, kind: Kind, count: int = 1, act: Callable[[], Any] = lambda: None) -> list[Notice]:
+        self.until(lambda: len(self.of(kind)) >= count, act)
+        return self.of(kind)
+
+    def of(self, kind: Kind) -> list[Notice]:
+        return [notice for notice in self.notices if notice.kind is kind]
+
+    def reasons(self) -> set[str]:
+        return {error.reason for notice in self.notices for error in notice.errors}
+
+
+def first(notice: Notice) -> Any:
+    """The number that was read."""
+    read = notice.value.read
+    assert isinstance(read, np.ndarray)
+    return read.tolist()[0]
+
+
+# --- others have a say ---------------------------------------------------------------------------------------
+
+
+def test_event_lock(tmp_path: Path, subscriber: TangoSubscriber) -> None:
+    """cppTango event_lock: a device that another client has locked can be subscribed to, is read, and sends events."""
+    taken = Taken(subscriber)
+    with (
+        TangoDatabase(tmp_path / "db") as database,
+        TangoServer(tmp_path / "server", database=database) as server,
+        DeviceProbe(tmp_path / "probe", tango_host=database.host) as probe,
+    ):
+        probe.call("lock", device=server.address())
+        with open_device(server.address(), timeout=PATIENCE) as device, pytest.raises(DevFailed) as caught:
+            device.command("Echo", "locked out")
+        assert caught.value.reason == "API_DeviceLocked"
+        subscriber.subscribe(server.address(), "long")
+        taken.wait(Kind.EVENT, 2, lambda: server.push("long", 7))
+        assert first(taken.notices[-1]) == 7
+        assert len(taken.of(Kind.INITIAL)) == 1
+        assert taken.reasons() == set()
+        probe.call("unlock", device=server.address())
+
+
+def test_fwd_att(tmp_path: Path, subscriber: TangoSubscriber) -> None:
+    """cppTango cxx_fwd_att: events of an attribute that another server's device has; its own name is in the topic
+    alone, since the value has that of the root."""
+    taken = Taken(subscriber)
+    with (
+        TangoDatabase(tmp_path / "db") as database,
+        TangoServer(tmp_path / "server", database=database) as server,
+        TangoMirror(tmp_path / "mirror", f"{server.devices[0]}/long", database) as mirror,
+    ):
+        subscription = subscriber.subscribe(mirror.address, "forwarded")
+        taken.wait(Kind.EVENT, act=lambda: server.push("long", 3))
+        assert first(taken.notices[-1]) == 3
+        assert subscription.topic == f"{mirror.address}/forwarded.idl5_change"
+        subscriber.subscribe(mirror.address, "forwarded", "attr_conf")
+        config = taken.until(lambda: taken.notices[-1].event and isinstance(taken.notices[-1].data, AttributeConfig))
+        assert isinstance(config[-1].data, AttributeConfig)
+        assert config[-1].data.root_attr_name == f"{server.address()}/long"
+
+
+def test_device_proxy_in_server_receives_events(
+    server: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
+) -> None:
+    """cppTango cxx_server_event, PyTango test_device_proxy_in_server_receives_events and
+    test_push_event_with_event_callback: a server that is a client pushes an event in the callback of another one."""
+    with (
+        TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1") as source,
+        DeviceProbe(tmp_path / "probe") as probe,
+    ):
+
+        def callback(notice: Notice) -> None:
+            if notice.kind is Kind.EVENT:
+                source.push_change_event(DEVICE, "doubled", 2.0 * first(notice))
+
+        subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC, callback=callback)
+        number = probe.subscribe(source.address(DEVICE), "doubled", "change")
+        until(lambda: len(probe.events(number)) > 1, lambda: server.push("long", -1))
+        for value in (1, 2, 3):
+            server.push("long", value)
+        probe.wait_event(number, lambda event: event["value"]["value"] == 6.0)
+        assert [event["value"]["value"] for event in probe.events(number)[-3:]] == [2.0, 4.0, 6.0]
+
+
+def test_subscribe_change_event_from_user_thread(server: TangoServer, subscriber: TangoSubscriber) -> None:
+    """PyTango: subscribed in a thread that ends; the events go on, the callback runs in the subscriber's own thread."""
+    callers: list[str] = []
+    thread = threading.Thread(
+        target=lambda: subscriber.subscribe(
+            server.address(), "long", callback=lambda notice: callers.append(threading.current_thread().name)
+        )
+    )
+    thread.start()
+    thread.join(PATIENCE)
+    until(lambda: len(callers) > 2, lambda: server.push("long", 1))
+    assert set(callers) == {"tango-callbacks"}
+
+
+# --- what comes ------------------------------------------------------------------------------------------------
+
+
+def test_pipe_event(subscriber: TangoSubscriber) -> None:
+    """TG-14. cppTango pipe_event: what is in the pipe at first, then what is pushed: a blob, one with a date, an error,
+    3,000 elements. From our own source, since no server that is to be had sends pipes any more."""
+    taken = Taken(subscriber)
+    many = PipeBlob("many", tuple(PipeElement(str(n), ValueKind.STRING, (str(n),)) for n in range(3000)))
+    broken = DevError("Broken", Severity.ERR, "d", "o")
+    with TangoEventSource([Device(DEVICE)], "127.0.0.1") as source:
+        with pytest.raises(DevFailed) as caught:
+            subscriber.subscribe(source.address(DEVICE), "nope", "pipe")
+        assert caught.value.reason == "API_PipeNotFound"
+        source.push_pipe_event(DEVICE, "Pipe", PipeBlob("first"), time=5)
+        subscriber.subscribe(source.address(DEVICE), "Pipe", "pipe")
+        (initial,) = taken.wait(Kind.INITIAL)
+        assert initial.data == PipeData("Pipe", 5, PipeBlob("first"))
+        taken.wait(Kind.EVENT, act=lambda: source.push_pipe_event(DEVICE, "Pipe", PipeBlob("try")))
+        source.push_pipe_event(DEVICE, "Pipe", PipeBlob("dated"), time=7_000)
+        source.push_pipe_event(DEVICE, "Pipe", errors=[broken])
+        source.push_pipe_event(DEVICE, "Pipe", many, time=9_000)
+        taken.until(lambda: taken.notices[-1].data == PipeData("Pipe", 9_000, many))
+        dated, error, _ = taken.of(Kind.EVENT)[-3:]
+        assert dated.data == PipeData("Pipe", 7_000, PipeBlob("dated"))
+        assert error.errors == (broken,)
+        assert subscriber.counts.routes.gaps == 0
+
+
+def test_callback_extract_as(server: TangoServer, subscriber: TangoSubscriber) -> None:
+    """PyTango: there a value can be had as an array, a list, a tuple or octets. Here numbers are an array that nobody
+    can change, which gives all of these; text, states and octets are tuples."""
+    taken = Taken(subscriber)
+    pushed: dict[str, Any] = {
+        "short_spectrum": [1, 2, 3], "string_spectrum": ["a", "b"], "state_spectrum": ["ON", "OFF"],
+        "encoded": {"format": "f", "data": "00ff"},
+    }  # fmt: skip
+    for name, value in pushed.items():
+        subscription = subscriber.subscribe(server.address(), name, mode=SubMode.SYNC)
+        taken.until(
+            lambda s=subscription: any(n.subscription is s for n in taken.notices),  # type: ignore[misc]
+            lambda n=name, v=value: server.push(n, v),  # type: ignore[misc]
+        )
+    found = {notice.subscription.attribute: notice.value.read for notice in taken.notices}
+    array = found["short_spectrum"]
+    assert isinstance(array, np.ndarray)
+    assert array.dtype.name == "int16"
+    assert not array.flags.writeable
+    assert (array.tolist(), tuple(array), array.tobytes()) == ([1, 2, 3], (1, 2, 3), bytes([1, 0, 2, 0, 3, 0]))
+    assert found["string_spectrum"] == ("a", "b")
+    assert found["state_spectrum"] == (DevState.ON, DevState.OFF)
+    assert found["encoded"] == (Encoded("f", b"\x00\xff"),)
+
+
+def test_per_event_goes_by_its_property(server: TangoServer, subscriber: TangoSubscriber, tmp_path: Path) -> None:
+    """cppTango per_event: an attribute that is polled already, and the property ``period``."""
+    taken = Taken(subscriber)
+    server.do("poll", "plain", period=20)
+    with DeviceProbe(tmp_path / "probe") as probe:
+        changes = {"events.per_event.period": "100"}
+        probe.call("configure", device=server.address(), attribute="plain", changes=changes)
+    subscriber.subscribe(server.address(), "plain", "periodic", mode=SubMode.SYNC)
+    times = [notice.received for notice in taken.wait(Kind.EVENT, 21)]
+    steps = np.diff(times) / 1e6
+    assert 60 < np.median(steps) < 900  # of milliseconds; without the property 1000
+
+
+def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(tmp_path: Path) -> None:
+    """cppTango catch2_alarm_event: a change that is pushed with the quality ALARM sends an alarm event, too; and a
+    server that was away gives API_EventTimeout twice, and then its value."""
+    with TangoServer(tmp_path / "server") as server, TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+        taken = Taken(subscriber)
+        subscriber.subscribe(server.address(), "auto", "alarm")
+        qualities = itertools.cycle(("ALARM", "WARNING"))
+        taken.wait(Kind.EVENT, act=lambda: server.push("auto", 1.0, quality=next(qualities)))
+        server.push("auto", 2.0, quality="VALID")
+        server.push("auto", 4.0, quality="VALID")
+        server.push("auto", 3.0, quality="ALARM")
+        taken.until(lambda: first(taken.notices[-1]) == 3.0)
+        assert taken.notices[-1].value.quality is Quality.ALARM
+        assert first(taken.notices[-2]) == 2.0  # what is valid and stays so is no alarm
+        taken.notices.clear()
+        server.kill()
+        taken.wait(Kind.ERROR, 2)
+        assert taken.reasons() == {"API_EventTimeout"}
+        server.start()
+        taken.wait(Kind.RESUBSCRIPTION)
+        assert first(taken.of(Kind.RESUBSCRIPTION)[0]) == 0.0
+
+
+# --- what a server offers --------------------------------------------------------------------------------------
+
+
+def test_events_enabled_by_kwords(tmp_path: Path) -> None:
+    """PyTango: which events an attribute has is said where it is declared."""
+    off: dict[str, Any] = {"change": None, "archive": None, "alarm": False}
+    kwords: dict[str, tuple[EventType, dict[str, Any]]] = {
+        "change": (EventType.CHANGE, {"change": Criteria()}),
+        "archive": (EventType.ARCHIVE, {"archive": Criteria(period=1000)}),
+        "alarm": (EventType.ALARM, {"alarm": True}),
+        "data_ready": (EventType.DATA_READY, {"data_ready": True}),
+        "period": (EventType.PERIODIC, {"period": 500}),
+    }
+    device = Device(DEVICE, [Attribute(name, **{**off, **more}) for name, (_, more) in kwords.items()])
+    with TangoEventSource([device], "127.0.0.1") as source:
+        admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE)
+        with admin, DeviceProbe(tmp_path / "probe") as probe:
+            for name, (own, _) in kwords.items():
+                assert probe.subscribe(source.address(DEVICE), name, own.wire_name)
+                for event, _ in kwords.values():
+                    if event is own:
+                        continue
+                    with pytest.raises(DevFailed):
+                        admin.subscribe(SubscriberInfo(DEVICE, name, event))
+            with pytest.raises(Failed):
+                probe.subscribe(source.address(DEVICE), "change", "archive")

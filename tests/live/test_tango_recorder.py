@@ -1,0 +1,219 @@
+"""The recorder of Tango events between real device servers and a real log."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.errors import ConfigError
+from mama_spark.tango.records import Cause, Kind, encode_one, errors_of
+from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.terminal.record import log_options, record
+from mama_spark.testing.rooms import NatsRoom
+from mama_spark.testing.servers import Admin
+from mama_spark.testing.sub_runs import store
+from mama_spark.testing.tango_recorder import (
+    STREAM,
+    RecorderProcess,
+    RecorderThread,
+    RecordLog,
+    accounted,
+    consecutive,
+    settings,
+)
+from mama_spark.testing.tango_servers import TangoServer, until
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[RecordLog]:
+    with NatsServer(tmp_path / "nats") as server, NatsRoom(server) as room:
+        yield RecordLog(room)
+
+
+def admin(log: RecordLog) -> Admin:
+    assert isinstance(log.room, NatsRoom)
+    return log.room.admin
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[TangoServer]:
+    with TangoServer(tmp_path / "ds") as server:
+        yield server
+
+
+STATE = encode_one(Kind.STATE, 1, [b"t", b"", b"", b"{"])
+
+
+def test_the_received_frames_stand_in_the_log_unchanged(log: RecordLog, lab: TangoServer) -> None:
+    """TG-09, TG-19"""
+    with RecorderThread(log.options, settings(lab)), TangoSubscriber() as other:
+        other.subscribe(lab.address(), "double", "change")
+        log.push_until(lab, 2)
+        last = max(log.counters("double"))
+        for value in range(20):
+            lab.push("double", float(value))
+        until(lambda: len([c for c in log.counters("double") if c > last]) >= 20)
+        seen = [list(n.frames) for n in other.take(10_000) if n.frames is not None and n.ctr > last]
+    assert [r.frames for r in log.records(Kind.EVENT) if r.ctr > last] == seen
+    assert [r.reading for r in log.records(Kind.EVENT) if r.ctr > last] == [float(v) for v in range(20)]
+
+
+def test_values_that_were_read_are_no_events(log: RecordLog, lab: TangoServer) -> None:
+    with RecorderThread(log.options, settings(lab)):
+        log.push_until(lab, 1)
+        until(lambda: log.records(Kind.INITIAL))
+    (first,) = log.records(Kind.INITIAL)
+    assert (first.topic.rsplit(".", 2)[1:], first.ctr) == (["double", "change"], 0)
+
+
+def test_what_a_killed_recorder_missed_is_a_gap(log: RecordLog, lab: TangoServer, tmp_path: Path) -> None:
+    """TG-46: every event is in the log, or in a gap of it, exactly once."""
+    with RecorderProcess(log, lab, tmp_path) as first:
+        stored = log.push_until(lab, 20)
+        first.end(signal.SIGKILL)
+    for _ in range(7):
+        lab.push("double", 3.0)
+    with RecorderProcess(log, lab, tmp_path) as second:
+        log.push_until(lab, 5)
+        assert second.end(signal.SIGTERM) == 0, second.out.read_text()
+    records = log.records()
+    assert set(stored) <= {r.ctr for r in records if r.kind is Kind.EVENT}
+    (gap,) = [r for r in records if r.kind is Kind.GAP]
+    assert gap.cause is Cause.AWAY
+    assert gap.count >= 7
+    assert consecutive(accounted(records))
+    assert [r.kind for r in records if r.kind in (Kind.STARTED, Kind.STOPPED)] == [
+        Kind.STARTED, Kind.STARTED, Kind.STOPPED,
+    ]  # fmt: skip
+
+
+def test_the_recorder_ends_clean_at_ctrl_c(log: RecordLog, lab: TangoServer, tmp_path: Path) -> None:
+    conf = tmp_path / "record.toml"
+    conf.write_text('[recorder]\nreport = "100ms"\nurl = "x"\n[log]\ncreateStream = true\n')
+    with RecorderProcess(log, lab, tmp_path, "--conf-file", str(conf)) as running:
+        log.push_until(lab, 3)
+        until(lambda: "1 subscriptions" in running.out.read_text())
+        assert running.end(signal.SIGINT) == 0, running.out.read_text()
+    assert log.records()[-1].kind is Kind.STOPPED
+    assert "0 waiting" in running.out.read_text().splitlines()[-1]
+
+
+def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecordLog, lab: TangoServer) -> None:
+    with RecorderThread(log.options, settings(lab)) as running:
+        log.push_until(lab, 3)
+        log.room.kill()
+        for value in range(200):
+            lab.push("double", float(value))
+        log.room.start()
+        until(lambda: log.records(Kind.EVENT)[-1].reading == 199.0)
+    records = log.records()
+    assert consecutive(accounted(records))
+    assert not [r for r in records if r.kind is Kind.GAP]
+    assert running.whole
+
+
+def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecordLog, lab: TangoServer) -> None:
+    """TG-44, TG-45"""
+    with RecorderThread(log.options, settings(lab, buffer=100)):
+        log.push_until(lab, 3)
+        log.room.kill()
+        for value in range(20):
+            lab.do("burst", "double", count=200, first=value)
+        log.room.start()
+        until(lambda: log.records(Kind.GAP))
+        log.push_until(lab, 1)
+    records = log.records()
+    gaps = [r for r in records if r.kind is Kind.GAP]
+    assert any(r.cause is Cause.BUFFER and r.count > 1 for r in gaps)
+    assert consecutive(accounted(records))
+
+
+def test_a_server_that_died_and_came_back_is_told(log: RecordLog, lab: TangoServer) -> None:
+    """TG-36, TG-41: OFFLINE when its heartbeats are missed, ONLINE, a value that was read, and a restart."""
+    with RecorderThread(log.options, settings(lab)):
+        log.push_until(lab, 5)
+        lab.kill()
+        until(lambda: log.records(Kind.OFFLINE))
+        lab.start()
+        until(lambda: log.records(Kind.RESUBSCRIBED))
+        log.push_until(lab, 1)
+    lives = log.records(Kind.ONLINE, Kind.OFFLINE, Kind.SUSPECT)
+    kinds = [r.kind for r in lives]
+    assert kinds[0] is Kind.ONLINE
+    assert kinds[-1] is Kind.ONLINE
+    offline = next(r for r in lives if r.kind is Kind.OFFLINE)
+    assert errors_of(offline.found, 0)[0].reason == "API_EventTimeout"
+    assert {e.place.device for e in lives} == {lab.devices[0]}
+    assert any(r.kind is Kind.ERROR for r in log.records())
+
+
+def test_a_device_with_bad_values_is_suspect_until_a_good_one_comes(log: RecordLog, lab: TangoServer) -> None:
+    def life() -> list[Kind]:
+        return [r.kind for r in log.records(Kind.ONLINE, Kind.OFFLINE, Kind.SUSPECT)]
+
+    with RecorderThread(log.options, settings(lab)):
+        log.push_until(lab, 1)
+        lab.push_error("double", "Broken", "it broke")
+        until(lambda: life()[-1] is Kind.SUSPECT)
+        lab.push("double", 1.0)
+        until(lambda: life()[-1] is Kind.ONLINE)
+        lab.push("double", 1.0, quality="INVALID")
+        until(lambda: life()[-1] is Kind.SUSPECT)
+        lab.push("double", 2.0)
+        until(lambda: life()[-1] is Kind.ONLINE)
+    assert life() == [Kind.ONLINE, Kind.SUSPECT, Kind.ONLINE, Kind.SUSPECT, Kind.ONLINE]
+
+
+def test_wildcards_are_what_the_server_has_also_later(log: RecordLog, lab: TangoServer) -> None:
+    def recorded() -> set[str | None]:
+        return {r.place.attribute for r in log.records(Kind.INITIAL, Kind.EVENT) if r.place.event == "change"}
+
+    wanted = settings(lab, attributes=["long*", "PLAIN*"], events="change,intr_change")
+    with RecorderThread(log.options, wanted):
+        until(lambda: {"long", "long64_image", "long_rw"} <= recorded())
+        lab.do("add", attribute="long_more")
+        until(lambda: "long_more" in recorded())
+    assert "plain" not in recorded()  # it sends no events, and that is no error of a wildcard
+    assert not log.records(Kind.ERROR)
+
+
+def test_two_recorders_of_other_names_share_a_log(log: RecordLog, lab: TangoServer) -> None:
+    admin(log).create_stream(STREAM, ["tango.>", "other.>"], allow_batched=True)
+    with (
+        RecorderThread(log.options, settings(lab, name="one")),
+        RecorderThread(log.options, settings(lab, name="two", prefix="other")),
+    ):
+        prefixes = ("tango.", "other.")
+        until(
+            lambda: all(sum(r.topic.startswith(p) for r in log.records(Kind.EVENT)) > 3 for p in prefixes),
+            lambda: lab.push("double", 1.0),
+        )
+    assert consecutive(accounted([r for r in log.records() if r.topic.startswith("tango.")]))
+
+
+def test_a_recorder_says_what_it_needs(log: RecordLog, lab: TangoServer) -> None:
+    options = log_options({"url": log.given["url"]})
+    with pytest.raises(ConfigError, match=STREAM):
+        record(settings(lab), options, lambda: False, lambda text: None)
+
+
+def test_records_are_refused_one_by_one_and_told(log: RecordLog, lab: TangoServer) -> None:
+    """An image that is too large for the log is a gap, and nothing else is lost."""
+    admin(log).create_stream(STREAM, ["tango.>"], max_msg_size=20_000, allow_atomic=True, allow_batched=True)
+    with RecorderThread(log.options, settings(lab, attributes=["double", "double_spectrum"])):
+        log.push_until(lab, 2)
+        lab.push("double_spectrum", [1.0] * 10_000)
+        log.push_until(lab, 2)
+        until(lambda: [r for r in log.records(Kind.GAP) if r.cause is Cause.REFUSED])
+    assert consecutive(accounted(log.records()))
+
+
+def test_a_foreign_record_in_the_log_does_not_stop_a_recorder(log: RecordLog, lab: TangoServer) -> None:
+    admin(log).create_stream(STREAM, ["tango.>"], allow_batched=True)
+    last = store(admin(log), STREAM, [("tango.recorder", payload, None) for payload in (b"rubbish", STATE)])
+    assert last == 2
+    with RecorderThread(log.options, settings(lab)) as running:
+        until(lambda: "ready" in running.said)

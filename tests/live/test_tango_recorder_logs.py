@@ -1,0 +1,131 @@
+"""A recorder whose log is another one, or is in trouble: every event is in it, or in a gap of it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.errors import ConfigError
+from mama_spark.tango.records import Cause, Kind
+from mama_spark.terminal.record import log_options, record
+from mama_spark.testing.rooms import MalamuteRoom, NatsRoom
+from mama_spark.testing.servers import Admin
+from mama_spark.testing.tango_recorder import (
+    STREAM,
+    RecorderProcess,
+    RecorderThread,
+    RecordLog,
+    accounted,
+    consecutive,
+    settings,
+)
+from mama_spark.testing.tango_servers import TangoServer, until
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[TangoServer]:
+    with TangoServer(tmp_path / "ds") as server:
+        yield server
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsRoom]:
+    with NatsServer(tmp_path / "nats") as server, NatsRoom(server) as room:
+        yield room
+
+
+def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: Path) -> None:
+    """TG-44, TG-46: over a kill of the recorder, and one of the broker."""
+    with MalamuteRoom(tmp_path / "broker") as room:
+        log = RecordLog(room)
+        with RecorderProcess(log, lab, tmp_path) as first:
+            stored = log.push_until(lab, 10)
+            first.end(signal.SIGKILL)
+        for _ in range(7):
+            lab.push("double", 3.0)
+        with RecorderProcess(log, lab, tmp_path) as second:
+            log.push_until(lab, 3)
+            room.kill()
+            for value in range(200):
+                lab.push("double", float(value))
+            room.start()
+            until(lambda: log.records(Kind.EVENT)[-1].reading == 199.0)
+            assert second.end(signal.SIGTERM) == 0, second.out.read_text()
+        records = log.records()
+    assert set(stored) <= {r.ctr for r in records if r.kind is Kind.EVENT}
+    (gap,) = [r for r in records if r.kind is Kind.GAP]
+    assert (gap.cause, gap.count >= 7) == (Cause.AWAY, True)
+    assert consecutive(accounted(records))
+    assert records[-1].kind is Kind.STOPPED
+
+
+def test_what_a_full_log_refused_is_told_when_it_has_room_again(lab: TangoServer, nats: NatsRoom) -> None:
+    """TG-46"""
+    limits = {"max_bytes": 20_000, "discard": "new", "allow_batched": True}
+    nats.admin.create_stream(STREAM, ["tango.>"], **limits)
+    log = RecordLog(nats)
+    with RecorderThread(log.options, settings(lab, report="100ms")) as running:
+
+        def refused() -> int:
+            found = re.search(r"(\d+) refused", running.said[-1]) if running.said else None
+            return int(found[1]) if found else 0
+
+        until(lambda: refused() > 20, lambda: lab.push("double", 1.0))
+        nats.admin.update_stream(STREAM, max_bytes=20_000_000)
+        until(lambda: [r for r in log.records(Kind.GAP) if r.cause is Cause.REFUSED])
+        log.push_until(lab, 3)
+    assert running.whole
+    records = log.records()
+    assert consecutive(sorted(accounted(records)))
+    assert sum(r.count for r in records if r.kind is Kind.GAP) > 20
+
+
+def test_a_log_that_may_not_be_written_to_ends_the_recorder_with_the_reason(lab: TangoServer, tmp_path: Path) -> None:
+    users = """authorization { users = [
+        { user: boss, password: b }
+        { user: recorder, password: r, permissions: { publish: { deny: "tango.>" } } }
+    ] }"""
+    with NatsServer(tmp_path / "nats", config=users) as server:
+        with Admin(server.url, user="boss", password="b") as admin:
+            admin.create_stream(STREAM, ["tango.>"], allow_batched=True)
+        options = log_options({"url": f"{server.url}/{STREAM}", "user": "recorder", "password": "r"})
+        with pytest.raises(ConfigError, match=r"the log refuses records: .*tango\.recorder"):
+            record(settings(lab), options, lambda: False, lambda text: None)
+
+
+def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
+    lab: TangoServer, nats: NatsRoom, tmp_path: Path
+) -> None:
+    conf = tmp_path / "record.toml"
+    conf.write_text('[recorder]\ndrain = "1s"\n')
+    log = RecordLog(nats)
+    with RecorderProcess(log, lab, tmp_path, "--conf-file", str(conf)) as running:
+        log.push_until(lab, 3)
+        nats.kill()
+        for _ in range(5):
+            lab.push("double", 2.0)
+        assert running.end(signal.SIGTERM) == 1, running.out.read_text()
+    assert " 0 waiting" not in running.out.read_text().splitlines()[-1]
+
+
+def test_spectra_that_are_too_much_for_the_memory_are_counted_and_told(lab: TangoServer, nats: NatsRoom) -> None:
+    """TG-44, TG-45: 100 times 800 kB are more than 4 MiB, which are never taken."""
+    log, spectrum = RecordLog(nats), "double_spectrum"
+    given = settings(lab, attributes=[spectrum], bufferOctets="4 MiB", timeout="20s")
+    with RecorderThread(log.options, given):
+        until(lambda: log.counters(spectrum), lambda: lab.push(spectrum, [1.0]))
+        nats.kill()
+        for _ in range(4):
+            lab.do("burst", spectrum, count=25, width=100_000)
+        nats.start()
+        until(lambda: log.records(Kind.GAP))
+        before = len(log.counters(spectrum))
+        until(lambda: len(log.counters(spectrum)) > before, lambda: lab.push(spectrum, [2.0]))
+    records = log.records()
+    gaps = [r for r in records if r.kind is Kind.GAP]
+    assert sum(r.count for r in gaps if r.cause is Cause.BUFFER) > 80
+    assert consecutive(accounted(records, spectrum))

@@ -1,0 +1,389 @@
+"""A real client (``tango.DeviceProxy``) of our event source gets exactly what was pushed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.tango.device import Attribute, Criteria, Device
+from mama_spark.tango.negotiation import EndpointPair
+from mama_spark.tango.notices import Notice
+from mama_spark.tango.scalars import ScalarEncoder
+from mama_spark.tango.source import TangoEventSource
+from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.tango.topics import parse
+from mama_spark.tango.types import (
+    AttributeValue,
+    DataType,
+    DevError,
+    DevState,
+    Encoded,
+    EventType,
+    Format,
+    Quality,
+    Severity,
+)
+from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, Failed, free_port, until
+
+DEVICE = "test/pub/1"
+CALENDAR = 1_700_000_000_123_456_789  # nanoseconds
+ALL: dict[DataType, list[Any]] = {
+    DataType.BOOLEAN: [True, False, True],
+    DataType.SHORT: [-(2**15), 0, 2**15 - 1],
+    DataType.LONG: [-(2**31), 0, 2**31 - 1],
+    DataType.LONG64: [-(2**63), 0, 2**63 - 1],
+    DataType.FLOAT: [1.5, -0.0, 2.0**100],
+    DataType.DOUBLE: [1e300, -0.0, 2.5],
+    DataType.UCHAR: [0, 7, 255],
+    DataType.USHORT: [0, 7, 2**16 - 1],
+    DataType.ULONG: [0, 7, 2**32 - 1],
+    DataType.ULONG64: [0, 7, 2**64 - 1],
+    DataType.STRING: ["", "grün", "three words here"],
+    DataType.STATE: [DevState.FAULT, DevState.ON, DevState.UNKNOWN],
+    DataType.ENUM: [2, 0, 1],
+}
+LABELS = ("red", "green", "blue")
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Iterator[DeviceProbe]:
+    with DeviceProbe(tmp_path / "probe") as started:
+        yield started
+
+
+def source_of(*attributes: Attribute, **settings: Any) -> TangoEventSource:
+    return TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1", **settings)
+
+
+def attached(probe: DeviceProbe, source: TangoEventSource, attribute: str, event: str, push: Callable[[], Any]) -> int:
+    """A subscription that is known to work; its events so far are forgotten."""
+    number = probe.subscribe(source.address(DEVICE), attribute, event)
+    first = 0 if event == "data_ready" else 1
+    probe.wait_events(number, first)
+    until(lambda: len(probe.events(number)) > first, push)
+    return number
+
+
+def spelled(value: Any) -> Any:
+    """As the probe tells values: PyTango has states in arrays as numbers."""
+    if isinstance(value, list):
+        return [spelled(one) if isinstance(one, list) else one for one in value]
+    return value.name if isinstance(value, DevState) else value
+
+
+def _name(data_type: DataType, format_: Format) -> str:
+    return f"{data_type.name}_{format_.name}".lower()
+
+
+def attributes_of_all(period: int | None) -> list[Attribute]:
+    labels = {DataType.ENUM: LABELS}
+    return [
+        Attribute(_name(t, f), t, f, enum_labels=labels.get(t, ()), period=period)
+        for t in ALL
+        for f in Format
+        if f is not Format.UNKNOWN
+    ]
+
+
+@pytest.mark.parametrize(
+    ("event", "little"),
+    [
+        (EventType.CHANGE, True),
+        (EventType.ARCHIVE, False),
+        (EventType.USER, True),
+        (EventType.ALARM, False),
+        (EventType.PERIODIC, False),
+    ],
+)
+def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe, event: EventType, little: bool) -> None:
+    """TG-17, TG-19, TG-22, TG-23; upstream: att_type_event"""
+    qualities = [Quality.VALID, Quality.ALARM, Quality.CHANGING, Quality.WARNING]
+    period = 300 if event is EventType.PERIODIC else None
+    with source_of(*attributes_of_all(period), Attribute("enc", DataType.ENCODED), little=little) as source:
+        address, expected = source.address(DEVICE), []
+        for number, (data_type, three) in enumerate(ALL.items()):
+            for format_, value, dims in (
+                (Format.SCALAR, three[0], [1, 0, 0, 0]),
+                (Format.SPECTRUM, three, [3, 0, 0, 0]),
+                (Format.IMAGE, [three, three[::-1]], [3, 2, 0, 0]),
+            ):
+                name, quality = _name(data_type, format_), qualities[number % 4]
+                time = CALENDAR + number
+                if period:
+                    source.set(DEVICE, name, value, time=time, quality=quality)
+                subscription = probe.subscribe(address, name, event.wire_name)
+
+                def push(name: str = name, value: Any = value, time: int = time, quality: Quality = quality) -> None:
+                    source.push_event(event, DEVICE, name, value, time=time, quality=quality)
+
+                if not period:  # the clock does it
+                    until(lambda s=subscription: len(probe.events(s)) > 1, push)  # type: ignore[misc]
+                expected.append((subscription, name, spelled(value), dims, time, quality))
+        for subscription, name, value, dims, time, quality in expected:
+            told = probe.wait_events(subscription, 2)[-1]
+            got = told["value"]
+            assert (told["err"], got["value"], got["time"]) == (False, value, time), name
+            assert (got["dims"], got["quality"]) == (dims, f"ATTR_{quality.name}"), name
+        encoded = attached(
+            probe, source, "enc", "change", lambda: source.push_change_event(DEVICE, "enc", Encoded("fmt", b"\1\2\xff"))
+        )
+        assert probe.events(encoded)[-1]["value"]["value"] == ["fmt", "0102ff"]
+
+
+def test_set_parts_empty_values_nan_and_invalid_come_too(probe: DeviceProbe) -> None:
+    """TG-17"""
+    attributes = (
+        Attribute("rw", settable=True),
+        Attribute("spec", format=Format.SPECTRUM),
+        Attribute("words", DataType.STRING, Format.SPECTRUM, settable=True),
+        Attribute("value"),
+    )
+    with source_of(*attributes) as source:
+        push = source.push_change_event
+        rw = attached(probe, source, "rw", "change", lambda: push(DEVICE, "rw", 2.5, written=1.5))
+        spec = attached(probe, source, "spec", "change", lambda: push(DEVICE, "spec", []))
+        words = attached(probe, source, "words", "change", lambda: push(DEVICE, "words", ["a", "b"], written=["c"]))
+        value = attached(probe, source, "value", "change", lambda: push(DEVICE, "value", math.nan))
+        got = [probe.events(number)[-1]["value"] for number in (rw, spec, words, value)]
+        assert (got[0]["value"], got[0]["set"], got[0]["dims"]) == (2.5, 1.5, [1, 0, 1, 0])
+        assert (got[1]["value"], got[1]["dims"]) in (([], [0, 0, 0, 0]), (None, [0, 0, 0, 0]))
+        assert (got[2]["value"], got[2]["set"], got[2]["dims"]) == (["a", "b"], ["c"], [2, 0, 1, 0])
+        assert math.isnan(got[3]["value"])
+        push(DEVICE, "value", quality=Quality.INVALID, time=CALENDAR)
+        invalid = probe.wait_event(value, lambda e: e["value"]["time"] == CALENDAR)
+        assert (invalid["err"], invalid["value"]["value"], invalid["value"]["quality"]) == (False, None, "ATTR_INVALID")
+
+
+def test_every_event_type_reaches_its_subscribers_and_only_those(probe: DeviceProbe) -> None:
+    """TG-12, TG-19, TG-22, TG-35"""
+    attribute = Attribute("a", data_ready=True, period=200)
+    with source_of(attribute, Attribute("b")) as source:
+        address = source.address(DEVICE)
+        source.set(DEVICE, "a", 0.0)
+        push: dict[str, Callable[[], Any]] = {
+            "change": lambda: source.push_change_event(DEVICE, "a", 1.0),
+            "archive": lambda: source.push_archive_event(DEVICE, "a", 2.0),
+            "alarm": lambda: source.push_alarm_event(DEVICE, "a", 3.0),
+            "user_event": lambda: source.push_user_event(DEVICE, "a", 4.0),
+        }
+        numbers = {event: attached(probe, source, "a", event, act) for event, act in push.items()}
+        for number, (event, subscription) in enumerate(numbers.items(), 1):
+            later = probe.events(subscription)[1:]
+            assert {e["value"]["value"] for e in later} == {float(number)}, event
+            assert {e["event"] for e in later} == {event}
+        ready = attached(probe, source, "a", "data_ready", lambda: source.push_data_ready_event(DEVICE, "a", -7))
+        assert [(e["counter"], e["type"]) for e in probe.events(ready)[-1:]] == [(-7, "DevDouble")]
+        conf = probe.subscribe(address, "a", "attr_conf")
+        probe.wait_events(conf, 1)
+        until(lambda: len(probe.events(conf)) > 1, lambda: source.configure(DEVICE, "a", label="new", unit="V"))
+        assert [probe.events(conf)[-1]["config"][k] for k in ("label", "unit")] == ["new", "V"]
+        interface = probe.subscribe(address, None, "intr_change")
+        probe.wait_events(interface, 1)
+        until(lambda: len(probe.events(interface)) > 1, lambda: source.push_interface_event(DEVICE))
+        assert probe.events(interface)[-1]["attributes"] == ["a", "b", "State", "Status"]
+        periodic = probe.subscribe(address, "a", "periodic")
+        assert {e["value"]["value"] for e in probe.wait_events(periodic, 4)[1:]} == {4.0}
+
+
+def test_errors_come_with_their_whole_stack_and_values_after_them(probe: DeviceProbe) -> None:
+    """TG-11, TG-18"""
+    stack = [
+        DevError("First", Severity.ERR, "the cause", "here"),
+        DevError("Second", Severity.PANIC, "around it", "there"),
+    ]
+    with source_of(Attribute("a")) as source:
+        number = attached(probe, source, "a", "change", lambda: source.push_change_event(DEVICE, "a", 1.0))
+        source.push_change_event(DEVICE, "a", errors=stack)
+        source.push_change_event(DEVICE, "a", 2.0)
+        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.0)
+        error, value = probe.events(number)[-2:]
+        assert [(e["reason"], e["severity"], e["desc"], e["origin"]) for e in error["errors"]] == [
+            ("First", "ERR", "the cause", "here"), ("Second", "PANIC", "around it", "there"),
+        ]  # fmt: skip
+        assert not value["err"]
+
+
+def test_a_client_looks_around_and_reads(probe: DeviceProbe) -> None:
+    """TG-03, TG-13, TG-21: what browsers of devices ask for"""
+    change = Criteria(abs_change=0.5)
+    with source_of(Attribute("a", change=change, unit="V"), Attribute("b", DataType.STRING)) as source:
+        address = source.address(DEVICE)
+        source.set(DEVICE, "a", 2.5, time=CALENDAR, quality=Quality.ALARM)
+        source.set_state(DEVICE, DevState.FAULT, "broken")
+        assert probe.call("attributes", device=address) == ["a", "b", "State", "Status"]
+        assert probe.call("commands", device=address) == ["Init", "State", "Status"]
+        assert probe.call("ping", device=address) > 0
+        found = probe.call("config", device=address, attribute="a")
+        assert (found["unit"], found["events"]["ch_event"]["abs_change"]) == ("V", "0.5")
+        assert probe.call("info", device=address)["server_id"] == "mama/source"
+        assert [probe.call("command", device=address, name=name) for name in ("State", "Status", "Init")] == [
+            "FAULT", "broken", None,
+        ]  # fmt: skip
+        got = probe.call("read", device=address, attribute="A")
+        assert (got["value"], got["time"], got["quality"]) == (2.5, CALENDAR, "ATTR_ALARM")
+        assert probe.call("read", device=address, attribute="State")["value"] == "FAULT"
+        assert probe.call("read", device=address, attribute="b")["quality"] == "ATTR_INVALID"
+        for do, more, reason in (
+            ("read", {"attribute": "nope"}, "API_AttrNotFound"),
+            ("write", {"attribute": "a", "value": 1.0}, "API_AttrNotWritable"),
+            ("command", {"name": "Explode"}, "API_CommandNotFound"),
+            ("configure", {"attribute": "a", "changes": {"label": "x"}}, "API_NotSupported"),
+        ):
+            with pytest.raises(Failed) as caught:
+                probe.call(do, device=address, **more)
+            assert reason in caught.value.reasons, do
+
+
+def test_two_clients_get_the_same_and_one_may_leave(probe: DeviceProbe, tmp_path: Path) -> None:
+    """TG-06, TG-38, TG-39"""
+    with source_of(Attribute("a")) as source, DeviceProbe(tmp_path / "other") as other:
+        push = source.push_change_event
+        one = attached(probe, source, "a", "change", lambda: push(DEVICE, "a", 0.0))
+        two = attached(other, source, "a", "change", lambda: push(DEVICE, "a", 0.0))
+        for number in range(1, 101):
+            push(DEVICE, "a", number)
+        for client, subscription in ((probe, one), (other, two)):
+            client.wait_event(subscription, lambda e: e["value"]["value"] == 100)
+            values = [e["value"]["value"] for e in client.events(subscription) if e["value"]["value"]]
+            assert values == list(range(1, 101))
+        probe.unsubscribe(one)
+        before = len(probe.events(one))
+        push(DEVICE, "a", 101)
+        other.wait_event(two, lambda e: e["value"]["value"] == 101)
+        assert len(probe.events(one)) == before
+        assert not [e for e in [*probe.events(one), *other.events(two)] if e["err"]]
+
+
+def test_tables_and_encoded_frames_are_pushed_in_order(probe: DeviceProbe) -> None:
+    """Both orders of octets alternate, as they may"""
+    count = 300
+    with source_of(Attribute("a"), Attribute("b", DataType.STRING)) as source:
+        a = attached(probe, source, "a", "change", lambda: source.push_change_event(DEVICE, "a", -1.0))
+        b = attached(probe, source, "b", "change", lambda: source.push_change_event(DEVICE, "b", "-"))
+        table = pa.table(
+            {
+                "device": [DEVICE] * count,
+                "attribute": ["a"] * count,
+                "value": np.arange(count, dtype=np.float64),
+                "time": pa.array(range(1, count + 1), pa.timestamp("us")),
+                "quality": ["CHANGING"] * count,
+            }
+        )
+        assert source.push_batch(table) == count
+        words = pa.table({"device": [DEVICE] * 3, "attribute": ["b"] * 3, "value": ["x", "y", "z"]})
+        assert source.push_batch(words) == 3
+        frames = recorded()
+        for n, (little, frame) in enumerate(frames):
+            assert source.push_data(DEVICE, "a", EventType.CHANGE, [frame], little=little) == 1, n
+        probe.wait_event(a, lambda e: e["value"]["value"] == 1003.0)
+        got = [e["value"] for e in probe.events(a) if e["value"]["value"] not in (None, -1.0)]
+        assert [v["value"] for v in got] == [*map(float, range(count)), 1000.0, 1001.0, 1002.0, 1003.0]
+        assert [v["time"] for v in got[:count]] == [n * 1000 for n in range(1, count + 1)]
+        assert {v["quality"] for v in got[:count]} == {"ATTR_CHANGING"}
+        probe.wait_event(b, lambda e: e["value"]["value"] == "z")
+        assert [e["value"]["value"] for e in probe.events(b)][-3:] == ["x", "y", "z"]
+        assert probe.call("read", device=source.address(DEVICE), attribute="a")["value"] == 1003.0
+
+
+def recorded() -> list[tuple[bool, bytes]]:
+    """Fourth frames in both orders."""
+
+    topic = parse(f"tango://h:1/{DEVICE}/a#dbase=no.idl5_change")
+    orders = [True, False, True, False]
+    return [
+        (little, ScalarEncoder(topic, "a", DataType.DOUBLE, little=little).data(CALENDAR, Quality.VALID, 1000.0 + n))
+        for n, little in enumerate(orders)
+    ]
+
+
+def test_clients_follow_alternate_endpoints(probe: DeviceProbe) -> None:
+    """TG-08, TG-32, TG-33: the first pair leads nowhere"""
+    nowhere = f"tcp://127.0.0.1:{free_port()}"
+    beat, event = free_port(), free_port()
+    pairs = [EndpointPair(nowhere, nowhere), EndpointPair(f"tcp://127.0.0.1:{beat}", f"tcp://127.0.0.1:{event}")]
+    with source_of(Attribute("a"), heartbeat_port=beat, event_port=event, advertise=pairs) as source:
+        assert source.endpoints() == tuple(pairs)
+        attached(probe, source, "a", "change", lambda: source.push_change_event(DEVICE, "a", 1.0))
+
+
+def test_a_source_on_all_interfaces_tells_clients_the_way_they_came(probe: DeviceProbe) -> None:
+    """TG-08: several network cards"""
+    with TangoEventSource([Device(DEVICE, [Attribute("a")])], "0.0.0.0") as source:
+        address = f"tango://127.0.0.1:{source.port}/{DEVICE}#dbase=no"
+        number = probe.subscribe(address, "a", "change")
+        until(lambda: len(probe.events(number)) > 1, lambda: source.push_change_event(DEVICE, "a", 1.0))
+    with TangoEventSource(advertise=["10.1.2.3"]) as source:
+        assert [place.rpartition(":")[0] for place in source.endpoints()[0]] == ["tcp://10.1.2.3"] * 2
+
+
+def test_ports_are_fixed_or_refused() -> None:
+    """TG-08; upstream: catch2_configure_zmq_ports"""
+    ports = [free_port() for _ in range(3)]
+    with TangoEventSource([], "127.0.0.1", *ports) as source:
+        assert source.port == ports[0]
+        assert source.endpoints()[0] == (f"tcp://127.0.0.1:{ports[1]}", f"tcp://127.0.0.1:{ports[2]}")
+        for taken in range(3):
+            wanted = [0, 0, 0]
+            wanted[taken] = ports[taken]
+            other = TangoEventSource([], "127.0.0.1", *wanted)
+            with pytest.raises(Unavailable):
+                other.start()
+            assert not other.running
+    with TangoEventSource([], "127.0.0.1", *ports) as again:
+        assert again.port == ports[0]
+
+
+def test_a_source_opens_nothing_when_it_is_made_and_can_be_closed_twice() -> None:
+    source = source_of(Attribute("a"))
+    assert (source.running, source.port) == (False, 0)
+    assert source.set(DEVICE, "a", 1.0) == 0
+    assert "closed" in repr(source)
+    source.close()
+    with source.start():
+        assert source.start().port == source.port
+    source.close()
+    with pytest.raises(ConfigError, match="already"):
+        source.add_device(Device(DEVICE.upper()))
+    with pytest.raises(ConfigError):
+        source.push_event(EventType.ATTR_CONF, DEVICE, "a", 1.0)
+    with pytest.raises(ConfigError, match="data_type"):
+        source.configure(DEVICE, "a", data_type=8)
+
+
+def test_our_own_subscriber_gets_the_same(tmp_path: Path) -> None:
+    """TG-01, TG-02: both ends are ours"""
+    taken: list[Notice] = []
+    attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]
+    with source_of(*attributes) as source, TangoSubscriber(timeout=PATIENCE) as subscriber:
+        address = source.address(DEVICE)
+        values: dict[str, tuple[Any, Any]] = {"a": (-1.0, 2.5), "spec": ([], [1, 2, 3])}
+        for name, (sign, _) in values.items():
+            subscription = subscriber.subscribe(address, name)
+            known = len(taken)
+            until(
+                lambda s=subscription, k=known: any(n.subscription is s and n.ctr for n in taken[k:]),  # type: ignore[misc]
+                lambda n=name, v=sign: (  # type: ignore[misc]
+                    source.push_change_event(DEVICE, n, v), taken.extend(subscriber.take())  # type: ignore[func-returns-value]
+                ),
+            )  # fmt: skip
+        for name, (_, value) in values.items():
+            source.push_change_event(DEVICE, name, value, time=CALENDAR, quality=Quality.ALARM)
+        until(lambda: len(told(taken)) == 2, lambda: taken.extend(subscriber.take()))
+        assert told(taken) == [("a", [2.5]), ("spec", [1, 2, 3])]
+        assert not [n for n in taken if n.detail is not None]
+
+
+def told(notices: list[Notice]) -> list[tuple[str, list[Any]]]:
+    """Values that were read at the time of the calendar."""
+    found = [n.event.data for n in notices if n.ctr and n.event is not None]
+    return [
+        (v.name, np.asarray(v.read).tolist())
+        for v in found
+        if isinstance(v, AttributeValue) and (v.time, v.quality) == (CALENDAR, Quality.ALARM)
+    ]

@@ -1,0 +1,317 @@
+"""``mama tango-source``: a log served to a real Tango client, over restarts of everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.bridges import log_bridge, publisher_bridge
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.tango import RecordCodec
+from mama_spark.log import Log
+from mama_spark.message import MessageBatch
+from mama_spark.options import SubscribeOptions
+from mama_spark.publisher.lasting import LastingPublisher
+from mama_spark.tango.events import Event, encode
+from mama_spark.tango.frames import CallInfo
+from mama_spark.tango.records import Kind, encode_one
+from mama_spark.tango.topics import event_topic
+from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
+from mama_spark.terminal.record import log_options
+from mama_spark.testing.rooms import MalamuteRoom
+from mama_spark.testing.servers import Admin
+from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, Failed, free_port, until
+
+DEVICE = "lab/cell/1"
+TEMPERATURE = event_topic("lab", DEVICE, "temperature", EventType.CHANGE, dbase=False)
+MICROS = 1_700_000_000_000_000
+
+
+class Command:
+    """The program, with a position file and a port of its own that stay over restarts."""
+
+    def __init__(self, folder: Path, log: str, *more: str) -> None:
+        self.port, self.position = free_port(), folder / "position.json"
+        self._log, self._more, self._said = log, more, folder / "said.txt"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *more: str) -> None:
+        words = ["tango-source", "--from", self._log, "--bind", f"127.0.0.1:{self.port}"]
+        words += ["--position", str(self.position), *self._more, *more]
+        with self._said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "mama_spark.cli", *words], stdout=said, stderr=subprocess.STDOUT
+            )
+        self.wait_line("ready:")
+
+    @property
+    def lines(self) -> list[str]:
+        """What it said since it was started."""
+        return self._said.read_text().splitlines()
+
+    def wait_line(self, text: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not any(text in line for line in self.lines):
+            assert time.monotonic() < end, self.lines
+            assert self.process is not None
+            assert self.process.poll() is None, self.lines
+            time.sleep(0.01)
+
+    def end(self, how: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        code = self.process.wait(PATIENCE)
+        self.process = None
+        return code
+
+    @property
+    def address(self) -> str:
+        return f"tango://127.0.0.1:{self.port}/{DEVICE}#dbase=no"
+
+
+@pytest.fixture
+def log(nats_server: NatsServer) -> Iterator[Log]:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("TANGO", ["tango.>"])
+    bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), PATIENCE)
+    bridge.open()
+    yield bridge.log("TANGO")
+    bridge.close()
+
+
+@pytest.fixture
+def command(nats_server: NatsServer, tmp_path: Path) -> Iterator[Command]:
+    made = Command(tmp_path, f"{nats_server.url}/TANGO")
+    yield made
+    if made.process is not None:
+        made.end(signal.SIGKILL)
+
+
+def append(log: Log, values: Any, *what: Any, **columns: Any) -> int:
+    """As the sink does."""
+    return log.append(rows(values, *what, **columns))
+
+
+def rows(values: Any, attribute: str = "temperature", first: int = 0, **columns: Any) -> MessageBatch:
+    """Their records."""
+    n = len(values)
+    named = {
+        "device": [DEVICE] * n, "attribute": [attribute] * n, "value": pa.array(values),
+        "time": pa.array([MICROS + first + i for i in range(n)], pa.timestamp("us", "UTC")), **columns,
+    }  # fmt: skip
+    made = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(named))
+    assert not made.bad
+    return MessageBatch(made.topics, made.payloads)
+
+
+def seen(probe: DeviceProbe, number: int) -> list[float]:
+    return [event["value"]["value"] for event in probe.events(number) if not event["err"]]
+
+
+def test_a_real_client_gets_the_rows_in_order_with_quality_and_time(log: Log, command: Command, tmp_path: Path) -> None:
+    """TG-01, TG-22, TG-23, TG-35: change, archive and user events."""
+    append(log, [1.0, 2.0])
+    command.start()
+    with DeviceProbe(tmp_path / "probe") as probe:
+        numbers = [probe.subscribe(command.address, "temperature", e) for e in ("change", "archive", "user_event")]
+        assert [probe.wait_events(n, 1)[0]["value"]["value"] for n in numbers] == [2.0] * 3  # a readable last value
+        words = ["VALID", "ALARM", "WARNING", "CHANGING"]
+        values = [10.0 + i for i in range(200)]
+        marks = iter(range(10**6))
+        until(
+            lambda: all(len(probe.events(n)) > 1 for n in numbers),
+            lambda: append(log, [-1.0 - next(marks)], time=pa.array([MICROS], pa.timestamp("us", "UTC"))),
+        )
+        append(log, values, quality=[words[i % 4] for i in range(200)])
+        for number in numbers:
+            probe.wait_event(number, lambda e: e["value"]["value"] == values[-1])
+            events = [e["value"] for e in probe.events(number) if not e["err"] and e["value"]["value"] >= 10]
+            assert [e["value"] for e in events] == values
+            assert [e["quality"].removeprefix("ATTR_") for e in events] == [words[i % 4] for i in range(200)]
+            assert [e["time"] for e in events] == [(MICROS + i) * 1000 for i in range(200)]
+    assert command.end(signal.SIGTERM) == 0
+    assert any("ended: " in line for line in command.lines)
+
+
+def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
+    log: Log, command: Command, tmp_path: Path
+) -> None:
+    command.start()
+    columns: dict[str, pa.Array] = {
+        "truth": pa.array([True]),
+        "short": pa.array([-3], pa.int16()),
+        "long": pa.array([70_000], pa.int32()),
+        "long64": pa.array([2**40]),
+        "float": pa.array([0.25], pa.float32()),
+        "text": pa.array(["21 °C"]),
+        "spectrum": pa.array([[1.5, 2.5]]),
+        "image": pa.array([[[1, 2, 3], [4, 5, 6]]], pa.list_(pa.list_(pa.int32()))),
+        "words": pa.array([["a", "b"]]),
+        "State": pa.array(["MOVING"]),
+    }
+    for name, column in columns.items():
+        append(log, column, name)
+    with DeviceProbe(tmp_path / "probe") as probe:
+
+        def read(name: str) -> Any:
+            return probe.call("read", device=command.address, attribute=name)
+
+        def is_there() -> bool:
+            try:
+                return bool(read("State")["value"] == "MOVING")
+            except Failed:
+                return False
+
+        until(is_there)
+        for name, column in columns.items():
+            if name != "State":
+                assert read(name)["value"] == column[0].as_py(), name
+    assert command.end(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
+    log: Log, command: Command, tmp_path: Path, how: signal.Signals
+) -> None:
+    """TG-40..TG-42: the client comes back by itself; what was stored meanwhile waits for it."""
+    append(log, [0.0])
+    command.start()
+    with DeviceProbe(tmp_path / "probe") as probe:
+        number = probe.subscribe(command.address, "temperature", "change")
+        marks = iter(range(10**6))
+        until(lambda: len(probe.events(number)) > 1, lambda: append(log, [-1.0 - next(marks)]))
+        append(log, [1.0, 2.0, 3.0])
+        probe.wait_event(number, lambda e: e["value"]["value"] == 3.0)
+        until(lambda: "temperature" in command.position.read_text().partition('"wanted"')[2])
+        command.end(how)
+        append(log, [4.0, 5.0, 6.0])
+        command.start()
+        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 6.0)
+        append(log, [7.0])
+        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 7.0)
+        values = [v for v in seen(probe, number) if v > 0]
+    # on its return the client reads the value there was: the only one that it has twice
+    assert values == [1.0, 2.0, 3.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+
+
+def test_what_was_pushed_is_pushed_again_when_asked(log: Log, command: Command, tmp_path: Path) -> None:
+    append(log, [1.0, 2.0, 3.0])
+    command.start()
+    assert command.end(signal.SIGTERM) == 0
+    assert "0 records served up to 3" in command.lines[-1]
+    command.start("--begin", "2")
+    command.wait_line("from record 2 on")
+    until(lambda: '"served":3' in command.position.read_text())
+    assert command.end(signal.SIGTERM) == 0
+    assert "2 records served up to 3" in command.lines[-1]
+
+
+def test_criteria_decide_what_is_an_event(log: Log, nats_server: NatsServer, tmp_path: Path) -> None:
+    """TG-06: updates are filtered by the configuration."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[attribute]]\npattern = "LAB/*/temp*"\nabs_change = 0.5\nunit = "degC"\n')
+    command = Command(tmp_path, f"{nats_server.url}/TANGO", "--conf-file", str(rules))
+    append(log, [0.0])
+    command.start()
+    try:
+        with DeviceProbe(tmp_path / "probe") as probe:
+            change = probe.subscribe(command.address, "temperature", "change")
+            user = probe.subscribe(command.address, "temperature", "user_event")
+            until(lambda: len(probe.events(user)) > 1, lambda: append(log, [0.0]))
+            append(log, [0.4, 0.5, 0.9, 1.0])
+            probe.wait_event(user, lambda e: e["value"]["value"] == 1.0)
+            probe.wait_event(change, lambda e: e["value"]["value"] == 1.0)
+            assert [v for v in seen(probe, change) if v] == [0.5, 1.0]
+            assert [v for v in seen(probe, user) if v] == [0.4, 0.5, 0.9, 1.0]
+    finally:
+        assert command.end(signal.SIGTERM) == 0
+
+
+def test_it_waits_while_the_log_is_away(log: Log, nats_server: NatsServer, command: Command, tmp_path: Path) -> None:
+    append(log, [1.0])
+    command.start()
+    nats_server.kill()
+    nats_server.start()
+    append(log, [2.0])
+    until(lambda: '"served":2' in command.position.read_text())
+    assert command.end(signal.SIGTERM) == 0
+
+
+def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: Log, command: Command) -> None:
+    """Events that were recorded come back by ``mamasub``: serving them again would let two systems feed each other."""
+    frames = encode(
+        Event(
+            TEMPERATURE,
+            CallInfo(1),
+            AttributeValue("temperature", ValueKind.DOUBLE, np.array([1.0]), 5, data_type=DataType.DOUBLE),
+        )
+    )
+    recorded = MessageBatch.of(
+        ["tango.recorder", "tango.lab.lab.cell.1.temperature.change"],
+        [encode_one(Kind.STARTED, 5), encode_one(Kind.EVENT, 5, frames, ctr=1)],
+    )
+    log.append(recorded)
+    words = [sys.executable, "-m", "mama_spark.cli", "tango-source", "--from", command._log]
+    words += ["--position", str(command.position)]
+    refused = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    assert refused.returncode == 2
+    assert "the log TANGO holds what a recorder wrote (mama record), and no rows of mamapub" in refused.stderr
+    append(log, [1.0])
+    command.start()
+    log.append(recorded)
+    command.wait_line("also holds what a recorder wrote (mama record), which is not served")
+    append(log, [2.0])
+    until(lambda: '"served":6' in command.position.read_text())
+    assert command.end(signal.SIGTERM) == 0
+    assert "1 records served up to 6" in command.lines[-1]
+
+
+def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: Path) -> None:
+    with MalamuteRoom(tmp_path / "broker") as room, DeviceProbe(tmp_path / "probe") as probe:
+        options = log_options(room.options("TANGO"))
+        writer = LastingPublisher(lambda: publisher_bridge(options))  # streams are made by who writes
+        assert writer.write(rows([1.0]))
+        assert writer.drain(PATIENCE)
+        writer.close()
+        bridge = log_bridge(SubscribeOptions.parse(room.options("TANGO")), PATIENCE)
+        bridge.open()
+        log = bridge.log("TANGO")
+        command = Command(tmp_path, f"{room.url}/TANGO")
+        command.start()
+        number = probe.subscribe(command.address, "temperature", "change")
+        marks = iter(range(10**6))
+        until(lambda: len(probe.events(number)) > 1, lambda: append(log, [-1.0 - next(marks)]))
+        until(lambda: "temperature" in command.position.read_text().partition('"wanted"')[2])
+        room.kill()
+        room.start()
+        append(log, [2.0])
+        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.0)
+        assert [v for v in seen(probe, number) if v > 0] == [1.0, 2.0]
+        command.end(signal.SIGKILL)
+        last = append(log, [3.0, 4.0])
+        command.start("--hold", "0")
+        until(lambda: f'"served":{last}' in command.position.read_text())
+        assert command.end(signal.SIGTERM) == 0
+        assert f" 2 records served up to {last}," in command.lines[-1]
+        bridge.close()
+
+
+def test_two_sources_do_not_share_a_position(log: Log, command: Command) -> None:
+    command.start()
+    other = subprocess.run(
+        [sys.executable, "-m", "mama_spark.cli", "tango-source", "--from", command._log,
+         "--position", str(command.position)],
+        capture_output=True, text=True, timeout=PATIENCE, env={**os.environ},
+    )  # fmt: skip
+    assert other.returncode == 2
+    assert "another source goes on from" in other.stderr
+    assert command.end(signal.SIGTERM) == 0

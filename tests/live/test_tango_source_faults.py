@@ -1,0 +1,328 @@
+"""What goes wrong around an event source: it ends, stands still, overflows, is sent nonsense; and it goes on."""
+
+from __future__ import annotations
+
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from mama_spark.tango import giop
+from mama_spark.tango.calls import CommandCall, ReadCall, write_command, write_reading
+from mama_spark.tango.device import Attribute, Device
+from mama_spark.tango.ior import parse_device
+from mama_spark.tango.negotiation import Confirmation, SubscriberInfo
+from mama_spark.tango.rpc import Device as Remote
+from mama_spark.tango.rpc import open_device
+from mama_spark.tango.source import TangoEventSource
+from mama_spark.tango.typecode import STRINGS
+from mama_spark.tango.types import EventType, Format
+from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, Event, until
+from mama_spark.testing.tango_sources import SourceProcess
+
+DEVICE, ADMIN = "test/pub/1", "dserver/mama/source"
+SEED = 20_261_121
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Iterator[DeviceProbe]:
+    with DeviceProbe(tmp_path / "probe") as started:
+        yield started
+
+
+@pytest.fixture
+def source() -> Iterator[TangoEventSource]:
+    with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1") as started:
+        yield started
+
+
+def errors_in(events: list[Event]) -> list[str]:
+    return [event["errors"][0]["reason"] for event in events if event["err"]]
+
+
+def admin_of(source: TangoEventSource) -> Remote:
+    return open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE)
+
+
+def still_serves(source: TangoEventSource, probe: DeviceProbe) -> None:
+    """A fresh client subscribes, reads and gets an event."""
+    number = probe.subscribe(source.address(DEVICE), "level", "change")
+    until(lambda: len(probe.events(number)) > 1, lambda: source.push_change_event(DEVICE, "level", 4.5))
+    assert probe.events(number)[-1]["value"]["value"] == 4.5
+    assert not errors_in(probe.events(number))
+
+
+# --- it ends, and comes back -----------------------------------------------------------------------------------
+
+
+def test_clients_find_a_source_again_that_was_away_and_stay_with_one_that_is_silent(
+    tmp_path: Path, probe: DeviceProbe
+) -> None:
+    """TG-30, TG-31, TG-36, TG-40, TG-41, TG-42; upstream: cxx_reconnection_zmq. The clients' own constants, so all at
+    once: a source that is restarted, one that is killed, one that stands still, and one that only sends heartbeats
+    while a client looks at them twice."""
+    with ExitStack() as stack:
+        silent, *away = [
+            stack.enter_context(SourceProcess(tmp_path / how)) for how in ("silent", "restart", "kill", "pause")
+        ]
+        numbers = {source: probe.subscribe(source.address, "level", "change") for source in (silent, *away)}
+        for source in away:
+            until(lambda s=source: len(probe.events(numbers[s])) > 1, lambda s=source: s.push("level", 1.0))  # type: ignore[misc]
+        began = time.monotonic()
+        restarted, killed, paused = away
+        restarted.stop()
+        killed.kill()
+        paused.pause()
+        for source in away:
+            probe.wait_event(numbers[source], lambda e: e["err"])
+        paused.resume()
+        for source in (restarted, killed):
+            source.start()
+        for source in away:
+            source.call("set", attribute="level", value=7.0)
+        for source in away:  # what the client reads again
+            probe.wait_event(numbers[source], lambda e: not e["err"] and e["value"]["value"] == 7.0)
+        for source in away:
+            until(
+                lambda s=source: any(not e["err"] and e["value"]["value"] == 8.0 for e in probe.events(numbers[s])),  # type: ignore[misc]
+                lambda s=source: s.push("level", 8.0),  # type: ignore[misc]
+            )
+            assert errors_in(probe.events(numbers[source]))[0] == "API_EventTimeout"
+        until(lambda: time.monotonic() - began > 23)
+        assert errors_in(probe.events(numbers[silent])) == []
+        until(lambda: len(probe.events(numbers[silent])) > 1, lambda: silent.push("level", 1.0))
+        for number in numbers.values():
+            probe.unsubscribe(number)
+
+
+# --- too much ------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_stands_still_holds_up_nobody_and_learns_what_it_missed(tmp_path: Path) -> None:
+    """TG-44, TG-45, TG-46: far more than the high-water marks hold, and more than the buffers of TCP"""
+    count, first = 60_000, 1000
+    with (
+        SourceProcess(tmp_path / "source", hwm=100) as source,
+        DeviceProbe(tmp_path / "slow") as slow,
+        DeviceProbe(tmp_path / "fast", environment={"TANGO_EVENT_BUFFER_HWM": "1000000"}) as fast,
+    ):
+        numbers = {client: client.subscribe(source.address, "level", "change", quiet=True) for client in (slow, fast)}
+        for client, number in numbers.items():
+            until(
+                lambda c=client, n=number: c.call("counted", subscription=n)["count"] > 1,  # type: ignore[misc]
+                lambda: source.push("level", 1.0),
+            )
+        slow.pause()
+        source.call("burst", attribute="level", first=first, count=count)
+        slow.resume()
+        last = float(first + count)
+        until(
+            lambda: all(c.call("counted", subscription=n)["last"] == last for c, n in numbers.items()),
+            lambda: source.push("level", last),
+        )
+        missed = slow.wait_event(numbers[slow], lambda e: e["err"])
+        assert missed["errors"][0]["reason"] == "API_MissedEvents"
+        assert slow.call("counted", subscription=numbers[slow])["count"] < count
+        assert source.running
+        for client, number in numbers.items():
+            client.unsubscribe(number)
+
+
+def test_pushing_goes_on_while_answers_are_waited_for(source: TangoEventSource) -> None:
+    """TG-45: a client that asks and never reads its answers is dropped, and nobody waits for it"""
+    source.add_attributes(DEVICE, [Attribute(f"a{n}", description="d" * 5000) for n in range(200)])
+    asked = giop.Request(0, id=1, key=DEVICE.encode(), operation="get_attribute_config_5")
+    call = giop.encode(asked, lambda writer: writer.strings(["All attributes_3"]))
+    with socket.create_connection(("127.0.0.1", source.port)) as greedy:
+        greedy.setblocking(False)
+        gone = threading.Event()
+
+        def ask() -> None:
+            try:
+                select.select([], [greedy], [], 0.02)
+                greedy.send(call)
+            except BlockingIOError:
+                return
+            except OSError:
+                gone.set()
+
+        with admin_of(source) as admin:
+
+            def everybody() -> None:
+                ask()
+                admin.ping()
+                source.push_change_event(DEVICE, "level", 1.0)
+
+            until(gone.is_set, everybody)
+
+
+# --- who does not confirm --------------------------------------------------------------------------------------
+
+
+def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept() -> None:
+    """TG-37, TG-43: with a second in place of ten minutes"""
+    device = Device(DEVICE, [Attribute("kept"), Attribute("silent")])
+    with TangoEventSource([device], "127.0.0.1", expiry=1.0) as source, admin_of(source) as admin:
+        for name in ("kept", "silent"):
+            admin.subscribe(SubscriberInfo(DEVICE, name, EventType.CHANGE))
+        assert source.subscribed(DEVICE, "silent")
+        until(
+            lambda: not source.subscribed(DEVICE, "silent"),
+            lambda: admin.confirm([Confirmation(DEVICE, "kept", "idl5_change")]),
+        )
+        assert source.subscribed(DEVICE, "kept")
+        assert source.push_change_event(DEVICE, "silent", 1.0) == 0
+        admin.confirm([Confirmation(DEVICE, "silent", "idl5_change")])
+        assert source.push_change_event(DEVICE, "silent", 1.0) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_real_clients_confirm_in_time(tmp_path: Path, probe: DeviceProbe) -> None:
+    """TG-37, TG-43: the real constants, beyond the ten minutes after which a silent client is dropped"""
+    with SourceProcess(tmp_path / "source") as source:
+        number = probe.subscribe(source.address, "level", "change")
+        until(lambda: len(probe.events(number)) > 1, lambda: source.push("level", 1.0))
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > 660, patience=900)
+        assert errors_in(probe.events(number)) == []
+        before = len(probe.events(number))
+        assert source.push("level", 2.0) == 1
+        assert probe.wait_events(number, before + 1)[-1]["value"]["value"] == 2.0
+        probe.unsubscribe(number)
+
+
+# --- nonsense ------------------------------------------------------------------------------------------------
+
+
+def _calls() -> list[bytes]:
+    """One of each kind that clients send."""
+
+    def request(key: str, operation: str, body: giop.Body | None = None, minor: int = 0) -> bytes:
+        return giop.encode(giop.Request(minor, id=1, key=key.encode(), operation=operation), body)
+
+    subscribing = CommandCall("ZmqEventSubscriptionChange", STRINGS, [DEVICE, "level", "subscribe", "change", "5"])
+    confirming = CommandCall("EventConfirmSubscription", STRINGS, [DEVICE, "level", "idl5_change"])
+    return [
+        request(DEVICE, "_is_a", lambda w: w.string("IDL:Tango/Device_5:1.0")),
+        request(ADMIN, "command_inout_4", lambda w: write_command(w, subscribing)),
+        request(ADMIN, "command_inout_4", lambda w: write_command(w, confirming), minor=2),
+        request(DEVICE, "read_attributes_5", lambda w: write_reading(w, ReadCall(("level", "State")))),
+        request(DEVICE, "get_attribute_config_5", lambda w: w.strings(["level"])),
+        request(DEVICE, "command_query_2", lambda w: w.string("State")),
+        giop.encode(giop.LocateRequest(2, id=3, key=DEVICE.encode())),
+    ]
+
+
+def _mutated(rng: random.Random, calls: list[bytes]) -> bytes:
+    data = bytearray(rng.choice(calls))
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(data)) if data else 0
+        what = rng.randrange(5)
+        if what == 0 and data:
+            data[at] = rng.randrange(256)
+        elif what == 1 and data:
+            data[at : at + 4] = rng.choice([b"\xff" * 4, bytes(4), b"\xff\xff\xff\x7f"])
+        elif what == 2:
+            del data[at:]
+        elif what == 3:
+            data[at:at] = rng.randbytes(rng.randint(1, 20))
+        else:
+            data += rng.choice(calls)
+    return bytes(data)
+
+
+def test_hostile_octets_harm_nobody(source: TangoEventSource, probe: DeviceProbe) -> None:
+    """TG-45: thousands of broken messages; a fresh client is served as if nothing had been"""
+    rng, calls, sent = random.Random(SEED), _calls(), 0
+    with admin_of(source) as bystander:
+        for _ in range(400):
+            with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as hostile:
+                try:
+                    for _ in range(10):
+                        hostile.sendall(_mutated(rng, calls))
+                        sent += 1
+                    hostile.shutdown(socket.SHUT_WR)
+                    while hostile.recv(1 << 16):
+                        pass
+                except OSError:
+                    continue
+        bystander.ping()
+    assert sent > 2000
+    still_serves(source, probe)
+
+
+def test_what_is_no_giop_is_told_so_and_ended(source: TangoEventSource) -> None:
+    for nonsense in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GIOP\x01\x02\x01\x00\xff\xff\xff\x7f",
+        b"GIOP\x09\x00\x01\x00" + bytes(4),
+    ):
+        with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as client:
+            client.sendall(nonsense)
+            answer = b""
+            while more := client.recv(100):
+                answer += more
+        assert answer[:4] == b"GIOP"
+        assert answer[7] == giop.MessageType.MESSAGE_ERROR
+
+
+def test_who_sends_nonsense_and_does_not_read_fills_no_memory(probe: DeviceProbe) -> None:
+    """TG-45: its answers wait, so the connection is still there; what it goes on sending is kept by nobody"""
+    wide = Attribute("wide", format=Format.SPECTRUM)
+    with TangoEventSource([Device(DEVICE, [wide])], "127.0.0.1") as source:
+        source.set(DEVICE, "wide", [0.0] * 500_000)
+        body = giop.encode(
+            giop.Request(2, id=1, key=DEVICE.encode(), operation="read_attributes_5"),
+            lambda writer: write_reading(writer, ReadCall(("wide",))),
+        )
+        with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as hostile:
+            hostile.sendall(body * 8 + b"GET / HTTP/1.1\r\n\r\n")
+            service = source._service
+            assert service is not None
+            until(lambda: any(client.ending for client in service._clients))
+            for _ in range(200):
+                hostile.sendall(bytes(1 << 16))
+            (client,) = service._clients
+            assert client.out
+            assert len(client.splitter._data) < 1 << 20
+            assert probe.call("read", device=source.address(DEVICE), attribute="State")["value"] == "ON"
+
+
+def test_many_idle_connections_leave_room_for_the_next(source: TangoEventSource, probe: DeviceProbe) -> None:
+    idle = [socket.create_connection(("127.0.0.1", source.port), PATIENCE) for _ in range(200)]
+    try:
+        for half in idle[::2]:
+            half.sendall(_calls()[1][:30])
+        still_serves(source, probe)
+    finally:
+        for found in idle:
+            found.close()
+
+
+def test_threads_push_at_the_same_time_without_mixing_frames(source: TangoEventSource, probe: DeviceProbe) -> None:
+    """TG-35: frames of an event stay together, counters have no gap"""
+    number = probe.subscribe(source.address(DEVICE), "level", "change")
+    until(lambda: len(probe.events(number)) > 1, lambda: source.push_change_event(DEVICE, "level", 0.0))
+    begin = len(probe.events(number))
+
+    def push(first: int) -> None:
+        for value in range(first, first + 100):
+            source.push_change_event(DEVICE, "level", value)
+
+    threads = [threading.Thread(target=push, args=(n * 100 + 1,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until(lambda: any(e["value"]["value"] == -1 for e in probe.events(number)),
+          lambda: source.push_change_event(DEVICE, "level", -1))  # fmt: skip
+    events = probe.events(number)
+    assert not errors_in(events)
+    values = [e["value"]["value"] for e in events[begin - 1 :] if e["value"]["value"] > 0]
+    assert sorted(values) == list(range(1, 401))
