@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from .publisher.managed import ManagedPublisher
     from .spark.announced import announced
     from .spark.flight_log import flight_log
+    from .spark.register import register
 
 __version__ = "0.1.0"
-__all__ = ["ManagedPublisher", "announced", "flight_log"]
+__all__ = ["ManagedPublisher", "announced", "flight_log", "register"]
 
 _HOMES = {
     "ManagedPublisher": ".publisher.managed",
     "announced": ".spark.announced",
     "flight_log": ".spark.flight_log",
+    "register": ".spark.register",
 }
 
 

@@ -10,10 +10,12 @@ any order, ``close`` once. ``close`` is safe after a failed ``open`` and may be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from .errors import PublishError
 from .message import Bools, Int64s, MessageBatch
@@ -47,6 +49,7 @@ class Capabilities:
     max_topic: int  #: bytes
     events: EventStyle = EventStyle.PUBLISHER
     discovery: bool = False
+    packs: bool = True  #: payloads are bytes, in which several rows may travel (with ``headers``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Acks:
     :ivar duplicates: one a token, or None for "none of them"
     :ivar stream: where they are stored, None if not told
     :ivar at: ``time.monotonic()`` of their arrival
+    :ivar domain: that the stream belongs to, None if not told
     """
 
     tokens: Int64s
@@ -65,6 +69,7 @@ class Acks:
     duplicates: Bools | None
     stream: str | None
     at: float
+    domain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,45 @@ class PublisherBridge(Protocol):
 
     def close(self) -> None:
         """Give the connection back. Never raises; what is unanswered stays unanswered."""
+        ...
+
+
+# --- rows with columns of a middleware's own ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows as messages, row for row.
+
+    :ivar topics: dictionary<int32, string> without nulls
+    :ivar payloads: binary or large_binary without nulls; placeholders stand in for what is bad
+    :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
+    """
+
+    topics: pa.DictionaryArray
+    payloads: pa.Array
+    bad: list[tuple[int, PublishError]]
+
+
+class RowCodec(Protocol):
+    """Makes messages of rows, for middlewares whose values have types. Equal rows become equal messages, always."""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The columns by their names, and what each must be, for people."""
+        ...
+
+    @property
+    def needed(self) -> Sequence[str]:
+        """Those that must be there."""
+        ...
+
+    def check(self, schema: pa.Schema) -> None:
+        """:raises SchemaError: a column has a type that cannot be encoded"""
+        ...
+
+    def encode(self, rows: pa.RecordBatch) -> EncodedRows:
+        """:param rows: columns of :attr:`columns`, of a schema that was checked"""
         ...
 
 

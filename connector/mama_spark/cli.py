@@ -9,9 +9,13 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import __version__
 from .errors import ConfigError, MamaError
+
+if TYPE_CHECKING:
+    from .options import SinkOptions
 
 USAGE, INTERRUPTED = 2, 130
 
@@ -23,24 +27,25 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def broker(args: argparse.Namespace) -> int:
+    from .mama.broker_events import broker_event
+
     try:
         from .malamute.serve import run
     except ModuleNotFoundError as e:
         raise ConfigError(f"the broker cannot be loaded ({e}); try: pip install 'mama-spark[malamute]'") from e
 
-    return run(args.bind, args.conf_file)
+    return run(args.bind, args.conf_file, encode_kept=lambda event: broker_event(*event))
 
 
 def check(args: argparse.Namespace) -> int:
-    from .bridges.nats import NatsSettings
-    from .bridges.nats.check import run
     from .conf_file import as_options, load
     from .flightlog.check import look_at_dead_letters, look_at_flight_log
     from .options import SinkOptions
 
-    options = SinkOptions.parse(as_options(load(args.conf_file)["mamapub"]))
-    if options.bridge_name != "nats":
-        raise ConfigError(f"{args.conf_file}: only the bridge nats can be checked, url is of {options.bridge_name}")
+    given = {} if args.conf_file is None else as_options(load(args.conf_file)["mamapub"])
+    if args.conf_file is None and args.url is None:
+        raise ConfigError("what is to be checked? give --conf-file or --url")
+    options = SinkOptions.parse({**given, **_transport(args)})
 
     def say(text: str) -> None:
         print(" ".join(text[:5].split()).ljust(5) + " ".join(text[5:].split()), flush=True)
@@ -48,7 +53,7 @@ def check(args: argparse.Namespace) -> int:
     prefix = f"{options.topic_prefix.rstrip('.')}." if options.topic_prefix else ""
     topics = [f"{prefix}{options.topic}"] if options.topic else []
     topics += [options.dead_letter_topic] if options.dead_letter_topic else []
-    bad = run(NatsSettings.from_options(options), topics, say=say)
+    bad = _check_transport(options, topics, say)
     log, letters, storage = options.flight_log, options.dead_letter_table, options.storage_options
     looks: list[tuple[str, Callable[[], list[str]]]] = []
     if log is not None:
@@ -65,6 +70,22 @@ def check(args: argparse.Namespace) -> int:
             bad = 1
             say(f"BAD  {what}: {e}")
     return USAGE if bad else 0
+
+
+def _check_transport(options: SinkOptions, topics: list[str], say: Callable[[str], None]) -> int:
+    if options.log is not None:
+        options = options.at_log()
+    if options.bridge_name == "nats":
+        from .bridges.nats import NatsSettings
+        from .bridges.nats.check import run
+
+        return run(NatsSettings.from_options(options), topics, say=say)
+    if options.bridge_name == "malamute":
+        from .bridges.malamute import MalamuteSettings
+        from .bridges.malamute.check import run as run_malamute
+
+        return run_malamute(MalamuteSettings.from_options(options), topics, say=say)
+    raise ConfigError(f"only the bridges nats and malamute can be checked, not {options.bridge_name}")
 
 
 def flights(args: argparse.Namespace) -> int:
@@ -126,6 +147,21 @@ def sub(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def record(args: argparse.Namespace) -> int:
+    try:
+        from .terminal.record import run
+    except ModuleNotFoundError as e:
+        raise ConfigError(f"the recorder cannot be loaded ({e}); try: pip install 'mama-spark[tango]'") from e
+
+    return run(args)
+
+
+def tango_source(args: argparse.Namespace) -> int:
+    from .terminal.tango_source import run
+
+    return run(args)
+
+
 def _storage(given: Sequence[str]) -> dict[str, str]:
     return _pairs("--storage", given)
 
@@ -165,7 +201,8 @@ def parser() -> argparse.ArgumentParser:
     sub.set_defaults(run=broker)
 
     sub = commands.add_parser("check", help="try connection, permission, stream and flight log without publishing")
-    sub.add_argument("--conf-file", required=True, metavar="FILE.toml", help="the job's configuration")
+    sub.add_argument("--conf-file", metavar="FILE.toml", help="the job's configuration")
+    _add_transport(sub, "mamapub")
     sub.set_defaults(run=check)
 
     sub = commands.add_parser(
@@ -185,6 +222,8 @@ def parser() -> argparse.ArgumentParser:
     sub.set_defaults(run=flights)
 
     _add_pub_and_sub(commands)
+    _add_tango_source(commands)
+    _add_record(commands)
 
     sub = commands.add_parser("sources", help="the sources that announce themselves, and what changes, until Ctrl-C")
     _add_transport(sub, "mamadiscovery")
@@ -228,6 +267,56 @@ def _add_pub_and_sub(commands: argparse._SubParsersAction[argparse.ArgumentParse
     one.add_argument("--headers", action="store_true", help="show headers, too")
     _add_connection(one)
     one.set_defaults(run=sub)
+
+
+def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    one = commands.add_parser("record", help="write the events of Tango devices to a log until Ctrl-C")
+    one.add_argument("--url", metavar="URL", help="tango://host:port of the database, or of a server with #dbase=no")
+    one.add_argument("--to", metavar="LOG", help="nats://host:4222/STREAM or mlp://host:9999/stream")
+    one.add_argument("--conf-file", type=Path, metavar="FILE.toml", help="all settings: conf/tango-record.toml")
+    one.add_argument("--device", action="append", dest="devices", metavar="NAME", help="or pattern; may be repeated")
+    one.add_argument("--attribute", action="append", dest="attributes", metavar="NAME", help="or pattern, such as *")
+    one.add_argument("--event", action="append", dest="events", metavar="TYPE", help="change, archive, ...")
+    one.add_argument("--name", help="of the recorder; one log has one of a name")
+    one.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="for the log")
+    one.set_defaults(run=record)
+
+
+def _add_tango_source(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    one = commands.add_parser("tango-source", help="serve the Tango events of a log to Tango clients until Ctrl-C")
+    one.add_argument(
+        "--from", dest="log", required=True, metavar="LOG", help="nats://host:4222/STREAM, mlp://host/stream"
+    )
+    one.add_argument("--bind", default="0.0.0.0:0", metavar="HOST:PORT", help="of calls; port 0: a free one")
+    one.add_argument("--heartbeat-port", type=int, default=0, metavar="PORT", help="default: a free one")
+    one.add_argument("--event-port", type=int, default=0, metavar="PORT", help="default: a free one")
+    one.add_argument("--hwm", type=int, default=1000, metavar="N", help="events that may wait for one client (1000)")
+    one.add_argument("--server", default="mama/source", metavar="EXE/INSTANCE", help="default: mama/source")
+    one.add_argument("--host-name", metavar="NAME", help="in topics and addresses (default: this machine's)")
+    one.add_argument(
+        "--advertise", action="append", metavar="HOST", help="where clients connect for events; repeatable"
+    )
+    one.add_argument("--name", help="serve only rows that were published to tango://NAME")
+    one.add_argument("--conf-file", type=Path, metavar="FILE.toml", help="criteria of events: conf/tango-source.toml")
+    one.add_argument("--position", type=Path, metavar="FILE", help="how far it has come (default: in ~/.local/state)")
+    one.add_argument(
+        "--begin", type=_begin, default="saved", metavar="WHERE",
+        help="saved (at first: latest), latest, earliest or a sequence: what is pushed again is said here",
+    )  # fmt: skip
+    one.add_argument(
+        "--hold", type=float, default=30.0, metavar="SECONDS",
+        help="after a restart, wait that long for clients that were subscribed (30)",
+    )  # fmt: skip
+    one.add_argument(
+        "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="of the log's connection"
+    )
+    one.set_defaults(run=tango_source)
+
+
+def _begin(text: str) -> str:
+    if text not in ("saved", "latest", "earliest") and not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no place: give saved, latest, earliest or a sequence")
+    return text
 
 
 def _add_connection(parser: argparse.ArgumentParser) -> None:

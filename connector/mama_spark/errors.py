@@ -71,6 +71,10 @@ class DataLost(MamaError):
     """Records that a query has not read are gone from the middleware, and ``failOnDataLoss`` is on."""
 
 
+class CorruptPack(MamaError):
+    """A packed message cannot be read, or not in the columns that were asked for, and ``failOnCorrupt`` is on."""
+
+
 class RowsFailed(MamaError):
     """Rows of a write failed for good and ``onError=fail``. Raised by the commit, so that no task is retried."""
 

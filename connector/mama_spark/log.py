@@ -38,6 +38,17 @@ class Records:
     def __len__(self) -> int:
         return len(self.sequences)
 
+    def slice(self, start: int, stop: int) -> Records:
+        """The records from ``start`` to ``stop``; shares memory."""
+        n = stop - start
+        return Records(
+            self.sequences[start:stop],
+            self.times[start:stop],
+            self.topics.slice(start, n),
+            self.payloads.slice(start, n),
+            None if self.headers is None else self.headers.slice(start, n),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -28,12 +28,15 @@ class MessageBatch:
     :ivar payloads: binary or large_binary
     :ivar headers: :data:`HEADERS_TYPE`, or None when no message has headers; an element may be null (none)
     :ivar ids: string, or None when the middleware is not to deduplicate
+    :ivar streams: dictionary<int32, string>: the stream of each message, for middlewares in which a topic does not say
+        it; None = the one of the transport
     """
 
     topics: pa.DictionaryArray
     payloads: pa.Array
     headers: pa.Array | None = None
     ids: pa.Array | None = None
+    streams: pa.DictionaryArray | None = None
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -45,6 +48,7 @@ class MessageBatch:
             self.payloads.slice(offset, length),
             None if self.headers is None else self.headers.slice(offset, length),
             None if self.ids is None else self.ids.slice(offset, length),
+            None if self.streams is None else self.streams.slice(offset, length),
         )
 
     def take(self, rows: Int64s) -> MessageBatch:
@@ -55,6 +59,7 @@ class MessageBatch:
             self.payloads.take(index),
             None if self.headers is None else self.headers.take(index),
             None if self.ids is None else self.ids.take(index),
+            None if self.streams is None else self.streams.take(index),
         )
 
     def sizes(self) -> Int64s:
@@ -68,6 +73,7 @@ class MessageBatch:
         payloads: list[bytes],
         headers: list[dict[str, list[str]] | None] | None = None,
         ids: list[str] | None = None,
+        streams: list[str] | None = None,
     ) -> MessageBatch:
         """From Python lists: for tests, examples and single messages."""
         pairs: Any = None
@@ -78,6 +84,7 @@ class MessageBatch:
             pa.array(payloads, pa.binary()),
             pairs,
             None if ids is None else pa.array(ids, pa.string()),
+            None if streams is None else pa.array(streams, pa.string()).dictionary_encode(),
         )
 
 

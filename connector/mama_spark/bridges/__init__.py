@@ -3,7 +3,8 @@
 The module of a bridge exports factories of these names, one for each part that its middleware has; what they make is
 not opened yet::
 
-    publisher_bridge(o: SinkOptions) -> PublisherBridge
+    publisher_bridge(o: SinkOptions) -> PublisherBridge     (with option log: (o, what publishes to the log))
+    row_codec(o: SinkOptions) -> RowCodec
     discovery_bridge(o: TransportOptions) -> DiscoveryBridge
     log_bridge(o: TransportOptions, timeout: float) -> LogBridge
 """
@@ -12,21 +13,27 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from ..bridge import DiscoveryBridge, PublisherBridge
+from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
 from ..log import LogBridge
-from ..options import SinkOptions, TransportOptions
+from ..options import DiscoveryOptions, SinkOptions, TransportOptions
+from ..options.values import split_stream
 
 #: bridge -> how to get what it needs
 _INSTALL = {
     "nats": "pip install mama-spark",
     "memory": "pip install mama-spark",
     "malamute": "pip install 'mama-spark[malamute]'",
+    "tango": "pip install 'mama-spark[tango]'",
 }
+
+#: Bridges to which a row may say its stream; elsewhere the topic decides.
+STREAM_OF_EACH_ROW = frozenset({"malamute"})
 
 
 class NotOffered(ConfigError):
@@ -82,8 +89,18 @@ def publisher_bridge(o: SinkOptions) -> PublisherBridge:
     :raises ConfigError: the bridge cannot be loaded
     :raises NotOffered: nothing can be published there
     """
-    bridge: PublisherBridge = _factory(o, "publisher_bridge", "cannot publish")(o)
+    made = _factory(o, "publisher_bridge", "cannot publish")
+    bridge: PublisherBridge = made(o) if o.log is None else made(o, publisher_bridge(o.at_log()))
     return bridge
+
+
+def row_codec(o: SinkOptions) -> RowCodec | None:
+    """What makes messages of rows, where the bridge has columns of its own; None: topic and value do.
+
+    :raises ConfigError: the bridge cannot be loaded
+    """
+    made: Callable[[SinkOptions], RowCodec] | None = getattr(load(o.bridge_name), "row_codec", None)
+    return None if made is None else made(o)
 
 
 def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
@@ -92,8 +109,18 @@ def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
     :raises ConfigError: the bridge cannot be loaded
     :raises NotOffered: it has none
     """
+    if isinstance(o, DiscoveryOptions) and o.tango:
+        return _recorded(o)
     bridge: DiscoveryBridge = _factory(o, "discovery_bridge", "has no source discovery")(o)
     return bridge
+
+
+def _recorded(o: DiscoveryOptions) -> DiscoveryBridge:
+    """The devices that a recorder of Tango events tells of, in a log of whatever middleware."""
+    from .tango.discovery import RecordedDiscovery
+
+    servers, stream = split_stream(o.url)
+    return RecordedDiscovery(log_bridge(replace(o, url=servers), o.wait_timeout), o.stream or stream)
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> LogBridge:

@@ -43,8 +43,8 @@ class FlightColumns:
     :ivar latency_us: int64[n], negative = null; None = all null
     :ivar stream: dictionary or string array; a str for all; None = null
     :ivar sequence: int64[n], negative = null; None = all null
-    :ivar duplicate: bool[n]; None = the mode does not say
-    :ivar ack_level: ``none``, ``accepted`` or ``stored`` for all; None = null
+    :ivar duplicate: bool[n], or a boolean array with nulls; None = the mode does not say
+    :ivar ack_level: ``none``, ``accepted`` or ``stored`` for all, or a dictionary array of them; None = null
     :ivar reasons: row -> (status, code, info) of the rows that have one; ascending order is not needed
     :ivar may_have_landed, dead_lettered: bool[n]; a bool for all; None = null
     :ivar sends: int32[n]; an int for all
@@ -62,8 +62,8 @@ class FlightColumns:
     latency_us: Int64s | None = None
     stream: pa.Array | str | None = None
     sequence: Int64s | None = None
-    duplicate: Bools | None = None
-    ack_level: str | None = None
+    duplicate: Bools | pa.Array | None = None
+    ack_level: str | pa.Array | None = None
     reasons: Mapping[int, Reason] = field(default_factory=dict)
     may_have_landed: Bools | bool | None = False
     sends: npt.NDArray[np.integer[Any]] | int = 1
@@ -204,7 +204,9 @@ def _strings(values: list[Any], lengths: list[int]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _few(values: list[str | None], lengths: list[int]) -> pa.Array:
+def _few(values: list[str | pa.Array | None], lengths: list[int]) -> pa.Array:
+    if any(isinstance(v, pa.Array) for v in values):
+        return _strings(values, lengths).dictionary_encode().cast(FEW)
     known = sorted({v for v in values if v is not None})
     if len(known) <= 1 and (not known or None not in values):
         return constant(known[0] if known else None, sum(lengths), FEW)
@@ -232,7 +234,7 @@ def _booleans(values: list[Any], lengths: list[int]) -> pa.Array:
     if all(v is None or isinstance(v, bool) for v in values) and len(set(values)) == 1:
         return constant(values[0], sum(lengths), pa.bool_())
     arrays = [
-        pa.array(v) if isinstance(v, np.ndarray) else constant(v, n, pa.bool_())
+        v if isinstance(v, pa.Array) else pa.array(v) if isinstance(v, np.ndarray) else constant(v, n, pa.bool_())
         for v, n in zip(values, lengths, strict=True)
     ]
     return pa.concat_arrays(arrays)

@@ -79,6 +79,10 @@ class Summary:
         rows = (r for r in self.events if (not events or r["event"] in events))
         return sum(r["flights"] for r in rows if committed is None or r["committed"] is committed)
 
+    def count_rows(self, *events: str) -> int:
+        """Source rows in these flights: as many, unless rows were packed."""
+        return sum(r["rows"] or 0 for r in self.events if not events or r["event"] in events)
+
     @property
     def duplicates(self) -> int:
         return sum(r["duplicates"] or 0 for r in self.events)
@@ -103,8 +107,12 @@ class Summary:
             f"duplicates   {self.duplicates:,}   in doubt {self.in_doubt:,}   "
             f"in attempts that were not committed {self.count(committed=False):,}",
         ]
+        rows, flights = self.count_rows("acked"), self.count("acked")
+        if rows != flights:
+            lines.append(f"packed       {rows:,} rows in {flights:,} acked flights")
         if self.rate is not None:
-            lines.append(f"rate         {self.rate:,.0f} acked/s from {self.first} to {self.last}")
+            many = f" ({self.rate * rows / flights:,.0f} rows/s)" if rows != flights else ""
+            lines.append(f"rate         {self.rate:,.0f} acked/s{many} from {self.first} to {self.last}")
         if self.latency["flights"]:
             lines.append(
                 "latency      " + "   ".join(f"{k} {_ms(self.latency[k])}" for k in ("p50", "p90", "p99", "max"))

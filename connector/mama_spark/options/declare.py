@@ -13,6 +13,8 @@ from typing import Any, Self
 from ..errors import OptionError
 from .values import Parse, redact_url
 
+#: Options whose values are URLs, which may hold a password.
+_URLS = ("url", "log")
 #: Keys that Spark itself hands to a data source.
 SPARK_KEYS = frozenset({"path", "checkpointlocation", "queryname"})
 
@@ -75,7 +77,7 @@ class Options:
             try:
                 values[attribute] = declared.parse(value)
             except ValueError as e:
-                got = "" if declared.secret or attribute == "url" else f", got {value!r}"
+                got = "" if declared.secret or attribute in _URLS else f", got {value!r}"
                 raise OptionError(f"option {camel(attribute)} {e}{got}") from None
         if storage:
             values["storage"] = tuple(sorted(storage))
@@ -98,8 +100,8 @@ class Options:
                 continue
             if f.name == "storage":
                 shown += [f"storage.{key}=***" for key, _ in value]
-            elif f.name == "url":
-                shown.append(f"url={','.join(map(redact_url, value))}")
+            elif f.name in _URLS:
+                shown.append(f"{f.name}={','.join(map(redact_url, value))}")
             else:
                 secret = f.metadata["option"].secret
                 shown.append(f"{camel(f.name)}={'***' if secret else value}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from .declare import need, option
 from .transport import TransportOptions
@@ -29,6 +30,14 @@ class ReadOptions(TransportOptions):
         "their stream. With `false`, what is left is read, and what is not is told: `mamasub` writes it to the log, "
         "`mamadiscovery` makes it a row.",
     )
+    tango: bool = option(
+        "boolean",
+        boolean,
+        False,
+        _WHAT,
+        "The stream is what a recorder of Tango events writes (`mama record`). `mamasub` then has a column `tango`, a "
+        "struct of what each record holds; to `mamadiscovery` the devices are sources.",
+    )
     wait_timeout: float = option(
         "duration", duration, 30.0, _HOW, "Wait for the middleware before a read fails (and Spark tries again).",
         shown="30s",
@@ -45,10 +54,26 @@ class SubscribeOptions(ReadOptions):
         (),
         _WHAT,
         "Topics to read, separated by commas, with wildcards: `*` one part, `>` all that follow. Needed, or `stream`. "
-        "A stream that appears while a query runs and holds one of them is read from its beginning.",
+        "A stream that appears while a query runs and holds one of them is read from its beginning. Malamute: a "
+        "durable stream takes every subject, so all of them are read where no `stream` is named.",
         shown="all of `stream`",
     )
-    stream: str | None = option("text", text, None, _WHAT, "JetStream stream to read.", shown="found from the topics")
+    pattern: str | None = option(
+        "regular expression",
+        text,
+        None,
+        _WHAT,
+        "Malamute: read subjects in which this is found, as READ of the protocol does (RE2 syntax, not anchored: "
+        r"`^temp\.` is those that begin so). Instead of `topics`.",
+    )
+    stream: str | None = option(
+        "text",
+        text,
+        None,
+        _WHAT,
+        "Stream to read: of JetStream, or a durable one of Malamute.",
+        shown="found from the topics; Malamute: the one of the `url`",
+    )
     starting_offsets: str | tuple[tuple[str, int], ...] = option(
         "`earliest`, `latest`, JSON",
         offsets("earliest", "latest"),
@@ -71,13 +96,35 @@ class SubscribeOptions(ReadOptions):
         _WHAT,
         "Where a batch read ends; in JSON, the first sequence not to read. Not for streams.",
     )
+    max_rows_per_trigger: int | None = option(
+        "integer", integer(1), None, _HOW,
+        "About how many rows a micro-batch takes, where messages are packed: the first messages of the batch tell how "
+        "many rows a message has. At least one message of each stream that has its turn.",
+        shown="unlimited",
+    )  # fmt: skip
     min_partitions: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
         "Tasks that a read is split into, at least, by ranges of sequences. Left out: one for each core of the "
-        "driver's machine, but no more than one for 10,000 sequences and no fewer than one for 250,000.",
+        "driver's machine, but no more than one for 10,000 rows and no fewer than one for 250,000.",
         shown="one a core",
     )  # fmt: skip
+    unpack: bool = option(
+        "boolean",
+        boolean,
+        True,
+        _HOW,
+        "Packed messages become as many rows as they carry, with `pack_index`. With `false` each is one row.",
+    )
     include_headers: bool = option("boolean", boolean, True, _HOW, "Fill the column `headers`.")
+    fail_on_corrupt: bool = option(
+        "boolean",
+        boolean,
+        False,
+        _HOW,
+        "Fail at a packed message that cannot be read, or not in the columns of `.schema()`; with `tango`, at a record "
+        "that is none. With `false` it is a row with its bytes in `value` and the reason in `pack_error` (`tango`: "
+        "in `tango.reason`).",
+    )
     progress_consumer: str | None = option(
         "text",
         text,
@@ -88,7 +135,12 @@ class SubscribeOptions(ReadOptions):
 
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
-        need(bool(self.topics) or self.stream is not None, "option topics (or stream) is needed: what shall be read?")
+        malamute = self.bridge_name == "malamute"
+        need(self.pattern is None or malamute, "option pattern is for Malamute; others take topics with wildcards")
+        need(self.pattern is None or not self.topics, "options topics and pattern exclude each other")
+        named = self.stream is not None or (malamute and any(urlsplit(url).path.strip("/") for url in self.url))
+        need(self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream")
+        need(bool(self.topics) or named, "option topics (or stream) is needed: what shall be read?")
         need(
             not {"starting_offsets", "starting_timestamp"} <= set(given),
             "options startingOffsets and startingTimestamp exclude each other",
@@ -107,6 +159,9 @@ class DiscoveryOptions(ReadOptions):
         "Where a new query begins: with the sources there are, with the oldest change that is kept, or with the next "
         'change. JSON: `{"MAMA_EVENTS": 17}`. A checkpoint wins.',
     )
+    stream: str | None = option(
+        "text", text, None, _WHAT, "With `tango`: the stream that the recorder writes.", shown="the one of the `url`",
+    )  # fmt: skip
     advisories: bool = option(
         "boolean",
         boolean,
@@ -114,3 +169,9 @@ class DiscoveryOptions(ReadOptions):
         _WHAT,
         "Rows for readers that come and go at the broker, from its advisories.",
     )
+
+    def _cross_check(self, given: Collection[str]) -> None:
+        super()._cross_check(given)
+        need(self.stream is None or self.tango, "option stream is for records of Tango events: tango=true")
+        named = self.stream is not None or any(urlsplit(url).path.strip("/") for url in self.url)
+        need(not self.tango or named, "option tango needs the option stream: what does the recorder write?")

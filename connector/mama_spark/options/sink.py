@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
+from urllib.parse import urlsplit
 
 from .declare import camel, need, option
 from .transport import DISCOVERY, TransportOptions
-from .values import boolean, duration, integer, names, one_of, rate, text
+from .values import boolean, duration, integer, log_urls, names, one_of, rate, split_stream, text
 
 _WHAT, _ACK, _WINDOW, _ERRORS, _LOG = (
     "Messages",
@@ -32,19 +34,49 @@ class SinkOptions(TransportOptions):
         None,
         _WHAT,
         "JetStream stream that must take all topics, found from the topics when not given; Malamute stream that is "
-        "written to (or at the end of `url`).",
+        "written to (or at the end of `url`). Malamute: with a column `stream` each row goes to its own, and this one "
+        "takes the dead letters.",
         shown="found from the topics",
+    )
+    log: tuple[str, ...] | None = option(
+        "URL",
+        log_urls,
+        None,
+        _WHAT,
+        "Tango: the log that takes the records of the source, and that `mama tango-source` serves: "
+        "`nats://host:4222/STREAM`, `mlp://host:9999/stream`. Options of the connection are those of the log.",
+        shown="",
     )
     create_stream: bool = option(
         "boolean",
         boolean,
         False,
         _WHAT,
-        "Create a missing stream: file storage, duplicate window of twice `retryDeadline`, fast ingest allowed.",
+        "Create a missing stream: file storage, duplicate window of twice `retryDeadline`, fast ingest allowed. "
+        "Malamute: a broker makes streams when they are first written to, whatever this says, and its configuration "
+        "says which are durable.",
     )
     ignore_unknown_columns: bool = option(
         "boolean", boolean, False, _WHAT, "Leave out columns that no rule uses instead of refusing them."
     )
+
+    pack: str = option(
+        "`off`, `lines`, `arrow`",
+        one_of("off", "lines", "arrow"),
+        "off",
+        _WHAT,
+        "Send rows of one topic together in one message, in their order ([packing.md](packing.md)). `lines`: values "
+        "joined by line feeds. `arrow`: an Arrow stream of value, headers and id, or, without a column `value`, of the "
+        "other columns as they are. A flight is then a message of several rows.",
+    )
+    pack_max_bytes: int = option(
+        "integer",
+        integer(64, 1 << 30),
+        64 << 10,
+        _WHAT,
+        "Payload bytes of a packed message, at most what the middleware takes. A larger row travels alone.",
+    )
+    pack_max_rows: int = option("integer", integer(1, 1_000_000), 1_000, _WHAT, "Rows of a packed message.")
 
     ack_mode: str = option(
         "`auto`, `message`, `batch`, `none`",
@@ -207,8 +239,14 @@ class SinkOptions(TransportOptions):
         """What ``storage.*`` says, passed to delta-rs as it is."""
         return dict(self.storage)
 
+    def at_log(self) -> Self:
+        """The same options for the bridge of ``log``."""
+        servers, stream = split_stream(self.log or ())
+        return replace(self, url=servers, stream=stream, bridge=None, log=None)
+
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
+        self._check_log()
         need(
             self.refill < self.max_in_flight,
             f"option refillAllowedAt must be below maxInFlight ({self.max_in_flight}), got {self.refill}",
@@ -232,4 +270,32 @@ class SinkOptions(TransportOptions):
             not (self.order == "partition" and self.ack_mode == "batch" and not self.dedup),
             "option order=partition with ackMode=batch needs dedup=true: after a lost batch only ids make resends safe",
         )
+        if self.pack == "off":
+            orphans = sorted(n for n in given if n.startswith("pack_max_"))
+            need(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs pack=lines or pack=arrow")
+        else:
+            need(
+                self.order == "none",
+                "option order=partition does not go with pack: rows of one topic are gathered, so that topics overtake "
+                "each other",
+            )
         need(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
+
+    def _check_log(self) -> None:
+        if self.bridge_name != "tango":
+            need(self.log is None, "option log is for Tango (url=tango://source): others publish to the url itself")
+            return
+        need(
+            self.log is not None,
+            "url=tango://source needs option log: where the records are stored, such as nats://host:4222/STREAM",
+        )
+        parts = urlsplit(self.url[0])
+        named = len(self.url) == 1 and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/")
+        need(bool(named), "option url must name one event source and nothing else: tango://lab")
+        for name in ("topic", "stream"):
+            need(
+                getattr(self, name) is None,
+                f"option {name} does not go with Tango: device, attribute and option log say where rows go",
+            )
+        need(self.pack == "off", "option pack does not go with Tango: each row is an event of its own")
+        need(self.ack_mode != "none", "option ackMode=none does not go with Tango: a row counts when it is stored")

@@ -21,7 +21,8 @@ class TransportOptions(Options):
         ("nats://127.0.0.1:4222",),
         CONNECT,
         "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `mlp` (Malamute; a "
-        "stream may follow: `mlp://host:9999/stream`), `memory`.",
+        "stream may follow: `mlp://host:9999/stream`), `tango` (the name of an event source, `tango://lab`; goes with "
+        "`log`), `memory`.",
         shown="nats://127.0.0.1:4222",
         alias="servers",
     )
@@ -48,7 +49,7 @@ class TransportOptions(Options):
         "Z85 key", text, None, CONNECT, "Secret key of `curvePublicKey`.", secret=True
     )
     bridge: str | None = option(
-        "`malamute`, `memory`, `nats`",
+        "`malamute`, `memory`, `nats`, `tango`",
         one_of(*sorted(set(SCHEMES.values()))),
         None,
         CONNECT,
@@ -83,7 +84,7 @@ class TransportOptions(Options):
     )  # fmt: skip
     events_stream: str = option(
         "text", text, "MAMA_EVENTS", DISCOVERY, "Stream that holds the changes and the topic events.",
-        shown="`MAMA_EVENTS`",
+        shown="`MAMA_EVENTS`; on Malamute the broker's own, `_MAMA_EVENTS`",
     )  # fmt: skip
     advisories_stream: str = option(
         "text", text, "MAMA_ADVISORIES", DISCOVERY, "Stream that holds the server's advisories about consumers.",

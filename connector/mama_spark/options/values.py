@@ -14,7 +14,7 @@ import orjson
 Parse = Callable[[str], Any]
 
 #: URL schemes and the bridge that serves them.
-SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "memory": "memory"}
+SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "memory": "memory", "tango": "tango"}
 
 
 def text(value: str) -> str:
@@ -80,6 +80,20 @@ def duration(value: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+_SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def octets(value: Any) -> int:
+    """Octets from a number or ``"64 MiB"``.
+
+    :raises ValueError: for anything else
+    """
+    match = re.fullmatch(r"(\d+) ?(|KiB|MiB|GiB)", str(value))
+    if isinstance(value, bool) or match is None:
+        raise ValueError("must be octets, or such as '64 MiB'")
+    return int(match[1]) * _SIZES[match[2]]
+
+
 def one_of(*words: str) -> Parse:
     def parse(value: str) -> str:
         word = value.strip().lower()
@@ -110,6 +124,28 @@ def urls(value: str) -> tuple[str, ...]:
         if port == 0:
             raise ValueError("has port 0, which nobody listens on")
     return urls
+
+
+def log_urls(value: str) -> tuple[str, ...]:
+    """Servers of one log, with its stream: ``nats://a:4222,b:4222/STREAM``, ``mlp://host:9999/stream``,
+    ``memory://name``."""
+    found = urls(value)
+    bridge = SCHEMES[urlsplit(found[0]).scheme]
+    if bridge == "tango":
+        raise ValueError("must name a log: nats://host:4222/STREAM, mlp://host:9999/stream")
+    streams = {path for url in found if (path := urlsplit(url).path.strip("/"))}
+    if len(streams) > 1:
+        raise ValueError("names different streams")
+    if not streams and bridge != "memory":
+        raise ValueError("must name the stream of the log: nats://host:4222/STREAM, mlp://host:9999/stream")
+    return found
+
+
+def split_stream(found: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
+    """What :func:`log_urls` gave, as the servers alone and the stream; None: the server is the log."""
+    streams = [path for url in found if (path := urlsplit(url).path.strip("/"))]
+    servers = tuple(urlunsplit(urlsplit(url)._replace(path="")) for url in found)
+    return servers, streams[0] if streams else None
 
 
 def redact_url(url: str) -> str:

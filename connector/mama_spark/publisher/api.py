@@ -54,11 +54,15 @@ class PublishOptions:
 
 @dataclass(frozen=True, slots=True)
 class PublishAck:
-    """What the middleware answered; None where it does not tell."""
+    """What the middleware answered; None where it does not tell.
+
+    :ivar domain: the JetStream domain of the stream, where the server has one
+    """
 
     stream: str | None
     sequence: int | None
     duplicate: bool
+    domain: str | None = None
 
 
 @dataclass(slots=True, eq=False)

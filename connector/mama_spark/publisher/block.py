@@ -44,7 +44,7 @@ class Block:
         self.settled: Seconds = np.full(n, np.nan)
         self.sequence: Int64s = np.full(n, -1, np.int64)
         self.duplicate: Bools = np.zeros(n, np.bool_)
-        self.stream: npt.NDArray[np.int16] = np.full(n, -1, np.int16)
+        self.stream: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
         self.doubt: Bools = np.zeros(n, np.bool_)
         self.errors: dict[int, PublishError] = {}
         self.fragile = fragile

@@ -9,6 +9,8 @@ Pure. An id is ``<prefix>-<batch>-<partition>-<h>-<n>``. Its format is a contrac
           u32 length of name, name, u32 number of values, for each value in its order: u32 length, value
       payload
 
+  Where each message says its stream: behind u32 length of stream, stream. Ids count for one stream, so equal rows of
+  two streams are two rows, whose numbers ``n`` do not depend on which came first.
   Integers are little-endian, text is UTF-8. No headers and a null map are the same. A name that stands twice in a
   map keeps the order of the map.
 * ``n``: decimal, how many equal rows (equal ``h``) this partition gave before.
@@ -36,6 +38,7 @@ from ..message import Int64s, MessageBatch
 
 UInt64s = npt.NDArray[np.uint64]
 
+IDS_MEMORY = 32 << 20  #: bytes, for some ten million rows
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
 _CHUNK = 16_384  #: rows hashed together: bounds the copies
 _LARGE = 2_048  #: from this many bytes a row on, payloads are hashed where they lie
@@ -52,7 +55,7 @@ class IdMaker:
     :raises ConfigError: if the prefix cannot be a header value
     """
 
-    def __init__(self, prefix: str, batch: int, partition: int, memory: int = 32 << 20) -> None:
+    def __init__(self, prefix: str, batch: int, partition: int, memory: int = IDS_MEMORY) -> None:
         if any(ord(c) < 32 or ord(c) == 127 for c in prefix):
             raise ConfigError(f"the id prefix must not contain control characters, got {prefix!r}")
         if memory < 4096:
@@ -237,9 +240,14 @@ def _heads(batch: MessageBatch) -> list[bytes]:
     codes = batch.topics.indices.fill_null(len(names)).to_pylist()
     if batch.headers is None or batch.headers.null_count == len(batch):
         topics = [topic + bytes(4) for topic in topics]
-        return [topics[c] for c in codes]
-    headers = _headers(batch.headers).to_pylist()
-    return [topics[c] + h for c, h in zip(codes, headers, strict=True)]
+        heads = [topics[c] for c in codes]
+    else:
+        headers = _headers(batch.headers).to_pylist()
+        heads = [topics[c] + h for c, h in zip(codes, headers, strict=True)]
+    if batch.streams is None:
+        return heads
+    streams = [_counted(name.encode()) for name in batch.streams.dictionary.to_pylist()]
+    return [streams[c] + head for c, head in zip(batch.streams.indices.to_pylist(), heads, strict=True)]
 
 
 def _counted(value: bytes) -> bytes:

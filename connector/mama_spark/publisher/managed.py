@@ -67,7 +67,7 @@ class ManagedPublisher:
         self.poll_time, self.hold_pause_time = poll_time, hold_pause_time
         self._runners: set[int] = set()  # threads of the loops: callbacks run there
         self._intake = Intake(queue_size, self.id_prefix, self._runners)
-        self._teller = Teller(listener, self.window.streams)
+        self._teller = Teller(listener, self.window.streams, self.window.domains)
         self._loops = Runners(
             self.bridge, self.window, self._intake, self._teller, poll_time=poll_time, hold_pause_time=hold_pause_time
         )

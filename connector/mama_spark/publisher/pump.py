@@ -36,7 +36,7 @@ from .window import Policy, Window
 log = logging.getLogger("mama_spark")
 
 CHUNK_MESSAGES = 2048  #: at most so many messages a call of the bridge
-CHUNK_BYTES = 1 << 20  #: at most so many payload bytes a call, or one message
+CHUNK_BYTES = 4 << 20  #: at most so many payload bytes a call, or one message
 BATCHES_WAITING = 2  #: put blocks while so many batches wait
 _TAKES_NOTHING = 0.005  #: seconds between tries of what the bridge did not take
 _LISTEN = 0.02  #: longest wait for answers while a new batch may come, which cannot interrupt it
@@ -74,6 +74,7 @@ class BatchPublisher:
         which the pump gives up with :class:`Unavailable`. None = the retry deadline, or else the ``wait_timeout``
     :param outlast: do not give up then: fail what waits, and what comes, until the middleware takes messages again
     :param on_event: told of what happens to the transport, on the pump's thread, before the pump acts on it
+    :param on_trouble: told why messages must be sent again, at most once a round of the pump, on its thread
     """
 
     def __init__(
@@ -89,11 +90,12 @@ class BatchPublisher:
         patience: float | None = None,
         outlast: bool = False,
         on_event: Callable[[BridgeEvent], None] | None = None,
+        on_trouble: Callable[[PublishError], None] | None = None,
     ) -> None:
         self.bridge = bridge
         self.window = Window(policy)
         self.counters: Counters = self.window.counters
-        self._on_finished, self._on_event = on_finished, on_event
+        self._on_finished, self._on_event, self._on_trouble = on_finished, on_event, on_trouble
         self._rate = rate
         self._limiter: RateLimiter | None = None
         self._flush_after = flush_after
@@ -227,6 +229,9 @@ class BatchPublisher:
             self.bridge.flush()
         self._wait(now)
         self.window.expire(time.monotonic())
+        trouble = self.window.take_trouble()
+        if trouble is not None and self._on_trouble is not None:
+            self._on_trouble(trouble)
         self._give_up_outage(time.monotonic())
 
     def _nothing_follows(self) -> bool:

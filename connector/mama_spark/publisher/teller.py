@@ -30,13 +30,13 @@ class Cargo:
 class Teller:
     """News are noted under the caller's lock and told by :meth:`deliver`, one at a time.
 
-    :param streams: names that ``Block.stream`` points at
+    :param streams: names that ``Block.stream`` points at; ``domains``: those they belong to
     """
 
-    def __init__(self, listener: PublisherListener | None, streams: list[str]) -> None:
+    def __init__(self, listener: PublisherListener | None, streams: list[str], domains: list[str | None]) -> None:
         self.listener = listener
         self.errors = 0  #: exceptions that the listener raised
-        self._streams = streams
+        self._streams, self._domains = streams, domains
         self._news: deque[Callable[[], None]] = deque()
         self._telling = threading.RLock()
 
@@ -74,6 +74,7 @@ class Teller:
                     self._streams[stream] if stream >= 0 else None,
                     sequence if sequence >= 0 else None,
                     bool(block.duplicate[row]),
+                    self._domains[stream] if stream >= 0 else None,
                 )
             )
         else:

@@ -85,6 +85,8 @@ class Window:
         self.policy = policy
         self.counters = Counters()
         self.streams: list[str] = []
+        self.domains: list[str | None] = []  #: of ``streams``
+        self._codes: dict[tuple[str, str | None], int] = {}  # of streams
         self.in_flight = 0  #: launched and not settled
         self.bytes_in_flight = 0
         self.holding = False  #: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
@@ -100,6 +102,7 @@ class Window:
         self._pause_level = 0  # consecutive back-offs of the whole publisher
         self._acked_since_growth = 0
         self._settled: list[tuple[Block, Rows]] = []
+        self._why_again: PublishError | None = None
 
     def __repr__(self) -> str:
         hold = ", hold" if self.holding else ""
@@ -246,7 +249,7 @@ class Window:
             self.counters.late += len(acks.tokens) - len(tokens)
             sequences = None if sequences is None else sequences[index]
             duplicates = None if duplicates is None else duplicates[index]
-        stream = self._stream_index(acks.stream)
+        stream = self._stream_index(acks.stream, acks.domain)
         for sends, lo, hi in self._known(tokens):
             rows = sends.pick(tokens[lo:hi])
             block = sends.block
@@ -355,6 +358,11 @@ class Window:
         settled, self._settled = self._settled, []
         return settled
 
+    def take_trouble(self) -> PublishError | None:
+        """Why flights must go again since the last call: the last refusal, or that nobody answered."""
+        trouble, self._why_again = self._why_again, None
+        return trouble
+
     # --- inside ----------------------------------------------------------------------------------------------
 
     def _trouble(self, block: Block, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
@@ -363,6 +371,7 @@ class Window:
         again = self._may_resend(block, rows, error, now)
         self._note(block, rows, error)
         if again.any():
+            self._why_again = error
             self._retry(block, rows[again], error, now)
         if not again.all():
             last = rows[~again]
@@ -468,9 +477,11 @@ class Window:
             else:
                 yield sends, lo, hi
 
-    def _stream_index(self, name: str | None) -> int:
+    def _stream_index(self, name: str | None, domain: str | None = None) -> int:
         if name is None:
             return -1
-        if name not in self.streams:
+        code = self._codes.setdefault((name, domain), len(self.streams))
+        if code == len(self.streams):
             self.streams.append(name)
-        return self.streams.index(name)
+            self.domains.append(domain)
+        return code

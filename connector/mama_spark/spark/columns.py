@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pyspark.errors import PySparkException
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from ..bridge import RowCodec
+from ..bridges import STREAM_OF_EACH_ROW, row_codec
 from ..errors import SchemaError
 from ..options import SinkOptions, nearest
+from ..packing import check_types
 
 #: Columns that the sink knows by name, and what they must be.
 KNOWN = {
@@ -19,6 +24,7 @@ KNOWN = {
     "value": "binary or string",
     "headers": "map<string,string>, map<string,array<string>> or array<struct<key:string,value:binary>>",
     "id": "string",
+    "stream": "string",
     "root": "string",
     "source": "string",
     "symbol": "string",
@@ -36,6 +42,10 @@ class ColumnPlan:
     :ivar value: payload; without it the columns ``json`` become one JSON object
     :ivar headers_form: ``map``, ``multimap`` or ``kafka``
     :ivar log: columns that go to the flight log
+    :ivar stream: column with the stream of each row; None = all go to the stream of the options
+    :ivar typed: columns that travel as they are (``pack=arrow`` without a value); empty = none do
+    :ivar native: columns of the bridge's own codec: its name and ours of each; where there are some, only ``id`` and
+        ``log`` are used beside them
     """
 
     topic: str | None
@@ -46,6 +56,9 @@ class ColumnPlan:
     headers_form: str
     id: str | None
     log: tuple[str, ...]
+    stream: str | None = None
+    typed: tuple[str, ...] = ()
+    native: tuple[tuple[str, str], ...] = ()
 
 
 def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
@@ -57,9 +70,12 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
     by_name = _unique(schema)
     if not by_name:
         raise SchemaError("the DataFrame has no columns; mamapub needs at least a topic and something to publish")
-    if "stream" in by_name:
+    codec = row_codec(options)
+    if codec is not None:
+        return _plan_native(by_name, options, codec)
+    if "stream" in by_name and options.bridge_name not in STREAM_OF_EACH_ROW:
         raise SchemaError(
-            f"column {by_name['stream'].name!r}: the {options.bridge} bridge finds the stream by the topic;"
+            f"column {by_name['stream'].name!r}: the {options.bridge_name} bridge finds the stream by the topic;"
             " use option stream"
         )
     fixed = options.topic is not None
@@ -81,8 +97,13 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
     log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
     rest = [f for low, f in by_name.items() if low not in used]
     value = by_name["value"].name if "value" in by_name else None
+    typed: tuple[str, ...] = ()
+    if options.pack == "lines":
+        _check_lines(by_name)
     if value is not None:
         _refuse_unused([f for f in rest if f.name not in log], options)
+    elif options.pack == "arrow":
+        typed = _typed([f for low, f in by_name.items() if low in ("id", "headers") or low not in used])
     elif not rest:
         raise SchemaError("nothing to publish: no column 'value', and no other column that could become JSON")
     else:
@@ -93,12 +114,60 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
         topic=by_name["topic"].name if "topic" in by_name else None,
         parts=parts,
         value=value,
-        json=() if value is not None else tuple(f.name for f in rest),
+        json=() if value is not None or typed else tuple(f.name for f in rest),
         headers=headers.name if headers else None,
         headers_form=_headers_form(headers.dataType) if headers else "",
-        id=by_name["id"].name if "id" in by_name else None,
+        id=by_name["id"].name if "id" in by_name and not typed else None,
         log=log,
+        stream=by_name["stream"].name if "stream" in by_name else None,
+        typed=typed,
     )
+
+
+def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec: RowCodec) -> ColumnPlan:
+    """For a bridge that has columns of its own."""
+    for low in codec.needed:
+        if low not in by_name:
+            raise SchemaError(
+                f"no column {low!r} ({codec.columns[low]})" + nearest(low, [f.name for f in by_name.values()], "is it")
+            )
+    native = tuple((low, by_name[low].name) for low in codec.columns if low in by_name)
+    log = tuple(_find(name, by_name).name for name in options.flight_log_columns)
+    known = {*codec.columns, "id"}
+    _refuse_unused((f for low, f in by_name.items() if low not in known and f.name not in log), options, known)
+    if "id" in by_name:
+        _check_type("id", by_name["id"])
+    fields = [T.StructField(low, by_name[low].dataType) for low, _ in native]
+    try:
+        codec.check(to_arrow_schema(T.StructType(fields), timezone="UTC"))
+    except PySparkException as e:
+        raise SchemaError(f"the {options.bridge_name} bridge: {e}") from e
+    own_id = by_name["id"].name if "id" in by_name else None
+    return ColumnPlan(None, (), None, (), None, "", own_id, log, native=native)
+
+
+def _check_lines(by_name: dict[str, T.StructField]) -> None:
+    for low in ("headers", "id"):
+        if low in by_name:
+            raise SchemaError(
+                f"column {by_name[low].name!r}: pack=lines carries values only; drop the column, or use pack=arrow"
+            )
+
+
+def _typed(columns: list[T.StructField]) -> tuple[str, ...]:
+    """Columns that travel as they are."""
+    for f in columns:
+        if f.name.lower() == "headers":
+            raise SchemaError(
+                f"column {f.name!r}: typed rows have no headers; rename the column, or publish a column 'value'"
+            )
+    if not [f for f in columns if f.name.lower() != "id"]:
+        raise SchemaError("nothing to publish: no column 'value', and no other column that could travel as it is")
+    try:
+        check_types(to_arrow_schema(T.StructType(columns), timezone="UTC"))
+    except PySparkException as e:
+        raise SchemaError(f"pack=arrow: {e}") from e
+    return tuple(f.name for f in columns)
 
 
 def _unique(schema: T.StructType) -> dict[str, T.StructField]:
@@ -149,12 +218,12 @@ def _headers_form(kind: T.DataType) -> str:
     return ""
 
 
-def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions) -> None:
+def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions, known: Iterable[str] = tuple(KNOWN)) -> None:
     names = [f.name for f in unused]
     if names and not options.ignore_unknown_columns:
         raise SchemaError(
             f"column {names[0]!r} is used by no rule"
-            + nearest(names[0], KNOWN)
+            + nearest(names[0], known)
             + "; drop it, name it in flightLogColumns, or set ignoreUnknownColumns=true"
             + (f" (also: {', '.join(map(repr, names[1:]))})" if names[1:] else "")
         )

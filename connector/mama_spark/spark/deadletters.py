@@ -10,6 +10,7 @@ import pyarrow as pa
 from ..errors import BadRow, PublishError, TooLarge
 from ..flightlog.deadletter import DeadLetterStaging
 from ..message import Int64s, MessageBatch
+from ..packing import PACK, PACK_ROWS
 
 #: Dead letters that wait are published when so many rows or bytes came together, and at the end of the partition.
 GATHER_ROWS, GATHER_BYTES = 1_000, 4 << 20
@@ -37,16 +38,17 @@ class DeadLetters:
         self._waiting: list[tuple[bytes, dict[str, list[str]], str]] = []
         self._bytes = 0
 
-    def add(
-        self, batch: MessageBatch, flight_id: pa.Array, rows: Int64s, errors: list[PublishError], at: Int64s
-    ) -> None:
-        """Failed rows, in full. ``at``: µs since the epoch, one a row."""
-        some, ids = batch.take(rows), flight_id.take(pa.array(rows))
+    def add(self, some: MessageBatch, ids: pa.Array, errors: list[PublishError], at: Int64s) -> int:
+        """Failed rows, in full; how many.
+
+        :param ids: by which each is known, in place of those of the messages
+        :param at: µs since the epoch, one a row
+        """
         if self._table is not None:
             reasons = [(e.status, e.code or None, e.info) for e in errors]
             self._table.letters(ids, some.topics, some.payloads, some.headers, reasons, at)
         if self._topic is None:
-            return
+            return len(some)
         topics, payloads = some.topics.to_pylist(), some.payloads.to_pylist()
         headers = some.headers.to_pylist() if some.headers is not None else [None] * len(some)
         letters = [
@@ -62,6 +64,7 @@ class DeadLetters:
         with self._lock:
             self._waiting += letters
             self._bytes += sum(len(payload) for payload, _, _ in letters)
+        return len(some)
 
     def take(self, *, all_of_them: bool) -> MessageBatch | None:
         """What is to be published now, if anything."""
@@ -78,12 +81,15 @@ class DeadLetters:
 
 
 def _headers(error: PublishError, topic: str | None, own: list[tuple[str, list[str]]] | None) -> dict[str, list[str]]:
-    """The reason; and the row's own headers, unless they may be the reason, without those that steer the broker."""
+    """The reason; and the row's own headers, unless they may be the reason, without those that steer the broker. What
+    says that the payload is a pack goes with the payload."""
     headers: dict[str, list[str]] = {}
-    if own and not isinstance(error, BadRow):
-        for name, values in own:
-            if not name.lower().startswith("nats-"):
-                headers.setdefault(name, []).extend(values)
+    for name, values in own or ():
+        keep = not isinstance(error, BadRow) and not name.lower().startswith("nats-")
+        if name in (PACK, PACK_ROWS):
+            keep = not isinstance(error, TooLarge)
+        if keep:
+            headers.setdefault(name, []).extend(values)
     headers["Mama-Error-Status"] = [error.status]
     headers["Mama-Error-Code"] = [str(error.code)]
     headers["Mama-Error-Info"] = [_one_line(error.info)]

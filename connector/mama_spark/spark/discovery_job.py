@@ -14,6 +14,7 @@ from ..mama.status import Status, StatusError
 from ..options import DiscoveryOptions
 from .bridges import make_discovery
 from .given import check_spark, read_options
+from .tango_discovery import TangoReader
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class DiscoveryJob:
 
     @property
     def reader(self) -> Reader:
-        return Reader.of(self.options, self.fields)
+        return (TangoReader if self.options.tango else Reader).of(self.options, self.fields)
 
     def reach(self) -> Reach[DiscoveryBridge]:
         o = self.options

@@ -1,15 +1,19 @@
-"""Records of a log as rows of ``mamasub``, whole batches at a time."""
+"""The columns of ``mamasub``, and records of a log in them, whole batches at a time."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    IntegerType,
     LongType,
     MapType,
     StringType,
@@ -21,51 +25,208 @@ from pyspark.sql.types import (
 from ..errors import SchemaError
 from ..log import Records
 from ..message import Int64s
+from ..options import SubscribeOptions
+from ..packing import Unpacked
+from .tango_rows import TYPE as TANGO_TYPE
+from .tango_rows import TangoColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
 ID_HEADER = "Nats-Msg-Id"
 
-_COLUMNS: tuple[tuple[str, DataType], ...] = (
-    ("topic", StringType()),
-    ("value", BinaryType()),
-    ("headers", MapType(StringType(), ArrayType(StringType()))),
-    ("stream", StringType()),
-    ("sequence", LongType()),
-    ("timestamp", TimestampType()),
-    ("id", StringType()),
-)
-SCHEMA = StructType([StructField(name, kind) for name, kind in _COLUMNS])
-ARROW: pa.Schema = to_arrow_schema(SCHEMA, timezone="UTC")
-_HEADERS: pa.MapType = ARROW.field("headers").type
+_COLUMNS: dict[str, DataType] = {
+    "topic": StringType(),
+    "value": BinaryType(),
+    "headers": MapType(StringType(), ArrayType(StringType())),
+    "stream": StringType(),
+    "sequence": LongType(),
+    "pack_index": IntegerType(),
+    "timestamp": TimestampType(),
+    "id": StringType(),
+    "pack_error": StringType(),
+    "tango": from_arrow_type(TANGO_TYPE),
+}
 
 
-def check_schema(given: StructType) -> None:
-    """:raises SchemaError: the user's schema is another one than the format's"""
-    if [(f.name, f.dataType) for f in given.fields] != list(_COLUMNS):
-        want = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _COLUMNS)
-        got = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in given.fields)
-        raise SchemaError(f"mamasub has the columns {want}; leave .schema() out, or give just these. Given: {got}")
+def _schema(*without: str) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in _COLUMNS.items() if name not in without])
 
 
-def rows(records: Records, stream: str, include_headers: bool = True) -> pa.RecordBatch:
-    """:data:`ARROW` rows of one batch of records."""
-    n = len(records)
-    topics = records.topics
-    if pa.types.is_dictionary(topics.type):
-        topics = topics.cast(pa.string())
-    ids, headers = pa.nulls(n, pa.string()), pa.nulls(n, _HEADERS)
-    if records.headers is not None:
-        ids, headers = _ids_apart(records.headers, include_headers)
-    columns = [
-        topics,
-        records.payloads,
-        headers,
-        pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), [stream]).cast(pa.string()),
-        pa.array(records.sequences, pa.int64()),
-        pa.array(records.times, pa.int64()).cast(ARROW.field("timestamp").type),
-        ids,
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW)
+SCHEMA = _schema("tango")
+#: Where packed messages stay what they are.
+PLAIN_SCHEMA = _schema("tango", "pack_index", "pack_error")
+#: Of records of Tango events, which are not packed.
+TANGO_SCHEMA = _schema("pack_index", "pack_error")
+_ARROW: pa.Schema = to_arrow_schema(_schema(), timezone="UTC")
+_HEADERS: pa.MapType = _ARROW.field("headers").type
+
+
+def schema_of(o: SubscribeOptions) -> StructType:
+    """The columns where the user names none."""
+    return TANGO_SCHEMA if o.tango else SCHEMA if o.unpack else PLAIN_SCHEMA
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns that a query reads.
+
+    :ivar arrow: all of them
+    :ivar typed: those of the packs' own columns, which the user's schema names
+    """
+
+    arrow: pa.Schema
+    typed: pa.Schema
+
+    @property
+    def as_json(self) -> bool:
+        """Typed rows become JSON in ``value``: nobody has asked for their columns."""
+        return not len(self.typed) and "value" in self.arrow.names
+
+
+def shape_of(given: StructType, o: SubscribeOptions) -> Shape:
+    """What to read for this schema: the format's own or the user's.
+
+    :raises SchemaError: a column of the format with another type, one that must not be null, one of its names twice;
+        columns of packs where none are unpacked
+    """
+    known = {f.name: f.dataType for f in schema_of(o).fields}
+    columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+    arrow = to_arrow_schema(given, timezone="UTC")
+    for f, field in zip(given.fields, arrow, strict=True):
+        if f.name in known and f.dataType != known[f.name]:
+            raise SchemaError(
+                f"column {f.name!r} of mamasub is {known[f.name].simpleString()}, not {f.dataType.simpleString()}; "
+                f"leave .schema() out, or name columns of packed messages and of these: {columns}"
+            )
+        if f.name not in known and (o.tango or not o.unpack):
+            raise SchemaError(
+                f"mamasub has no column {f.name!r} here, for no messages are unpacked; leave .schema() out, or choose "
+                f"among {columns}"
+            )
+        if not f.nullable or not _may_be_null(field.type):
+            raise SchemaError(f"column {f.name!r}: nulls must be allowed, inside it, too: a message may lack anything")
+    names = [f.name for f in given.fields]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
+    return Shape(arrow, pa.schema([f for f in arrow if f.name not in known]))
+
+
+def _may_be_null(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return bool(kind.item_field.nullable) and _may_be_null(kind.key_type) and _may_be_null(kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return bool(kind.value_field.nullable) and _may_be_null(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(f.nullable and _may_be_null(f.type) for f in kind)
+    return True
+
+
+def rows(
+    records: Records,
+    found: Unpacked,
+    stream: str,
+    shape: Shape,
+    include_headers: bool = True,
+    tango: TangoColumns | None = None,
+) -> pa.RecordBatch:
+    """Rows in the columns of ``shape``.
+
+    :param found: rows of these records; what its typed ones have is ``shape.typed``, or a column of JSON
+    :param tango: makes the column of that name
+    """
+    plain = len(found) == len(records) and bool((np.diff(found.records) == 1).all())
+    of = pa.array(found.records)
+
+    def each(column: pa.Array) -> pa.Array:
+        """From an element a record to an element a row."""
+        return column if plain else column.take(of)
+
+    def topic() -> pa.Array:
+        topics = each(records.topics)
+        return topics.cast(pa.string()) if pa.types.is_dictionary(topics.type) else topics
+
+    def name_of_stream() -> pa.Array:
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(found), np.int32)), [stream]).cast(pa.string())
+
+    ids, headers = _ids_and_headers(found, "headers" in shape.arrow.names and include_headers)
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "topic": topic,
+        "value": lambda: _with_json(found) if shape.as_json else found.values,
+        "headers": lambda: headers,
+        "stream": name_of_stream,
+        "sequence": lambda: each(pa.array(records.sequences, pa.int64())),
+        "pack_index": lambda: pa.array(found.index, mask=found.index < 0),
+        "timestamp": lambda: each(pa.array(records.times, pa.int64()).cast(_ARROW.field("timestamp").type)),
+        "id": lambda: ids,
+        "pack_error": lambda: _reasons(found),
+        "tango": lambda: _tango(tango, records),
+    }
+    typed = _typed(found, shape.typed)
+    columns = [typed[f.name] if f.name in typed else makers[f.name]() for f in shape.arrow]
+    return pa.RecordBatch.from_arrays(columns, schema=shape.arrow)
+
+
+def _typed(found: Unpacked, wanted: pa.Schema) -> dict[str, pa.Array]:
+    """The typed columns, null where a row has none."""
+    n = len(found)
+    if not len(wanted) or not found.typed:
+        return {f.name: pa.nulls(n, f.type) for f in wanted}
+    table = pa.Table.from_batches([run.columns for run in found.typed]).combine_chunks()
+    columns = {f.name: table[f.name].chunk(0) for f in wanted}
+    if table.num_rows == n:
+        return columns
+    place = np.full(n, -1, np.int64)
+    place[_typed_rows(found)] = np.arange(table.num_rows)
+    index = pa.array(place, mask=place < 0)
+    return {name: column.take(index) for name, column in columns.items()}
+
+
+def _with_json(found: Unpacked) -> pa.Array:
+    """Values, and for typed rows their only column, which is JSON."""
+    if not found.typed:
+        return found.values
+    made = pa.concat_arrays([run.columns.column(0) for run in found.typed])
+    n = len(found)
+    if len(made) == n:
+        return made
+    place = np.arange(n)
+    place[_typed_rows(found)] = n + np.arange(len(made))
+    return pa.concat_arrays([found.values, made]).take(pa.array(place))
+
+
+def _typed_rows(found: Unpacked) -> Int64s:
+    return np.concatenate([run.first + np.arange(run.columns.num_rows) for run in found.typed])
+
+
+def _tango(columns: TangoColumns | None, records: Records) -> pa.Array:
+    assert columns is not None
+    return columns.column(records.payloads, records.topics.cast(pa.string()), records.sequences)
+
+
+def tango_columns(strict: bool) -> TangoColumns:
+    """What makes the column ``tango``, for one thread."""
+    return TangoColumns(_ARROW.field("tango").type, strict)
+
+
+def _reasons(found: Unpacked) -> pa.Array:
+    """Why a pack could not be read, null elsewhere."""
+    if not found.bad:
+        return pa.nulls(len(found), pa.string())
+    place = np.full(len(found), -1, np.int64)
+    place[list(found.bad)] = np.arange(len(found.bad))
+    return pa.array(list(found.bad.values()), pa.string()).take(pa.array(place, mask=place < 0))
+
+
+def _ids_and_headers(found: Unpacked, keep: bool) -> tuple[pa.Array, pa.Array]:
+    """Ids of the rows, of their own or from the header; and their headers, if they are to be kept."""
+    n, pool = len(found), found.header_pool
+    if pool is None:
+        return pa.nulls(n, pa.string()) if found.ids is None else found.ids, pa.nulls(n, _HEADERS)
+    ids, headers = _ids_apart(pool, keep)
+    if found.header_at is not None:
+        index = pa.array(found.header_at)
+        ids = ids.take(index)
+        headers = headers.take(index) if keep else pa.nulls(n, _HEADERS)
+    return ids if found.ids is None else pc.coalesce(found.ids, ids), headers
 
 
 def _ids_apart(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:

@@ -4,7 +4,8 @@ An offset names for each stream the *next* sequence to read (as Kafka's do) and 
 in. It also names the first sequence of the batch that it ends (``from``): Spark does not keep the initial offset of a
 query whose first batch failed and asks for it again, so a batch is planned from what its own end says.
 
-JSON: ``{"ORDERS": {"next": 18, "identity": "2026-01-31T12:00:00.123Z", "from": 1}}``
+JSON: ``{"ORDERS": {"next": 18, "identity": "2026-01-31T12:00:00.123Z", "from": 1}}``, and ``"rows"`` where rows were
+estimated
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ class Position:
     :ivar next: first sequence that was not read yet
     :ivar identity: of the stream that ``next`` counts in
     :ivar begin: ``next`` before the batch that ends here; None where no batch did
+    :ivar rows: of that batch, about; None where nobody estimated it
     """
 
     next: int
     identity: str
     begin: int | None = None
+    rows: int | None = None
 
 
 Offsets = dict[str, Position]
@@ -87,17 +90,21 @@ def lost(losses: Iterable[Loss]) -> DataLost:
 
 def to_json(offsets: Offsets) -> dict[str, Any]:
     """As Spark keeps it; equal offsets give equal texts."""
-    return {
-        stream: {"next": p.next, "identity": p.identity, **({} if p.begin is None else {"from": p.begin})}
-        for stream, p in sorted(offsets.items())
-    }
+    return {stream: _position_json(p) for stream, p in sorted(offsets.items())}
+
+
+def _position_json(p: Position) -> dict[str, Any]:
+    begin = {} if p.begin is None else {"from": p.begin}
+    return {"next": p.next, "identity": p.identity, **begin, **({} if p.rows is None else {"rows": p.rows})}
 
 
 def from_json(value: Mapping[str, Any]) -> Offsets:
     """:raises ConfigError: this is no offset of this format"""
     try:
         return {
-            str(stream): Position(int(p["next"]), str(p["identity"]), None if "from" not in p else int(p["from"]))
+            str(stream): Position(
+                int(p["next"]), str(p["identity"]), *(int(p[k]) if k in p else None for k in ("from", "rows"))
+            )
             for stream, p in value.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as e:
@@ -189,21 +196,48 @@ def _from(sequence: int, identity: str) -> Position:
     return Position(sequence, identity, sequence)
 
 
-def advance(start: Offsets, bounds: Mapping[str, Bounds], limit: int | None) -> Offsets:
-    """Where the next batch ends: ``start`` itself when there is nothing new.
+def backlog_of(start: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, int]:
+    """Sequences of each stream that were not read yet.
 
     :param start: as :func:`reconcile` gave it
-    :param limit: most sequences of the batch; None = all
     """
-    backlog = {
+    return {
         stream: max(0, bounds[stream].last + 1 - p.next)
         for stream, p in start.items()
         if stream in bounds and bounds[stream].identity == p.identity
     }
+
+
+def advance(
+    start: Offsets,
+    bounds: Mapping[str, Bounds],
+    limit: int | None,
+    rows: int | None = None,
+    each: Mapping[str, float] | None = None,
+) -> Offsets:
+    """Where the next batch ends: ``start`` itself when there is nothing new.
+
+    :param start: as :func:`reconcile` gave it
+    :param limit: most sequences of the batch; None = all
+    :param rows: most rows of the batch, about; a stream that has its turn gives one sequence at least. None = all
+    :param each: rows of a sequence of each stream, about; where it is not known, one
+    """
+    backlog = backlog_of(start, bounds)
     take = backlog if limit is None else share(backlog, limit)
     if not any(take.values()):
         return start
-    return {stream: replace(p, next=p.next + take.get(stream, 0), begin=p.next) for stream, p in start.items()}
+    if rows is None:
+        return {stream: replace(p, next=p.next + take.get(stream, 0), begin=p.next) for stream, p in start.items()}
+    per = {stream: max(1.0, (each or {}).get(stream, 1.0)) for stream in take}
+    turn = share({stream: round(n * per[stream]) for stream, n in take.items()}, rows)
+    take = {
+        stream: min(n, max(1, int(turn[stream] / per[stream])) if turn[stream] else 0) for stream, n in take.items()
+    }
+    return {
+        stream: replace(p, next=p.next + n, begin=p.next, rows=round(n * per.get(stream, 1.0)))
+        for stream, p in start.items()
+        for n in [take.get(stream, 0)]
+    }
 
 
 def share(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
@@ -234,14 +268,14 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
 
 # --- tasks -----------------------------------------------------------------------------------------------------
 
-#: Fewer records than this are not worth another task.
+#: Fewer rows than this are not worth another task.
 SMALLEST = 10_000
-#: More records than this in one task make its repetition expensive.
+#: More rows than this in one task make its repetition expensive.
 LARGEST = 250_000
 
 
 def parts(total: int, wanted: int | None, cores: int) -> int:
-    """How many tasks read ``total`` sequences.
+    """How many tasks read ``total`` rows.
 
     :param wanted: ``minPartitions``
     :param cores: of the machine that plans: Spark does not tell a Python data source how many the cluster has

@@ -29,7 +29,8 @@ class Progress:
             counters = self._publisher.counters
             done = counters.acked + counters.published
             log.warning(
-                "partition %d: %s rows taken, %s acknowledged (%s/s), %s failed, %s timed out, %s in flight, %.0f s",
+                "partition %d: %s messages taken, %s acknowledged (%s/s),"
+                " %s failed, %s timed out, %s in flight, %.0f s",
                 self._partition, f"{counters.opened:,}", f"{done:,}", f"{(done - before) / PROGRESS_EVERY:,.0f}",
                 f"{counters.failed:,}", f"{counters.timed_out:,}", self._publisher.window.in_flight,
                 time.monotonic() - began,

@@ -13,7 +13,7 @@ from ..flightlog.columns import LoggedEvent
 from ..flightlog.staging import Staging
 from ..mama.events import ERROR, EventRecord
 from ..mama.partition_events import PartitionEvents
-from ..message import Int64s, MessageBatch
+from ..message import Bools, Int64s, MessageBatch
 from ..publisher.block import Block
 from ..publisher.clock import WallClock
 from ..publisher.flight import State
@@ -63,8 +63,11 @@ class EventReporter:
         with contextlib.suppress(Exception):
             self._report(self._events.trouble(self._now(), known, str(error)))
 
-    def finished(self, block: Block, batch: MessageBatch) -> None:
-        """A block whose flights all have their outcome."""
+    def finished(self, block: Block, batch: MessageBatch, apart: Bools | None = None) -> None:
+        """A block whose flights all have their outcome.
+
+        :param apart: flights that did not fail for good: they go on as others
+        """
         if self._staging is None and self._tell is None:
             return
         failed = _NONE
@@ -72,6 +75,7 @@ class EventReporter:
             return
         if block.errors:
             failed = np.flatnonzero((block.state == State.COMPLETED_EXCEPTIONALLY) | (block.state == State.TIMEOUT))
+            failed = failed if apart is None else failed[~apart[failed]]
         self._report(
             self._events.messages(batch, self._clock.micros(block.published), failed, block.errors, self._now())
         )

@@ -24,25 +24,37 @@ class Encoded:
     :ivar batch: placeholders stand in for what is bad
     :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
     :ivar extra: the columns for the flight log
+    :ivar parts: of rows that are to be packed: the parts of the topic, by the name of their header
+    :ivar typed: the columns of rows that travel as they are; their payloads in ``batch`` are empty
     """
 
     batch: MessageBatch
     bad: list[tuple[int, PublishError]]
     extra: pa.RecordBatch | None
+    parts: pa.RecordBatch | None = None
+    typed: pa.RecordBatch | None = None
 
 
 class RowEncoder:
-    """Turns record batches into :class:`Encoded`, by a plan made on the driver."""
+    """Turns record batches into :class:`Encoded`, by a plan made on the driver.
 
-    def __init__(self, plan: ColumnPlan, topic: str | None, topic_prefix: str | None) -> None:
+    :param apart: parts of the topic become columns of their own: they are headers of the message in which several rows
+        travel. They are headers of each row, too, where rows have some of their own
+    """
+
+    def __init__(self, plan: ColumnPlan, topic: str | None, topic_prefix: str | None, *, apart: bool = False) -> None:
         self._plan = plan
+        self._apart = apart
         self._topic = topic
         self._prefix = f"{topic_prefix.rstrip('.')}." if topic_prefix else ""
 
     def encode(self, rows: pa.RecordBatch) -> Encoded:
         plan, bad = self._plan, dict[int, PublishError]()
         topics = self._topics(rows, bad)
-        if plan.value is None:
+        typed = rows.select(list(plan.typed)) if plan.typed else None
+        if typed is not None:
+            payloads = pa.repeat(pa.scalar(b""), rows.num_rows)
+        elif plan.value is None:
             payloads = json_rows(rows, plan.json)
         else:
             payloads = _binary(rows.column(plan.value))
@@ -56,8 +68,20 @@ class RowEncoder:
                 _mark(bad, ids, BadRow("the id is null"))
                 ids = ids.fill_null("")
         extra = rows.select(list(plan.log)) if plan.log else None
-        batch = MessageBatch(topics, payloads, self._headers(rows, bad), ids)
-        return Encoded(batch, sorted(bad.items()), extra)
+        batch = MessageBatch(topics, payloads, self._headers(rows, bad), ids, self._streams(rows, bad))
+        return Encoded(batch, sorted(bad.items()), extra, self._parts(rows), typed)
+
+    def places(self, rows: pa.RecordBatch) -> MessageBatch:
+        """Where the rows go, without payloads."""
+        ignored: dict[int, PublishError] = {}
+        payloads = pa.repeat(pa.scalar(b""), rows.num_rows)
+        return MessageBatch(self._topics(rows, ignored), payloads, streams=self._streams(rows, ignored))
+
+    def _parts(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        if not self._apart or not self._plan.parts:
+            return None
+        columns = [rows.column(name).cast(pa.string()) for _, name in self._plan.parts]
+        return pa.RecordBatch.from_arrays(columns, [_PART_HEADERS[part] for part, _ in self._plan.parts])
 
     def _topics(self, rows: pa.RecordBatch, bad: dict[int, PublishError]) -> pa.DictionaryArray:
         n, plan = rows.num_rows, self._plan
@@ -75,15 +99,15 @@ class RowEncoder:
             column = pc.binary_join_element_wise(filled, *parts[1:], ".", null_handling="skip")
             column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
             what = f"all of {', '.join(name for _, name in plan.parts)} are null"
-        coded = column.cast(pa.string()).dictionary_encode()
-        names, codes = coded.dictionary, coded.indices
-        if coded.null_count:
-            _mark(bad, coded, BadTopic(what))
-            codes = codes.fill_null(len(names))
-            names = pa.concat_arrays([names, pa.array([""])])
-        if self._prefix:
-            names = pc.binary_join_element_wise(self._prefix, names, "")
-        return pa.DictionaryArray.from_arrays(codes, names)
+        coded = _coded(column, BadTopic(what), bad)
+        if not self._prefix:
+            return coded
+        names = pc.binary_join_element_wise(self._prefix, coded.dictionary, "")
+        return pa.DictionaryArray.from_arrays(coded.indices, names)
+
+    def _streams(self, rows: pa.RecordBatch, bad: dict[int, PublishError]) -> pa.DictionaryArray | None:
+        name = self._plan.stream
+        return None if name is None else _coded(rows.column(name), BadRow("the stream is null"), bad)
 
     def _headers(self, rows: pa.RecordBatch, bad: dict[int, PublishError]) -> pa.Array | None:
         plan, made = self._plan, []
@@ -91,12 +115,22 @@ class RowEncoder:
             column = rows.column(plan.headers)
             if column.null_count < len(column):
                 made.append(_HEADER_FORMS[plan.headers_form](column, bad))
-        for part, name in plan.parts:
+        for part, name in () if self._apart and plan.headers is None else plan.parts:
             values = rows.column(name).cast(pa.string())
             there = np.flatnonzero(np.asarray(values.is_valid()))
             keys = pa.array([_PART_HEADERS[part]]).take(pa.array(np.zeros(len(there), np.int64)))
             made.append(_Entries(there, keys, _singly(values.take(pa.array(there)))))
         return _maps(made, rows.num_rows) if made else None
+
+
+def _coded(column: pa.Array, null: PublishError, bad: dict[int, PublishError]) -> pa.DictionaryArray:
+    """Strings as a dictionary without nulls, which are bad rows."""
+    coded = column.cast(pa.string()).dictionary_encode()
+    if not coded.null_count:
+        return coded
+    _mark(bad, coded, null)
+    names = pa.concat_arrays([coded.dictionary, pa.array([""])])
+    return pa.DictionaryArray.from_arrays(coded.indices.fill_null(len(names) - 1), names)
 
 
 @dataclass(frozen=True, slots=True)

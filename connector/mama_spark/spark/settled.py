@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..bridge import Capabilities
+from ..bridge import Ack, Capabilities
 from ..errors import PublishError
 from ..flightlog.columns import FlightColumns
 from ..flightlog.schema import EVENTS, PUBLISHED
-from ..message import MessageBatch
+from ..message import Int64s, MessageBatch
 from ..publisher.block import Block
 from ..publisher.clock import WallClock
 from ..publisher.flight import EVENT, State
@@ -58,10 +58,10 @@ def flight_columns(
         event_time=event_time,
         publish_time=np.where(sent, published, -1),
         latency_us=latency,
-        stream=_stream(block, streams),
+        stream=_stream(block, streams) if batch.streams is None else batch.streams,
         sequence=block.sequence if capabilities.sequence else None,
-        duplicate=block.duplicate if capabilities.sequence else None,
-        ack_level=capabilities.ack.value,
+        duplicate=_duplicate(block, capabilities),
+        ack_level=_level(block, capabilities),
         reasons=_reasons(block),
         may_have_landed=block.doubt if block.errors else False,
         sends=block.sends,
@@ -91,8 +91,30 @@ def published_columns(columns: FlightColumns) -> FlightColumns | None:
         publish_time=some.publish_time,
         ack_level=some.ack_level,
         may_have_landed=None,
+        rows=some.rows,
         extra=some.extra,
     )
+
+
+def _unnumbered(block: Block, capabilities: Capabilities) -> npt.NDArray[np.bool_]:
+    """Where a sequence is told, an acknowledgement without one comes from a stream that stores nothing."""
+    rows: npt.NDArray[np.bool_] = (block.state == State.ACKED) & (block.sequence < 0) & capabilities.sequence
+    return rows
+
+
+def _level(block: Block, capabilities: Capabilities) -> pa.Array | str:
+    level, unnumbered = capabilities.ack.value, _unnumbered(block, capabilities)
+    if not unnumbered.any():
+        return level
+    levels = pa.array([level, Ack.ACCEPTED.value], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(unnumbered.astype(np.int32)), levels)
+
+
+def _duplicate(block: Block, capabilities: Capabilities) -> pa.Array | npt.NDArray[np.bool_] | None:
+    if not capabilities.sequence:
+        return None
+    unnumbered = _unnumbered(block, capabilities)
+    return pa.array(block.duplicate, mask=unnumbered) if unnumbered.any() else block.duplicate
 
 
 def _stream(block: Block, streams: list[str]) -> pa.Array | str | None:
@@ -144,23 +166,26 @@ class Tally:
     first: list[tuple[str, str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def count(self, block: Block, batch: MessageBatch, flight_id: pa.Array) -> None:
-        states = np.bincount(block.state, minlength=len(State))
-        self.rows += block.n
+    def count(self, block: Block, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None = None) -> None:
+        """:param rows: of each flight; 0 = it does not count; None = one each"""
+        weights = np.ones(block.n, np.int64) if rows is None else rows
+        states = np.bincount(block.state, weights, minlength=len(State))
+        self.rows += int(weights.sum())
         self.acked += int(states[State.ACKED])
         self.published += int(states[State.PUBLISHED])
         self.failed += int(states[State.COMPLETED_EXCEPTIONALLY])
         self.timed_out += int(states[State.TIMEOUT])
-        self.duplicates += int(block.duplicate.sum())
+        self.duplicates += int(weights[block.duplicate].sum())
         if not block.errors:
             return
-        for row in np.flatnonzero((block.state != State.ACKED) & (block.state != State.PUBLISHED)).tolist():
-            error = block.errors[row]
+        bad = (block.state != State.ACKED) & (block.state != State.PUBLISHED) & (weights > 0)
+        for row in np.flatnonzero(bad).tolist():
+            error, n = block.errors[row], int(weights[row])
             if is_guilty(error):
-                self.guilty += 1
+                self.guilty += n
             else:
-                self.outage += 1
-            self.reasons[str(error)[:200]] += 1
+                self.outage += n
+            self.reasons[str(error)[:200]] += n
             if len(self.first) < FIRST_FAILURES:
                 self.first.append((batch.topics[row].as_py() or "", flight_id[row].as_py() or "", str(error)))
         if len(self.reasons) > 50:  # reasons may quote the topic: the commit message stays small
@@ -194,7 +219,6 @@ def is_guilty(error: PublishError) -> bool:
     return error.answered and not error.retryable and not error.may_have_landed
 
 
-def joined_ids(head: str, first: int, n: int) -> pa.Array:
-    """``<head><number>`` for n numbers from ``first``: flight ids where the broker does not deduplicate."""
-    numbers = pc.cast(pa.array(np.arange(first, first + n)), pa.string())
-    return pc.binary_join_element_wise(pa.scalar(head), numbers, pa.scalar(""))
+def joined_ids(head: str, numbers: Int64s) -> pa.Array:
+    """``<head><number>``: flight ids where the broker does not deduplicate."""
+    return pc.binary_join_element_wise(pa.scalar(head), pc.cast(pa.array(numbers), pa.string()), pa.scalar(""))

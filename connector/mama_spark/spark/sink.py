@@ -30,6 +30,7 @@ from ..options import SinkOptions
 from .announcing import check_announce, withdraw
 from .columns import plan_columns
 from .given import check_spark, read_options
+from .packs import log_fields
 from .settled import Tally
 from .task import PartitionReport, SinkJob, publish_partition, task_facts
 
@@ -70,6 +71,7 @@ class MamaPubDataSource(DataSource):
         plan = plan_columns(schema, options)
         arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
         fields = tuple(arrow.field(name) for name in plan.log)
+        fields = fields if options.pack == "off" else log_fields(fields)
         table_schema(fields)  # refuses columns that have the name of one of the log's own
         name = next((value for key, value in self.options.items() if key.lower() == "queryname"), None)
         return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields, given.discovery, name)

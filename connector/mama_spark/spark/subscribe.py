@@ -24,13 +24,14 @@ from ..log import Bounds, Log, LogBridge
 from ..options import SubscribeOptions
 from . import logs
 from .given import check_spark, read_options
-from .messages import SCHEMA, check_schema, rows
+from .messages import Shape, schema_of, shape_of
 from .offsets import (
     Loss,
     Offsets,
     Position,
     Range,
     advance,
+    backlog_of,
     beginning,
     ending,
     from_json,
@@ -41,6 +42,7 @@ from .offsets import (
     split,
     to_json,
 )
+from .unpacking import Unpacking, rows_each
 
 log = logging.getLogger("mama_spark")
 
@@ -57,23 +59,22 @@ class MamaSubDataSource(DataSource):
         return "mamasub"
 
     def schema(self) -> StructType:
-        return SCHEMA
+        return schema_of(self._options())
 
     def reader(self, schema: StructType) -> MamaSubReader:
-        options = self._options(schema)
+        options = self._options()
         if options.starting_offsets == "latest":
             raise OptionError("option startingOffsets=latest is for streams: a batch would read nothing")
-        return MamaSubReader(options)
+        return MamaSubReader(options, shape_of(schema, options))
 
     def streamReader(self, schema: StructType) -> MamaSubStreamReader:
-        options = self._options(schema)
+        options = self._options()
         if options.ending_offsets != "latest":
             raise OptionError("option endingOffsets is for batch reads: a stream has no end")
-        return MamaSubStreamReader(options)
+        return MamaSubStreamReader(options, shape_of(schema, options))
 
-    def _options(self, schema: StructType) -> SubscribeOptions:
+    def _options(self) -> SubscribeOptions:
         check_spark(self.name())
-        check_schema(schema)
         return read_options(SubscribeOptions, dict(self.options)).options
 
 
@@ -91,8 +92,8 @@ class Part(InputPartition):
 class _Reader:
     """What batch and streaming have in common."""
 
-    def __init__(self, options: SubscribeOptions) -> None:
-        self.options = options
+    def __init__(self, options: SubscribeOptions, shape: Shape) -> None:
+        self.options, self.shape = options, shape
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
@@ -103,8 +104,9 @@ class _Reader:
         def check(found: Log) -> None:
             self._treat(_changed(found, r, partition.gone))
 
+        unpacking = Unpacking(o, self.shape, r.stream)
         for records in logs.read(o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check):
-            yield rows(records, r.stream, o.include_headers)
+            yield from unpacking.batches(records)
 
     def _find(self, bridge: LogBridge, r: Range) -> Log | None:
         """The log that the range is of; None if it is lost."""
@@ -128,8 +130,17 @@ class _Reader:
                 gone[r.stream] = gaps = tuple(found.missing(r.after, r.up_to))
                 self._treat([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gone]
-        n = parts(sum(map(len, there)), self.options.min_partitions, len(os.sched_getaffinity(0)))
+        total = round(sum(map(len, there)) * self._rows_each(bridge, there))
+        n = parts(total, self.options.min_partitions, len(os.sched_getaffinity(0)))
         return [Part(r, _within(gone[r.stream], r)) for r in split(there, n)]
+
+    def _rows_each(self, bridge: LogBridge, there: list[Range]) -> float:
+        """Rows of a sequence, about: in the longest range, where it matters for the number of tasks."""
+        o = self.options
+        longest = max(there, key=len, default=None)
+        if longest is None or len(longest) < 2 or not o.unpack or o.tango or o.min_partitions is not None:
+            return 1.0
+        return rows_each(bridge.log(longest.stream), longest.after, longest.up_to, o.topics)
 
     def _treat(self, losses: Iterable[Loss]) -> None:
         """``failOnDataLoss``.
@@ -183,8 +194,8 @@ class MamaSubReader(_Reader, DataSourceReader):
 class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming reads. On the driver, one object for the life of the query."""
 
-    def __init__(self, options: SubscribeOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: SubscribeOptions, shape: Shape) -> None:
+        super().__init__(options, shape)
         self._initial: Offsets | None = None
         self._target: dict[str, Bounds] | None = None
         self._seen: dict[str, Bounds] = {}
@@ -198,8 +209,10 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self.options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """What Spark hands back, unless a trigger takes all there is; the limits themselves are options."""
+        limits = self.options.max_offsets_per_trigger, self.options.max_rows_per_trigger
+        given = [n for n in limits if n is not None]
+        return ReadMaxRows(min(given)) if given else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = logs.ask(self.options, lambda bridge: self._look(bridge, ()))
@@ -213,7 +226,20 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         self._treat(losses)
         if self._target is not None:
             bounds = {name: _no_later(found, self._target.get(name)) for name, found in bounds.items()}
-        return to_json(advance(now, bounds, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+        most, about = limit.max_rows if isinstance(limit, ReadMaxRows) else None, self.options.max_rows_per_trigger
+        if most is None or about is None:
+            return to_json(advance(now, bounds, most))
+        each = logs.ask(self.options, lambda bridge: self._sampled(bridge, now, bounds))
+        return to_json(advance(now, bounds, self.options.max_offsets_per_trigger, about, each))
+
+    def _sampled(self, bridge: LogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
+        """Rows of a sequence, about, of each stream that has something new."""
+        found = {}
+        for stream, n in backlog_of(now, bounds).items():
+            if n:
+                after = now[stream].next - 1
+                found[stream] = rows_each(bridge.log(stream), after, after + n, self.options.topics)
+        return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What the streams held when the batch was planned, so that the lag shows in the progress of the query."""
@@ -255,7 +281,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         o = self.options
         if o.stream is not None:
             return {o.stream}
-        names: set[str] = set()
+        names = set() if o.topics else set(bridge.names(()))  # without topics, the URL names the stream
         for topic in o.topics:
             with contextlib.suppress(ConfigError):
                 names |= set(bridge.names([topic]))

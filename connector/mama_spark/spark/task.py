@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..bridge import Ack, PublisherBridge
-from ..bridges import publisher_bridge
+from ..bridges import publisher_bridge, row_codec
 from ..errors import ConfigError, PublishError, Unavailable
 from ..flightlog.deadletter import DeadLetterStaging
 from ..flightlog.parts import Part
@@ -27,7 +27,7 @@ from ..options import SinkOptions
 from ..publisher.block import Block
 from ..publisher.clock import WallClock
 from ..publisher.flight import State
-from ..publisher.ids import IdMaker
+from ..publisher.ids import IDS_MEMORY, IdMaker
 from ..publisher.pump import BatchPublisher, Tag
 from ..publisher.retry import RetryPolicy
 from ..publisher.window import Policy
@@ -35,6 +35,8 @@ from .announcing import Announcer, source_record
 from .columns import ColumnPlan
 from .deadletters import DeadLetters, DeadTag
 from .given import DiscoveryTerms
+from .native_rows import NativeRows
+from .packs import Cargo, Load, Packs, Singles, rows_apart
 from .progress import Progress
 from .reporting import EventReporter
 from .rows import RowEncoder
@@ -42,6 +44,8 @@ from .settled import Tally, flight_columns, is_guilty, joined_ids, published_col
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
 MAX_BYTES_IN_FLIGHT = 16 << 20
+#: Of ids where rows are packed: packs are fewer, and memory that is touched for the first time costs more than hashes.
+PACKED_IDS_MEMORY = IDS_MEMORY // 16
 #: Seconds between looks at whether the publisher is still alive.
 _LOOK_EVERY = 0.5
 
@@ -169,6 +173,8 @@ class _Session:
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._dead: DeadLetters | None = None
+        self._ids = self._id_maker()
+        self._loader: Singles | Packs
         self._rows = 0
         self._unsettled = 0
         self._settled = threading.Condition()
@@ -176,36 +182,31 @@ class _Session:
     # --- the task's thread -----------------------------------------------------------------------------------
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
-        encoder = RowEncoder(self._job.plan, self._options.topic, self._options.topic_prefix)
-        ids = self._id_maker()
         publisher: BatchPublisher | None = None
         for rows in batches:
             if not rows.num_rows:
                 continue
-            encoded = encoder.encode(rows)
-            batch = encoded.batch
             if publisher is None:  # an empty partition opens nothing
-                publisher = self._open(batch)
-            if not self._with_ids:
-                batch = MessageBatch(batch.topics, batch.payloads, batch.headers, None)
-            elif batch.ids is None:
-                batch = replace(batch, ids=ids.ids(batch))
-            self._put(publisher, batch, encoded.bad, _Extra(self._rows, encoded.extra, encoded.batch.ids))
+                publisher = self._open(rows)
+            for load in self._loader.add(rows, self._rows):
+                self._ship(publisher, load)
             self._rows += rows.num_rows
+            self._ship_again(publisher)
             self._put_dead_letters(publisher, all_of_them=False)
         if publisher is not None:
-            if self._dead is not None:
-                self._wait_settled(publisher)
-                self._put_dead_letters(publisher, all_of_them=True)
+            for load in self._loader.finish():
+                self._ship(publisher, load)
+            self._wait_settled(publisher)
+            self._put_dead_letters(publisher, all_of_them=True)
             publisher.drain()
             self._end()
         self._close_files()
         self._raise_retryable()
         return self.report
 
-    def _open(self, first: MessageBatch) -> BatchPublisher:
+    def _open(self, first: pa.RecordBatch) -> BatchPublisher:
         """Everything that needs I/O is checked here, before the first publish."""
-        o = self._options
+        o, plan = self._options, self._job.plan
         if self._facts.speculation and not o.dedup:
             raise ConfigError(
                 "spark.speculation is on and dedup is off: a speculative attempt would publish its rows twice; "
@@ -217,7 +218,11 @@ class _Session:
         self.reporter.create()
         self._bridge = publisher_bridge(o)
         self._bridge.open()
-        self._bridge.prepare(first)  # what the bridge can do may depend on where the topics lead
+        codec = row_codec(o)
+        encoder = RowEncoder(plan, o.topic, o.topic_prefix) if codec is None else NativeRows(plan, codec)
+        self._bridge.prepare(encoder.places(first))  # what the bridge can do may depend on where the topics lead
+        packs = None if o.pack == "off" else Packs(o, plan, first.schema, self._bridge.capabilities)
+        self._loader = Singles(encoder) if packs is None else packs
         if o.on_error == "deadletter":
             self._dead = DeadLetters(o.dead_letter_topic, self._dead_staging, self._with_ids)
         if o.announce:
@@ -257,11 +262,26 @@ class _Session:
     def _id_maker(self) -> IdMaker:
         """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
         o, facts = self._options, self._facts
+        memory = IDS_MEMORY if o.pack == "off" else PACKED_IDS_MEMORY
         if facts.query_id is not None:
-            return IdMaker(o.id_prefix or facts.query_id, facts.batch_id or 0, facts.partition)
+            return IdMaker(o.id_prefix or facts.query_id, facts.batch_id or 0, facts.partition, memory)
         if o.txn_app_id is not None and o.txn_version is not None:
-            return IdMaker(o.id_prefix or o.txn_app_id, o.txn_version, facts.partition)
-        return IdMaker(o.id_prefix or self._job.run_id, 0, facts.partition)
+            return IdMaker(o.id_prefix or o.txn_app_id, o.txn_version, facts.partition, memory)
+        return IdMaker(o.id_prefix or self._job.run_id, 0, facts.partition, memory)
+
+    def _ship(self, publisher: BatchPublisher, load: Load) -> None:
+        batch = load.batch
+        if not self._with_ids:
+            batch = replace(batch, ids=None)
+        elif batch.ids is None:
+            batch = replace(batch, ids=self._ids.ids(batch))
+        self._put(publisher, batch, load.bad, load.cargo)
+
+    def _ship_again(self, publisher: BatchPublisher) -> bool:
+        loads = self._loader.again()
+        for load in loads:
+            self._ship(publisher, load)
+        return bool(loads)
 
     def _put(
         self, publisher: BatchPublisher, batch: MessageBatch, bad: Sequence[tuple[int, PublishError]], tag: object
@@ -278,9 +298,14 @@ class _Session:
     def _wait_settled(self, publisher: BatchPublisher) -> None:
         """Until every row has its outcome, and so every dead letter is known. Each flight has its deadline; what has
         none is a pump that died, and then some blocks are never told."""
-        with self._settled:
-            while not self._settled.wait_for(lambda: self._unsettled == 0, _LOOK_EVERY):
-                publisher.check()
+        if self._dead is None and self._options.pack == "off":
+            return  # to drain is enough
+        more = True
+        while more:
+            with self._settled:
+                while not self._settled.wait_for(lambda: self._unsettled == 0, _LOOK_EVERY):
+                    publisher.check()
+            more = self._ship_again(publisher)
 
     def _raise_retryable(self) -> None:
         o, tally = self._options, self._tally
@@ -295,48 +320,63 @@ class _Session:
     def _finished(self, block: Block) -> None:
         try:
             tag: Tag = block.tag
-            self.reporter.finished(block, tag.batch)
-            if isinstance(tag.tag, DeadTag):
+            cargo = tag.tag
+            apart = self._loader.split(block, tag.batch, cargo) if isinstance(cargo, Cargo) else None
+            self.reporter.finished(block, tag.batch, apart)
+            if isinstance(cargo, DeadTag):
                 self._check_dead_letters(block)
-            elif isinstance(tag.tag, _Extra):
-                self._log(block, tag.batch, tag.tag)
+            elif isinstance(cargo, Cargo):
+                self._log(block, tag.batch, cargo, apart)
         finally:
             with self._settled:
                 self._unsettled -= 1
                 self._settled.notify_all()
 
-    def _log(self, block: Block, batch: MessageBatch, extra: _Extra) -> None:
+    def _log(self, block: Block, batch: MessageBatch, cargo: Cargo, apart: Bools | None) -> None:
+        """:param apart: flights whose rows go on in others"""
         assert self._publisher is not None
         assert self._bridge is not None
-        flight_id = batch.ids if batch.ids is not None else extra.ids
+        flight_id = batch.ids if batch.ids is not None else cargo.ids
         if flight_id is None:
             head = f"{self._job.run_id}-{self._facts.partition}-{self._facts.attempt}-"
-            flight_id = joined_ids(head, extra.first_row, block.n)
-        dead = self._dead_letters_of(block, batch, flight_id)
-        self._tally.count(block, batch, flight_id)
+            flight_id = joined_ids(head, cargo.numbers)
+        dead = self._dead_letters_of(block, batch, flight_id, cargo, apart)
+        rows = cargo.rows
+        self._tally.count(block, batch, flight_id, rows if apart is None or rows is None else np.where(apart, 0, rows))
         if self._staging is None:
             return
         columns = flight_columns(
             block, batch, flight_id, self._publisher.window.streams, self._clock, self._bridge.capabilities,
-            extra=extra.columns, dead_lettered=dead, payload=self._options.flight_log_payload,
+            extra=cargo.columns, dead_lettered=dead, payload=self._options.flight_log_payload,
         )  # fmt: skip
+        if rows is not None:
+            sends = block.sends if cargo.sends is None else block.sends + cargo.sends
+            columns = replace(columns, rows=rows, sends=sends)
+        if apart is not None:
+            columns = columns.take(np.flatnonzero(~apart))
         if self._options.flight_log_level == "all":
             published = published_columns(columns)
             if published is not None:
                 self._staging.flights(published)
         self._staging.flights(columns)
 
-    def _dead_letters_of(self, block: Block, batch: MessageBatch, flight_id: pa.Array) -> Bools | None:
+    def _dead_letters_of(
+        self, block: Block, batch: MessageBatch, flight_id: pa.Array, cargo: Cargo, apart: Bools | None
+    ) -> Bools | None:
         if self._dead is None or not block.errors:
             return None
         bad = np.flatnonzero((block.state != State.ACKED) & (block.state != State.PUBLISHED))
+        if apart is not None:
+            bad = bad[~apart[bad]]
         if self._options.error_tolerance == "data":
             bad = np.array([row for row in bad.tolist() if is_guilty(block.errors[row])], np.int64)
         if not len(bad):
             return None
         errors = [block.errors[row] for row in bad.tolist()]
-        self._dead.add(batch, flight_id, bad, errors, self._clock.micros(block.settled[bad]))
-        self._tally.dead_lettered += len(bad)
+        at = self._clock.micros(block.settled[bad])
+        self._tally.dead_lettered += self._dead.add(
+            *rows_apart(batch.take(bad), flight_id.take(pa.array(bad)), cargo, errors, at)
+        )
         mask = np.zeros(block.n, np.bool_)
         mask[bad] = True
         return mask
@@ -381,15 +421,6 @@ class _Session:
             self._bridge.close()
         if self._announcer is not None:
             self._announcer.finish()
-
-
-@dataclass(frozen=True, slots=True)
-class _Extra:
-    """Travels with a batch: number of its first row in the partition, flight log columns, ids given by the user."""
-
-    first_row: int
-    columns: pa.RecordBatch | None
-    ids: pa.Array | None
 
 
 def make_policy(o: SinkOptions, bridge: PublisherBridge) -> Policy:

@@ -1,29 +1,37 @@
-"""A way to a server that can be cut, or fall silent, while the server stays up."""
+"""A way to a server that can be cut, slow, or silent, while the server stays up."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
 
 class Proxy:
-    """Forwards TCP connections from a free port to ``port`` on loopback."""
+    """Forwards TCP connections from a free port to ``port`` on loopback.
 
-    def __init__(self, port: int) -> None:
+    :param keep: remember in :attr:`heard` all that passes
+    """
+
+    def __init__(self, port: int, keep: bool = False) -> None:
+        self._keep = keep
+        self.heard = bytearray()
         self._to = port
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
         self._speaking = threading.Event()
         self._speaking.set()
+        self._delay = 0.0
         self._threads: list[threading.Thread] = []
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"nats://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._run(self._accept)
@@ -54,6 +62,10 @@ class Proxy:
         """Forward again, also what waited."""
         self._speaking.set()
 
+    def slow(self, delay: float) -> None:
+        """Forward each piece, of at most 64 KiB, ``delay`` seconds after the one before; 0 = at full speed again."""
+        self._delay = delay
+
     def _run(self, work: object, *args: socket.socket) -> None:
         thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
         self._threads.append(thread)
@@ -79,6 +91,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self._speaking.wait()
+                if self._keep:
+                    self.heard += data
+                time.sleep(self._delay)
                 sink.sendall(data)
         for one in (source, sink):
             with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import datetime
 import ipaddress
+import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,12 @@ from nats.aio.msg import Msg
 
 from ..bridges.nats.loop import Loop
 from ..bridges.nats.server import NatsServer
+from ..bridges.nats.tap import close_abandoned
 
 T = TypeVar("T")
 _PATIENCE = 60.0
+#: Error of a server that still removes files of streams that were deleted.
+_NO_STORE = 10049
 
 
 class StoredMessage(NamedTuple):
@@ -53,23 +57,22 @@ class Admin:
         self._client = Client()
 
     def __enter__(self) -> Self:
+        client = self._client
+
         async def quiet(_: Exception) -> None:
             """Outages are what the tests make."""
+            close_abandoned(client)
 
-        async def connect() -> Client:
-            return await nats.connect(
-                self._url, error_cb=quiet, reconnect_time_wait=0.1, max_reconnect_attempts=-1, **self._options
-            )
-
-        self._client = self._run(connect())
+        often: dict[str, Any] = {"reconnect_time_wait": 0.1, "max_reconnect_attempts": -1}
+        self._run(client.connect(self._url, error_cb=quiet, **often, **self._options))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._run(self._client.close())
         self._loop.stop()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(work, _PATIENCE, "the test's own NATS client")
+    def _run(self, work: Coroutine[Any, Any, T], patience: float = _PATIENCE) -> T:
+        return self._loop.run(work, patience, "the test's own NATS client")
 
     def api(self, what: str, body: dict[str, Any] | None = None, *, patience: float = _PATIENCE) -> dict[str, Any]:
         """One call of the JetStream API, repeated while nobody answers; the answer, errors included."""
@@ -94,6 +97,10 @@ class Admin:
         """A stream on disk; times in nanoseconds, names of the options as in the API."""
         full = {"name": name, "subjects": subjects, "storage": "file", "num_replicas": 1, **config}
         answer = self.api(f"STREAM.CREATE.{name}", full)
+        deadline = time.monotonic() + 30.0
+        while answer.get("error", {}).get("err_code") == _NO_STORE and time.monotonic() < deadline:
+            time.sleep(0.1)
+            answer = self.api(f"STREAM.CREATE.{name}", full)
         assert "error" not in answer, answer["error"]
         return answer
 
@@ -110,7 +117,8 @@ class Admin:
 
     def messages(self, name: str) -> list[StoredMessage]:
         """Everything a stream holds, in order."""
-        return self._run(self._messages(name, int(self.info(name)["state"]["messages"])))
+        count = int(self.info(name)["state"]["messages"])
+        return self._run(self._messages(name, count), _PATIENCE + 10 * _reading(count))
 
     async def _messages(self, name: str, count: int) -> list[StoredMessage]:
         client: Any = self._client
@@ -131,8 +139,13 @@ class Admin:
         inbox = self._client.new_inbox()
 
         async def take(msg: Msg) -> None:
-            sequence = int(msg.reply.split(".")[5])
             headers: dict[str, list[str]] = msg.headers or {}  # type: ignore[assignment]
+            if not msg.reply.startswith("$JS.ACK."):  # flow control, or a heartbeat, which may ask for it again
+                (asked,) = headers.get("Nats-Consumer-Stalled", [msg.reply])
+                if asked:
+                    await self._client.publish(asked)
+                return
+            sequence = int(msg.reply.split(".")[5])
             found.append(StoredMessage(sequence, msg.subject, msg.data, headers))
             if len(found) == count and not done.done():
                 done.set_result(None)
@@ -140,9 +153,10 @@ class Admin:
         sub = await self._client.subscribe(inbox, cb=take, pending_bytes_limit=0, pending_msgs_limit=0)
         try:
             config = {"deliver_subject": inbox, "ack_policy": "none", "deliver_policy": "all", "num_replicas": 1}
-            body = orjson.dumps({"stream_name": name, "config": {**config, "mem_storage": True}})
+            slowly = {"flow_control": True, "idle_heartbeat": 2_000_000_000}  # else the server drops who reads slowly
+            body = orjson.dumps({"stream_name": name, "config": {**config, **slowly, "mem_storage": True}})
             await self._client.request(f"$JS.API.CONSUMER.CREATE.{name}", body, timeout=3)
-            await asyncio.wait_for(done, 20)
+            await asyncio.wait_for(done, _reading(count))
         finally:
             await sub.unsubscribe()
         return found
@@ -154,6 +168,11 @@ class Admin:
 
         self._run(self._client.subscribe(subject, cb=ignore))
         self._run(self._client.flush())
+
+
+def _reading(count: int) -> float:
+    """Seconds that reading so many messages may take on a busy machine."""
+    return 20.0 + count / 1_000
 
 
 async def _all_headers(block: bytes | None) -> dict[str, list[str]] | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from .oracle import Outcome, Verdict, conserve
-from .servers import Admin
+from .servers import StoredMessage
 
 TERMINAL = ("acked", "completed_exceptionally", "timeout")
 
@@ -29,13 +29,19 @@ def counts(table: pa.Table, column: str) -> dict[Any, int]:
     return {v["values"]: v["counts"] for v in pc.value_counts(table[column].combine_chunks()).to_pylist()}
 
 
-def verdict(admin: Admin, stream: str, log: Path | str, *, sent: int, exactly_once: bool = True) -> Verdict:
+class Holder(Protocol):
+    """Tells what a stream holds."""
+
+    def messages(self, name: str, /) -> list[StoredMessage]: ...
+
+
+def verdict(holder: Holder, stream: str, log: Path | str, *, sent: int, exactly_once: bool = True) -> Verdict:
     """Hold the flight log, kept with ``flightLogPayload=all``, against what the broker holds.
 
     The committed attempts must have one outcome for each of the ``sent`` rows, all of them different. What an attempt
     that was not committed calls acked must be there, too.
     """
-    stored = admin.messages(stream)
+    stored = holder.messages(stream)
     good = flights(log)
     found = conserve(_outcomes(good), ((m.sequence, m.topic, m.payload) for m in stored), sent=sent,
                      exactly_once=exactly_once)  # fmt: skip
@@ -90,9 +96,9 @@ def jvm_below(root: int) -> int | None:
 
 def connected(port: int, among: set[int]) -> list[int]:
     """Which of these processes have a connection to ``port`` of this machine: the workers that publish."""
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    remote = f"0100007F:{port:04X}"
-    sockets = {f"socket:[{c[9]}]" for c in map(str.split, lines) if c[2] == remote and c[3] == "01"}
+    lines = [line for table in ("tcp", "tcp6") for line in Path("/proc/net", table).read_text().splitlines()[1:]]
+    remote = {f"{address}:{port:04X}" for address in ("0100007F", "0000000000000000FFFF00000100007F")}
+    sockets = {f"socket:[{c[9]}]" for c in map(str.split, lines) if c[2] in remote and c[3] == "01"}
     return sorted(pid for pid in among if _open_files(pid) & sockets)
 
 

@@ -1,15 +1,44 @@
 """Malamute: ``MalamuteBridge(MalamuteSettings(...))``, through our own broker or the C one.
 
 ``frames`` decides without I/O; the connection is :mod:`mama_spark.malamute.link`; ``bridge`` puts both behind the
-contract.
+contract. ``logs`` reads durable streams, ``records`` takes apart what it gets. ``discovery`` announces and
+finds sources: ``discovery_words`` and ``discovery_positions`` decide, the others act.
 """
 
-from ...options import SinkOptions
-from .bridge import MalamuteBridge
-from .settings import MalamuteSettings
+from dataclasses import replace
 
-__all__ = ["MalamuteBridge", "MalamuteSettings", "publisher_bridge"]
+from ...options import ReadOptions, SinkOptions, SubscribeOptions, TransportOptions
+from .bridge import MalamuteBridge
+from .discovery import MalamuteDiscovery
+from .discovery_talk import DiscoverySettings
+from .discovery_words import EVENTS, Words
+from .logs import MalamuteLogs
+from .settings import MalamuteSettings, stream_of
+
+__all__ = [
+    "MalamuteBridge",
+    "MalamuteDiscovery",
+    "MalamuteLogs",
+    "MalamuteSettings",
+    "discovery_bridge",
+    "log_bridge",
+    "publisher_bridge",
+]
 
 
 def publisher_bridge(o: SinkOptions) -> MalamuteBridge:
     return MalamuteBridge(MalamuteSettings.from_options(o))
+
+
+def discovery_bridge(o: TransportOptions) -> MalamuteDiscovery:
+    events = EVENTS if o.events_stream == TransportOptions.events_stream else o.events_stream
+    patience = (
+        o.wait_timeout if isinstance(o, ReadOptions) else o.retry_deadline if isinstance(o, SinkOptions) else 30.0
+    )
+    words = Words(o.discovery_topic, events, o.sources_stream)
+    return MalamuteDiscovery(DiscoverySettings(MalamuteSettings.from_options(o).link, words, patience))
+
+
+def log_bridge(o: TransportOptions, timeout: float) -> MalamuteLogs:
+    stream, pattern = (o.stream, o.pattern) if isinstance(o, SubscribeOptions) else (None, None)
+    return MalamuteLogs(replace(MalamuteSettings.from_options(o), stream=stream or stream_of(o.url)), timeout, pattern)

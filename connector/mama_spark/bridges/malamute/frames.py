@@ -1,4 +1,4 @@
-"""Messages as columns of MLP frames, and the checks before. Pure.
+"""Messages as columns of MLP frames, or as one block of them, and the checks before. Pure.
 
 What is the same for all messages of a subject is made once; ids and headers, which differ, are joined by Arrow.
 """
@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import BadRow, BadTopic, PublishError, TooLarge
+from ...malamute.blocks import pack
 from ...malamute.wire import StreamSend, encode
 from ...message import Int64s, MessageBatch, payload_sizes
 
-MAX_TOPIC = 255  #: octets; a length is one octet
+MAX_TOPIC = MAX_STREAM = 255  #: octets; a length is one octet
 #: Octets of payload, headers and id together. The protocol has no limit; a broker holds whole messages in memory.
 MAX_PAYLOAD = 16 * 1024 * 1024
 _MAX_FIELD = 65_535  #: octets of an id, or of a header's name and value
@@ -35,16 +36,61 @@ def frames(batch: MessageBatch) -> list[Sequence[bytes]]:
 
     Headers and ids travel in the bytes behind the subject, which only our own broker looks at.
     """
-    heads = [encode(StreamSend(topic.encode()))[0] for topic in batch.topics.dictionary.to_pylist()]
-    indices = batch.topics.indices.to_numpy(zero_copy_only=False)
-    commands: list[bytes]
+    heads, indices = _heads(batch)
     extensions = _extensions(batch)
+    commands: list[bytes]
     if extensions is None:
         commands = np.array([*heads, b""], dtype=object)[indices].tolist()
     else:
-        column = pa.array(heads, _BINARY).take(pa.array(indices))
-        commands = pc.binary_join_element_wise(column, extensions, _EMPTY).to_pylist()
+        commands = _commands(heads, indices, extensions).to_pylist()
     return list(zip(commands, batch.payloads.to_pylist(), strict=True))
+
+
+def block(batch: MessageBatch) -> list[bytes]:
+    """All messages as one (:mod:`mama_spark.malamute.blocks`), without a step for each."""
+    heads, indices = _heads(batch)
+    command_lengths, commands = _joined(_commands(heads, indices, _extensions(batch)))
+    lengths, payloads = _joined(batch.payloads)
+    return pack(len(batch), command_lengths + lengths, commands, payloads)
+
+
+def _heads(batch: MessageBatch) -> tuple[list[bytes], Int64s]:
+    """STREAM SENDs of all topics that are used, and which of them is whose."""
+    # the dictionary may have many others, and topics of rows that may not be sent
+    used, indices = np.unique(batch.topics.indices.to_numpy(zero_copy_only=False), return_inverse=True)
+    topics = batch.topics.dictionary.take(pa.array(used)).to_pylist()
+    return [encode(StreamSend(topic.encode()))[0] for topic in topics], indices
+
+
+def _commands(heads: list[bytes], indices: Int64s, extensions: pa.Array | None) -> pa.Array:
+    column = pa.array(heads, _BINARY).take(pa.array(indices))
+    return column if extensions is None else pc.binary_join_element_wise(column, extensions, _EMPTY)
+
+
+def _joined(values: pa.Array) -> tuple[bytes, bytes]:
+    """Lengths of all values, as number-4, and the values one after another."""
+    values = values.cast(_BINARY)
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    data = values.buffers()[2]
+    octets = b"" if data is None else data.slice(int(offsets[0]), int(offsets[-1] - offsets[0])).to_pybytes()
+    return np.diff(offsets).astype(">u4").tobytes(), octets
+
+
+def by_stream(batch: MessageBatch, default: str) -> list[tuple[str, Int64s]]:
+    """The rows for each stream, ascending, in the order in which streams appear first.
+
+    :param default: of messages that name none
+    """
+    if batch.streams is None:
+        return [(default, np.arange(len(batch)))] if len(batch) else []
+    codes = batch.streams.indices.to_numpy(zero_copy_only=False)
+    used, first = np.unique(codes, return_index=True)
+    names = batch.streams.dictionary
+    if len(used) == 1:
+        return [(names[int(used[0])].as_py(), np.arange(len(batch)))]
+    order = np.argsort(codes, kind="stable")
+    rows = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    return [(names[int(used[i])].as_py(), rows[i]) for i in np.argsort(first).tolist()]
 
 
 def _extensions(batch: MessageBatch) -> pa.Array | None:
@@ -107,6 +153,8 @@ def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
     """
     bad: dict[int, PublishError] = {}
     _check_topics(batch.topics, bad)
+    if batch.streams is not None:
+        _check_streams(batch.streams, bad)
     totals = pc.fill_null(pc.binary_length(batch.payloads), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if batch.headers is not None:
         totals = totals + _check_headers(batch.headers, carries, bad)
@@ -135,6 +183,17 @@ def _check_topics(topics: pa.DictionaryArray, bad: dict[int, PublishError]) -> N
     for row in np.flatnonzero(faults[indices]).tolist():
         name = names[int(indices[row])].as_py() if indices[row] < len(names) else None
         bad[row] = BadTopic(_why(name))
+
+
+def _check_streams(streams: pa.DictionaryArray, bad: dict[int, PublishError]) -> None:
+    names = streams.dictionary
+    wrong = pc.or_(pc.match_substring_regex(names, r"\x00|^$"), pc.greater(pc.binary_length(names), MAX_STREAM))
+    faults = np.append(pc.fill_null(wrong, True).to_numpy(zero_copy_only=False), True)  # the last one: null
+    if not faults.any():
+        return
+    indices = pc.fill_null(streams.indices, len(names)).to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(faults[indices]).tolist():
+        bad.setdefault(row, BadRow(f"the stream is null, empty, longer than {MAX_STREAM} octets, or has a NUL"))
 
 
 def _why(topic: str | None) -> str:

@@ -19,15 +19,19 @@ class MalamuteSettings:
     """Times in seconds.
 
     :param link: how the broker is reached
-    :param stream: that messages are written to
+    :param stream: that messages without a stream of their own are written to
     :param acks: False: nothing is acknowledged (``ackMode=none``)
     :param dedup: messages carry ids, where the stream drops repeats
+    :param resend: what may have landed goes again although its stream may store it twice (``onUncertain``)
+    :param dead_letters: messages with the headers of dead letters are to be expected
     """
 
     link: LinkSettings = field(default_factory=LinkSettings)
     stream: str | None = None
     acks: bool = True
     dedup: bool = True
+    resend: bool = True
+    dead_letters: bool = False
     connect_timeout: float = 5.0
 
     def __post_init__(self) -> None:
@@ -48,11 +52,18 @@ class MalamuteSettings:
             curve_server_key=o.curve_server_key,
             curve_public_key=o.curve_public_key,
             curve_secret_key=o.curve_secret_key,
-            features=FEATURES & ~(Feature.CREDIT | Feature.CONFIRM),  # for those who receive
+            features=FEATURES & ~(Feature.CREDIT | Feature.CONFIRM) | Feature.BLOCKS,  # the former are for receivers
         )
         if not isinstance(o, SinkOptions):
             return cls(link)
-        return cls(link, o.stream or stream_of(o.url), o.ack_mode != "none", o.dedup)
+        return cls(
+            link,
+            o.stream or stream_of(o.url),
+            o.ack_mode != "none",
+            o.dedup,
+            o.on_uncertain == "resend",
+            o.dead_letter_topic is not None,
+        )
 
 
 def stream_of(urls: tuple[str, ...]) -> str | None:

@@ -35,9 +35,10 @@ class AckError(MamaError):
 
 @dataclass(slots=True)
 class Columns:
-    """Clean acknowledgements of one stream; those of one layout are in order of arrival."""
+    """Clean acknowledgements of one stream (and domain); those of one layout are in order of arrival."""
 
     stream: str
+    domain: str | None = None
     tokens: list[Int64s] = field(default_factory=list)
     sequences: list[Int64s] = field(default_factory=list)
     duplicates: list[Bools] = field(default_factory=list)
@@ -58,7 +59,7 @@ class BulkReader:
         self._clean = re.compile(
             re.escape(self._start)
             + b"(\\d{%d}) (\\d+) (\\d+)\r\n" % TOKEN_WIDTH
-            + rb'(\{"stream":"([^"\\]*)"(?:,"domain":"[^"\\]*")?,"seq":(\d{1,18})(,"duplicate": ?true)?\})'
+            + rb'(\{"stream":"([^"\\]*)"(?:,"domain":"([^"\\]*)")?,"seq":(\d{1,18})(,"duplicate": ?true)?\})'
             + b"\r\n"
         )
 
@@ -112,19 +113,19 @@ class BulkReader:
 
     def _rest(self, data: bytes, at: int, out: list[Columns]) -> int:
         """Too many layouts for columns."""
-        found: dict[bytes, tuple[list[int], list[int], list[bool]]] = {}
+        found: dict[tuple[bytes, bytes | None], tuple[list[int], list[int], list[bool]]] = {}
         match = self._clean.match
         while (m := match(data, at)) is not None:
-            token, _, size, body, stream, seq, duplicate = m.groups()
+            token, _, size, body, stream, domain, seq, duplicate = m.groups()
             if len(body) != int(size):
                 break
-            tokens, sequences, duplicates = found.setdefault(stream, ([], [], []))
+            tokens, sequences, duplicates = found.setdefault((stream, domain), ([], [], []))
             tokens.append(int(token))
             sequences.append(int(seq))
             duplicates.append(duplicate is not None)
             at = m.end()
-        for stream, (tokens, sequences, duplicates) in found.items():
-            columns = _columns(out, stream.decode())
+        for place, (tokens, sequences, duplicates) in found.items():
+            columns = _columns(out, *place)
             columns.tokens.append(np.array(tokens, np.int64))
             columns.sequences.append(np.array(sequences, np.int64))
             columns.duplicates.append(np.array(duplicates, np.bool_))
@@ -134,7 +135,7 @@ class BulkReader:
 def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt.NDArray[np.uint8]]:
     """Which rows differ from the first, the match, in token and sequence only; and the digits of both."""
     at = m.start()
-    token, seq = slice(m.start(1) - at, m.end(1) - at), slice(m.start(6) - at, m.end(6) - at)
+    token, seq = slice(m.start(1) - at, m.end(1) - at), slice(m.start(7) - at, m.end(7) - at)
     same = table == table[0]
     numbers = np.concatenate((table[:, token], table[:, seq]), axis=1) - 48
     same[:, token] = same[:, seq] = True
@@ -144,17 +145,18 @@ def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt
 
 def _take(out: list[Columns], m: re.Match[bytes], numbers: npt.NDArray[np.uint8]) -> None:
     digits = numbers.astype(np.int64)
-    columns = _columns(out, m.group(5).decode())
+    columns = _columns(out, m.group(5), m.group(6))
     columns.tokens.append(digits[:, :TOKEN_WIDTH] @ _POWERS[-TOKEN_WIDTH:])
     columns.sequences.append(digits[:, TOKEN_WIDTH:] @ _POWERS[-(digits.shape[1] - TOKEN_WIDTH) :])
-    columns.duplicates.append(np.full(len(digits), m.group(7) is not None))
+    columns.duplicates.append(np.full(len(digits), m.group(8) is not None))
 
 
-def _columns(out: list[Columns], stream: str) -> Columns:
+def _columns(out: list[Columns], stream: bytes, domain: bytes | None) -> Columns:
+    place = stream.decode(), None if domain is None else domain.decode()
     for columns in out:
-        if columns.stream == stream:
+        if (columns.stream, columns.domain) == place:
             return columns
-    out.append(Columns(stream))
+    out.append(Columns(*place))
     return out[-1]
 
 
@@ -170,6 +172,7 @@ class Stored:
     duplicate: bool = False
     batch: str = ""
     count: int = 0
+    domain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +248,10 @@ def read_reply(payload: bytes) -> Reply:
     stream = body.get("stream")
     if not isinstance(stream, str):
         raise AckError("no stream")
-    batch, duplicate = body.get("batch", ""), body.get("duplicate", False)
+    batch, duplicate, domain = body.get("batch", ""), body.get("duplicate", False), body.get("domain")
     count = _number(body, "count") if "count" in body or batch else 0
-    return Stored(stream, _number(body, "seq"), duplicate is True, str(batch), count)
+    named = domain if isinstance(domain, str) else None
+    return Stored(stream, _number(body, "seq"), duplicate is True, str(batch), count, named)
 
 
 def _number(body: dict[str, object], key: str) -> int:

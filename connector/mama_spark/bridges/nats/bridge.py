@@ -32,7 +32,7 @@ from .requests import NatsRequests
 from .settings import NatsSettings
 
 #: Most bytes of frames made in one call of ``send``.
-_CHUNK = 1024 * 1024
+_CHUNK = 4 * 1024 * 1024
 _REMEMBERED = 128 * 1024  #: sends whose topics are kept, to find those that a permission violation is about
 
 
@@ -279,7 +279,7 @@ class NatsBridge:
                 tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
             if len(tokens):
                 repeated, known = bool(duplicates.any()), sequences if self.mode == "message" else None
-                self._mail.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now))
+                self._mail.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
                 self._answered(tokens, not repeated)
 
     def _answered(self, tokens: Int64s, stored_anew: bool) -> None:
@@ -303,7 +303,7 @@ class NatsBridge:
         if isinstance(reply, Stored):
             duplicate = np.array([True]) if reply.duplicate else None
             known = np.array([reply.sequence]) if self.mode == "message" else None
-            self._mail.acks(Acks(tokens, known, duplicate, reply.stream, now))
+            self._mail.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
             self._answered(tokens, not reply.duplicate)
         elif isinstance(reply, PublishError):
             self._mail.refusals(Refusals(tokens, reply, now))

@@ -27,9 +27,9 @@ from .records import Cutter, Gather, read_reply
 from .tap import Tap
 
 REQUESTS = 4  #: kept open
-UNIT = 512 * 1024  #: bytes that each asks for
-AHEAD = 2 * 1024 * 1024  #: bytes that may wait for the reader before requests are no more renewed
-ROWS, BYTES = 8192, 2 * 1024 * 1024  #: of one batch, about
+UNIT = 1024 * 1024  #: bytes that each asks for
+AHEAD = 4 * 1024 * 1024  #: bytes that may wait for the reader before requests are no more renewed
+ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, about
 
 _SPENT = re.compile(r"MaxBytes|Batch Completed|Request Timeout|Requests Pending")
 _LEFT = re.compile(r"Nats-Pending-Bytes=(\d+)")

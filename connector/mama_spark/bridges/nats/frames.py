@@ -19,7 +19,7 @@ from . import headers as hd
 MAX_CONTROL_LINE = 4096
 TOKEN_WIDTH = 12  #: digits: fixed, so that acknowledgements can be read as columns
 #: Payloads from this size on are handed over as views instead of being copied into the joined buffer.
-BIG = 64 * 1024
+BIG = 16 * 1024
 
 _BINARY = pa.binary()
 _EMPTY = pa.scalar(b"", _BINARY)

@@ -30,9 +30,9 @@ from .errors import denied
 from .frames import Frames
 from .loop import Loop
 from .settings import NatsSettings
-from .tap import Tap, read_in_bulk, supported
+from .tap import Tap, close_abandoned, read_in_bulk, supported
 
-MAX_UNWRITTEN = 2 * 1024 * 1024
+MAX_UNWRITTEN = 8 * 1024 * 1024
 _PING_INTERVAL = 20
 Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payload, reply, headers
 
@@ -94,6 +94,7 @@ class Link:
         fatal: asyncio.Future[MamaError] = loop.loop.create_future()
 
         async def on_error(error: Exception) -> None:
+            close_abandoned(link.client)
             link.errors.append(error)
             translated = from_client(error)
             if isinstance(translated, ConfigError) and not fatal.done():

@@ -60,7 +60,8 @@ class Places:
         :raises ConfigError: it is not, or a publisher cannot use it
         """
         timeout = self.settings.connect_timeout
-        directory = link.remember("directory")
+        # what is to be made when it is missing may have been deleted since the last look
+        directory = None if self.settings.create_stream else link.remember("directory")
         if directory is None:
             directory = st.Directory()
             await st.check_jetstream(link, directory, timeout)

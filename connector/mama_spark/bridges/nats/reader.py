@@ -11,12 +11,12 @@ from typing import Any
 
 from ...bridge import Change, ChangeKind, Position, SourceKey
 from ...errors import ConfigError, Unavailable
+from ..images import pack, unpack
 from . import advisories as adv
 from .api import NO_STREAM
 from .board import LIVE, TTL, Board
 from .changes import Stored, change_of, image_of
 from .discovery_streams import Streams, look, make
-from .images import pack, unpack
 from .positions import At, Gone, Made, Part, Span, Written, at, between
 from .shelf import Shelf
 

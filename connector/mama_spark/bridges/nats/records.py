@@ -25,6 +25,8 @@ from .wire import MAX_MESSAGE, ProtocolError
 _ACK = b"$JS.ACK."
 _NUMBERS = 4  # sequence, consumer's sequence, time, pending
 _REMEMBERED = 4096
+#: Payloads from this size on stay where they were read until they become a column, instead of being copied once more.
+_LARGE = 4096
 
 
 class Place(NamedTuple):
@@ -55,13 +57,14 @@ class Gather:
     """Deliveries in order of arrival, one element of each list a record.
 
     :ivar tails: the numbers of the reply subject: see :class:`Place`
+    :ivar payloads: large ones as views of what was read
     :ivar blocks: header blocks; None for a record without; empty while no record has one
     :ivar size: bytes of all of it, about
     """
 
     subjects: list[bytes] = field(default_factory=list)
     tails: list[bytes] = field(default_factory=list)
-    payloads: list[bytes] = field(default_factory=list)
+    payloads: list[bytes | memoryview] = field(default_factory=list)
     blocks: list[bytes | None] = field(default_factory=list)
     size: int = 0
 
@@ -102,7 +105,7 @@ class Cutter:
         :returns: offset of what is none, or is not complete; and how many bytes the delivery there still lacks, 0 if
             it is none or that is not known yet
         """
-        began, length, missing = at, len(data), 0
+        began, length, missing, view = at, len(data), 0, memoryview(data)
         find, mark, sizes, gather = data.find, self._mark, self._sizes, self.gather
         subjects, tails, payloads = gather.subjects.append, gather.tails.append, gather.payloads.append
         blocks = gather.blocks
@@ -134,12 +137,12 @@ class Cutter:
                 blocks += [None] * (len(gather.tails) - len(blocks))
                 blocks.append(data[body : body + width])
                 subjects(head[5:])
-                payloads(data[body + width : end])
+                body += width
             else:
                 if blocks:
                     blocks.append(None)
                 subjects(head[4:])
-                payloads(data[body:end])
+            payloads(data[body:end] if size < _LARGE else view[body:end])
             tails(tail)
             at = end + 2
         gather.size += at - began
@@ -206,10 +209,17 @@ def columns(gather: Gather, headers: bool = True) -> Taken:
         sequences,
         times // 1000,
         text(pa.array(gather.subjects, pa.binary())),
-        pa.array(gather.payloads, pa.binary()),
+        _joined(gather.payloads),
         header_column(gather.blocks, n) if headers and gather.blocks else None,
     )
     return Taken(records, first, pending)
+
+
+def _joined(values: list[bytes | memoryview]) -> pa.Array:
+    """A binary array. Its bytes are copied once; Arrow's own builder copies them again and again as it grows."""
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
+    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
 
 
 def _numbers(tokens: list[bytes]) -> Int64s:

@@ -8,6 +8,7 @@ used.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import inspect
 from collections.abc import Callable
@@ -67,6 +68,15 @@ def read_in_bulk(client: Client) -> None:
         return bytes(await read(transport, _READ))
 
     transport.read = read_all
+
+
+def close_abandoned(client: Client) -> None:
+    """After an error: close what the client opened for a connection that did not come about. It opens another and
+    forgets this one, which would stay open until it is collected."""
+    transport: Any = getattr(client, "_transport", None)
+    if transport is not None and not client.is_connected:
+        with contextlib.suppress(Exception):
+            transport.close()
 
 
 class Tap:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from ...bridge import Change, ChangeKind, SourceKey
+from ..bridge import Change, ChangeKind, SourceKey
 
 _SCHEMA = pa.schema(
     [

@@ -1,0 +1,110 @@
+"""``mama check`` of a Malamute broker: try everything that can be tried without publishing, and make no stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...errors import ConfigError, MamaError
+from ...malamute.extensions import Feature
+from ...malamute.link import FEATURES, Link
+from ...malamute.questions import Answer, Op, Question, parse_numbers
+from ...malamute.wire import StatusCode
+from ...message import MessageBatch
+from .frames import check
+from .settings import MalamuteSettings
+
+_WORDS = {
+    Feature.ACKS: "acknowledges messages",
+    Feature.HEADERS: "carries ids and headers",
+    Feature.LOG: "is read back",
+    Feature.DISCOVERY: "keeps records of discovery",
+}
+
+
+def lines(settings: MalamuteSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
+    """What was tried, in order: whether it is fine, and what there is to say. Ends at the first thing that is not.
+
+    :param topics: of the messages to come
+    """
+    found: list[tuple[bool, str]] = []
+    link = Link(replace(settings.link, features=FEATURES & ~Feature.CREDIT | Feature.LOG | Feature.DISCOVERY))
+    try:
+        link.open(settings.connect_timeout)
+        features = link.machine.features
+        found.append((True, f"connection: {link.endpoint}"))
+        found.append((True, f"security: {_security(settings)}"))
+        found.append((True, f"broker: {_broker(features)}"))
+        if topics:
+            bad = check(MessageBatch.of(topics, [b""] * len(topics)), Feature.HEADERS in features)
+            found += [(False, f"topic: {error}") for _, error in bad]
+        if settings.stream is None:
+            found.append((True, "stream: none is named, so every row must name its own, in a column stream"))
+        elif Feature.LOG in features:
+            found.append((True, f"stream: {settings.stream}, {_stream(link, settings)}"))
+        else:
+            found.append((True, f"stream: {settings.stream}, which the first write makes if it is missing"))
+        if not features and settings.dedup:
+            found.append((True, "warning: this broker stores nothing, so repeats are not recognised (dedup)"))
+    except MamaError as e:
+        found.append((False, str(e)))
+    finally:
+        link.close(settings.connect_timeout)
+    return found
+
+
+def _security(settings: MalamuteSettings) -> str:
+    if settings.link.curve_server_key is not None:
+        return "CURVE, encrypted"
+    if settings.link.user is not None:
+        return f"PLAIN, user {settings.link.user}; nothing is encrypted"
+    return "none: everybody may connect, nothing is encrypted"
+
+
+def _broker(features: Feature) -> str:
+    if not features:
+        return "none of mama-spark: it accepts messages, and neither stores them nor carries ids and headers"
+    return f"mama-spark's, which {', '.join(word for feature, word in _WORDS.items() if feature in features)}"
+
+
+def _stream(link: Link, settings: MalamuteSettings) -> str:
+    """What is known of the stream; asking makes none."""
+    answer = _ask(link, Question(Op.BOUNDS, 0, (settings.stream or "").encode()), settings.connect_timeout)
+    if answer.code == StatusCode.SUCCESS:
+        (first, last), _ = parse_numbers(answer.body, 2)
+        return f"stored, numbers {first} to {last}" if last >= first > 0 else "stored, empty"
+    reason, engine = (text.decode("utf-8", "replace") for text in (answer.reason, answer.identity))
+    if answer.code == StatusCode.NOT_IMPLEMENTED and engine:
+        return f"stored by the engine {engine}: {reason}"
+    if answer.code == StatusCode.NOT_IMPLEMENTED:
+        return f"in memory: acknowledged is accepted, not stored ({reason})"
+    if answer.code == StatusCode.FAILED:
+        return "which is not there yet: the first write makes it"
+    raise ConfigError(f"stream {settings.stream}: {reason}")
+
+
+def _ask(link: Link, question: Question, timeout: float) -> Answer:
+    with link.changed:
+        asked = link.machine.ask(question, time.monotonic() + timeout)
+    link.wake()
+    with link.changed:
+        link.changed.wait_for(lambda: asked.done or link.fatal is not None)
+        error = asked.error if asked.done else link.fatal
+    if error is not None:
+        raise error
+    assert asked.answer is not None
+    return asked.answer
+
+
+def run(
+    settings: MalamuteSettings,
+    topics: list[str] | None = None,
+    *,
+    say: Callable[[str], None] = lambda text: print(text, flush=True),
+) -> int:
+    """Say each line; 0 = all is fine, 1 = something is not."""
+    found = lines(settings, topics)
+    for fine, text in found:
+        say(f"{'ok ' if fine else 'BAD'}  {text}")
+    return 0 if all(fine for fine, _ in found) else 1

@@ -1,0 +1,199 @@
+"""What a fetch brings, as the columns of :class:`~mama_spark.log.Records`. Pure.
+
+The command frames of a whole fetch are put one behind another and taken apart by NumPy, all at once: where a string
+ends in each, what its numbers are. Only different subjects are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import Unavailable
+from ...log import Records
+from ...message import HEADERS_TYPE, Int64s
+
+#: Header under which readers find the id of a message, as on NATS.
+ID_HEADER = b"Nats-Msg-Id"
+_STAMP = b"MS\x01\x03\x00\x08", b"\x04\x00\x08"  #: what stands in front of sequence and time
+_STAMPED = 25
+_ID, _HEADER = 7, 8
+_BINARY = pa.binary()
+_MORE = b"\0" * 1024  #: so that nobody reads behind the end
+
+Octets = npt.NDArray[np.uint8]
+
+
+def records(messages: Sequence[Sequence[bytes]], headers: bool = True) -> Records:
+    """At least one message; STREAM DELIVERs with sequence and time.
+
+    :param headers: False: leave ids and headers out
+    :raises Unavailable: a message is none of a fetch
+    """
+    frames = [message[0] for message in messages]
+    ends: Int64s = np.cumsum(np.fromiter(map(len, frames), np.int64, len(frames)))
+    return _records(b"".join((*frames, _MORE)), ends, _payloads(messages), headers)
+
+
+def block(message: Sequence[bytes], headers: bool = True) -> Records:
+    """The same of a BLOCK, whose payloads stay where they are.
+
+    :raises Unavailable: it is none
+    """
+    n = len(message[1]) // 8 if len(message) == 4 else 0
+    lengths = np.frombuffer(message[1], ">u4").astype(np.int64) if n and len(message[1]) == 8 * n else None
+    if lengths is None or lengths[:n].sum() != len(message[2]) or lengths[n:].sum() != len(message[3]):
+        raise Unavailable("the broker sent something else than a block")
+    edges = np.zeros(n + 1, np.int32)
+    np.cumsum(lengths[n:], out=edges[1:])
+    payloads = pa.BinaryArray.from_buffers(_BINARY, n, [None, pa.py_buffer(edges), pa.py_buffer(message[3])])
+    return _records(message[2] + _MORE, np.cumsum(lengths[:n]), payloads, headers)
+
+
+def _records(joined: bytes, ends: Int64s, payloads: pa.Array, headers: bool) -> Records:
+    """:param joined: command frames, one behind another, and :data:`_MORE`
+    :param ends: of each
+    """
+    buffer, starts = np.frombuffer(joined, np.uint8), np.concatenate(([0], ends[:-1]))
+    at = starts + 3
+    for _ in range(2):  # stream and sender
+        at = at + 1 + _at(buffer, at)
+    subject, length = at + 1, _at(buffer, at)
+    at = subject + length
+    if (at + _STAMPED > ends).any() or not (_same(buffer, at, _STAMP[0]) and _same(buffer, at + 14, _STAMP[1])):
+        raise Unavailable("the broker sent a message without its sequence")
+    return Records(
+        _number(buffer, at + 6),
+        _number(buffer, at + 17),
+        _topics(_slices(buffer, subject, length)),
+        payloads,
+        _headers(buffer, at + _STAMPED, ends) if headers else None,
+    )
+
+
+def _at(buffer: Octets, at: Int64s) -> Int64s:
+    return buffer[np.minimum(at, len(buffer) - 1)].astype(np.int64)
+
+
+def _same(buffer: Octets, at: Int64s, expected: bytes) -> bool:
+    return all(bool((buffer[at + i] == octet).all()) for i, octet in enumerate(expected))
+
+
+def _number(buffer: Octets, at: Int64s, width: int = 8) -> Int64s:
+    found: Int64s = np.zeros(len(at), np.int64)
+    for i in range(width):
+        found = (found << 8) | buffer[at + i]
+    return found
+
+
+def _slices(buffer: Octets, starts: Int64s, lengths: Int64s) -> pa.Array:
+    """These octets, ascending and apart, as one binary column: every other piece of the buffer."""
+    edges = np.empty(2 * len(starts), np.int32)
+    edges[0::2], edges[1::2] = starts, starts + lengths
+    pieces = pa.BinaryArray.from_buffers(
+        _BINARY, max(0, len(edges) - 1), [None, pa.py_buffer(edges), pa.py_buffer(buffer)]
+    )
+    return pieces.take(pa.array(np.arange(0, len(edges), 2)))
+
+
+def _topics(subjects: pa.Array) -> pa.DictionaryArray:
+    encoded = subjects.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices, _text(encoded.dictionary))
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """Octets that are no UTF-8 are shown as ``\\xHH``: these are columns of text."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([octets.decode("utf-8", "backslashreplace") for octets in column.to_pylist()], pa.string())
+
+
+def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
+    """All content frames of a message together; what Spark publishes has one."""
+    if all(len(message) == 2 for message in messages):
+        return pa.array([message[1] for message in messages], _BINARY)
+    return pa.array([b"".join(message[1:]) for message in messages], _BINARY)
+
+
+# --- ids and headers -------------------------------------------------------------------------------------------------
+
+
+def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> pa.Array | None:
+    """One field of every message that has more of them, then the next: as many steps as the longest list."""
+    rows = np.flatnonzero(at + 3 <= ends)
+    if not len(rows):
+        return None
+    found: list[tuple[Int64s, Int64s, Int64s, Int64s, Int64s]] = []  # row, name at, length, value at, length
+    at = at[rows]
+    while len(rows):
+        tag, length = buffer[at], _number(buffer, at + 1, 2)
+        body = at + 3
+        whole = body + length <= ends[rows]
+        ids = np.flatnonzero((tag == _ID) & whole)
+        if len(ids):
+            name = np.full(len(ids), len(buffer) - 1, np.int64)  # marks an id: no frame has a name there
+            found.append((rows[ids], name, np.zeros_like(name), body[ids], length[ids]))
+        fields = np.flatnonzero((tag == _HEADER) & whole & (length >= 2))
+        name_length = _number(buffer, body[fields], 2)
+        fits = name_length + 2 <= length[fields]
+        fields, name_length = fields[fits], name_length[fits]
+        value = body[fields] + 2 + name_length
+        rest = length[fields] - 2 - name_length
+        found.append((rows[fields], body[fields] + 2, name_length, value, rest))
+        at = body + length
+        more = np.flatnonzero(whole & (at + 3 <= ends[rows]))
+        rows, at = rows[more], at[more]
+    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
+    return _grouped(buffer, len(ends), *columns)
+
+
+def _grouped(
+    buffer: Octets, n: int, rows: Int64s, name_at: Int64s, name_length: Int64s, value_at: Int64s, value_length: Int64s
+) -> pa.Array | None:
+    """A map a message; values of one name come together, where the first of them stands."""
+    if not len(rows):
+        return None
+    is_id = name_at == len(buffer) - 1
+    order = np.lexsort((value_at, ~is_id, rows))  # the id first, then as they stood
+    rows, is_id = rows[order], is_id[order]
+    names = _taken(buffer, name_at[order], np.where(is_id, 0, name_length[order]))
+    names = pc.if_else(pa.array(is_id), pa.scalar(ID_HEADER, _BINARY), names)
+    values = _text(_taken(buffer, value_at[order], value_length[order]))
+    names = _text(names)
+    codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if len(np.unique(rows * (codes.max() + 1) + codes)) < len(rows):
+        return _merged(n, rows, names, values)
+    offsets = np.zeros(n + 1, np.int32)
+    np.cumsum(np.bincount(rows, minlength=n), out=offsets[1:])
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(len(rows) + 1, dtype=np.int32)), values)
+    return _map(offsets, names, lists)
+
+
+def _map(offsets: Any, names: pa.Array, lists: pa.Array) -> pa.Array:
+    starts = pa.array(offsets, mask=np.append(np.diff(offsets) == 0, False))
+    return pa.MapArray.from_arrays(starts, names, lists).cast(HEADERS_TYPE)
+
+
+def _merged(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:
+    """Some message has a name twice, which few do: message by message."""
+    found: list[dict[str, list[str]] | None] = [None] * n
+    for row, name, value in zip(rows.tolist(), names.to_pylist(), values.to_pylist(), strict=True):
+        fields = found[row]
+        if fields is None:
+            fields = found[row] = {}
+        fields.setdefault(name, []).append(value)
+    return pa.array([None if fields is None else list(fields.items()) for fields in found], HEADERS_TYPE)
+
+
+def _taken(buffer: Octets, starts: Int64s, lengths: Int64s) -> pa.Array:
+    """As :func:`_slices`, of octets in any order."""
+    order = np.argsort(starts, kind="stable")
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return _slices(buffer, starts[order], lengths[order]).take(pa.array(back))

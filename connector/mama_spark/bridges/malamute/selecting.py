@@ -1,0 +1,35 @@
+"""Topics as what a broker selects by: exact subjects, or patterns. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ...malamute.questions import Selection
+
+
+def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Selection, tuple[bytes, ...]]:
+    """What to ask for: topics (with wildcards: ``*`` one part, ``>`` all that follow), or else the pattern, or all."""
+    if not topics:
+        return (Selection.ALL, ()) if pattern is None else (Selection.PATTERNS, (pattern.encode(),))
+    if any(is_pattern(topic) for topic in topics):
+        return Selection.PATTERNS, tuple(dict.fromkeys(pattern_of(topic) for topic in topics))
+    return Selection.SUBJECTS, tuple(dict.fromkeys(topic.encode() for topic in topics))
+
+
+def is_pattern(topic: str) -> bool:
+    return not {"*", ">"}.isdisjoint(topic.split("."))
+
+
+def pattern_of(topic: str) -> bytes:
+    """Patterns are searched in octets, so this one is anchored, and a letter of several octets is several of them."""
+    parts = topic.split(".")
+    rest = parts[-1] == ">"
+    body = [b"[^.]+" if part == "*" else _escaped(part) for part in (parts[:-1] if rest else parts)]
+    if rest:
+        return b"^" + b"".join(part + rb"\." for part in body) + b"."
+    return b"^" + rb"\.".join(body) + b"$"
+
+
+def _escaped(part: str) -> bytes:
+    return re.sub(rb"([^A-Za-z0-9_\x80-\xff])", rb"\\\1", part.encode())

@@ -1,0 +1,106 @@
+"""Connections of this process, leased to one bridge at a time and kept warm for the next.
+
+A stream of small micro-batches opens a bridge each; connecting costs more than their messages. What was made by
+another process, cannot be used any more, or stayed idle for long is not given out again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+IDLE = 50.0  #: seconds; Spark ends idle Python workers after a minute
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle(Generic[C]):
+    connection: C
+    since: float
+
+
+class WarmPool(Generic[C]):
+    """Decides under the lock and returns what is to be closed; the I/O happens outside.
+
+    :param usable: may this connection be given out
+    :param discard: close connections; must not raise
+    :param later: call the function after so many seconds, if this process still lives
+    """
+
+    def __init__(
+        self,
+        usable: Callable[[C], bool],
+        discard: Callable[[list[C]], None],
+        later: Callable[[float, Callable[[], None], C], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._usable, self._discard, self._later, self._clock = usable, discard, later, clock
+        self._idle: dict[Hashable, list[_Idle[C]]] = {}
+        self._lock = threading.Lock()
+        self._foreign: list[object] = []
+        os.register_at_fork(after_in_child=self._forked)
+
+    def take(self, key: Hashable) -> C | None:
+        """A warm connection, if there is one."""
+        found, dead = self._pick(key)
+        self._discard(dead)
+        return found
+
+    def _pick(self, key: Hashable) -> tuple[C | None, list[C]]:
+        with self._lock:
+            dead = self._expired()
+            waiting = self._idle.get(key, [])
+            while waiting:
+                connection = waiting.pop().connection
+                if self._usable(connection):
+                    return connection, dead
+                dead.append(connection)
+        return None, dead
+
+    def put(self, key: Hashable, connection: C) -> None:
+        """The lease is over; never raises."""
+        with self._lock:
+            dead = self._expired()
+            kept = self._usable(connection)
+            if kept:
+                self._idle.setdefault(key, []).append(_Idle(connection, self._clock()))
+            else:
+                dead.append(connection)
+        if kept:
+            self._later(IDLE + 1, self.sweep, connection)
+        self._discard(dead)
+
+    def sweep(self) -> None:
+        """Close what has been idle for too long."""
+        with self._lock:
+            dead = self._expired()
+        self._discard(dead)
+
+    def clear(self) -> None:
+        """Close everything that is idle."""
+        with self._lock:
+            dead = [idle.connection for waiting in self._idle.values() for idle in waiting]
+            self._idle.clear()
+        self._discard(dead)
+
+    def _expired(self) -> list[C]:
+        old = self._clock() - IDLE
+        dead = []
+        for key, waiting in list(self._idle.items()):
+            kept = [idle for idle in waiting if idle.since >= old and self._usable(idle.connection)]
+            dead += [idle.connection for idle in waiting if idle not in kept]
+            self._idle[key] = kept
+            if not kept:
+                del self._idle[key]
+        return dead
+
+    def _forked(self) -> None:
+        """What the parent holds is not ours to use, nor to close, nor to have closed by a destructor."""
+        self._lock = threading.Lock()
+        self._foreign.append(self._idle)
+        self._idle = {}

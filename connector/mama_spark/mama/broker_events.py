@@ -1,0 +1,63 @@
+"""What a broker says of its clients, as event records. Pure.
+
+A Malamute broker tells what happens to its clients and streams in words of its own. Where OpenMAMA has a name for it
+(PE-17) that name is used; the others keep theirs.
+
+| the broker says | event | topic, info |
+|---|---|---|
+| SUBSCRIBED, UNSUBSCRIBED | the same | the stream; the client, and its pattern |
+| WRITING, STOPPED | PUBLISH_CREATE, PUBLISH_DESTROY | the stream; the client |
+| STREAM_LOST | PUBLISH_ERROR, status PLATFORM | the stream; why |
+| REFUSED | the same, status INVALID_ARG | the stream; the client, and why |
+| CONNECTED, GONE | the same | no topic; the client, and why it went |
+| EVENTS_LOST | the same, code = how many | no topic |
+"""
+
+from __future__ import annotations
+
+from .events import TOPIC, EventRecord, encode_event
+from .omnm import encode
+from .states import TransportTopicEvent
+from .status import Status
+
+_NAMES = {
+    "SUBSCRIBED": TransportTopicEvent.SUBSCRIBED.value,
+    "UNSUBSCRIBED": TransportTopicEvent.UNSUBSCRIBED.value,
+    "WRITING": TransportTopicEvent.PUBLISH_CREATE.value,
+    "STOPPED": TransportTopicEvent.PUBLISH_DESTROY.value,
+    "STREAM_LOST": TransportTopicEvent.PUBLISH_ERROR.value,
+}
+_STATUSES = {"STREAM_LOST": Status.PLATFORM, "REFUSED": Status.INVALID_ARG}
+_JOINED = {"SUBSCRIBED": "reads", "REFUSED": "was refused:", "GONE": "went:"}
+
+
+def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: int) -> bytes:
+    """One event as a message on the wire. Octets that are no text are shown as ``\\xHH``.
+
+    :param time: microseconds since the epoch
+    """
+    who, topic, why = (_text(octets) for octets in (client, stream, detail))
+    status = _STATUSES.get(kind)
+    lost = int(why) if kind == "EVENTS_LOST" and why.isascii() and why.isdigit() else None
+    record = EventRecord(
+        TOPIC,
+        _NAMES.get(kind, kind),
+        time,
+        topic=topic or None,
+        status=None if status is None else status.name,
+        code=min(lost, 2**31 - 1) if lost is not None else None if status is None else int(status),
+        info=told(kind, who, why) or None,
+    )
+    return encode(encode_event(record))
+
+
+def told(kind: str, client: str, detail: str) -> str:
+    """The client, and what else there is to say."""
+    if not client and kind in ("STREAM_LOST", "EVENTS_LOST"):
+        return detail
+    who = f"client {client}" if client else "a client without address"
+    return f"{who} {_JOINED.get(kind, '')} {detail}".rstrip() if detail else who
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "backslashreplace").replace("\0", "\\x00")

@@ -1,0 +1,276 @@
+"""Several rows in one message, on an executor: what cannot be packed, the packs themselves, and what becomes of those
+that are refused. A flight is a message; what is said of it is said of all its rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..bridge import Capabilities
+from ..errors import BadRow, ConfigError, PublishError, TooLarge
+from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
+from ..options import SinkOptions
+from ..packing import HEADER_BYTES, Codec, Packed, Packer, Rows, codec_of, halves, packed, singles
+from ..publisher.block import Block
+from ..publisher.flight import State
+from .columns import ColumnPlan
+from .native_rows import NativeRows
+from .rows import Encoded, RowEncoder
+
+Bad = list[tuple[int, PublishError]]
+
+#: Headers that speak to the broker or of the pack: inside a pack nobody would obey them.
+_STEERING = r"(?i)^(nats-|mama-pack$|mama-pack-rows$)"
+
+
+@dataclass(frozen=True, slots=True)
+class Cargo:
+    """What stands behind a block of flights.
+
+    :ivar numbers: of each flight's first row in the partition
+    :ivar columns: for the flight log, an element a flight
+    :ivar ids: given by the user; None = none
+    :ivar packed: the packs, where the flights are some
+    :ivar sends: how often the rows of each pack were sent before, in larger ones; None = never
+    """
+
+    numbers: Int64s
+    columns: pa.RecordBatch | None
+    ids: pa.Array | None = None
+    packed: Packed | None = None
+    sends: npt.NDArray[np.int32] | None = None
+
+    @property
+    def rows(self) -> Int64s | None:
+        """Rows of each flight; None = one."""
+        return None if self.packed is None else self.packed.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One block for the publisher. ``batch`` has the user's ids, or none."""
+
+    batch: MessageBatch
+    bad: Bad
+    cargo: Cargo
+
+
+class Singles:
+    """A flight a row: what :class:`Packs` does where nothing is packed."""
+
+    def __init__(self, encoder: RowEncoder | NativeRows) -> None:
+        self._encoder = encoder
+
+    def add(self, rows: pa.RecordBatch, first: int) -> Iterator[Load]:
+        encoded = self._encoder.encode(rows)
+        numbers = np.arange(first, first + rows.num_rows)
+        yield Load(encoded.batch, encoded.bad, Cargo(numbers, encoded.extra, encoded.batch.ids))
+
+    def finish(self) -> Iterator[Load]:
+        return iter(())
+
+    def again(self) -> list[Load]:
+        return []
+
+    def split(self, block: Block, batch: MessageBatch, cargo: Cargo) -> Bools | None:
+        return None
+
+
+class Packs:
+    """The packs of one partition. Two threads: the task's makes them, the pump's brings back what was refused.
+
+    :param schema: of the rows that Spark gives
+    :param capabilities: of the bridge, which is open and knows where the topics lead
+    :raises ConfigError: the middleware carries no packs
+    """
+
+    def __init__(self, o: SinkOptions, plan: ColumnPlan, schema: pa.Schema, capabilities: Capabilities) -> None:
+        check_bridge(o, capabilities)
+        self._encoder = RowEncoder(plan, o.topic, o.topic_prefix, apart=True)
+        self._alone = RowEncoder(plan, o.topic, o.topic_prefix)
+        self._lines = o.pack == "lines"
+        self._names = ["value"]
+        self._names += [] if plan.headers is None else ["headers"]
+        self._names += [] if plan.id is None else ["id"]
+        kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
+        columns = pa.schema([schema.field(name) for name in plan.typed] or [(n, kinds[n]) for n in self._names])
+        self._codec: Codec = codec_of(o.pack, columns)
+        most = min(o.pack_max_bytes, capabilities.max_payload - HEADER_BYTES)
+        self._packer = Packer(self._codec, max_rows=o.pack_max_rows, max_bytes=most)
+        self._lock = threading.Lock()
+        self._refused: list[Load] = []
+
+    # --- the task's thread -----------------------------------------------------------------------------------
+
+    def add(self, rows: pa.RecordBatch, first: int) -> Iterator[Load]:
+        """Rows of the partition from number ``first`` on: flights of those that cannot travel, and the packs that are
+        full. Iterate to the end."""
+        encoded = self._encoder.encode(rows)
+        bad = dict(encoded.bad)
+        self._check(encoded, bad)
+        columns = self._columns(encoded)
+        numbers = np.arange(first, first + rows.num_rows)
+        batch = encoded.batch
+        all_rows = Rows(batch.topics, columns, numbers, batch.streams, encoded.parts, encoded.extra)
+        if not bad:
+            yield from map(_load, self._packer.add(all_rows))
+            return
+        left = np.array(sorted(bad), np.int64)
+        reasons = [(i, bad[row]) for i, row in enumerate(left.tolist())]
+        yield replace(self._by_itself(rows, encoded, all_rows, left), bad=reasons)
+        good = np.setdiff1d(np.arange(rows.num_rows), left)
+        if len(good):
+            yield from map(_load, self._packer.add(all_rows.take(good)))
+
+    def finish(self) -> Iterator[Load]:
+        """The packs of all rows that still wait."""
+        yield from map(_load, self._packer.finish())
+
+    def again(self) -> list[Load]:
+        """Halves of packs that were refused as too large, to be sent."""
+        with self._lock:
+            loads, self._refused = self._refused, []
+        return loads
+
+    def _columns(self, encoded: Encoded) -> pa.RecordBatch:
+        if encoded.typed is not None:
+            return encoded.typed
+        batch = encoded.batch
+        found = {"value": batch.payloads, "id": batch.ids, "headers": batch.headers}
+        if found["headers"] is None and "headers" in self._names:
+            found["headers"] = pa.nulls(len(batch), HEADERS_TYPE)
+        return pa.RecordBatch.from_arrays([found[name] for name in self._names], self._names)
+
+    def _check(self, encoded: Encoded, bad: dict[int, PublishError]) -> None:
+        if self._lines:
+            for row in _with_line_feeds(encoded.batch.payloads):
+                bad.setdefault(row, BadRow("the value has a line feed, which pack=lines takes for its end"))
+        if encoded.batch.headers is not None:
+            for row, name in _steering(encoded.batch.headers):
+                bad.setdefault(row, BadRow(f"header {name!r} has no effect inside a pack"))
+
+    def _by_itself(self, rows: pa.RecordBatch, encoded: Encoded, all_rows: Rows, which: Int64s) -> Load:
+        """Rows that cannot be packed, as they would have been without packing; a typed row is a pack of one."""
+        some = all_rows.take(which)
+        if encoded.typed is not None:
+            normal = replace(some, columns=self._codec.normal(some.columns))
+            return _load(packed(self._codec, normal, np.arange(len(which) + 1)))
+        batch = self._alone.encode(rows.take(pa.array(which))).batch
+        starts = np.arange(len(which) + 1)
+        return Load(batch, [], Cargo(some.numbers, _lists(some.extra, starts), batch.ids))
+
+    # --- the pump's thread -----------------------------------------------------------------------------------
+
+    def split(self, block: Block, batch: MessageBatch, cargo: Cargo) -> Bools | None:
+        """Take packs that were refused as too large out of a finished block: their halves are flights of their own.
+
+        :returns: which ones; None = none
+        """
+        if cargo.packed is None or not block.errors:
+            return None
+        rows = cargo.packed.rows
+        guilty = [row for row, e in block.errors.items() if isinstance(e, TooLarge) and rows[row] > 1]
+        which = np.array(sorted(guilty), np.int64)
+        which = which[block.state[which] == State.COMPLETED_EXCEPTIONALLY]
+        if not len(which):
+            return None
+        sends = block.sends[which] + (0 if cargo.sends is None else cargo.sends[which])
+        load = _load(halves(self._codec, replace(cargo.packed, batch=batch), which))
+        load = replace(load, cargo=replace(load.cargo, sends=np.repeat(sends, 2).astype(np.int32)))
+        with self._lock:
+            self._refused.append(load)
+        apart = np.zeros(block.n, np.bool_)
+        apart[which] = True
+        return apart
+
+
+def check_bridge(o: SinkOptions, capabilities: Capabilities) -> None:
+    """:raises ConfigError: the middleware carries no packs"""
+    if not capabilities.packs:
+        raise ConfigError(f"option pack: the {o.bridge_name} bridge carries no packed messages; use pack=off")
+    if not capabilities.headers:
+        raise ConfigError(
+            "option pack: this broker carries no headers, by which readers know a packed message; use pack=off"
+        )
+
+
+def rows_apart(
+    batch: MessageBatch, flight_id: pa.Array, cargo: Cargo, errors: list[PublishError], at: Int64s
+) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
+    """Failed flights row by row, for the dead letters.
+
+    A row keeps its id, else it is known by the flight and its place in the pack.
+
+    :param at: when each flight failed
+    """
+    if cargo.packed is None:
+        return batch, flight_id, errors, at
+    rows, of = singles(batch)
+    place = np.arange(len(of)) - np.searchsorted(of, of)
+    known = pc.binary_join_element_wise(
+        flight_id.cast(pa.string()).take(pa.array(of)), pc.cast(pa.array(place), pa.string()), "-"
+    )
+    ids = pc.coalesce(rows.ids, known)
+    return replace(rows, ids=None), ids, [errors[i] for i in of.tolist()], at[of]
+
+
+def _load(packs: Packed) -> Load:
+    return Load(
+        packs.batch, [], Cargo(packs.numbers[packs.starts[:-1]], _lists(packs.extra, packs.starts), packed=packs)
+    )
+
+
+def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | None:
+    """The columns of each flight's rows as one list of structs: the column ``packed`` of the flight log."""
+    if extra is None:
+        return None
+    lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), extra.to_struct_array())
+    return pa.RecordBatch.from_arrays([lists], [PACKED])
+
+
+#: Column of the flight log that holds what ``flightLogColumns`` names, for each row of a packed message.
+PACKED = "packed"
+
+
+def log_fields(fields: tuple[pa.Field, ...]) -> tuple[pa.Field, ...]:
+    """The columns of the flight log for ``flightLogColumns`` of these fields, when rows are packed."""
+    return (pa.field(PACKED, pa.list_(pa.struct(list(fields)))),) if fields else ()
+
+
+#: Octets looked at together: few enough that what is found of them stays in the processor's cache.
+_SCAN = 1 << 18
+
+
+def _with_line_feeds(values: pa.Array) -> list[int]:
+    wide = pa.types.is_large_binary(values.type)
+    _, offsets, data = values.buffers()
+    if data is None or not len(values):
+        return []
+    ends = np.frombuffer(offsets, np.int64 if wide else np.int32)[values.offset : values.offset + len(values) + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    octets = np.frombuffer(data, np.uint8, last - first, first)
+    feeds, found = [], np.empty(min(_SCAN, len(octets)), np.bool_)
+    for start in range(0, len(octets), _SCAN):
+        part = octets[start : start + _SCAN]
+        some = np.equal(part, ord("\n"), out=found[: len(part)])
+        if some.any():
+            feeds.append(np.flatnonzero(some) + start)
+    if not feeds:
+        return []
+    rows: list[int] = np.unique(np.searchsorted(ends, np.concatenate(feeds) + first, "right") - 1).tolist()
+    return rows
+
+
+def _steering(headers: pa.MapArray) -> list[tuple[int, str]]:
+    """Rows with a header that nobody would obey, and its name."""
+    offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    keys = headers.keys.slice(offsets[0], offsets[-1] - offsets[0])
+    found = np.flatnonzero(pc.match_substring_regex(keys, _STEERING).to_numpy(zero_copy_only=False))
+    rows = np.searchsorted(offsets - offsets[0], found, "right") - 1
+    return [(int(row), str(keys[at].as_py())) for row, at in zip(rows, found.tolist(), strict=True)]
