@@ -17,6 +17,7 @@ async_context..., drop..., finalizer...                batches belong to a bridg
 fatal_collector_timeout..., ...expires...              time-outs are the window's, not the batch's
 example, invalid_configuration                         ``test_readme.py``; the window's arguments are ``Policy``'s
 classify..., reply_subject..., server_error...         ``test_vectors.py``, ``test_errors.py``
+test_atomic_publish* (38)                              atomic batches, of 1,000 at most, are never used
 =====================================================  ===============================================================
 """
 

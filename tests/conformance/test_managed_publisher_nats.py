@@ -71,7 +71,7 @@ def test_publish_msg_async_with_a_domain(tmp_path: Path, attached: bool) -> None
         with desk.publisher(target=target) as publisher:
             futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(100)]
         acks = [ack_of(f).result(0) for f in futures]
-        assert [(a.stream, a.sequence) for a in acks] == [("S", i) for i in range(1, 101)]
+        assert [(a.stream, a.sequence, a.domain) for a in acks] == [("S", i, "hub") for i in range(1, 101)]
     finally:
         desk.close()
         POOL.clear()

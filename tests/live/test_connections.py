@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -62,6 +64,29 @@ def test_a_connection_that_died_while_idle_is_not_given_out(broker: NatsServer) 
     broker.kill()
     broker.restart()
     publish_one(broker.url)
+
+
+def test_connections_that_did_not_come_about_are_closed_at_once(broker: NatsServer) -> None:
+    """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""
+    bridge = NatsBridge(NatsSettings((broker.url,)))
+    bridge.open()
+    gc.disable()
+    try:
+        broker.kill()
+        with socket.create_server(("127.0.0.1", broker.port)) as impostor:
+            impostor.settimeout(30)
+            for _ in range(3):
+                peer, _ = impostor.accept()
+                with peer:
+                    peer.shutdown(socket.SHUT_WR)  # instead of a greeting
+                    peer.settimeout(30)
+                    while peer.recv(4_096):
+                        pass
+        broker.start()
+        eventually(lambda: bridge._link is not None and bridge._link.up, "it is connected again", 30)
+    finally:
+        gc.enable()
+        bridge.close()
 
 
 def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> None:

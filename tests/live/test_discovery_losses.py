@@ -238,6 +238,7 @@ def test_advisories_that_were_lost_are_a_gap(nats_server: NatsServer, opened: Ca
     assert (gap.kind, gap.origin) == (GAP, "MAMA_ADVISORIES")
     assert gap.gap is not None
     assert gap.gap[1] >= first - 1
+    rest = [c for c in rest if c.kind is not GAP]  # advisories come when they like, so the loss may have two parts
     assert [c.topic for c in rest] == ["t.kept"]
 
 

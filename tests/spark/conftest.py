@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from delta import configure_spark_with_delta_pip
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.testing.rooms import MalamuteRoom, NatsRoom, Room
 from pyspark.sql import SparkSession
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -47,3 +48,14 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
     folder: Path = tmp_path_factory.mktemp("nats")
     with NatsServer(folder, config="max_payload: 16MB\n") as server:
         yield server
+
+
+@pytest.fixture(params=["nats", "malamute"])
+def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
+    """Each middleware that keeps what it gets, in turn, with streams of this test's own."""
+    if request.param == "nats":
+        with NatsRoom(request.getfixturevalue("nats_server")) as nats:
+            yield nats
+    else:
+        with MalamuteRoom(tmp_path / "broker") as malamute:
+            yield malamute

@@ -76,6 +76,14 @@ def test_misfits_are_named(ddl: str, options: dict[str, str], said: str) -> None
     assert said in str(e.value)
 
 
+def test_a_row_says_its_stream_where_the_bridge_lets_it() -> None:
+    p = plan("topic STRING, a INT, Stream STRING", url="mlp://h")
+    assert (p.stream, p.json) == ("Stream", ("a",))
+    assert plan("topic STRING, value STRING", url="mlp://h/prices").stream is None
+    with pytest.raises(SchemaError, match="column 'stream' must be string, it is int; cast it"):
+        plan("topic STRING, value STRING, stream INT", url="mlp://h")
+
+
 def test_unused_columns_can_be_ignored_or_logged() -> None:
     assert plan("topic STRING, value STRING, x INT", ignoreUnknownColumns="true").value == "value"
     assert plan("topic STRING, value STRING, x INT", flightLog="l", flightLogColumns="X").log == ("x",)

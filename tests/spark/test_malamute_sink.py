@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from deltalake import DeltaTable
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client import MalamuteClient, Message
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import Feature
+from mama_spark.testing.driving import eventually
 from mama_spark.testing.oracle import Outcome, conserve
+from mama_spark.testing.plain_broker import SEND, PlainBroker
+from mama_spark.testing.rooms import MalamuteRoom
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,9 +35,17 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def foreign(tmp_path: Path) -> Iterator[str]:
-    """A broker that announces none of our extensions."""
-    yield from serve(tmp_path / "streams", features=Feature(0))
+def foreign() -> Iterator[PlainBroker]:
+    """A broker that knows none of our extensions."""
+    with PlainBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[MalamuteRoom]:
+    """A broker of its own process, whose streams of upper-case names are durable."""
+    with MalamuteRoom(tmp_path / "broker") as room:
+        yield room
 
 
 def orders(spark: SparkSession, n: int) -> DataFrame:
@@ -60,13 +71,16 @@ def receive(reader: MalamuteClient, n: int) -> list[Message]:
     return [reader.receive() for _ in range(n)]
 
 
-def check(flights: list[dict[str, Any]], sent: DataFrame, got: list[Message]) -> None:
+def received(got: list[Message]) -> list[tuple[int, str, bytes]]:
+    return [(m.sequence or -n - 2, m.subject, b"".join(m.content)) for n, m in enumerate(got)]
+
+
+def check(flights: list[dict[str, Any]], sent: DataFrame, stored: list[tuple[int, str, bytes]]) -> None:
     payloads = {r.k: (r.topic, bytes(r.value)) for r in sent.collect()}
     outcomes = [
         Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
         for f in flights
     ]
-    stored = [(m.sequence or -n - 2, m.subject, b"".join(m.content)) for n, m in enumerate(got)]
     conserve(outcomes, stored, sent=len(payloads)).raise_faults()
 
 
@@ -86,7 +100,7 @@ def test_rows_of_a_durable_stream_are_stored_once_under_the_sequences_of_the_fli
         reader.read("orders", after=0)
         got = receive(reader, 3000)
         reader.sync()
-    check(flights, df, got)
+    check(flights, df, received(got))
     assert {m.id for m in got} == {f["flight_id"] for f in flights}
 
 
@@ -98,27 +112,103 @@ def test_a_stream_in_memory_is_accepted_with_headers_and_without_sequences(
         reader.read("memory", "^orders")
         flights = write(df, url, tmp_path / "log", stream="memory")
         got = receive(reader, 200)
-    check(flights, df, got)
+    check(flights, df, received(got))
     assert {(f["event"], f["ack_level"], f["sequence"]) for f in flights} == {("acked", "accepted", None)}
     assert {m.headers for m in got} == {(("Kind", "demo"),)}
 
 
-def test_through_a_foreign_broker_rows_are_accepted_and_headers_refused(
-    spark: SparkSession, foreign: str, tmp_path: Path
+def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_refused(
+    spark: SparkSession, foreign: PlainBroker, tmp_path: Path
 ) -> None:
-    df = orders(spark, 200)
-    with MalamuteClient(foreign, timeout=PATIENCE, features=None) as reader:
-        reader.read("memory")
-        flights = write(df, foreign, tmp_path / "log", stream="memory")
-        check(flights, df, receive(reader, 200))
-    assert {(f["event"], f["ack_level"], f["sequence"]) for f in flights} == {("acked", "accepted", None)}
-    text = failure(df.drop("k").selectExpr("*", "map('Kind', 'demo') AS headers"), foreign, stream="memory")
-    assert "this broker carries no headers" in text
+    df = orders(spark, 200).selectExpr("*", "concat('id-', k % 10) AS id")
+    flights = write(df, foreign.url, tmp_path / "log", stream="st")
+    got = [(-n - 2, subject, b"".join(content)) for n, (_, subject, content) in enumerate(foreign.sent)]
+    check(flights, df, got)
+    assert {(f["event"], f["ack_level"], f["sequence"], f["duplicate"], f["stream"]) for f in flights} == {
+        ("acked", "accepted", None, None, "st")
+    }
+    assert {f["flight_id"] for f in flights} == {f"id-{i}" for i in range(10)}, "the log knows the row by its id"
+    assert all(frames[0].endswith(subject.encode()) for frames, (_, subject, _) in zip(
+        foreign.commands(SEND), foreign.sent, strict=True
+    )), "and the broker does not"  # fmt: skip
+    headed = df.drop("k").selectExpr("*", "map('Kind', 'demo') AS headers")
+    assert "200 rows were not published" in (said := failure(headed, foreign.url, stream="st"))
+    assert "this broker carries no headers" in said
+    letters = {"onError": "deadletter", "deadLetterTopic": "dead"}
+    assert "dead letters have headers, which this broker" in failure(df.drop("k"), foreign.url, stream="st", **letters)
+    assert len(foreign.sent) == 200
+
+
+def spread(spark: SparkSession, n: int) -> DataFrame:
+    """Rows over the streams A, B, C, which are durable, and `memory`."""
+    return orders(spark, n).selectExpr("*", "element_at(array('A', 'B', 'memory', 'C'), cast(k % 4 as int) + 1) stream")
+
+
+def test_each_row_goes_to_the_stream_of_its_column_and_the_flight_log_says_which(
+    spark: SparkSession, durable: MalamuteRoom, tmp_path: Path
+) -> None:
+    """ML-15; ids count for one stream, and are repeated by a job that runs again."""
+    df = spread(spark, 2000)
+    flights = write(df, durable.url, tmp_path / "log", idPrefix="job")
+    wanted = {r.k: (r.stream, r.topic, bytes(r.value)) for r in df.collect()}
+    assert {f["k"]: f["stream"] for f in flights} == {k: stream for k, (stream, _, _) in wanted.items()}
+    for name in "ABC":
+        found = {m.sequence: (name, m.topic, m.payload) for m in durable.messages(name)}
+        mine = [f for f in flights if f["stream"] == name]
+        assert len(found) == len(mine) == 500
+        assert {(f["ack_level"], f["duplicate"]) for f in mine} == {("stored", False)}
+        assert [found[f["sequence"]] for f in mine] == [wanted[f["k"]] for f in mine]
+    memory = {(f["event"], f["ack_level"], f["sequence"], f["duplicate"]) for f in flights if f["stream"] == "memory"}
+    assert memory == {("acked", "accepted", None, None)}
+    again = write(df, durable.url, tmp_path / "again", idPrefix="job")
+    assert {f["duplicate"] for f in again if f["stream"] != "memory"} == {True}
+    assert {f["k"]: f["sequence"] for f in again} == {f["k"]: f["sequence"] for f in flights}
+    assert [len(durable.messages(name)) for name in "ABC"] == [500] * 3
+
+
+def test_rows_without_a_stream_are_bad_rows_and_dead_letters_go_to_the_stream_of_the_option(
+    spark: SparkSession, durable: MalamuteRoom, tmp_path: Path
+) -> None:
+    df = spread(spark, 40).selectExpr("topic", "value", "k", "if(k % 10 = 0, if(k = 0, '', null), stream) AS stream")
+    assert "the stream is null" in failure(df.drop("k"), durable.url)
+    letters = {"onError": "deadletter", "deadLetterTopic": "dead"}
+    said = failure(df.drop("k"), durable.url, **letters)
+    assert "dead letters need a stream for deadLetterTopic: give the option stream" in said
+    flights = write(df, durable.url, tmp_path / "log", stream="DEAD", **letters)
+    assert {f["k"] for f in flights if f["event"] != "acked"} == {f["k"] for f in flights if f["dead_lettered"]}
+    dead = durable.messages("DEAD")
+    assert sorted(m.payload for m in dead) == sorted(f"row {k}".encode() for k in (0, 10, 20, 30))
+    assert {m.topic for m in dead} == {"dead"}
+    assert {m.headers["Mama-Error-Status"][0] for m in dead} == {"INVALID_ARG"}
+
+
+def test_a_killed_broker_of_many_streams_comes_back_and_nothing_is_lost_in_any(
+    spark: SparkSession, durable: MalamuteRoom, tmp_path: Path
+) -> None:
+    names = [f"S{chr(65 + i)}" for i in range(7)]
+    array = ", ".join(f"'{name}'" for name in names)
+    df = orders(spark, 30_000).selectExpr("*", f"element_at(array({array}), cast(k % 7 as int) + 1) AS stream")
+    held = durable.counter(names[0])
+
+    def restart() -> None:
+        eventually(lambda: held() > 500, "messages are stored", PATIENCE)
+        durable.kill()
+        durable.start()
+
+    with ThreadPoolExecutor(1) as thread:
+        killing = thread.submit(restart)
+        flights = write(df, durable.url, tmp_path / "log", maxRatePerPartition="6000")
+        killing.result(PATIENCE)
+    for number, name in enumerate(names):
+        mine = [f for f in flights if f["stream"] == name]
+        part = df.where(f"k % 7 = {number}")
+        check(mine, part, [(m.sequence, m.topic, m.payload) for m in durable.messages(name)])
+    assert any(f["sends"] > 1 for f in flights), "some were in doubt"
 
 
 def test_what_only_the_user_can_change_is_said(spark: SparkSession, url: str) -> None:
     df = orders(spark, 2).drop("k")
     assert "no stream is named" in failure(df, url)
     text = failure(df, url, stream="s", user="u", password="secret-word")
-    assert "the broker wants another security mechanism" in text or "do login and keys go with the broker" in text
+    assert "the broker wants another security mechanism" in text
     assert "secret-word" not in text

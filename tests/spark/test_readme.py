@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.testing.brokers import BrokerProcess
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import counts, flights
 
@@ -21,9 +22,18 @@ def snippet(name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("name", ["batch", "streaming", "flight log", "discovery", "messages"])
+@pytest.mark.parametrize("name", ["batch", "streaming", "flight log", "discovery", "messages", "malamute"])
 def test_snippets_are_short(name: str) -> None:
     assert len(snippet(name).strip().splitlines()) <= 25
+
+
+def run_script(code: str, folder: Path) -> str:
+    script = folder / "quick_start.py"
+    script.write_text(code.replace("/tmp/mama", str(folder)))
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def test_the_quick_starts_run_as_they_stand(nats_server: NatsServer, tmp_path: Path) -> None:
@@ -31,13 +41,7 @@ def test_the_quick_starts_run_as_they_stand(nats_server: NatsServer, tmp_path: P
         admin.create_stream("DEMO", ["demo.>"], allow_batched=True)
 
     def run(code: str) -> str:
-        code = code.replace("nats://127.0.0.1:4222", nats_server.url).replace("/tmp/mama", str(tmp_path))
-        script = tmp_path / "quick_start.py"
-        script.write_text(code)
-        command = [sys.executable, str(script)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=tmp_path, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
+        return run_script(code.replace("nats://127.0.0.1:4222", nats_server.url), tmp_path)
 
     run(snippet("batch") + snippet("streaming"))
     shown = run(snippet("flight log"))  # a process of its own: Delta's jars are for a JVM to be started
@@ -54,3 +58,10 @@ def test_the_quick_starts_run_as_they_stand(nats_server: NatsServer, tmp_path: P
     ):
         assert cell in cells, shown
     assert re.search(r'\|demo.orders.\w+ *\|\{"order_id":', shown), shown
+
+
+def test_the_quick_start_of_malamute_runs_as_it_stands(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker:
+        shown = run_script(snippet("malamute").replace("mlp://127.0.0.1:9999", broker.url), tmp_path)
+    assert "500 orders" in shown
+    assert counts(flights(tmp_path / "malamute_log"), "ack_level") == {"stored": 1000}

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,9 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.testing.driving import eventually
-from mama_spark.testing.servers import Admin
+from mama_spark.testing.rooms import Room
 from mama_spark.testing.sink_runs import below, connected, counts, flights, jvm_below, processes, verdict
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
@@ -27,14 +25,8 @@ SCRIPTS = Path(__file__).parent / "driver_scripts"
 PATIENCE = 120.0
 
 
-@pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    if not nats_server.running:  # the test before failed while it was down
-        nats_server.start()
-    with Admin(nats_server.url) as client:
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
+#: What does not depend on the middleware is shown on one.
+once = pytest.mark.parametrize("room", ["nats"], indirect=True)
 
 
 @pytest.fixture
@@ -52,10 +44,11 @@ def background(spark: SparkSession) -> Iterator[Callable[[Callable[[], Any]], Fu
 class Case:
     """Rows that are published slowly enough to be interrupted, with a flight log that keeps the payloads."""
 
-    def __init__(self, spark: SparkSession, server: NatsServer, admin: Admin, folder: Path) -> None:
-        self.spark, self.server, self.admin, self.folder = spark, server, admin, folder
+    def __init__(self, spark: SparkSession, room: Room, folder: Path) -> None:
+        self.spark, self.room, self.folder = spark, room, folder
         self.log = folder / "log"
-        self.options = {"url": server.url, "flightLog": str(self.log), "flightLogPayload": "all"}
+        self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all"}
+        self.stored = room.counter("ORDERS")
 
     def rows(self, n: int, partitions: int = 2) -> DataFrame:
         return self.spark.range(0, n, 1, partitions).selectExpr(
@@ -64,9 +57,6 @@ class Case:
 
     def write(self, rows: DataFrame, **options: str) -> None:
         rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
-
-    def stored(self) -> int:
-        return int(self.admin.info("ORDERS")["state"]["messages"])
 
     def under_way(self, writing: Future[Any] | None = None, n: int = 3_000) -> None:
         def enough() -> bool:
@@ -77,19 +67,19 @@ class Case:
         eventually(enough, f"{n} messages are stored", PATIENCE)
 
     def conserved(self, sent: int, *, exactly_once: bool = True) -> None:
-        verdict(self.admin, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
+        verdict(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
 
 
 @pytest.fixture
-def case(spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path) -> Case:
-    admin.create_stream("ORDERS", ["orders.>"], allow_batched=True)
-    return Case(spark, nats_server, admin, tmp_path)
+def case(spark: SparkSession, room: Room, tmp_path: Path) -> Case:
+    room.create("ORDERS", "orders.>")
+    return Case(spark, room, tmp_path)
 
 
-def workers(server: NatsServer, spark: SparkSession) -> list[int]:
+def workers(room: Room, spark: SparkSession) -> list[int]:
     """The Python workers of this session that are connected to the broker."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    return connected(server.port, below(jvm))
+    return connected(room.port, below(jvm))
 
 
 Background = Callable[[Callable[[], Any]], Future[Any]]
@@ -98,7 +88,7 @@ Background = Callable[[Callable[[], Any]], Future[Any]]
 def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
     writing = background(lambda: case.write(case.rows(40_000), maxRatePerPartition="8000"))
     case.under_way(writing)
-    os.kill(workers(case.server, case.spark)[0], signal.SIGKILL)
+    os.kill(workers(case.room, case.spark)[0], signal.SIGKILL)
     writing.result(PATIENCE)
     case.conserved(40_000)
     log = flights(case.log)
@@ -106,23 +96,37 @@ def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, back
     assert counts(log, "duplicate")[True] > 500
 
 
+@once
 @pytest.mark.parametrize(
     ("options", "exactly_once"),
     [({}, True), ({"dedup": "false", "ackMode": "batch"}, False), ({"dedup": "false", "ackMode": "message"}, False)],
     ids=["dedup", "batch", "message"],
 )
-def test_killed_broker_comes_back_and_nothing_is_lost(
+def test_killed_broker_comes_back_and_nothing_is_lost_in_any_mode(
     case: Case, background: Background, options: dict[str, str], exactly_once: bool
 ) -> None:
     """Without ids a message whose acknowledgement was lost is sent, and perhaps stored, once more; never lost."""
     writing = background(lambda: case.write(case.rows(40_000), maxRatePerPartition="8000", **options))
     case.under_way(writing)
-    case.server.kill()
-    case.server.start()
+    case.room.kill()
+    case.room.start()
     writing.result(PATIENCE)
     case.conserved(40_000, exactly_once=exactly_once)
 
 
+@pytest.mark.parametrize("room", ["malamute"], indirect=True)
+@pytest.mark.parametrize("dedup", ["true", "false"])
+def test_killed_malamute_broker_comes_back_and_nothing_is_lost(case: Case, background: Background, dedup: str) -> None:
+    """What was acknowledged is in the store that the next broker opens; so are the ids."""
+    writing = background(lambda: case.write(case.rows(40_000), maxRatePerPartition="8000", dedup=dedup))
+    case.under_way(writing)
+    case.room.kill()
+    case.room.start()
+    writing.result(PATIENCE)
+    case.conserved(40_000, exactly_once=dedup == "true")
+
+
+@once
 @pytest.mark.parametrize("ack_mode", ["auto", "message"])
 def test_order_of_each_partition_survives_a_killed_broker(case: Case, background: Background, ack_mode: str) -> None:
     n = 20_000 if ack_mode == "auto" else 4_000
@@ -130,12 +134,12 @@ def test_order_of_each_partition_survives_a_killed_broker(case: Case, background
     rate = str(n // 4)
     writing = background(lambda: case.write(rows, maxRatePerPartition=rate, order="partition", ackMode=ack_mode))
     case.under_way(writing, n // 6)
-    case.server.kill()
-    case.server.start()
+    case.room.kill()
+    case.room.start()
     writing.result(PATIENCE)
     case.conserved(n)
     numbers: dict[str, list[int]] = {"0": [], "1": []}
-    for message in case.admin.messages("ORDERS"):
+    for message in case.room.messages("ORDERS"):
         partition, _, number = message.payload.decode().split()
         numbers[partition].append(int(number))
     assert {p: len(found) for p, found in numbers.items()} == {"0": n // 2, "1": n // 2}
@@ -159,13 +163,11 @@ def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(case: Case, ba
 # --- a retry that sees its rows in another order ---------------------------------------------------------------
 
 
-def fails_once(monitor: str, n: int, stored: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def fails_once(
+    held: Callable[[], int], n: int, stored: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A partition of ``n`` rows whose first attempt dies when the broker holds ``stored`` of them, and whose second
     attempt has them in the opposite order; ``id`` is the number of the row in its attempt."""
-
-    def held() -> int:
-        with urllib.request.urlopen(f"{monitor}/jsz", timeout=10) as page:
-            return int(json.load(page)["messages"])
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -188,7 +190,7 @@ def fails_once(monitor: str, n: int, stored: int) -> Callable[[Iterator[pa.Recor
 
 
 def shuffled(case: Case, n: int) -> DataFrame:
-    source = fails_once(case.server.monitor, n, n // 4)
+    source = fails_once(case.stored, n, n // 4)
     one = case.spark.range(0, 1, 1, 1)
     return one.mapInArrow(source, "topic string, value string, id string")
 
@@ -202,6 +204,7 @@ def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case) -> No
     assert counts(log, "duplicate")[True] >= n // 4
 
 
+@once
 def test_retry_in_another_order_would_lose_rows_with_row_numbers_as_ids(case: Case) -> None:
     """Why default ids name the content: a row number names another row in the second attempt, the broker takes it for
     a duplicate, and acknowledges what it does not store."""
@@ -209,15 +212,16 @@ def test_retry_in_another_order_would_lose_rows_with_row_numbers_as_ids(case: Ca
     case.write(shuffled(case, n))
     log = flights(case.log)
     assert counts(log, "event") == {"acked": n}
-    held = {message.payload for message in case.admin.messages("ORDERS")}
+    held = {message.payload for message in case.room.messages("ORDERS")}
     assert len(held) <= n - n // 4
-    found = verdict(case.admin, "ORDERS", case.log, sent=n, exactly_once=False)
+    found = verdict(case.room, "ORDERS", case.log, sent=n, exactly_once=False)
     assert len([fault for fault in found.faults if "acked, but not at the broker" in fault]) >= n // 4
 
 
 # --- found before the first row, or in time --------------------------------------------------------------------
 
 
+@once
 def test_bad_row_costs_one_attempt_a_partition(case: Case) -> None:
     rows = case.rows(20_000).selectExpr("if(value = 'order 777', NULL, topic) AS topic", "value")
     with pytest.raises(Exception, match=r"1 rows were not published: 20,000 rows: 19,999 acked, 1 failed"):
@@ -228,6 +232,7 @@ def test_bad_row_costs_one_attempt_a_partition(case: Case) -> None:
     assert case.stored() == 19_999
 
 
+@once
 def test_speculation_without_dedup_is_refused_before_the_first_row(case: Case) -> None:
     case.spark.sparkContext.setLocalProperty("spark.speculation", "true")
     try:
@@ -240,6 +245,7 @@ def test_speculation_without_dedup_is_refused_before_the_first_row(case: Case) -
     assert case.stored() == 100
 
 
+@once
 def test_flight_log_that_cannot_be_made_is_found_before_the_first_row(case: Case) -> None:
     (case.folder / "file").write_text("in the way")
     for path in (case.folder / "file", case.folder / "file" / "log", Path("/proc/flight_log")):
@@ -248,6 +254,7 @@ def test_flight_log_that_cannot_be_made_is_found_before_the_first_row(case: Case
     assert case.stored() == 0
 
 
+@once
 def test_another_table_in_place_of_the_flight_log_is_found_before_the_first_row(case: Case) -> None:
     write_deltalake(str(case.folder / "other"), pa.table({"a": [1]}))
     with pytest.raises(Exception, match="is another table"):
@@ -267,6 +274,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@once
 def test_full_disk_while_staging_fails_the_write_and_its_repetition_loses_nothing(case: Case, small_disk: Path) -> None:
     log, txn = small_disk / "log", {"txnAppId": "nightly", "txnVersion": "1"}
     ballast = small_disk / "ballast"
@@ -278,7 +286,7 @@ def test_full_disk_while_staging_fails_the_write_and_its_repetition_loses_nothin
     case.write(case.rows(20_000), flightLog=str(log), flightLogPayload="none", **txn)
     assert counts(flights(log), "event") == {"acked": 20_000}
     assert len(counts(flights(log), "flight_id")) == 20_000
-    assert {m.payload for m in case.admin.messages("ORDERS")} == {f"order {i}".encode() for i in range(20_000)}
+    assert {m.payload for m in case.room.messages("ORDERS")} == {f"order {i}".encode() for i in range(20_000)}
     assert case.stored() == 20_000
 
 
@@ -318,7 +326,7 @@ def test_killed_driver_restarted_from_its_checkpoint_loses_nothing(case: Case) -
     case.under_way(n=6_000)
     jvm = driver.jvm()
     family = below(jvm)
-    assert connected(case.server.port, family)
+    assert connected(case.room.port, family)
     os.kill(jvm, signal.SIGKILL)
     driver.end()
     eventually(lambda: not family & processes().keys(), "the workers ended with their driver", PATIENCE)

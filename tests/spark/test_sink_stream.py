@@ -1,10 +1,9 @@
-"""Streaming writes of ``mamapub`` against a real nats-server, and batch writes inside ``foreachBatch``."""
+"""Streaming writes of ``mamapub`` against real servers, and batch writes inside ``foreachBatch``."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.testing.driving import eventually
+from mama_spark.testing.oracle import Verdict
+from mama_spark.testing.rooms import NatsRoom, Room
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import counts, flights, verdict
 from pyspark.errors import StreamingQueryException
@@ -21,21 +22,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 SCHEMA = "topic STRING, value STRING"
 
 
-@pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
+#: What does not depend on the middleware, or is NATS' own.
+on_nats = pytest.mark.parametrize("room", ["nats"], indirect=True)
 
 
 class Case:
     """One stream's input folder, checkpoint, flight log and options."""
 
-    def __init__(self, spark: SparkSession, server: NatsServer, folder: Path, name: str = "orders") -> None:
-        self.spark, self.folder, self.name = spark, folder, name
+    def __init__(self, spark: SparkSession, room: Room, folder: Path, name: str = "orders") -> None:
+        self.spark, self.room, self.folder, self.name = spark, room, folder, name
+        self.stored = room.counter(name.upper())
         self.log, self.checkpoint, self.input = (folder / part for part in ("log", "checkpoint", "input"))
-        self.options = {"url": server.url, "flightLog": str(self.log), "flightLogPayload": "all"}
+        self.options = {**room.options(name.upper()), "flightLog": str(self.log), "flightLogPayload": "all"}
         self.input.mkdir(parents=True)
         self.rows = 0
 
@@ -76,26 +74,31 @@ class Case:
             query.awaitTermination(120)
         return str(e.value)
 
+    def conserved(self, sent: int) -> Verdict:
+        return verdict(self.room, self.name.upper(), self.log, sent=sent).raise_faults()
+
 
 @pytest.fixture
-def case(spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path) -> Case:
-    admin.create_stream("ORDERS", ["orders.>"], allow_msg_ttl=False)
-    return Case(spark, nats_server, tmp_path)
+def case(spark: SparkSession, room: Room, tmp_path: Path) -> Case:
+    room.create("ORDERS", "orders.>")
+    return Case(spark, room, tmp_path)
 
 
-def stored(admin: Admin, stream: str = "ORDERS") -> int:
-    return int(admin.info(stream)["state"]["messages"])
+@pytest.fixture
+def admin(room: Room) -> Admin:
+    assert isinstance(room, NatsRoom)
+    return room.admin
 
 
-def test_restart_from_a_checkpoint_publishes_only_what_is_new(case: Case, admin: Admin) -> None:
+def test_restart_from_a_checkpoint_publishes_only_what_is_new(case: Case) -> None:
     case.add(1_000)
     case.add(500)
     case.run()
-    assert stored(admin) == 1_500
+    assert case.stored() == 1_500
     case.add(700)
     query = case.run()
     assert sum(p.numInputRows for p in query.recentProgress) == 700
-    assert verdict(admin, "ORDERS", case.log, sent=2_200).raise_faults().acked == 2_200
+    assert case.conserved(2_200).acked == 2_200
     log = flights(case.log)
     assert counts(log, "batch_id") == {0: 1_000, 1: 500, 2: 700}
     assert counts(log, "query_id") == {str(query.id): 2_200}
@@ -103,15 +106,16 @@ def test_restart_from_a_checkpoint_publishes_only_what_is_new(case: Case, admin:
     assert counts(log, "duplicate") == {False: 2_200}
 
 
-def test_empty_micro_batches_publish_nothing_and_commit(case: Case, admin: Admin) -> None:
+def test_empty_micro_batches_publish_nothing_and_commit(case: Case) -> None:
     case.add(100)
     (case.input / "empty.json").write_text("")
     case.add(100)
     case.run()
-    assert verdict(admin, "ORDERS", case.log, sent=200).raise_faults().acked == 200
+    assert case.conserved(200).acked == 200
 
 
-def test_batch_without_any_row_left_is_committed(case: Case, admin: Admin, tmp_path: Path) -> None:
+@on_nats
+def test_batch_without_any_row_left_is_committed(case: Case) -> None:
     case.add(100)
     query = (
         case.read()
@@ -123,9 +127,10 @@ def test_batch_without_any_row_left_is_committed(case: Case, admin: Admin, tmp_p
         .start()
     )
     assert query.awaitTermination(120)
-    assert stored(admin) == 0
+    assert case.stored() == 0
 
 
+@on_nats
 @pytest.mark.parametrize(("mode", "reason"), [("complete", "append"), ("update", "pdate")])
 def test_output_modes_other_than_append_are_refused_with_the_reason(case: Case, mode: str, reason: str) -> None:
     case.add(10)
@@ -142,15 +147,15 @@ def test_output_modes_other_than_append_are_refused_with_the_reason(case: Case, 
         )
 
 
+@on_nats
 def test_transaction_options_are_refused_on_a_stream(case: Case) -> None:
     case.add(10)
     assert "for batch writes" in case.fail(txnAppId="job", txnVersion="1")
 
 
-def test_two_queries_at_once_publish_each_their_own(case: Case, admin: Admin, tmp_path: Path) -> None:
-    admin.create_stream("TRADES", ["trades.>"])
-    other = Case(case.spark, NatsServer(), tmp_path / "other", "trades")
-    other.options["url"] = case.options["url"]
+def test_two_queries_at_once_publish_each_their_own(case: Case, tmp_path: Path) -> None:
+    case.room.create("TRADES", "trades.>")
+    other = Case(case.spark, case.room, tmp_path / "other", "trades")
     other.options["flightLog"] = str(case.log)  # one log for both
     for one in (case, other):
         one.add(800)
@@ -161,11 +166,13 @@ def test_two_queries_at_once_publish_each_their_own(case: Case, admin: Admin, tm
     log = flights(case.log)
     assert counts(log, "query_id") == {str(q.id): 1_600 for q in queries}
     assert counts(log, "event") == {"acked": 3_200}
-    for stream, name in (("ORDERS", "orders"), ("TRADES", "trades")):
-        assert {m.payload for m in admin.messages(stream)} == {f"{name} {i}".encode() for i in range(1_600)}
-        assert stored(admin, stream) == 1_600
+    for one in (case, other):
+        found = one.room.messages(one.name.upper())
+        assert {m.payload for m in found} == {f"{one.name} {i}".encode() for i in range(1_600)}
+        assert one.stored() == 1_600
 
 
+@on_nats
 def test_failed_batch_and_its_restart_are_both_in_the_log_and_stored_once(case: Case, admin: Admin) -> None:
     case.add(500)
     case.add(400)
@@ -176,7 +183,7 @@ def test_failed_batch_and_its_restart_are_both_in_the_log_and_stored_once(case: 
     assert str(case.log) in error
     admin.update_stream("ORDERS", max_msgs=-1)
     case.run()
-    verdict(admin, "ORDERS", case.log, sent=900).raise_faults()
+    case.conserved(900)
     good, failed = flights(case.log), flights(case.log, committed=False)
     assert counts(good, "batch_id") == {0: 500, 1: 400}
     assert counts(good, "duplicate") == {False: 700, True: 200}
@@ -185,18 +192,19 @@ def test_failed_batch_and_its_restart_are_both_in_the_log_and_stored_once(case: 
     assert len(counts(good, "query_id") | counts(failed, "query_id")) == 1
 
 
+@on_nats
 def test_topic_without_a_stream_fails_the_query_until_there_is_one(case: Case, admin: Admin) -> None:
     case.add(100)
     case.add(1, "elsewhere.x")
     assert "no stream takes topic 'elsewhere.x'" in case.fail()
-    assert stored(admin) == 100
+    assert case.stored() == 100
     admin.create_stream("ELSEWHERE", ["elsewhere.>"])
     case.run()
-    assert (stored(admin), stored(admin, "ELSEWHERE")) == (100, 1)
+    assert (case.stored(), case.room.counter("ELSEWHERE")()) == (100, 1)
     assert counts(flights(case.log), "batch_id") == {0: 100, 1: 1}
 
 
-def test_bad_row_fails_the_batch_once_and_the_rest_is_stored_once_after_the_cure(case: Case, admin: Admin) -> None:
+def test_bad_row_fails_the_batch_once_and_the_rest_is_stored_once_after_the_cure(case: Case) -> None:
     case.add(300)
     good_until = case.rows
     case.add(50, "orders.*")  # wildcards are no topics
@@ -209,13 +217,14 @@ def test_bad_row_fails_the_batch_once_and_the_rest_is_stored_once_after_the_cure
     assert counts(flights(case.log, committed=None), "task_attempt") == {0: good_until + 51}
     mixed.write_text(mixed.read_text().replace("orders.*", "orders.cured"))
     case.run(partitions=1)
-    verdict(admin, "ORDERS", case.log, sent=good_until + 51).raise_faults()
+    case.conserved(good_until + 51)
     second = flights(case.log)
     beside = [r for r in second.to_pylist() if r["payload"] == b"beside the bad ones"]
     assert [r["duplicate"] for r in beside] == [True]
     assert counts(flights(case.log, committed=False), "event") == {"completed_exceptionally": 50, "acked": 1}
 
 
+@on_nats
 def test_small_micro_batches_reuse_connections(case: Case, nats_server: NatsServer) -> None:
     for _ in range(8):
         case.add(20)
@@ -226,15 +235,15 @@ def test_small_micro_batches_reuse_connections(case: Case, nats_server: NatsServ
     assert made <= 4, f"{made} connections for 16 tasks on 2 cores"
 
 
-def test_stopped_query_loses_nothing_after_its_restart(case: Case, admin: Admin) -> None:
+def test_stopped_query_loses_nothing_after_its_restart(case: Case) -> None:
     case.add(2_000)
     case.add(30_000)
     query = case.start(maxRatePerPartition="2000")
-    eventually(lambda: stored(admin) > 6_000, "the second batch is under way")
+    eventually(lambda: case.stored() > 6_000, "the second batch is under way")
     query.stop()
-    assert stored(admin) < 32_000
+    assert case.stored() < 32_000
     case.run()
-    verdict(admin, "ORDERS", case.log, sent=32_000).raise_faults()
+    case.conserved(32_000)
     assert counts(flights(case.log), "batch_id") == {0: 2_000, 1: 30_000}
     assert counts(flights(case.log), "duplicate")[True] >= 4_000
 
@@ -251,11 +260,11 @@ def each_batch(case: Case, version: dict[int, int], **options: str) -> None:
     assert query.trigger(availableNow=True).start().awaitTermination(120)
 
 
-def test_repeated_version_in_foreach_batch_stores_and_commits_once(case: Case, admin: Admin) -> None:
+def test_repeated_version_in_foreach_batch_stores_and_commits_once(case: Case) -> None:
     case.add(300)
     case.add(200)
     each_batch(case, {})
-    verdict(admin, "ORDERS", case.log, sent=500).raise_faults()
+    case.conserved(500)
     assert counts(flights(case.log), "batch_id") == {0: 300, 1: 200}
     again = flights(case.log, committed=False)
     assert counts(again, "batch_id") == {0: 300, 1: 200}
@@ -264,7 +273,7 @@ def test_repeated_version_in_foreach_batch_stores_and_commits_once(case: Case, a
     assert set(counts(flights(case.log, committed=None), "query_id")) == {None}
 
 
-def test_foreach_batch_without_a_version_takes_no_identity_from_the_stream(case: Case, admin: Admin) -> None:
+def test_foreach_batch_without_a_version_takes_no_identity_from_the_stream(case: Case) -> None:
     """A batch write inside ``foreachBatch`` sees the stream's query and batch id, and must not use them: two writes of
     one batch would be taken for one."""
     case.add(100)
@@ -278,6 +287,6 @@ def test_foreach_batch_without_a_version_takes_no_identity_from_the_stream(case:
     query = case.read().writeStream.foreachBatch(publish).option("checkpointLocation", str(case.checkpoint))
     assert query.trigger(availableNow=True).start().awaitTermination(120)
     assert seen == [0]
-    assert stored(admin) == 200
+    assert case.stored() == 200
     assert counts(flights(case.log), "event") == {"acked": 200}
     assert len(counts(flights(case.log), "run_id")) == 2

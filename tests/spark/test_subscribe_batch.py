@@ -159,9 +159,18 @@ def test_wrong_options_are_refused_with_the_reason(reads: Reads) -> None:
     assert "unknown option 'topcs'; did you mean 'topics'?" in reads.failure(None, topcs="orders.>")
 
 
-def test_other_schema_is_refused(reads: Reads, spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="mamasub has the columns topic string, value binary"):
-        spark.read.format("mamasub").schema("n INT").options(url=reads.url, topics="a").load().collect()
+@pytest.mark.parametrize(
+    ("schema", "options", "reason"),
+    [
+        ("value INT", {}, "column 'value' of mamasub is binary, not int"),
+        ("n INT", {"unpack": "false"}, "mamasub has no column 'n' here.*choose among topic string, value binary"),
+    ],
+)
+def test_other_schema_is_refused(
+    reads: Reads, spark: SparkSession, schema: str, options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(PySparkException, match=reason):
+        spark.read.format("mamasub").schema(schema).options(url=reads.url, topics="a", **options).load().collect()
 
 
 def test_missing_permission_is_an_error_that_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:

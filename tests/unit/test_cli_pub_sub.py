@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
+from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.cli import main
+from mama_spark.message import MessageBatch
 
 
 def test_what_is_published_over_a_bridge_is_shown_over_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,3 +35,31 @@ def test_a_transport_of_a_properties_file_will_do(tmp_path: Path, capsys: pytest
     capsys.readouterr()
     assert main(["sub", "orders.a", "--from", "earliest", "--count", "1", *words]) == 0
     assert capsys.readouterr().out == "1 orders.a x\n"
+
+
+def test_rows_of_packed_messages_are_shown_each_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"memory://{uuid4().hex}"
+    typed = pa.record_batch({"n": [1, 2], "sym": ["ä", None]})
+    arrow = typed.schema.serialize().to_pybytes() + typed.serialize().to_pybytes() + b"\xff\xff\xff\xff\0\0\0\0"
+    payloads = [b"plain", b"one\ntwo", arrow, b"cut"]
+    headers: list[dict[str, list[str]] | None] = [
+        None if form is None else {"Mama-Pack": [form], "Mama-Pack-Rows": ["2"]}
+        for form in (None, "lines;v=1", "arrow;v=1", "arrow;v=1")
+    ]
+    log = MemoryLogs(url.removeprefix("memory://")).log(url.removeprefix("memory://"))
+    log.append(MessageBatch.of([f"t.{i}" for i in range(4)], payloads, headers))
+    assert main(["sub", "t.*", "--from", "1", "--count", "6", "--url", url]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    want = [
+        "1 t.0 plain",
+        "2.0 t.1 one",
+        "2.1 t.1 two",
+        '3.0 t.2 {"n": 1, "sym": "ä"}',
+        '3.1 t.2 {"n": 2, "sym": null}',
+    ]
+    assert lines == want
+    assert last.startswith("4 t.3 cut (")
+    assert main(["sub", "t.*", "--from", "2", "--count", "1", "--json", "--url", url]) == 0
+    assert json.loads(capsys.readouterr().out)["pack_index"] == 0
+    assert main(["sub", "t.1", "--from", "2", "--count", "1", "--url", url, "-o", "unpack=false"]) == 0
+    assert capsys.readouterr().out == "2 t.1 one\ntwo\n"

@@ -1,7 +1,8 @@
 """A driver to be killed: flights from files to topics, and from the topics to a Delta table, at the same time.
 
-The argument is JSON: ``input`` (folder of CSV files), ``ddl`` (their schema), ``folder``, ``url``, ``rate``. A query
-that fails is started again, as a supervisor would; the program ends when all that was published is in the table.
+The argument is JSON: ``input`` (folder of CSV files), ``ddl`` (their schema), ``folder``, ``url``, ``rate``, and
+perhaps ``publish`` (more options of the sink) and ``schema`` (of what is read). A query that fails is started again, as
+a supervisor would; the program ends when all that was published is in the table.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def publish(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
     return (
         rows.selectExpr("concat('flights.', origin, '.', carrier) AS topic", "*")
         .writeStream.format("mamapub")
-        .options(url=given["url"], maxRatePerPartition=given["rate"])
+        .options(url=given["url"], maxRatePerPartition=given["rate"], **given.get("publish", {}))
         .option("checkpointLocation", f"{given['folder']}/published")
         .trigger(availableNow=True)
         .start()
@@ -33,9 +34,12 @@ def publish(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
 
 
 def subscribe(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
-    rows = spark.readStream.format("mamasub").options(url=given["url"], topics="flights.>").load()
+    reader = spark.readStream.format("mamasub").options(url=given["url"], topics="flights.>")
+    if "schema" in given:
+        reader = reader.schema(given["schema"])
     return (
-        rows.writeStream.format("delta")
+        reader.load()
+        .writeStream.format("delta")
         .option("checkpointLocation", f"{given['folder']}/subscribed")
         .trigger(processingTime="0 seconds")
         .start(f"{given['folder']}/table")

@@ -20,7 +20,8 @@ def read(data: bytes) -> tuple[int, dict[str, list[tuple[int, int, bool]]]]:
     told = {}
     for c in out:
         columns = [np.concatenate(x).tolist() for x in (c.tokens, c.sequences, c.duplicates)]
-        told[c.stream] = list(zip(*columns, strict=True))
+        place = c.stream if c.domain is None else f"{c.stream} in {c.domain}"
+        told[place] = list(zip(*columns, strict=True))
     return at, told
 
 
@@ -42,8 +43,9 @@ def test_bulk_reading_gives_each_acknowledgement_once(acks, repeat) -> None:  # 
     data = b"".join(ack(t, q, s, duplicate=d, domain=m) for t, q, s, d, m in rows)
     at, told = read(data)
     assert at == len(data)
-    for stream in {r[2] for r in rows}:
-        assert sorted(told[stream]) == sorted((t, q, d) for t, q, s, d, _ in rows if s == stream)
+    for stream, domain in {(r[2], r[4]) for r in rows}:
+        place = f"{stream} in {domain}" if domain else stream
+        assert sorted(told[place]) == sorted((t, q, d) for t, q, s, d, m in rows if (s, m) == (stream, domain))
 
 
 @given(st.integers(0, 400))

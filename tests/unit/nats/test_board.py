@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridges.images import pack, unpack
 from mama_spark.bridges.nats import advisories, positions
 from mama_spark.bridges.nats.board import (
     LIVE,
@@ -29,7 +30,6 @@ from mama_spark.bridges.nats.board import (
 from mama_spark.bridges.nats.changes import Stored, change_of, image_of, micros
 from mama_spark.bridges.nats.direct import Cutter, headers_of, stored
 from mama_spark.bridges.nats.discovery_streams import check_version
-from mama_spark.bridges.nats.images import pack, unpack
 from mama_spark.bridges.nats.positions import At, Gone, Made, Part, Span, Written, between
 from mama_spark.errors import ConfigError
 

@@ -102,6 +102,22 @@ def test_no_id_twice_and_any_order_gives_the_same_set(rows: list[Row], cuts: lis
     assert set(ids_of(shuffled)) == set(first)
 
 
+def test_equal_rows_of_two_streams_keep_their_ids_in_any_order() -> None:
+    streams = ["a", "b", "a", "c", "b", "a"]
+    first = IdMaker("q", 0, 0).ids(MessageBatch.of(["t"] * 6, [b"x"] * 6, streams=streams)).to_pylist()
+    again = IdMaker("q", 0, 0).ids(MessageBatch.of(["t"] * 6, [b"x"] * 6, streams=streams[::-1])).to_pylist()
+    assert sorted(zip(streams, first, strict=True)) == sorted(zip(streams[::-1], again, strict=True))
+    assert len(set(first)) == 6
+    assert [i.rsplit("-", 1)[1] for i in first] == ["0", "0", "1", "0", "1", "2"]
+
+
+def test_streams_stand_before_all_else_in_the_hash() -> None:
+    batch = MessageBatch.of(["t"], [b"x"], [{"h": ["v"]}], streams=["ü"])
+    expected = xxhash.xxh3_128_hexdigest(b"\2\0\0\0\xc3\xbc" + b"\1\0\0\0t" + b"\1\0\0\0" + b"\1\0\0\0h"
+                                  + b"\1\0\0\0" + b"\1\0\0\0v" + b"x")  # fmt: skip
+    assert bytes(digest(batch)[0]).hex() == expected
+
+
 def test_a_retry_with_shuffled_rows_keeps_each_id_with_its_content() -> None:
     rng = random.Random(5)
     rows: list[Row] = [(f"t.{i % 7}", b"%d" % (i % 3000), None) for i in range(20_000)]

@@ -263,10 +263,10 @@ def test_chunks_are_bounded_in_messages_and_bytes(desk: Desk) -> None:
 
     publisher = desk.publisher(Policy(10_000, 0), bridge=Counting(desk.name, max_payload=8 << 20))
     publisher.put(batch(9000))
-    publisher.put(MessageBatch.of(["t"] * 5, [bytes(n) for n in (1, 3 << 20, 600_000, 600_000, 7)]))
+    publisher.put(MessageBatch.of(["t"] * 5, [bytes(n) for n in (1, 6 << 20, 2_400_000, 2_400_000, 7)]))
     publisher.drain()
     assert max(n for n, _ in calls) == 2048
-    assert [c for c in calls if c[1] > 1 << 20] == [(1, 3 << 20)]
+    assert [c for c in calls if c[1] > 4 << 20] == [(1, 6 << 20)]
 
 
 def test_drain_without_start_raises_instead_of_waiting() -> None:

@@ -368,3 +368,17 @@ def test_rate_limiter_gives_its_rate_and_ignores_a_clock_that_jumps_back() -> No
         assert limiter.allowance(now - 5) == limiter.allowance(now)
         now = max(now + 0.001, limiter.wake_at(now))
     assert 990 <= total <= 1011
+
+
+def test_more_streams_than_fit_into_two_octets_are_told_apart() -> None:
+    n = 40_000
+    window = Window(Policy(max_in_flight=n + 1, refill_allowed_at=n))
+    block = window.open(n)
+    first = window.launch(block, slice(0, n), 0.0)
+    for row in (0, 1, n - 2, n - 1):
+        window.acked(Acks(np.array([first + row]), None, None, f"s{row}", 0.1))
+    for number in range(n):
+        window._stream_index(f"s{number}")
+    window.acked(Acks(np.array([first + 2]), None, None, f"s{n - 3}", 0.1))
+    found = [window.streams[block.stream[row]] for row in (0, 1, 2, n - 2, n - 1)]
+    assert found == ["s0", "s1", f"s{n - 3}", f"s{n - 2}", f"s{n - 1}"]

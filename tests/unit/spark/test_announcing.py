@@ -280,8 +280,8 @@ def test_transport_without_the_property_is_not_implemented_and_names_it(tmp_path
 def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """SD-18"""
     monkeypatch.setattr(bridges, "load", lambda name: None)  # none of those that are there lacks it
-    monkeypatch.setattr(SinkOptions, "bridge_name", "tango")
-    with pytest.raises(StatusError, match="the bridge 'tango' has no source discovery") as e:
+    monkeypatch.setattr(SinkOptions, "bridge_name", "malamute")
+    with pytest.raises(StatusError, match="the bridge 'malamute' has no source discovery") as e:
         check_announce(SinkOptions.parse({"announce": "true"}), DiscoveryTerms())
     assert e.value.status is Status.NOT_IMPLEMENTED
 

@@ -10,8 +10,11 @@ import pytest
 from mama_spark.errors import SchemaError
 from mama_spark.log import Records
 from mama_spark.message import HEADERS_TYPE
-from mama_spark.spark.messages import ARROW, SCHEMA, check_schema, rows
-from pyspark.sql.types import LongType, StructField, StructType
+from mama_spark.options import SubscribeOptions
+from mama_spark.spark.messages import PLAIN_SCHEMA, SCHEMA, schema_of, shape_of
+from mama_spark.spark.unpacking import Unpacking
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
 Headers = list[list[tuple[str, list[str]]] | None]
 
@@ -27,6 +30,19 @@ def records(n: int, headers: Headers | None = None, offset: int = 0) -> Records:
     return Records(np.arange(11, 11 + n), np.arange(n) * 1_000_000, topics, payloads, column)
 
 
+def options(**given: str) -> SubscribeOptions:
+    return SubscribeOptions.parse({"url": "memory://x", "topics": ">", **given})
+
+
+ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
+
+
+def rows(what: Records, stream: str, **given: str) -> pa.RecordBatch:
+    o = options(**given)
+    (batch,) = Unpacking(o, shape_of(schema_of(o), o), stream).batches(what)
+    return batch
+
+
 def test_batch_matches_the_schema_exactly() -> None:
     batch = rows(records(3), "ORDERS")
     batch.validate(full=True)
@@ -37,9 +53,17 @@ def test_batch_matches_the_schema_exactly() -> None:
         "headers": None,
         "stream": "ORDERS",
         "sequence": 13,
+        "pack_index": None,
         "timestamp": pa.scalar(2_000_000, pa.timestamp("us", "UTC")).as_py(),
         "id": None,
+        "pack_error": None,
     }
+
+
+def test_without_unpacking_there_are_no_columns_for_it() -> None:
+    batch = rows(records(3), "ORDERS", unpack="false")
+    assert batch.schema.equals(to_arrow_schema(PLAIN_SCHEMA, timezone="UTC"))
+    assert set(SCHEMA.names) - set(batch.schema.names) == {"pack_index", "pack_error"}
 
 
 @pytest.mark.parametrize("offset", [0, 2])
@@ -69,12 +93,33 @@ def test_id_stands_in_its_own_column_as_the_sink_takes_it(
 
 
 def test_headers_can_be_left_out_and_ids_stay() -> None:
-    batch = rows(records(1, [[("a", ["b"]), ("Nats-Msg-Id", ["1"])]]), "S", include_headers=False)
+    batch = rows(records(1, [[("a", ["b"]), ("Nats-Msg-Id", ["1"])]]), "S", includeHeaders="false")
     assert batch.column("headers").to_pylist() == [None]
     assert batch.column("id").to_pylist() == ["1"]
 
 
-def test_other_columns_than_the_formats_are_refused() -> None:
-    check_schema(SCHEMA)
-    with pytest.raises(SchemaError, match=r"topic string, value binary, .* Given: n bigint"):
-        check_schema(StructType([StructField("n", LongType())]))
+@pytest.mark.parametrize(
+    ("field", "given", "reason"),
+    [
+        (StructField("timestamp", LongType()), {}, "column 'timestamp' of mamasub is timestamp, not bigint"),
+        (StructField("n", LongType()), {"unpack": "false"}, "no column 'n' here"),
+        (StructField("pack_index", LongType()), {"unpack": "false"}, "no column 'pack_index' here"),
+        (StructField("n", LongType()), {"tango": "true"}, "no column 'n' here"),
+        (StructField("n", LongType(), nullable=False), {}, "column 'n': nulls must be allowed"),
+        (StructField("sequence", LongType(), nullable=False), {}, "column 'sequence': nulls must be allowed"),
+        (StructField("n", ArrayType(LongType(), containsNull=False)), {}, "column 'n': nulls must be allowed"),
+        (StructField("topic", StringType()), {}, "two columns 'topic'"),
+    ],
+)
+def test_schemas_that_cannot_be_are_refused(field: StructField, given: dict[str, str], reason: str) -> None:
+    with pytest.raises(SchemaError, match=reason):
+        shape_of(StructType([StructField("topic", StringType()), field]), options(**given))
+
+
+def test_any_choice_of_columns_in_any_order_will_do() -> None:
+    given = StructType([StructField("n", LongType()), StructField("timestamp", TimestampType())])
+    shape = shape_of(given, options())
+    assert shape.typed.names == ["n"]
+    (batch,) = Unpacking(options(), shape, "S").batches(records(2))
+    assert batch.schema.equals(to_arrow_schema(given, timezone="UTC"))
+    assert batch.column("n").null_count == 2

@@ -56,6 +56,15 @@ def test_null_topics_and_values_are_bad_rows_with_a_reason() -> None:
     assert encoded.batch.payloads.to_pylist() == [b"1", b"2", b"", b""]
 
 
+def test_null_streams_are_bad_rows_and_others_are_kept() -> None:
+    columns = {"topic": strings("a", None, "b"), "value": strings("x", "y", "z"), "stream": strings("s", "t", None)}
+    encoded = encode(columns, stream="stream")
+    assert encoded.batch.streams is not None
+    assert encoded.batch.streams.to_pylist() == ["s", "t", ""]
+    assert [(row, e.info) for row, e in encoded.bad] == [(1, "the topic is null"), (2, "the stream is null")]
+    assert encode(columns).batch.streams is None
+
+
 def test_null_ids_are_bad_rows() -> None:
     encoded = encode({"topic": strings("a", "a"), "value": strings("x", "y"), "id": strings("1", None)}, id="id")
     assert [row for row, _ in encoded.bad] == [1]

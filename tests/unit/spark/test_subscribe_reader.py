@@ -223,8 +223,8 @@ def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(broker:
         broker.stream(endingOffsets='{"A": 3}')
     with pytest.raises(OptionError, match=r"startingOffsets=latest is for streams"):
         broker.batch(startingOffsets="latest")
-    with pytest.raises(SchemaError, match="mamasub has the columns"):
-        broker.source().reader(StructType([StructField("topic", StringType())]))
+    with pytest.raises(SchemaError, match="column 'sequence' of mamasub is bigint, not string"):
+        broker.source().reader(StructType([StructField("sequence", StringType())]))
     with pytest.raises(ConfigError, match="has no log 'other'"):
         MamaSubDataSource({"url": f"memory://{broker.name}", "stream": "other"}).reader(SCHEMA).partitions()
 

@@ -1,0 +1,235 @@
+"""One bridge, many streams of our own broker: each message to its own, each answer from its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.bridge import Ack, EventKind
+from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
+from mama_spark.bridges.malamute.pool import POOL
+from mama_spark.errors import BadRow, ConfigError, NotReady, PublishError, Refused, Unavailable
+from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.engines.durable_log import DurableLogs
+from mama_spark.malamute.link import LinkSettings
+from mama_spark.message import MessageBatch
+from mama_spark.options import SinkOptions
+from mama_spark.testing.bridge_suite import PATIENCE, Answers, publish
+
+
+def start(folder: Path, bind: str = "tcp://127.0.0.1:*", **machine: Any) -> Broker:
+    """Streams ``d..`` are durable, ``x..`` cannot be, others are in memory."""
+    choices = (
+        EngineChoice(b"^d", "durable", {"folder": str(folder)}),
+        EngineChoice(b"^x", "durable", {"folder": "/proc/nowhere"}),
+    )
+    broker = Broker(BrokerSettings(bind, Settings(timeout=60.0, **machine), choices, linger=0.5))
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            broker.start()
+            return broker
+        except Unavailable:  # the port of the one before is not free yet
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = start(tmp_path)
+    yield broker
+    POOL.clear()
+    broker.stop()
+
+
+def bridge_of(broker: Broker, **values: Any) -> MalamuteBridge:
+    bridge = MalamuteBridge(MalamuteSettings(LinkSettings((broker.endpoint,)), **values))
+    bridge.open()
+    return bridge
+
+
+def batch(streams: list[str], ids: bool = False, first: int = 0) -> MessageBatch:
+    numbers = range(first, first + len(streams))
+    return MessageBatch.of(
+        ["t"] * len(streams), [b"%d" % i for i in numbers], None, [f"i{i}" for i in numbers] if ids else None, streams
+    )
+
+
+def stored(folder: Path, stream: str) -> dict[int, bytes]:
+    logs = DurableLogs({"folder": str(folder)})
+    try:
+        found: dict[int, bytes] = {}
+        for records in logs.log(stream).read(0, 1 << 40):
+            found.update(zip(records.sequences.tolist(), records.payloads.to_pylist(), strict=True))
+        return found
+    finally:
+        logs.close()
+
+
+def test_every_sequence_is_the_one_of_the_messages_own_stream(broker: Broker, tmp_path: Path) -> None:
+    """ML-15: interleaved streams keep their order, and an answer names stream and sequence."""
+    names = [f"d{i * 7 % 13}" for i in range(4000)]
+    bridge = bridge_of(broker)
+    sent, answered, until = 0, dict[int, tuple[str | None, int]](), time.monotonic() + PATIENCE
+    whole = batch(names)
+    assert bridge.prepare(whole).bad == []
+    while len(answered) < 4000:
+        assert time.monotonic() < until
+        sent += bridge.send(whole.slice(sent, 4000 - sent), 100 + sent) if sent < 4000 else 0
+        for acks in bridge.poll(0.05).acks:
+            assert acks.sequences is not None
+            tokens = zip(acks.tokens.tolist(), acks.sequences.tolist(), strict=True)
+            answered.update({token - 100: (acks.stream, sequence) for token, sequence in tokens})
+    bridge.close()
+    assert [answered[i][0] for i in range(4000)] == names
+    for name in set(names):
+        rows = [i for i in range(4000) if names[i] == name]
+        assert stored(tmp_path, name) == {answered[i][1]: b"%d" % i for i in rows}
+        assert [answered[i][1] for i in rows] == list(range(1, len(rows) + 1))
+
+
+def test_ids_count_for_one_stream(broker: Broker, tmp_path: Path) -> None:
+    bridge = bridge_of(broker)
+    one = MessageBatch.of(["t"] * 3, [b"x"] * 3, None, ["same"] * 3, ["d1", "d2", "d1"])
+    assert bridge.prepare(one).bad == []
+    answers = publish(bridge, one)
+    bridge.close()
+    assert [answers.duplicate[t] for t in range(3)] == [False, False, True]
+    assert (len(stored(tmp_path, "d1")), len(stored(tmp_path, "d2"))) == (1, 1)
+
+
+def test_streams_in_memory_and_on_disk_say_each_what_they_did(broker: Broker) -> None:
+    bridge = bridge_of(broker)
+    some = batch(["d1", "memory", "d1", "memory"], ids=True)
+    bridge.prepare(some)
+    able = bridge.capabilities
+    assert (able.ack, able.sequence, able.dedup) == (Ack.STORED, True, True)
+    answers = publish(bridge, some)
+    bridge.close()
+    assert answers.sequence == {0: 1, 2: 2, 1: -1, 3: -1}
+
+
+def test_the_stream_of_the_settings_takes_what_names_none(broker: Broker, tmp_path: Path) -> None:
+    bridge = bridge_of(broker, stream="d0")
+    assert len(publish(bridge, batch(["d1", "d1"]))) == 2
+    assert len(publish(bridge, MessageBatch.of(["t"], [b"dead"]), 2)) == 1
+    bridge.close()
+    assert stored(tmp_path, "d0") == {1: b"dead"}
+    bridge = bridge_of(broker)
+    with pytest.raises(ConfigError, match="no stream is named: give the option stream, a column stream, or mlp://"):
+        bridge.prepare(MessageBatch.of(["t"], [b""]))
+    bridge.close()
+
+
+def test_dead_letters_need_a_stream_of_their_own(broker: Broker) -> None:
+    o = SinkOptions.parse(
+        {"url": broker.endpoint.replace("tcp", "mlp"), "onError": "deadletter", "deadLetterTopic": "x"}
+    )
+    with pytest.raises(ConfigError, match="dead letters need a stream for deadLetterTopic: give the option stream"):
+        MalamuteBridge(MalamuteSettings.from_options(o)).open()
+
+
+def test_a_stream_that_the_broker_refuses_costs_its_own_messages_only(tmp_path: Path) -> None:
+    broker = start(tmp_path, streams=3)
+    bridge = bridge_of(broker)
+    names = ["d1", "d2", "d3", "d4", "d1", "d4", "d5"]
+    answers = publish(bridge, batch(names))
+    again = publish(bridge, batch(names, first=7), 7)
+    bridge.close()
+    POOL.clear()
+    broker.stop()
+    assert sorted(answers.sequence) == [0, 1, 2, 4]
+    assert sorted(again.sequence) == [7, 8, 9, 11]
+    assert {token: type(e) for token, e in answers.error.items()} == {3: Refused, 5: Refused, 6: Refused}
+    assert "stream 'd4': StreamWrite was refused with 300: too many streams" in str(answers.error[3])
+    assert list(stored(tmp_path, "d1").values()) == [b"0", b"4", b"7", b"11"]
+
+
+def test_a_stream_whose_engine_does_not_start_is_asked_for_again(broker: Broker, tmp_path: Path) -> None:
+    bridge = bridge_of(broker)
+    for first in (0, 2):
+        answers = publish(bridge, batch(["x1", "d1"], first=first), first)
+        assert sorted(answers.sequence) == [first + 1]
+        assert isinstance(answers.error[first], NotReady), "not stored, and may be later"
+        assert answers.error[first].retryable
+        assert not answers.error[first].may_have_landed
+    bridge.close()
+    assert list(stored(tmp_path, "d1").values()) == [b"1", b"3"]
+
+
+def test_names_that_are_no_streams_are_bad_rows(broker: Broker) -> None:
+    bridge = bridge_of(broker)
+    names = pa.array(["ok", "", "é" * 127, "é" * 128, "a\0b", None], pa.string()).dictionary_encode()
+    bad = bridge.prepare(MessageBatch(batch(["s"] * 6).topics, pa.array([b""] * 6, pa.binary()), streams=names)).bad
+    bridge.close()
+    assert [(row, type(error)) for row, error in bad] == [(1, BadRow), (3, BadRow), (4, BadRow), (5, BadRow)]
+
+
+def test_what_may_have_landed_in_no_known_stream_is_reported_if_that_is_wanted(broker: Broker) -> None:
+    """``onUncertain=report``: ids make a resend safe in stored streams alone."""
+    for resend in (True, False):
+        bridge = bridge_of(broker, resend=resend)
+        fragile = bridge.prepare(batch(["d1", "memory"])).fragile
+        bridge.close()
+        assert (fragile is None) if resend else np.asarray(fragile).all()
+
+
+def test_a_restarted_broker_is_asked_for_every_stream_again(tmp_path: Path) -> None:
+    """What it refuses now does not go to the stream that was written to last."""
+    broker = start(tmp_path)
+    bridge = bridge_of(broker)
+    assert len(publish(bridge, batch(["d1", "d2", "d3"])).sequence) == 3
+    broker.stop()
+    told(bridge, EventKind.DISCONNECTED)
+    broker = start(tmp_path, broker.endpoint, streams=2)
+    told(bridge, EventKind.RECONNECTED)
+    answers = publish(bridge, batch(["d3", "d2", "d1", "d3"], first=3), 3)
+    bridge.close()
+    POOL.clear()
+    broker.stop()
+    assert {token: type(e) for token, e in answers.error.items()} == {5: Refused}
+    for name, expected in {"d1": [b"0"], "d2": [b"1", b"4"], "d3": [b"2", b"3", b"6"]}.items():
+        assert list(stored(tmp_path, name).values()) == expected
+
+
+def told(bridge: MalamuteBridge, kind: EventKind) -> None:
+    until = time.monotonic() + PATIENCE
+    while kind not in [event.kind for event in bridge.poll(0.1).events]:
+        assert time.monotonic() < until
+
+
+def test_a_thousand_streams_over_one_connection(tmp_path: Path) -> None:
+    broker = start(tmp_path)
+    bridge = bridge_of(broker)
+    names = [f"m{i % 1000}" for i in range(5000)]
+    answers = publish(bridge, batch(names))
+    bridge.close()
+    POOL.clear()
+    broker.stop()
+    assert len(answers.sequence) == 5000
+    errors: list[PublishError] = list(answers.error.values())
+    assert errors == []
+
+
+def test_answers_of_streams_come_whatever_engine_is_slow(broker: Broker) -> None:
+    bridge = bridge_of(broker)
+    answers, until = Answers(), time.monotonic() + PATIENCE
+    sent = 0
+    for names in (["d1"] * 900 + ["memory"], ["memory"] * 3 + ["d2"] * 900):
+        some, at = batch(names), 0
+        while at < len(names):
+            assert time.monotonic() < until
+            at += bridge.send(some.slice(at, len(names) - at), sent + at)
+            answers.add(bridge, 0.0)
+        sent += len(names)
+    while len(answers) < sent:
+        assert time.monotonic() < until
+        answers.add(bridge, 0.5)
+    bridge.close()
+    assert sorted(answers.sequence) == list(range(sent))

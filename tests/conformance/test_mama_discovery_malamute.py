@@ -1,0 +1,49 @@
+"""OpenMAMA's source discovery and topic events over a Malamute broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mama_spark.malamute.client import MalamuteClient
+from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
+from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source
+from mama_spark.mama.states import TransportTopicEvent
+from mama_spark.testing.mlp_discovery import LASTING, Desks, discovering_broker
+from mama_spark.testing.stages import Told, until
+
+
+def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) -> None:
+    """SD-14, SD-26, SD-31, PE-05, PE-17: image, its end, changes, and what the broker itself says"""
+    heard: list[Any] = []
+    told = Told()
+
+    def on_msg(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
+        heard.append(decode_source(msg).record)
+
+    first, second = SourceRecord("desk", 7, ONLINE, OK), SourceRecord("desk", 7, ONLINE, OK, data_dict="MARKETDATA")
+    with discovering_broker(tmp_path) as broker, Desks(broker.url) as desks:
+        desks.say(first, ttl=LASTING)
+        transport = Transport.create("disc", f"{broker.url}/prices")
+        transport.set_transport_topic_callback(told.on_topic)
+        SourceDiscovery.create(
+            SourceDiscoveryCallbacks(on_msg=on_msg, on_error=lambda d, error, c: heard.append(error),
+                                     on_image_end=lambda d, c: heard.append("end of the image")),
+            None, transport,
+        )  # fmt: skip
+        until(lambda: len(heard) == 2)
+        with MalamuteClient(broker.url, "reader", features=None) as reader:
+            reader.read("prices", "^eu")
+        until(lambda: len(told.topics) == 2)
+        desks.say(second, ttl=4.0)
+        until(lambda: len(heard) == 3)
+        desks.fall_silent()
+        until(lambda: len(heard) == 5)
+        transport.destroy()
+    suspect = SourceRecord("desk", 7, ONLINE, SUSPECT, data_dict="MARKETDATA")
+    offline = SourceRecord("desk", 7, OFFLINE, SUSPECT, data_dict="MARKETDATA")
+    assert heard == [first, "end of the image", second, suspect, offline]
+    assert told.topics == [
+        (TransportTopicEvent.SUBSCRIBED, "prices", "client reader reads ^eu"),
+        (TransportTopicEvent.UNSUBSCRIBED, "prices", "client reader"),
+    ]

@@ -1,0 +1,95 @@
+"""A stream that is deleted while publishers remember it: made again where that was asked for, and never in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.message import MessageBatch
+from mama_spark.publisher import lasting
+from mama_spark.publisher.lasting import LastingPublisher
+from mama_spark.testing.bridge_suite import publish
+from mama_spark.testing.driving import eventually
+from mama_spark.testing.servers import Admin
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    with Admin(nats_server.url) as client:
+        yield client
+
+
+def batch(*numbers: int) -> MessageBatch:
+    return MessageBatch.of(["s.a"] * len(numbers), [b"%d" % n for n in numbers], ids=[f"id-{n}" for n in numbers])
+
+
+def stored(admin: Admin) -> list[int]:
+    names = admin.api("STREAM.NAMES").get("streams") or []
+    return [int(m.payload) for m in admin.messages("S")] if "S" in names else []
+
+
+def publish_one(server: NatsServer, n: int, **more: Any) -> None:
+    bridge = NatsBridge(NatsSettings((server.url,), create_stream=True, **more))
+    bridge.open()
+    try:
+        bridge.prepare(batch(n))
+        assert not publish(bridge, batch(n)).error
+    finally:
+        bridge.close()
+
+
+@pytest.mark.parametrize("named", [{"stream": "S"}, {}], ids=["named", "by topic"])
+def test_the_next_publisher_on_the_connection_makes_it_again(
+    nats_server: NatsServer, admin: Admin, named: dict[str, str]
+) -> None:
+    for n in (1, 2):
+        publish_one(nats_server, n, **named)
+        assert stored(admin) == [n]
+        admin.api("STREAM.DELETE.S")
+
+
+@pytest.mark.parametrize("mode", ["message", "batch"])
+def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
+    nats_server: NatsServer, admin: Admin, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lasting, "TELL_EVERY", 0.5)
+    options: Any = {"ack_mode": mode, "ordered": mode == "batch"}
+    settings = NatsSettings((nats_server.url,), stream="S", create_stream=True, **options)
+    writer = LastingPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
+
+    def told() -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("the log takes")]
+
+    try:
+        with caplog.at_level(logging.WARNING, "mama_spark"):
+            assert writer.write(batch(1))
+            assert writer.drain(30)
+            assert not told()
+            admin.api("STREAM.DELETE.S")
+            assert writer.write(batch(2, 3))
+            eventually(lambda: len(told()) >= 3, "it warns more than once", 60)
+            assert all("2 messages wait" in text for text in told())
+            assert any("no stream, or no leader" in text for text in told())
+            admin.create_stream("S", ["s.>"], allow_batched=True)
+            assert writer.drain(60)
+            eventually(lambda: told()[-1] == "the log takes messages again", "it says that it is over", 30)
+    finally:
+        writer.close()
+    assert stored(admin) == [2, 3]
+
+
+def test_the_next_publisher_that_never_gives_up_makes_it_again(nats_server: NatsServer, admin: Admin) -> None:
+    settings = NatsSettings((nats_server.url,), stream="S", create_stream=True, ack_mode="batch", ordered=True)
+    for n in (1, 2):
+        writer = LastingPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
+        try:
+            assert writer.write(batch(n))
+            assert writer.drain(30)
+        finally:
+            writer.close()
+        assert stored(admin) == [n]
+        admin.api("STREAM.DELETE.S")

@@ -1,0 +1,361 @@
+"""Discovery over ``mama broker``: processes that die, a broker that dies, and clients that know nothing of us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridges.malamute import discovery_announcer
+from mama_spark.bridges.malamute.discovery import MalamuteDiscovery
+from mama_spark.errors import ConfigError, DataLost, MamaError
+from mama_spark.malamute import wire
+from mama_spark.malamute.broker import Broker
+from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client_machine import CallFailed
+from mama_spark.malamute.configuration import load
+from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.mama.broker_events import broker_event
+from mama_spark.mama.events import EventRecord, decode_event
+from mama_spark.mama.omnm import decode
+from mama_spark.testing.brokers import BrokerProcess
+from mama_spark.testing.driving import eventually
+from mama_spark.testing.mlp_discovery import (
+    LASTING,
+    announcing_process,
+    discovering_broker,
+    discovery_of,
+    end_process_of,
+    forget,
+)
+from mama_spark.testing.plain_broker import PlainBroker
+
+DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
+RECORD, SUSPECT, OFFLINE = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE
+Opened = Callable[..., MalamuteDiscovery]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with discovering_broker(tmp_path) as running:
+        yield running
+        discovery_announcer.clear()
+
+
+@pytest.fixture
+def opened(broker: BrokerProcess) -> Iterator[Opened]:
+    bridges: list[MalamuteDiscovery] = []
+
+    def make(name: str = "one") -> MalamuteDiscovery:
+        bridges.append(discovery_of(broker.url, name))
+        bridges[-1].open()
+        return bridges[-1]
+
+    yield make
+    for bridge in bridges:
+        bridge.close()
+
+
+class Follower:
+    """Reads on and keeps what it was told."""
+
+    def __init__(self, bridge: MalamuteDiscovery, where: str = "latest") -> None:
+        self.bridge, self.at = bridge, bridge.begin(where)
+        self.found: list[Change] = []
+
+    def step(self) -> list[Change]:
+        end = self.bridge.newest(self.at)
+        self.found += [c for block in self.bridge.read(self.at, end) for c in block]
+        self.at = end
+        return self.found
+
+    def until(self, enough: Callable[[list[Change]], object]) -> list[Change]:
+        eventually(lambda: enough(self.step()), f"told: {self.found[-10:]}")
+        return self.found
+
+    def kinds(self, source: SourceKey = DESK) -> list[ChangeKind]:
+        return [c.kind for c in self.found if c.source == source]
+
+
+def has(kind: ChangeKind, source: SourceKey | None = DESK) -> Callable[[list[Change]], bool]:
+    return lambda found: any(c.kind is kind and c.source == source for c in found)
+
+
+def test_a_killed_process_is_suspect_then_offline_and_one_more_process_keeps_a_source_alive(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    """SD-08, SD-09, ML-22: the broker itself says so."""
+    follower = Follower(opened())
+    with announcing_process(broker.url, 2.0) as one:
+        with announcing_process(broker.url, 2.0) as other:
+            follower.until(has(RECORD))
+            one.kill()
+            until = time.monotonic() + 3.0  # longer than the source would live
+            follower.until(lambda found: time.monotonic() > until)
+            assert OFFLINE not in follower.kinds()
+            os.kill(other.pid, signal.SIGKILL)
+        follower.until(has(OFFLINE))
+    assert follower.kinds()[-2:] == [SUSPECT, OFFLINE]
+    assert [c.kind for c in follower.bridge.image()] == [ChangeKind.IMAGE_END]
+
+
+def test_a_broker_that_is_killed_and_comes_back_keeps_those_who_live_and_gives_up_those_who_do_not(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    """After its restart every time to live begins anew."""
+    living, dying = opened("living"), opened("dying")
+    follower = Follower(opened("reader"), "earliest")
+    living.announce(TWIN, b"twin", 6.0)
+    dying.announce(DESK, b"r", 2.0)
+    broker.kill()
+    end_process_of(dying)
+    broker.start()
+    follower.until(has(OFFLINE))
+    assert follower.kinds() == [RECORD, SUSPECT, OFFLINE]
+    living.announce(DESK, b"again", LASTING)
+    found = follower.until(lambda found: found[-1].payload == b"again")
+    assert OFFLINE not in follower.kinds(TWIN)
+    sequences = [c.sequence or 0 for c in found]
+    assert sequences == sorted(set(sequences)), "nothing twice"
+
+
+def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_is_first(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    follower = Follower(opened())
+    with announcing_process(broker.url, 2.0) as one, announcing_process(broker.url, 2.0) as other:
+        for child in (one, other):
+            os.kill(child.pid, signal.SIGSTOP)
+        follower.until(has(OFFLINE))
+        before = len(follower.kinds())
+        for child in (one, other):
+            os.kill(child.pid, signal.SIGCONT)
+        follower.until(lambda found: len(follower.kinds()) > before)
+        told = follower.kinds()[before:]
+        assert told[0] is RECORD
+        assert RECORD not in told[1:2], "by one of them"
+    assert follower.found[0].payload == b"r"
+
+
+def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_says_it_once(opened: Opened) -> None:
+    follower, one, other = Follower(opened("reader")), opened("one"), opened("other")
+    for bridge in (one, other):
+        bridge.announce(DESK, b"on", 4.5)
+    one.withdraw(DESK, b"off")
+    other.withdraw(DESK, b"off")
+    eventually(lambda: DESK not in discovery_announcer.announcer(other.settings).sources, "the other one gives up")
+    one.announce(DESK, b"on", LASTING)
+    found = follower.until(lambda found: [c.kind for c in found].count(RECORD) == 3)
+    assert [c.payload for c in found if c.kind is RECORD] == [b"on", b"off", b"on"]
+
+
+def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, one = Follower(opened("reader")), opened("process")
+    one.announce(DESK, b"r", 3.0)
+    one.close()
+    again = opened("process")
+    again.announce(DESK, b"r", 3.0)
+    assert follower.step()[1:] == []
+    monkeypatch.setattr(discovery_announcer, "IDLE", 0.0)
+    again.close()
+    follower.until(has(OFFLINE))
+    eventually(lambda: discovery_announcer.announcer(one.settings)._talk is None, "and hangs up")
+
+
+def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    """Only a client that announced the feature may, and nothing that looks like the broker's own word."""
+    follower = Follower(opened())
+    ours = Feature.ACKS | Feature.HEADERS | Feature.DISCOVERY
+    with MalamuteClient(broker.url, features=ours) as stranger:
+        stranger.write("_MAMA_EVENTS")
+        for part, ms in (("rec", "1000"), ("warn", "500")):
+            stranger.send(f"_MAMA_SOURCE_DISCOVERY.{part}.-.desk", b"hello", headers={"Mama-Ttl": [ms]})
+        stranger.sync()
+        follower.until(has(OFFLINE, SourceKey("desk", None)))
+        stranger.send("SUBSCRIBED.prices", b"lie")
+        with pytest.raises(MamaError):
+            stranger.sync()
+    with MalamuteClient(broker.url) as plain, pytest.raises(CallFailed, match="the stream is the broker's own"):
+        plain.write("_MAMA_EVENTS")
+    assert [c.kind for c in follower.step()][:3] == [RECORD, SUSPECT, OFFLINE]
+
+
+class PlainPeer:
+    """A client as the C library has it, but that it never pings."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], url: str, address: bytes) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(url.replace("mlp://", "tcp://"))
+        self.ask(wire.Open(address))
+
+    def ask(self, command: wire.Command) -> None:
+        self.socket.send_multipart(wire.encode(command))
+        assert self.socket.poll(60_000)
+        assert isinstance(wire.decode(self.socket.recv_multipart()), wire.Ok)
+
+
+def test_plain_clients_that_come_read_write_and_go_are_topic_events(tmp_path: Path) -> None:
+    """PE-05, PE-17: SUBSCRIBED and UNSUBSCRIBED from READ, CANCEL, CLOSE and expiry; OpenMAMA messages of the rest."""
+    conf = tmp_path / "broker.toml"
+    conf.write_text(
+        f'[broker]\nbind = "tcp://127.0.0.1:*"\n[clients]\ntimeout = "3s"\n[events]\nfolder = "{tmp_path}/events"\n'
+    )
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with Broker(load(conf), encode=lambda event: broker_event(*event)) as broker:
+        bridge = discovery_of(broker.endpoint)
+        bridge.open()
+        follower = Follower(bridge)
+        one, two, three = (PlainPeer(context, broker.endpoint, name) for name in (b"one", b"two", b"three"))
+        one.ask(wire.StreamRead(b"prices", b"^eu"))
+        one.ask(wire.StreamRead(b"prices", b"^us"))
+        one.ask(wire.StreamCancel(b"prices"))
+        two.ask(wire.StreamWrite(b"prices"))
+        two.ask(wire.StreamRead(b"news", b""))
+        two.ask(wire.Close())
+        three.ask(wire.StreamRead(b"news", b"x"))
+        found = follower.until(lambda found: _about(found, "client three went"))
+        bridge.close()
+    context.destroy(0)
+    readers = [(c.kind.name, c.topic, c.info) for c in found if c.kind is not ChangeKind.EVENT]
+    assert readers == [
+        ("SUBSCRIBED", "prices", "client one reads ^eu"),
+        ("SUBSCRIBED", "prices", "client one reads ^us"),
+        ("UNSUBSCRIBED", "prices", "client one"),
+        ("SUBSCRIBED", "news", "client two"),
+        ("UNSUBSCRIBED", "news", "client two"),
+        ("SUBSCRIBED", "news", "client three reads x"),
+        ("UNSUBSCRIBED", "news", "client three"),
+    ]
+    assert [(e.event, e.topic, e.info) for e in _about(found, "client two")] == [
+        ("CONNECTED", None, "client two"),
+        ("PUBLISH_CREATE", "prices", "client two"),
+        ("PUBLISH_DESTROY", "prices", "client two"),
+        ("GONE", None, "client two went: close"),
+    ]
+    assert [e.info for e in _about(found, "client three went")] == ["client three went: nothing heard for too long"]
+
+
+def _about(found: list[Change], info: str) -> list[EventRecord]:
+    """What OpenMAMA messages say of somebody."""
+    records = [decode_event(decode(c.payload or b"")) for c in found if c.kind is ChangeKind.EVENT]
+    return [record for record in records if (record.info or "").startswith(info)]
+
+
+def test_those_who_read_or_announce_are_not_told_of(opened: Opened) -> None:
+    """Else a reader would never come to an end."""
+    follower = Follower(opened("reader"))
+    other = opened("other")
+    at = other.newest(other.begin("image"))
+    other.announce(DESK, b"r", LASTING)
+    other.close()
+    follower.until(has(RECORD))
+    assert [c.kind for c in follower.step()] == [RECORD]
+    again = opened("again")
+    there = again.newest(at)
+    assert again.newest(there) == there
+    follower.step()
+    assert follower.bridge.newest(follower.at) == follower.at
+
+
+def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(
+    broker: BrokerProcess, opened: Opened
+) -> None:
+    one = opened("process")
+    follower = Follower(opened("reader"), "image")
+    one.announce(DESK, b"r", LASTING)
+    follower.until(has(ChangeKind.IMAGE_END, None))
+    planned = follower.at
+    one.announce(DESK, b"changed", LASTING)
+    follower.until(lambda found: found[-1].payload == b"changed")
+    read = follower.at
+    end_process_of(one)
+    broker.kill()
+    shutil.rmtree(broker.folder / "events")
+    broker.start()
+    one.announce(TWIN, b"new", LASTING)
+    before = len(follower.found)
+    found = follower.until(lambda found: has(ChangeKind.IMAGE_END, None)(found[before:]))[before:]
+    assert [c.kind for c in found] == [ChangeKind.GAP, RECORD, ChangeKind.IMAGE_END]
+    assert "deleted and made again" in (found[0].info or "")
+    again = [c for block in follower.bridge.read(planned, read) for c in block]
+    assert [c.kind for c in again] == [ChangeKind.GAP], "and not what stands at these numbers now"
+    assert again[0].gap == (planned["next"], read["next"] - 1)
+    one.announce(DESK, b"again", LASTING)
+    follower.until(lambda found: found[-1].payload == b"again")
+
+
+def test_an_image_that_the_broker_has_forgotten_is_no_silence(broker: BrokerProcess, opened: Opened) -> None:
+    reader = opened()
+    begin = reader.begin("image")
+    end = reader.newest(begin)
+    assert reader._talk is not None
+    reader.tell(DESK, [b"e"], ["e"])
+    forget(broker.url, reader._talk.extent().last + 1)
+    with pytest.raises(DataLost, match="not in _MAMA_EVENTS any more"):
+        list(reader.read(begin, end))
+
+
+def test_a_broker_that_keeps_no_events_has_no_discovery(tmp_path: Path) -> None:
+    """SD-18: NOT_IMPLEMENTED, and what to do."""
+    needed = r"NOT_IMPLEMENTED: .* the table \[events\]"
+    with BrokerProcess(tmp_path) as broker, pytest.raises(ConfigError, match=needed):
+        discovery_of(broker.url).open()
+
+
+def test_a_broker_as_the_original_has_no_discovery() -> None:
+    """SD-18, SD-31"""
+    with PlainBroker() as broker, pytest.raises(ConfigError, match=r"NOT_IMPLEMENTED: .* needs mama broker"):
+        discovery_of(broker.url).open()
+
+
+def test_a_fork_begins_with_nothing_announced(broker: BrokerProcess, opened: Opened) -> None:
+    bridge = opened()
+    bridge.announce(DESK, b"r", LASTING)
+    child = os.fork()
+    if not child:
+        os._exit(len(discovery_announcer._announcers))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(discovery_announcer._announcers) == 1
+
+
+def test_many_sources_are_one_image_and_many_events_come_in_order(opened: Opened) -> None:
+    """More than one answer of the broker holds."""
+    one, reader = opened("one"), opened("reader")
+    words, keys = one.words, [SourceKey(f"s{i}", i) for i in range(5000)]
+    assert one._talk is not None
+    one._talk.store([words.record(key, b"r%d" % (key.id or 0), LASTING, 0) for key in keys])
+    *sources, _ = reader.image()
+    assert [c.source for c in sources] == keys
+    at = reader.newest(reader.begin("image"))
+    one.tell(DESK, [b"%d" % i for i in range(5000)], [f"e{i}" for i in range(5000)])
+    changes = [c for block in reader.read(at, reader.newest(at)) for c in block]
+    assert [c.payload for c in changes] == [b"%d" % i for i in range(5000)]
+
+
+def test_what_strangers_write_is_told_or_left_out_and_stops_nobody(broker: BrokerProcess, opened: Opened) -> None:
+    follower = Follower(opened())
+    trailing = Extension(features=Feature.DISCOVERY | Feature.HEADERS)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.connect(broker.url.replace("mlp://", "tcp://"))
+    for command in (wire.Open(b"", write(trailing)), wire.StreamWrite(b"_MAMA_EVENTS")):
+        socket.send_multipart(wire.encode(command))
+    for subject in (b"_", b"_MAMA_SOURCE_DISCOVERY.", b"_MAMA_SOURCE_DISCOVERY.rec", b"_MAMA_SOURCE_DISCOVERY.rec.x.y",
+                    b"_MAMA_SOURCE_DISCOVERY.rec.\xff.\xfe", b"_MAMA_SOURCE_DISCOVERY.nonsense.7.desk"):  # fmt: skip
+        socket.send_multipart(wire.encode(wire.StreamSend(subject, [b"\xff", b"\x00"])))
+    socket.send_multipart(wire.encode(wire.StreamSend(b"_MAMA_SOURCE_DISCOVERY.event.7.desk", [b"\xff"])))
+    found = follower.until(has(ChangeKind.EVENT))
+    assert [c.payload for c in found] == [b"\xff"]
+    context.destroy(0)

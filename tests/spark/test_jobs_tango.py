@@ -1,0 +1,149 @@
+"""``jobs/tango_archive.py``, started as its users start it, and the queries of docs/tango.md on the table it makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from mama_spark.bridges import log_bridge
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.tango import RecordCodec
+from mama_spark.log import Log
+from mama_spark.message import MessageBatch
+from mama_spark.options import SubscribeOptions
+from mama_spark.tango.events import Event, encode
+from mama_spark.tango.frames import CallInfo
+from mama_spark.tango.records import Cause, Kind, encode_one, record_topic
+from mama_spark.tango.topics import Topic, event_topic
+from mama_spark.tango.types import DevError, EventType, Severity
+from mama_spark.testing.servers import Admin
+from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tango.md").read_text()
+QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+TEMPERATURE = event_topic("lab", "lab/cell/1", "temperature", EventType.CHANGE, dbase=False)
+
+
+@pytest.fixture
+def log(nats_server: NatsServer) -> Iterator[Log]:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("TANGO", ["tango.>"])
+        bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), 60.0)
+        bridge.open()
+        yield bridge.log("TANGO")
+        bridge.close()
+        admin.api("STREAM.DELETE.TANGO")
+
+
+def submit(folder: Path, **tables: dict[str, Any]) -> None:
+    lines = []
+    for table, values in tables.items():
+        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    conf = folder / "tango-archive.toml"
+    conf.write_text("\n".join([*lines, ""]))
+    bin_folder = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}",
+           "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}  # fmt: skip
+    settings = {
+        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.databricks.delta.snapshotPartitions": "2", "spark.sql.shuffle.partitions": "2",
+    }  # fmt: skip
+    confs = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    command = [
+        str(bin_folder / "spark-submit"),
+        "--master",
+        "local[2,4]",
+        *confs,
+        "--packages",
+        "io.delta:delta-spark_4.2_2.13:4.4.0",
+    ]
+    command += [str(ROOT / "jobs" / "tango_archive.py"), "--conf-file", str(conf)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-3_000:]
+
+
+def publish(log: Log, device: str, attribute: str, value: pa.Array, **columns: Any) -> None:
+    """As the sink does."""
+    named = {"device": [device] * len(value), "attribute": [attribute] * len(value), "value": value, **columns}
+    made = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(named))
+    assert not made.bad
+    log.append(MessageBatch(made.topics, made.payloads))
+
+
+def readings(log: Log, first: int, n: int) -> None:
+    """One a second."""
+    micros = int(NOON.timestamp()) * 1_000_000
+    seconds = range(first, first + n)
+    times = pa.array([micros + second * 1_000_000 for second in seconds], pa.timestamp("us", "UTC"))
+    qualities = ["ALARM" if second == 7 else "VALID" for second in seconds]
+    publish(log, "lab/cell/1", "temperature", pa.array(map(float, seconds)), quality=qualities, time=times)
+
+
+def append(log: Log, topic: Topic, payload: bytes) -> None:
+    log.append(MessageBatch.of([record_topic(topic)], [payload]))
+
+
+def trouble(log: Log) -> None:
+    """A gap and an error, as a recorder writes them."""
+    at = int((NOON + timedelta(seconds=90)).timestamp()) * 10**9
+    append(log, TEMPERATURE, encode_one(Kind.GAP, at, first=8, last=12, count=5, cause=Cause.WAY))
+    why = DevError("API_EventTimeout", Severity.ERR, "no heartbeat", "here")
+    frames = encode(Event(TEMPERATURE, CallInfo(13, True), None, (why,)))
+    append(log, TEMPERATURE, encode_one(Kind.EVENT, at, frames, ctr=13))
+
+
+@pytest.mark.timeout(900)
+def test_the_archive_has_every_record_once_and_answers_what_archivers_ask(
+    spark: SparkSession, nats_server: NatsServer, log: Log, tmp_path: Path
+) -> None:
+    tables: dict[str, dict[str, Any]] = {
+        "mamasub": {"url": nats_server.url, "stream": "TANGO"},
+        "archive": {"path": str(tmp_path / "archive"), "devices": ["LAB/cell_1/*", "lab/*"]},
+        "stream": {"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"},
+    }
+    readings(log, 0, 120)
+    publish(log, "other/x/1", "a", pa.array([1]))
+    runpy.run_path(str(ROOT / "jobs" / "tango_archive.py"))["archive"](spark, tables)
+    trouble(log)
+    readings(log, 300, 60)
+    publish(log, "lab/cell/2", "profile", pa.array([[1, 2, 3]]))
+    submit(tmp_path, **tables)
+
+    archive = spark.read.format("delta").load(str(tmp_path / "archive"))
+    rows = archive.collect()
+    assert sorted(r.sequence for r in rows) == [s for s in range(1, log.bounds().last + 1) if s != 121]
+    values = {r.data_time: r.value for r in rows if r.attribute == "temperature" and r.quality is not None}
+    begin = int(NOON.timestamp()) * 10**9
+    assert values == {begin + i * 10**9: float(i) for i in [*range(120), *range(300, 360)]}
+    (profile,) = [r for r in rows if r.attribute == "profile"]
+    assert (profile.value, profile.value_long, profile.dim_x, profile.format) == (None, [1, 2, 3], 3, "SPECTRUM")
+    assert profile.data_time is not None  # the row had no time: when the log stored it
+    assert Counter(r.kind for r in rows) == {"event": 182, "gap": 1}
+    (failed,) = [r for r in rows if r.errors]
+    assert failed.errors[0].reason == "API_EventTimeout"
+
+    archive.createOrReplaceTempView("archive")
+    last, lost, silent, minutes, alarms = (spark.sql(query).collect() for query in QUERIES[-5:])
+    assert [(r.device, r.attribute, r.value, r.quality) for r in last] == [("lab/cell/1", "temperature", 29.0, "VALID")]
+    assert [(r.attribute, r.gap_count, r.cause) for r in lost] == [("temperature", 5, "way")]
+    assert [(r.attribute, r.seconds) for r in silent] == [("temperature", 181.0)]
+    found = [(r.minute.minute, r.n, r.least, r.mean, r.most) for r in minutes if r.attribute == "temperature"]
+    assert found == [(0, 60, 0.0, 29.5, 59.0), (1, 60, 60.0, 89.5, 119.0), (5, 60, 300.0, 329.5, 359.0)]
+    assert [(r.attribute, r.quality, r.value) for r in alarms] == [("temperature", "ALARM", 7.0)]
+
+
+def test_the_job_stays_small() -> None:
+    assert len((ROOT / "jobs" / "tango_archive.py").read_text().splitlines()) <= 60

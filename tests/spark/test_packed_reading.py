@@ -1,0 +1,186 @@
+"""``mamasub`` of packed messages against real brokers: what ``mamapub`` packs comes back row for row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.flightlog.replay import unpublished
+from mama_spark.testing.rooms import Room
+from mama_spark.testing.servers import Admin
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE = 120
+TYPED = "n BIGINT, price DECIMAL(10,2), at TIMESTAMP, legs ARRAY<STRUCT<q: BIGINT>>, note STRING"
+
+
+def orders(spark: SparkSession, n: int, parts: int = 2) -> DataFrame:
+    return spark.range(0, n, 1, parts).selectExpr(
+        "concat('orders.r', cast(id % 7 as string)) AS topic", "concat('order ', id) AS value",
+        "if(id % 3 = 0, map('k', cast(id as string)), null) AS headers", "concat('id-', id) AS id",
+    )  # fmt: skip
+
+
+def trades(spark: SparkSession, n: int) -> DataFrame:
+    return spark.range(0, n, 1, 2).selectExpr(
+        "concat('orders.t', cast(id % 3 as string)) AS topic", "id AS n", "cast(id / 4 as decimal(10,2)) AS price",
+        "timestamp_micros(id * 1000001) AS at", "array(named_struct('q', id), null) AS legs",
+        "if(id % 3 = 0, null, concat('n', id)) AS note",
+    )  # fmt: skip
+
+
+def write(df: DataFrame, **options: str) -> None:
+    df.write.format("mamapub").options(**options).mode("append").save()
+
+
+def subscription(room: Room) -> dict[str, str]:
+    return {**room.options("ORDERS"), "topics": "orders.>", "stream": "ORDERS"}
+
+
+def read(spark: SparkSession, room: Room, schema: str | None = None, **options: str) -> DataFrame:
+    reader = spark.read.format("mamasub").options(**{**subscription(room), **options})
+    return (reader if schema is None else reader.schema(schema)).load()
+
+
+@pytest.fixture
+def ready(room: Room) -> Room:
+    room.create("ORDERS", "orders.>")
+    return room
+
+
+def listed(df: DataFrame) -> list[Any]:
+    return sorted((r.asDict(recursive=True) for r in df.collect()), key=str)
+
+
+def test_packed_rows_come_back_as_rows_that_were_not_packed(spark: SparkSession, ready: Room) -> None:
+    """Value, headers and id, and beside them the place in the pack; all three kinds in one stream."""
+    df = orders(spark, 3_000)
+    for prefix, options in {"off": {}, "arrow": {"pack": "arrow"}, "lines": {"pack": "lines"}}.items():
+        chosen = df.drop("headers", "id") if prefix == "lines" else df
+        write(chosen, topicPrefix=f"orders.{prefix}", **ready.options("ORDERS"), **options)
+    rows = read(spark, ready).selectExpr(
+        "split(topic, '[.]')[1] AS kind", "topic", "value", "headers", "id", "sequence", "pack_index", "pack_error"
+    )
+    rows.cache()
+    kinds = {k: rows.where(f"kind = '{k}'").drop("kind") for k in ("off", "arrow", "lines")}
+    same = ("replace(topic, 'orders.{}') AS topic", "cast(value AS string) AS value")
+    want = listed(kinds["off"].selectExpr(same[0].format("off"), same[1], "headers", "id"))
+    assert len(want) == 3_000
+    assert listed(kinds["arrow"].selectExpr(same[0].format("arrow"), same[1], "headers", "id")) == want
+    assert [{"topic": r["topic"], "value": r["value"]} for r in want] == listed(
+        kinds["lines"].selectExpr(same[0].format("lines"), same[1])
+    )
+    assert kinds["off"].where("pack_index IS NOT NULL").count() == 0
+    assert rows.where("pack_error IS NOT NULL").count() == 0
+    for kind in ("arrow", "lines"):
+        places = kinds[kind].groupBy("sequence").agg({"pack_index": "max", "*": "count"}).collect()
+        assert 7 <= len(places) <= 14
+        assert all(p["max(pack_index)"] + 1 == p["count(1)"] for p in places)
+    rows.unpersist()
+
+
+@pytest.mark.parametrize("room", ["nats"], indirect=True)
+def test_rows_of_a_topic_keep_their_order(spark: SparkSession, ready: Room) -> None:
+    write(orders(spark, 5_000, parts=1), pack="arrow", packMaxRows="100", **ready.options("ORDERS"))
+    found = read(spark, ready, minPartitions="5").orderBy("sequence", "pack_index").select("topic", "value").collect()
+    by_topic: dict[str, list[int]] = {}
+    for r in found:
+        by_topic.setdefault(r.topic, []).append(int(r.value[6:]))
+    assert by_topic == {f"orders.r{i}": list(range(i, 5_000, 7)) for i in range(7)}
+
+
+def test_typed_columns_come_back_in_the_schema_that_is_given(spark: SparkSession, ready: Room) -> None:
+    df = trades(spark, 2_000)
+    write(df, pack="arrow", **ready.options("ORDERS"))
+    write(orders(spark, 10).drop("headers", "id"), **ready.options("ORDERS"))
+    back = read(spark, ready, f"{TYPED}, topic STRING, sequence BIGINT, value BINARY, missing DOUBLE")
+    assert listed(back.where("value IS NULL").select(*df.columns)) == listed(df)
+    assert back.where("value IS NOT NULL AND n IS NULL").count() == 10
+    assert back.where("missing IS NOT NULL").count() == 0
+    text = (
+        read(spark, ready).where("pack_index IS NOT NULL").selectExpr(f"from_json(cast(value AS string), '{TYPED}') r")
+    )
+    assert listed(text.select("r.*")) == listed(df.drop("topic"))
+    wrong = read(spark, ready, "n DATE, value BINARY, pack_error STRING").where("pack_error IS NOT NULL")
+    assert {r.pack_error for r in wrong.collect()} == {"column 'n' is int64, date32[day] is wanted"}
+    with pytest.raises(PySparkException, match="'n' is int64"):
+        read(spark, ready, "n DATE", failOnCorrupt="true").collect()
+
+
+@pytest.mark.parametrize("room", ["nats"], indirect=True)
+def test_a_stream_counts_rows_goes_on_from_its_checkpoint_and_tells_its_estimate(
+    spark: SparkSession, ready: Room, tmp_path: Path
+) -> None:
+    rows = orders(spark, 6_000).selectExpr("'orders.a' AS topic", "value")
+    write(rows, pack="lines", packMaxRows="50", **ready.options("ORDERS"))
+
+    def run() -> StreamingQuery:
+        source = spark.readStream.format("mamasub").options(**subscription(ready), maxRowsPerTrigger="2000").load()
+        query = (
+            source.writeStream.format("delta")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "table"))
+        )
+        assert query.awaitTermination(PATIENCE)
+        return query
+
+    progress = [p for p in run().recentProgress if p["numInputRows"]]
+    assert [p["numInputRows"] for p in progress] == [2_000] * 3
+    ends = [json.loads(p["sources"][0]["endOffset"])["ORDERS"] for p in progress]
+    assert [end["rows"] for end in ends] == [2_000] * 3
+    assert [end["next"] for end in ends] == [41, 81, 121]  # offsets are sequences
+    write(orders(spark, 100).selectExpr("'orders.b' AS topic", "value"), pack="lines", **ready.options("ORDERS"))
+    run()
+    table = spark.read.format("delta").load(str(tmp_path / "table"))
+    assert table.count() == 6_100
+    assert table.select("sequence", "pack_index").distinct().count() == 6_100
+
+
+@pytest.mark.parametrize("room", ["nats"], indirect=True)
+def test_rows_that_were_stored_twice_in_another_order_are_one_row_by_their_ids(
+    spark: SparkSession, ready: Room, tmp_path: Path
+) -> None:
+    """A retry that sees another order makes other packs; ids inside the packs tell the rows of both."""
+    df = orders(spark, 2_000)
+    write(df.coalesce(1).sortWithinPartitions("value"), pack="arrow", **ready.options("ORDERS"))
+    write(df.coalesce(1).sortWithinPartitions("id", ascending=False), pack="arrow", **ready.options("ORDERS"))
+    assert read(spark, ready).count() == 4_000
+    rows = spark.readStream.format("mamasub").options(**subscription(ready)).load()
+    query = (
+        rows.dropDuplicates(["id"])
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "table"))
+    )
+    assert query.awaitTermination(PATIENCE)
+    table = spark.read.parquet(str(tmp_path / "table"))
+    columns = ("topic", "cast(value AS string) AS value", "id")
+    assert listed(table.selectExpr(*columns)) == listed(df.selectExpr(*columns))
+
+
+def test_failed_packs_are_published_again_from_the_flight_log(
+    spark: SparkSession, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The log keeps the pack; sent as it is, with its headers and id, its rows come back."""
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("ORDERS", ["orders.>"], max_msgs=10, discard="new")
+        log, url = str(tmp_path / "log"), nats_server.url
+        rows = orders(spark, 2_000).drop("headers")
+        with pytest.raises(PySparkException, match="rows were not published"):
+            write(rows, pack="arrow", packMaxRows="100", flightLog=log, url=url)
+        failed = unpublished(log, {})
+        assert 10 <= failed.num_rows <= 22
+        admin.update_stream("ORDERS", max_msgs=-1)
+        write(spark.createDataFrame(failed), flightLog=log, url=url)
+        assert unpublished(log, {}).num_rows == 0
+        back = spark.read.format("mamasub").options(url=url, topics="orders.>").load()
+        columns = ("topic", "cast(value AS string) AS value", "id")
+        assert listed(back.selectExpr(*columns)) == listed(rows.selectExpr(*columns))
+        admin.api("STREAM.DELETE.ORDERS")

@@ -1,0 +1,98 @@
+"""A publisher that never gives up keeps what it was given, over refusals, outages and bridges that end for good."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pytest
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.errors import PublishError, Unavailable
+from mama_spark.message import MessageBatch
+from mama_spark.publisher.lasting import BATCHES_WAITING, LastingPublisher
+from mama_spark.testing.driving import eventually
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    found = MemoryBroker.get(uuid.uuid4().hex)
+    yield found
+    MemoryBroker.forget(found.name)
+
+
+def batch(first: int, n: int = 3) -> MessageBatch:
+    numbers = range(first, first + n)
+    return MessageBatch.of(["t"] * n, [str(i).encode() for i in numbers], ids=[f"id-{i}" for i in numbers])
+
+
+def give_up() -> bool:
+    return True
+
+
+def publisher(
+    broker: MemoryBroker, refused: list[tuple[MessageBatch, Sequence[PublishError]]] | None = None
+) -> LastingPublisher:
+    return LastingPublisher(
+        lambda: MemoryBridge(broker.name),
+        wait_timeout=0.2,
+        on_refused=None if refused is None else lambda rows, errors: refused.append((rows, errors)),
+    )
+
+
+@pytest.mark.parametrize("fault", ["ack", "lose", "503", "late", "dup", "disconnect", "kill"])
+def test_everything_is_stored_whatever_happens(broker: MemoryBroker, fault: str) -> None:
+    writer = publisher(broker)
+    try:
+        assert writer.write(batch(0))
+        assert writer.drain(30)
+        broker.then([fault])
+        for first in range(3, 15, 3):
+            assert writer.write(batch(first))
+        assert writer.drain(30)
+    finally:
+        writer.close()
+    assert sorted({int(m.payload) for m in broker.messages()}) == list(range(15))
+    assert writer.stored == 15
+    assert writer.waiting == 0
+
+
+def test_who_writes_waits_while_the_middleware_is_away(broker: MemoryBroker) -> None:
+    writer = publisher(broker)
+    try:
+        assert writer.write(batch(0))
+        assert writer.drain(30)
+        broker.up = False
+        taken = 0
+        for _ in range(BATCHES_WAITING + 2):
+            taken += writer.write(batch(100 + 3 * taken), give_up)
+        assert taken <= BATCHES_WAITING
+        assert writer.waiting == 3 * taken
+        assert not writer.drain(0.05)
+        broker.up = True
+        eventually(lambda: writer.drain(1.0), "all is stored")
+    finally:
+        writer.close()
+    assert len(broker.messages()) == 3 + 3 * taken
+
+
+def test_the_first_message_finds_out_that_nobody_answers(broker: MemoryBroker) -> None:
+    broker.up = False
+    writer = publisher(broker)
+    with pytest.raises(Unavailable):
+        writer.write(batch(0))
+    writer.close()
+
+
+def test_what_is_refused_for_good_is_told(broker: MemoryBroker) -> None:
+    refused: list[tuple[MessageBatch, Sequence[PublishError]]] = []
+    writer = publisher(broker, refused)
+    try:
+        bad = MessageBatch.of(["t", "no topic *", "t"], [b"1", b"2", b"3"], ids=["a", "b", "c"])
+        assert writer.write(bad)
+        assert writer.drain(30)
+    finally:
+        writer.close()
+    ((rows, errors),) = refused
+    assert rows.payloads.to_pylist() == [b"2"]
+    assert len(errors) == 1
+    assert (writer.stored, writer.refused) == (2, 1)

@@ -1,0 +1,310 @@
+"""What a task of ``mamasub`` makes of packed messages: rows, columns, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.bridges.memory.logs import MemoryLogs
+from mama_spark.errors import CorruptPack
+from mama_spark.log import Records
+from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.options import SubscribeOptions
+from mama_spark.spark.messages import PLAIN_SCHEMA, SCHEMA, schema_of, shape_of
+from mama_spark.spark.subscribe import MamaSubDataSource
+from mama_spark.spark.unpacking import SAMPLE, Unpacking, rows_each
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+Headers = dict[str, str]
+Message = tuple[str, bytes, Headers | None]
+Row = dict[str, Any]
+
+TYPED = pa.record_batch({"n": pa.array([7, None], pa.int32()), "id": ["i7", "i8"], "note": ["a", "b"]})
+MESSAGES = pa.record_batch(
+    {
+        "value": pa.array([b"v0", b"v1"]),
+        "headers": pa.array([[("own", ["x"])], None], HEADERS_TYPE),
+        "id": pa.array(["id-0", None]),
+    }
+)
+
+
+def arrow(batch: pa.RecordBatch, **headers: str) -> Message:
+    payload = batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes() + b"\xff\xff\xff\xff\0\0\0\0"
+    own = {"Mama-Pack": "arrow;v=1", "Mama-Pack-Rows": str(batch.num_rows), "Nats-Msg-Id": "pack-1"}
+    return "t.arrow", payload, own | headers
+
+
+def lines(*values: bytes, **headers: str) -> Message:
+    own = {"Mama-Pack": "lines;v=1", "Mama-Pack-Rows": str(len(values)), "Nats-Msg-Id": "pack-2"}
+    return "t.lines", b"\n".join(values), own | headers
+
+
+def options(**given: str) -> SubscribeOptions:
+    return SubscribeOptions.parse({"url": "memory://x", "topics": ">", **given})
+
+
+def records(*messages: Message) -> Records:
+    n = np.arange(len(messages))
+    headers = [None if h is None else [(k, [v]) for k, v in h.items()] for _, _, h in messages]
+    payloads = pa.array([p for _, p, _ in messages], pa.binary())
+    topics = pa.array([t for t, _, _ in messages]).dictionary_encode()
+    return Records(n + 5, n, topics, payloads, pa.array(headers, HEADERS_TYPE))
+
+
+def rows(*messages: Message, schema: StructType | None = None, **given: str) -> list[Row]:
+    o = options(**given)
+    shape = shape_of(schema_of(o) if schema is None else schema, o)
+    found = []
+    for batch in Unpacking(o, shape, "S").batches(records(*messages)):
+        batch.validate(full=True)
+        assert batch.schema.equals(to_arrow_schema(schema_of(o) if schema is None else schema, timezone="UTC"))
+        found += batch.to_pylist()
+    return found
+
+
+def typed(*names: str, **more: Any) -> StructType:
+    known = {f.name: f for f in SCHEMA.fields}
+    fields = [known[name] for name in names]
+    return StructType([*fields, *(StructField(name, kind) for name, kind in more.items())])
+
+
+def test_packed_and_plain_messages_mix_and_every_row_knows_its_place() -> None:
+    found = rows(("t.p", b"plain", {"k": "v", "Nats-Msg-Id": "m"}), lines(b"a", b"", b"c", k="w"), arrow(MESSAGES))
+    assert [(r["topic"], r["sequence"], r["pack_index"]) for r in found] == [
+        ("t.p", 5, None),
+        *(("t.lines", 6, i) for i in range(3)),
+        *(("t.arrow", 7, i) for i in range(2)),
+    ]
+    assert [r["value"] for r in found] == [b"plain", b"a", b"", b"c", b"v0", b"v1"]
+    assert [r["headers"] for r in found] == [[("k", ["v"])], *[[("k", ["w"])]] * 3, [("own", ["x"])], None]
+    assert [r["id"] for r in found] == ["m", None, None, None, "id-0", None]
+    assert all(r["pack_error"] is None and r["stream"] == "S" for r in found)
+
+
+def test_without_unpacking_a_pack_is_one_row_as_it_is_stored() -> None:
+    message = lines(b"a", b"b")
+    (found,) = rows(message, unpack="false")
+    assert (found["value"], found["id"]) == (b"a\nb", "pack-2")
+    assert dict(found["headers"]) == {"Mama-Pack": ["lines;v=1"], "Mama-Pack-Rows": ["2"]}
+
+
+def test_headers_are_left_out_of_packed_rows_when_nobody_wants_them() -> None:
+    found = rows(lines(b"a", k="w"), arrow(MESSAGES), includeHeaders="false")
+    assert [r["headers"] for r in found] == [None] * 3
+    assert [r["id"] for r in found] == [None, "id-0", None]
+
+
+def test_columns_of_the_schema_come_from_typed_packs_and_are_null_elsewhere() -> None:
+    schema = typed("sequence", "value", "id", note=StringType(), n=LongType(), none=DoubleType())
+    found = rows(("t", b"plain", None), arrow(TYPED), lines(b"a"), arrow(TYPED), schema=schema)
+    assert [(r["n"], r["note"], r["id"], r["value"]) for r in found] == [
+        (None, None, None, b"plain"),
+        (7, "a", "i7", None),
+        (None, "b", "i8", None),
+        (None, None, None, b"a"),
+        (7, "a", "i7", None),
+        (None, "b", "i8", None),
+    ]
+    assert [r["none"] for r in found] == [None] * 6
+    assert rows(arrow(TYPED), arrow(TYPED), schema=typed(n=IntegerType())) == [{"n": 7}, {"n": None}] * 2
+    assert rows(arrow(TYPED), schema=typed("sequence")) == [{"sequence": 5}] * 2
+
+
+def test_typed_rows_are_json_where_the_schema_does_not_name_their_columns() -> None:
+    found = rows(("t", b"plain", None), arrow(TYPED), lines(b"a"))
+    assert [r["value"] for r in found[::3]] == [b"plain", b"a"]
+    assert [json.loads(r["value"]) for r in found[1:3]] == [
+        {"n": 7, "id": "i7", "note": "a"},
+        {"n": None, "id": "i8", "note": "b"},
+    ]
+    assert rows(arrow(TYPED), schema=typed("value"))[0]["value"] == found[1]["value"]
+
+
+def test_typed_rows_that_have_no_json_are_one_row_that_says_so() -> None:
+    far = pa.record_batch({"at": pa.array([1 << 62], pa.timestamp("us", "UTC"))})
+    (found,) = rows(arrow(far))
+    assert "JSON" in found["pack_error"]
+    assert found["value"] == arrow(far)[1]
+    nowhere = pa.record_batch({"at": pa.array([1], pa.timestamp("us", "Nowhere/At_All"))})
+    (found,) = rows(arrow(nowhere))
+    assert "JSON" in found["pack_error"]
+    (found,) = rows(arrow(nowhere), schema=typed(at=TimestampType()))
+    assert found["at"].timestamp() == 1e-6
+    given = typed("pack_error", "pack_index", more=TimestampType())
+    assert rows(arrow(far), schema=given) == [{"pack_error": None, "pack_index": 0, "more": None}]
+
+
+def test_typed_rows_that_would_be_too_much_json_are_one_row_and_columns_with_a_schema() -> None:
+    """A megabyte of bits whose name would be written a million times."""
+    name = "x" * 60_000
+    bomb = arrow(pa.record_batch({name: pa.array([True] * 1_000_000), "n": pa.array(range(1_000_000), pa.int64())}))
+    found = Unpacking(options(), shape_of(schema_of(options()), options()), "S")
+    (batch,) = found.batches(records(bomb))
+    assert batch.num_rows == 1
+    assert "MB of text); name its columns by .schema()" in batch["pack_error"][0].as_py()
+    columns = Unpacking(options(), shape_of(typed(n=LongType()), options()), "S").batches(records(bomb))
+    assert sum(batch.num_rows for batch in columns) == 1_000_000
+
+
+def test_many_typed_rows_become_json_a_portion_at_a_time() -> None:
+    many = pa.record_batch({"name " * 100: pa.array(range(70_000), pa.int64())})
+    portions = list(Unpacking(options(), shape_of(schema_of(options()), options()), "S").batches(records(arrow(many))))
+    values = [json.loads(v)["name " * 100] for batch in portions for v in batch["value"].to_pylist()]
+    assert values == list(range(70_000))
+    assert max(batch["value"].nbytes for batch in portions) < 20 << 20
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (("t", arrow(MESSAGES)[1][:-9], arrow(MESSAGES)[2]), "end"),
+        (("t", *lines(b"a", b"b")[1:2], {"Mama-Pack": "lines;v=1", "Mama-Pack-Rows": "3"}), "2 lines and announces 3"),
+        (("t", b"", {"Mama-Pack": "zip;v=9", "Mama-Pack-Rows": "3"}), "'zip;v=9' is unknown here"),
+        (arrow(TYPED, **{"Mama-Pack-Rows": "1000000"}), "2 rows and announces 1,000,000"),
+    ],
+    ids=["cut", "wrong count", "unknown", "bomb"],
+)
+def test_a_pack_that_cannot_be_read_is_one_row_or_an_error(
+    message: Message, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "mama_spark"):
+        before, found, after = rows(lines(b"a"), message, lines(b"b"))
+    assert (before["value"], after["value"]) == (b"a", b"b")
+    assert reason in found["pack_error"]
+    assert (found["value"], found["pack_index"], found["sequence"]) == (message[1], None, 6)
+    assert dict(found["headers"])["Mama-Pack"] == [message[2]["Mama-Pack"] if message[2] else ""]
+    assert "sequence 6 of stream 'S' cannot be read" in caplog.text
+    with pytest.raises(CorruptPack, match=rf"sequence 6 of stream 'S' cannot be read: .*{reason}.*failOnCorrupt=false"):
+        rows(lines(b"a"), message, failOnCorrupt="true")
+
+
+def test_any_damage_to_typed_rows_gives_rows_or_a_reason() -> None:
+    """Bytes changed at random, as JSON and in columns of other widths; nothing raises or crashes."""
+    many = pa.record_batch(
+        {
+            "n": pa.array([1, None, 3], pa.int32()),
+            "d": pa.array([1, 2, None], pa.decimal128(10, 2)),
+            "l": pa.array([[{"q": 1}], None, []], pa.list_(pa.struct([("q", pa.int64())]))),
+            "m": pa.array([[("k", 1.5)], [], None], pa.map_(pa.string(), pa.float64())),
+            "at": pa.array([1, 2, 3], pa.timestamp("ms", "UTC")),
+        }
+    )
+    wanted = typed("pack_error", n=LongType(), d=DecimalType(20, 4), m=MapType(StringType(), DoubleType()),
+                   l=ArrayType(StructType([StructField("q", LongType())])), at=TimestampType())  # fmt: skip
+    topic, whole, headers = arrow(many)
+    dice, good = random.Random(11), 0
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for _ in range(dice.randint(1, 4)):
+            damaged[dice.randrange(len(damaged))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+        for schema in (None, wanted):
+            found = rows((topic, bytes(damaged), headers), schema=schema)
+            bad = [r["pack_error"] for r in found if r["pack_error"]]
+            assert len(found) == (1 if bad else 3)
+            good += not bad
+    assert 0 < good < 400
+
+
+def test_a_pack_of_other_types_than_the_schema_is_one_row_or_an_error() -> None:
+    schema = typed("value", "pack_error", n=BinaryType())
+    found = rows(arrow(TYPED), lines(b"a"), schema=schema)
+    assert [(r["value"], r["n"]) for r in found] == [(arrow(TYPED)[1], None), (b"a", None)]
+    assert found[0]["pack_error"] == "column 'n' is int32, binary is wanted"
+    with pytest.raises(CorruptPack, match="'n' is int32"):
+        rows(arrow(TYPED), schema=schema, failOnCorrupt="true")
+
+
+# --- how many rows ---------------------------------------------------------------------------------------------
+
+
+class Stored:
+    """Packs of lines in a log in memory."""
+
+    def __init__(self) -> None:
+        self.name = uuid4().hex
+        self.log = MemoryLogs(self.name).log(self.name)
+
+    def put(self, packs: int, rows: int, announced: int | None = None) -> None:
+        said = str(rows if announced is None else announced)
+        headers: dict[str, list[str]] = {"Mama-Pack": ["lines;v=1"], "Mama-Pack-Rows": [said]}
+        payload = b"\n".join([b"x" * 9] * rows)
+        self.log.append(MessageBatch.of(["orders.a"] * packs, [payload] * packs, [headers] * packs))
+
+    def source(self, **options: str) -> MamaSubDataSource:
+        return MamaSubDataSource({"url": f"memory://{self.name}", "topics": "orders.>", **options})
+
+
+@pytest.fixture
+def stored() -> Any:
+    one = Stored()
+    yield one
+    MemoryBroker.forget(one.name)
+
+
+def test_rows_of_a_sequence_are_told_by_the_first_messages(stored: Stored) -> None:
+    stored.put(SAMPLE, 30)
+    stored.put(100, 1)
+    assert rows_each(stored.log, 0, 1_000, ()) == 30
+    assert rows_each(stored.log, 8, 1_000, ()) == (8 * 30 + 8) / 16
+    assert rows_each(stored.log, 16, 1_000, ()) == 1
+    assert rows_each(stored.log, 0, 1_000, ("none",)) == 1
+    assert rows_each(stored.log, 0, 2, ()) == 30
+
+
+def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(stored: Stored) -> None:
+    stored.put(100, 30)
+    stream = stored.source(maxRowsPerTrigger="600").streamReader(SCHEMA)
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(600)
+    at, seen = stream.initialOffset(), []
+    while (end := stream.latestOffset(at, limit)) != at:
+        tasks = stream.partitions(at, end)
+        seen.append(sum(batch.num_rows for task in tasks for batch in stream.read(task)))
+        assert end[stored.name]["rows"] == seen[-1]
+        at = end
+    assert seen == [600] * 5
+    assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())[stored.name]["next"] == 101
+
+
+def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(stored: Stored) -> None:
+    stored.put(20, 500)
+    both = stored.source(maxRowsPerTrigger="5000", maxOffsetsPerTrigger="3").streamReader(SCHEMA)
+    assert both.latestOffset(both.initialOffset(), both.getDefaultReadLimit())[stored.name]["next"] == 4
+    few = stored.source(maxRowsPerTrigger="100").streamReader(SCHEMA)
+    end = few.latestOffset(few.initialOffset(), few.getDefaultReadLimit())
+    assert (end[stored.name]["next"], end[stored.name]["rows"]) == (2, 500)
+
+
+def test_a_lie_about_rows_slows_a_query_and_does_not_stop_it(stored: Stored) -> None:
+    stored.put(40, 2, announced=1_000_000)
+    stream = stored.source(maxRowsPerTrigger="100").streamReader(SCHEMA)
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    assert end[stored.name]["next"] == 2
+
+
+def test_tasks_are_as_many_as_the_rows_are_worth(stored: Stored) -> None:
+    stored.put(40, 1_000)
+    assert len(stored.source().reader(SCHEMA).partitions()) >= 2
+    assert len(stored.source(unpack="false").reader(PLAIN_SCHEMA).partitions()) == 1
