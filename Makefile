@@ -42,9 +42,16 @@ format: setup ## let ruff format and repair what it can
 	@$(ENV) ruff check --fix $(CODE)
 	@$(ENV) ruff format $(CODE)
 
-bench: setup ## side-by-side benchmark, at most 25 minutes (FULL=1: everything; ARGS=--quick: a minute)
+bench: setup ## side-by-side benchmark, at most 25 minutes (FULL=1: everything; ARGS=--quick: a minute; PEERS=kafka: packed messages beside Kafka, 12 minutes)
 	@scripts/setup.sh gcc
-	@$(RUN) python -m bench.run $(if $(FULL),--full) $(ARGS)
+ifdef PEERS
+	@scripts/setup.sh $(PEERS)
+	@$(RUN) python -m bench.packed --peers $(PEERS) $(ARGS)
+else
+	@$(RUN) python -m bench.run $(if $(FULL),--full,--minutes 12) $(ARGS)
+	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.mlp $(ARGS))
+	$(if $(filter-out --quick,$(ARGS)),,@$(RUN) python -m bench.tango $(ARGS))
+endif
 
 serve: setup-run ## a NATS server with JetStream and a demo stream, until Ctrl-C (ARGS="--port 4222")
 	@$(RUN) mama serve $(ARGS)

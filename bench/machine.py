@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,12 @@ from typing import Self
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_name() -> str:
+    """What the machine computes with."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _stat(pid: int) -> list[str]:
@@ -69,14 +76,17 @@ def wait_until_quiet(limit: float = 0.25, patience: float = 12.0) -> None:
 
 
 class Meter:
-    """CPU seconds of a run: ``with Meter(server_pid) as m: ...``, then ``m.client``, ``m.server``, ``m.others``."""
+    """CPU seconds of a run: ``with Meter(server_pid) as m: ...``, then ``m.client``, ``m.server``, ``m.others``.
 
-    def __init__(self, server: int) -> None:
-        self._server = server
+    :param servers: processes that are no clients; ``m.server`` is all of them together
+    """
+
+    def __init__(self, *servers: int) -> None:
+        self._servers = servers
         self.seconds = self.client = self.server = self.others = 0.0
 
     def _now(self) -> tuple[float, float, float, float]:
-        return time.perf_counter(), tree_cpu(os.getpid()), process_cpu(self._server), busy_cpu()
+        return time.perf_counter(), tree_cpu(os.getpid()), sum(map(process_cpu, self._servers)), busy_cpu()
 
     def __enter__(self) -> Self:
         self._began = self._now()

@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from . import report  # noqa: E402
 from .broker import Broker  # noqa: E402
 from .contenders import CONTENDERS, Contender, SimpleSource, compile_ceiling, flight_log, run_ceiling, sink  # noqa: E402
-from .machine import Meter, WorkerMemory, wait_until_quiet  # noqa: E402
+from .machine import Meter, WorkerMemory, cpu_name, wait_until_quiet  # noqa: E402
 from .readers import READERS, ReadContender, SimpleSubSource  # noqa: E402
 
 SIZES = (100, 1000)
@@ -197,7 +198,7 @@ class Bench:
         return found
 
 
-def session(work: Path) -> SparkSession:
+def session(work: Path, jars: Sequence[str] = (), settings: dict[str, Any] | None = None) -> SparkSession:
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("mama-spark bench")
@@ -207,17 +208,14 @@ def session(work: Path) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.local.dir", str(work / "spark"))
+        .config("spark.jars", ",".join(jars))
+        .config(map=settings or {})
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(SimpleSource)
     spark.dataSource.register(SimpleSubSource)
     return spark
-
-
-def cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def facts(spark: SparkSession) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 #   scripts/setup.sh run    what `make run` and `make serve` need
 #   scripts/setup.sh dev    also what `make test`, `make check` and `make bench` need
 #   scripts/setup.sh gcc    a C compiler, for `make bench`
+#   scripts/setup.sh kafka  a Kafka broker and its Spark connector, for `make bench PEERS=kafka`
 #
 # PYTHON=... chooses the interpreter, JAVA_HOME=... the Java.
 set -euo pipefail
@@ -148,6 +149,22 @@ resolve_jars() { # the stamp holds the pins and the jar files, so that a cleared
     rm -f $venv/.jars.new $log
 }
 
+# --- JavaScript -------------------------------------------------------------------------------------------------------
+
+arrow_js=apache-arrow@21.2.0
+
+install_arrow_js() { # the examples of docs/packing.md; node itself comes with the Python packages
+    [ "$(cat $venv/js/.stamp 2>/dev/null)" = "$arrow_js" ] && return
+    say "npm install $arrow_js"
+    mkdir -p $venv/js
+    # node trusts a list of its own: here also those whom the system trusts
+    local authorities=/etc/ssl/certs/ca-certificates.crt
+    if [ -z "${NODE_EXTRA_CA_CERTS:-}" ] && [ -r $authorities ]; then export NODE_EXTRA_CA_CERTS=$authorities; fi
+    PATH="$PWD/$venv/bin:$PATH" npm install --silent --no-audit --no-fund --prefix $venv/js $arrow_js ||
+        die "$arrow_js could not be installed from the npm registry; the tests of docs/packing.md need it"
+    echo "$arrow_js" >$venv/js/.stamp
+}
+
 case $what in
 gcc)
     command -v gcc >/dev/null || install_package gcc libc6-dev ||
@@ -155,13 +172,18 @@ gcc)
     echo '#include <stdio.h>' | gcc -E - >/dev/null 2>&1 || install_package libc6-dev
     exit
     ;;
+kafka)
+    scripts/in-env python scripts/fetch_kafka.py
+    exit
+    ;;
 run) extras=local,demo,malamute ;;
 dev) extras=local,demo,dev ;;
-*) die "unknown: $what (run, dev or gcc)" ;;
+*) die "unknown: $what (run, dev, gcc or kafka)" ;;
 esac
 
 make_venv
 if [ $what = dev ] || ! stamped "installed-local,demo,dev" "$(fingerprint local,demo,dev)"; then pip_install $extras; fi
 find_or_install_java
 resolve_jars
+if [ $what = dev ]; then install_arrow_js; fi
 say "ready"

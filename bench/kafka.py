@@ -1,0 +1,180 @@
+"""Kafka beside us: a single KRaft node from its Maven artifacts, and Spark's own sink and source for it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from scripts.fetch_kafka import PLACE, java
+
+PARTITIONS = 2
+_TRIES = 3
+#: What "tuned" means: linger and batch size as people raise them for throughput, and memory for it.
+TUNED = {"linger.ms": "50", "batch.size": "262144", "buffer.memory": "67108864"}
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/logs
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+"""
+_LOGGING = """\
+rootLogger.level=warn
+rootLogger.appenderRef.s.ref=S
+appender.s.type=Console
+appender.s.name=S
+appender.s.layout.type=PatternLayout
+appender.s.layout.pattern=%d %p %m%n
+"""
+#: The options with which Kafka's own scripts start it, and its usual heap.
+_JAVA = ["-Xmx1g", "-Xms1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+
+
+def jars() -> dict[str, Any]:
+    """What ``scripts/fetch_kafka.py`` fetched: ``broker_jars``, ``connector_jars``, ``wanted``, ``token_stub``."""
+    found: dict[str, Any] = json.loads(PLACE.read_text())
+    return found
+
+
+def free_ports(n: int) -> list[int]:
+    held = [socket.socket() for _ in range(n)]
+    for s in held:
+        s.bind(("127.0.0.1", 0))
+    ports = [int(s.getsockname()[1]) for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
+class KafkaBroker:
+    """One process; a topic a run, because deleting one is cheaper than emptying it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._runs = 0
+        self.servers = ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def topic(self) -> str:
+        return f"bench-{self._runs}"
+
+    def start(self) -> None:
+        """:raises RuntimeError: it does not come up, also with other ports; says why"""
+        for attempt in range(_TRIES):  # between the choice of a port and its use, somebody else may take it
+            folder = self._folder / str(attempt)
+            if self._started(folder):
+                return
+        raise RuntimeError(f"Kafka does not listen after {_TRIES} tries: {(folder / 'log').read_text()[-3000:]}")
+
+    def _started(self, folder: Path) -> bool:
+        port, controller = free_ports(2)
+        folder.mkdir(parents=True)
+        properties = folder / "server.properties"
+        properties.write_text(_PROPERTIES.format(port=port, controller=controller, folder=folder))
+        (folder / "log4j2.properties").write_text(_LOGGING)
+        command = [java(), *_JAVA, f"-Dlog4j2.configurationFile={folder}/log4j2.properties"]
+        command += ["-cp", ":".join(jars()["broker_jars"])]
+        storage = ["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAQACAAAAAAAAAAQ", "-c", str(properties)]
+        formatted = subprocess.run([*command, *storage], check=False, capture_output=True, text=True)
+        if formatted.returncode:
+            raise RuntimeError(f"Kafka's folder cannot be formatted: {formatted.stdout}{formatted.stderr}"[-3000:])
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen([*command, "kafka.Kafka", str(properties)], stdout=log, stderr=log)
+        self.servers = f"127.0.0.1:{port}"
+        if self._listens(port):
+            return True
+        self.stop()
+        return False
+
+    def _listens(self, port: int) -> bool:
+        assert self._process is not None
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), 0.3).close()
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return True
+        return False
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def new_topic(self, spark: SparkSession) -> None:
+        """An empty topic; the one before is deleted."""
+        jvm = spark._jvm
+        assert jvm is not None
+        admin = self._admin(jvm)
+        try:
+            if self._runs:
+                names = jvm.java.util.Collections.singletonList(self.topic)
+                admin.deleteTopics(names).all().get()
+            self._runs += 1
+            topic = jvm.org.apache.kafka.clients.admin.NewTopic(self.topic, PARTITIONS, 1)
+            admin.createTopics(jvm.java.util.Collections.singletonList(topic)).all().get()
+        finally:
+            admin.close()
+
+    def count(self, spark: SparkSession) -> int:
+        """Records in the topic: nothing in it is compacted or transactional, so offsets tell."""
+        jvm = spark._jvm
+        assert jvm is not None
+        admin = self._admin(jvm)
+        try:
+            latest = jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
+            asked = jvm.java.util.HashMap()
+            for i in range(PARTITIONS):
+                asked.put(jvm.org.apache.kafka.common.TopicPartition(self.topic, i), latest)
+            found = admin.listOffsets(asked).all().get()
+            return sum(int(found.get(partition).offset()) for partition in asked.keySet())
+        finally:
+            admin.close()
+
+    def _admin(self, jvm: Any) -> Any:
+        settings = jvm.java.util.Properties()
+        settings.put("bootstrap.servers", self.servers)
+        return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+
+    # --- Spark's sink and source -----------------------------------------------------------------------------
+
+    def write(self, df: DataFrame, settings: dict[str, str]) -> None:
+        """Columns ``topic`` (the key) and ``value``; acknowledged by all replicas, as is the default."""
+        writer = df.selectExpr("topic AS key", "value").write.format("kafka")
+        writer = writer.option("kafka.bootstrap.servers", self.servers).option("topic", self.topic)
+        writer = writer.option("kafka.acks", "all")
+        for name, value in settings.items():
+            writer = writer.option(f"kafka.{name}", value)
+        writer.save()
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        reader = spark.read.format("kafka").option("kafka.bootstrap.servers", self.servers)
+        return reader.option("subscribe", self.topic).option("minPartitions", PARTITIONS).load()

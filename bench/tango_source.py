@@ -1,0 +1,104 @@
+"""How fast the event source pushes, and how much one real client gets of it: the part ``source`` of
+:mod:`bench.tango`.
+
+Events of one double, pushed one by one and as a table: with nobody subscribed, which makes no message; with somebody
+subscribed and nobody attached, which sends them to a socket without a reader; and to one ``tango.DeviceProxy`` with a
+Python callback in a process of its own. High-water marks are 1,000,000 on both sides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from mama_spark.tango.device import Attribute, Device
+from mama_spark.tango.negotiation import SubscriberInfo
+from mama_spark.tango.rpc import open_device
+from mama_spark.tango.source import TangoEventSource
+from mama_spark.tango.types import EventType
+from mama_spark.testing.tango_servers import DeviceProbe, until
+
+from .tango_reader import Watch
+
+DEVICE = "bench/source/1"
+ALONE, LEFT, HEARD = "alone", "left", "heard"  #: attributes: nobody subscribed, subscribed and gone, with a client
+HWM = 1_000_000
+Push = Callable[[TangoEventSource, str, int], None]
+
+
+def one_by_one(source: TangoEventSource, name: str, count: int) -> None:
+    for value in range(count):
+        source.push_change_event(DEVICE, name, float(value))
+
+
+def as_a_table(source: TangoEventSource, name: str, count: int) -> None:
+    columns = {"device": [DEVICE] * count, "attribute": [name] * count, "value": np.arange(count, dtype=np.float64)}
+    source.push_batch(pa.table(columns))
+
+
+class Source:
+    """:param folder: for the log of the client"""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        device = Device(DEVICE, [Attribute(name) for name in (ALONE, LEFT, HEARD)])
+        self._source = TangoEventSource([device], "127.0.0.1", hwm=HWM)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._source)
+            with open_device(self._source.address(self._source.admin)) as admin:
+                admin.subscribe(SubscriberInfo(DEVICE, LEFT, EventType.CHANGE, 6))
+            environment = {"TANGO_EVENT_BUFFER_HWM": str(HWM)}
+            self._probe = stack.enter_context(DeviceProbe(self._folder / "probe", environment=environment))
+            self._number = self._probe.subscribe(self._source.address(DEVICE), HEARD, "change", quiet=True)
+            stack.callback(self._probe.unsubscribe, self._number)
+            until(lambda: self._counted()["last"] == -1.0, lambda: self._source.push_change_event(DEVICE, HEARD, -1.0))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def _counted(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._probe.call("counted", subscription=self._number)
+        return found
+
+    def ways(self) -> dict[str, Callable[[int], dict[str, Any]]]:
+        """name -> a run of so many events."""
+        return {
+            "push": lambda count: self._alone(one_by_one, ALONE, count),
+            "push-table": lambda count: self._alone(as_a_table, ALONE, count),
+            "send": lambda count: self._alone(one_by_one, LEFT, count),
+            "send-table": lambda count: self._alone(as_a_table, LEFT, count),
+            "client": lambda count: self._heard(one_by_one, count),
+            "client-table": lambda count: self._heard(as_a_table, count),
+        }
+
+    def _alone(self, push: Push, name: str, count: int) -> dict[str, Any]:
+        sent = self._source.sent
+        with Watch(count, source=os.getpid()) as watch:
+            push(self._source, name, count)
+        if self._source.sent - sent != (count if name == LEFT else 0):
+            raise RuntimeError(f"pushed {count}, and {self._source.sent - sent} messages were sent")
+        return watch.told
+
+    def _heard(self, push: Push, count: int) -> dict[str, Any]:
+        """Until the client has the last one.
+
+        :raises RuntimeError: it did not get all
+        """
+        before = self._counted()
+        with Watch(count, source=os.getpid(), client=self._probe.pid) as watch:
+            push(self._source, HEARD, count)
+            until(lambda: self._counted()["count"] >= before["count"] + count)
+        after = self._counted()
+        if (after["count"] - before["count"], after["errors"], after["last"]) != (count, before["errors"], count - 1.0):
+            raise RuntimeError(f"pushed {count}, and the client counts {before} before and {after} behind")
+        return watch.told

@@ -1,0 +1,26 @@
+"""The benchmark of Tango events runs, and its report says what was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bench import tango_report
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    command = [sys.executable, "-m", "bench.tango", "--quick", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = json.loads(out.read_text())
+    assert {run["name"] for run in result["runs"]} == set(tango_report.TITLES)
+    assert all(run["rate"] > 0 and run["events"] >= 2000 for run in result["runs"])
+    page = tango_report.markdown(result)
+    for name, title in tango_report.TITLES.items():
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {title} |")]
+        assert (f"≥ {tango_report.GOALS[name]:,}" if name in tango_report.GOALS else "|  |") in line
