@@ -89,14 +89,16 @@ def test_the_wheel_holds_the_connector_and_nothing_else(wheel: Path) -> None:
 
 
 WRITE = """
+import mama_spark
 from pyspark.sql import SparkSession
 spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
          .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
 df = spark.range(100).selectExpr("concat('a.', id % 3) AS topic", "id AS n")
 df.write.format("mamapub").option("url", "memory://own").option("flightLog", "log").mode("append").save()
-spark.stop()
 from mama_spark.flightlog.report import summarise
 print("ACKED", summarise("log", {}).count("acked", committed=True))
+print("FROM", mama_spark.__file__)
+spark.stop()
 """
 
 
@@ -118,7 +120,7 @@ def test_what_the_wheel_depends_on_is_enough_in_a_fresh_environment(wheel: Path,
 
 
 def test_pyspark_hands_no_wheel_to_its_workers() -> None:
-    """Why the installation by --py-files wants a copy named .zip; when this fails, docs/operations.md can say less."""
+    """Why `register` hands them a copy named .zip; when this fails, it can do less."""
     assert ".whl" not in SparkContext.PACKAGE_EXTENSIONS
     assert ".zip" in SparkContext.PACKAGE_EXTENSIONS
 
@@ -140,20 +142,24 @@ def test_the_editable_installation_is_a_plain_path_entry_and_spark_finds_the_for
     assert "ackMode" in found["SAID"]
 
 
-def test_a_wheel_given_by_py_files_works_once_the_format_is_registered(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["", "mama_spark.zip"], ids=["wheel", "zip"])
+def test_a_wheel_given_by_py_files_works_once_the_formats_are_registered(
+    wheel: Path, tmp_path: Path, name: str
+) -> None:
+    """Under its own name, which pyspark does not take to its workers, and under one that it does."""
     python = fresh_environment(tmp_path / "env")
-    # pyspark gives .zip, .egg and .jar of --py-files to its workers, but not .whl
-    archive = tmp_path / "mama_spark.zip"
+    archive = tmp_path / (name or wheel.name)
     archive.write_bytes(wheel.read_bytes())
     job = tmp_path / "job.py"
     # Spark looks for formats with the path of its JVM, which does not have what --py-files brings
-    register = "from pyspark_mamapub import DefaultSource\nspark.dataSource.register(DefaultSource)\ntry:\n"
-    job.write_text(TRY_FORMAT.replace("try:\n", register, 1))
+    job.write_text(WRITE.replace("df = ", "mama_spark.register(spark)\nmama_spark.register(spark)\ndf = ", 1))
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert "`spark-submit --py-files mama_spark-<version>-py3-none-any.whl job.py`" in page
+    assert wheel.name == f"mama_spark-{version('mama-spark')}-py3-none-any.whl"
     submit = Path(sys.executable).parent / "spark-submit"
     done = subprocess.run(
-        [str(submit), "--master", "local[1]", "--py-files", str(archive), str(job)],
+        [str(submit), "--master", "local[1]", "--py-files", archive.name, job.name],
         capture_output=True, text=True, cwd=tmp_path, env=environment(python), timeout=250,
     )  # fmt: skip
-    home = next((line for line in done.stdout.splitlines() if line.startswith("HOME ")), "")
-    assert "mama_spark.zip" in home, done.stderr[-3000:]
-    assert "ackMode" in done.stdout
+    assert "ACKED 100" in done.stdout, done.stderr[-3000:]
+    assert f"{archive.name}/mama_spark" in done.stdout

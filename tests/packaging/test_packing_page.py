@@ -1,0 +1,96 @@
+"""The examples of docs/packing.md read what the sink makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from mama_spark.message import HEADERS_TYPE
+from mama_spark.packing import Packer, Rows, codec_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "packing.md"
+#: Environments keep node and its packages beside Python's (scripts/setup.sh).
+JS = Path(sys.prefix) / "js" / "node_modules"
+
+
+def example(language: str) -> str:
+    (code,) = [c for c in re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.S) if "rows(headers" in c]
+    return str(code)
+
+
+def packed(option: str, columns: pa.RecordBatch) -> tuple[dict[str, str], bytes]:
+    packer = Packer(codec_of(option, columns.schema), max_rows=1_000, max_bytes=65_536)
+    rows = Rows(pa.array(["t"] * len(columns)).dictionary_encode(), columns, np.arange(len(columns)))
+    (packs,) = [*packer.add(rows), *packer.finish()]
+    assert packs.batch.headers is not None
+    return {name: values[0] for name, values in packs.batch.headers[0].as_py()}, packs.batch.payloads[0].as_py()
+
+
+VALUES = ["first", "", "übergrößenträger", "last"]
+MESSAGES = pa.RecordBatch.from_arrays(
+    [
+        pa.array([v.encode() for v in VALUES]),
+        pa.array([[("a", ["1", "2"])], [], None, None], HEADERS_TYPE),
+        pa.array(["i-1", None, "i-3", None]),
+    ],
+    ["value", "headers", "id"],
+)
+TYPED = pa.record_batch({"n": pa.array([1, 2, None], pa.int32()), "x": [0.5, None, 2.0], "s": ["a", None, "ü"]})
+CASES: dict[str, tuple[str, pa.RecordBatch]] = {
+    "lines": ("lines", MESSAGES.select(["value"])),
+    "arrow": ("arrow", MESSAGES),
+    "typed": ("arrow", TYPED),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_python_example_reads_packs(case: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(example("python"), scope)
+    option, columns = CASES[case]
+    headers, payload = packed(option, columns)
+    found = scope["rows"](headers, payload)
+    assert found == ([v.encode() for v in VALUES] if case == "lines" else columns.to_pylist())
+    with pytest.raises(ValueError, match="instead of"):
+        scope["rows"]({**headers, "Mama-Pack-Rows": "77"}, payload)
+    with pytest.raises(ValueError, match="unknown pack"):
+        scope["rows"]({**headers, "Mama-Pack": "lines;v=2"}, payload)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_javascript_example_reads_packs(case: str, tmp_path: Path) -> None:
+    node = shutil.which("node", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert node, "node is missing: run make setup"
+    assert (JS / "apache-arrow").is_dir(), "the package apache-arrow is missing: run make setup"
+    option, columns = CASES[case]
+    headers, payload = packed(option, columns)
+    (tmp_path / "pack").write_bytes(payload)
+    script = example("javascript") + (
+        "const found = rows(JSON.parse(process.argv[2]), require('fs').readFileSync(process.argv[3]));\n"
+        "const plain = (_, v) => v instanceof Uint8Array ? new TextDecoder().decode(v) : v;\n"
+        "const bytes = (row) => typeof row === 'string' ? row : Object.fromEntries(Object.entries(row).map("
+        "([k, v]) => [k, v instanceof Uint8Array ? new TextDecoder().decode(v) : k === 'headers' ? undefined : v]));\n"
+        "console.log(JSON.stringify(found.map(bytes), plain));\n"
+    )
+    (tmp_path / "read.js").write_text(script)
+    done = subprocess.run(
+        [node, str(tmp_path / "read.js"), json.dumps(headers), str(tmp_path / "pack")],
+        env={**os.environ, "NODE_PATH": str(JS)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    want: list[Any] = TYPED.to_pylist()
+    if case == "lines":
+        want = VALUES
+    elif case == "arrow":
+        want = [{"value": v, "id": i} for v, i in zip(VALUES, MESSAGES["id"].to_pylist(), strict=True)]
+    assert json.loads(done.stdout) == want
