@@ -98,19 +98,20 @@ class Standing:
         self._running.pop(subject, None)
 
     def expired(self, now: float) -> list[bytes]:
-        """Subjects whose time is over. Until :meth:`end` they are told again after :data:`RETRY`."""
-        found = []
+        """Subjects whose time is over, in the order in which it ended, however late one looks: of two that belong
+        together the later marker is the last word. Until :meth:`end` they are told again after :data:`RETRY`."""
+        found: list[tuple[float, bytes]] = []
         while self._heap and self._heap[0][0] <= now:
             planned, subject = heapq.heappop(self._heap)
             one = self._running.get(subject)
             if one is None or one.planned != planned:
                 continue  # of something that ran there before
-            if one.due <= now:
-                found.append(subject)
-                one.due = now + RETRY
-            one.planned = one.due
+            over = one.due <= now
+            if over:
+                found.append((one.due, subject))
+            one.planned = now + RETRY if over else one.due
             self._plan(one.planned, subject)
-        return found
+        return [subject for _, subject in sorted(found)]
 
     @property
     def next(self) -> float | None:
