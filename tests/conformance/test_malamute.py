@@ -31,6 +31,7 @@ from mama_spark.publisher.pump import BatchPublisher
 from mama_spark.publisher.retry import RetryPolicy
 from mama_spark.publisher.window import Policy
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, Site, Stored, publish
+from mama_spark.testing.ports import lasting_port
 
 
 class NumberedEngine(SimpleEngine):
@@ -69,7 +70,8 @@ register("numbered-for-tests", NumberedEngine)
 NUMBERED = (EngineChoice(b"^numbered", "numbered-for-tests"),)
 
 
-def start(bind: str = "tcp://127.0.0.1:*", engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Broker:
+def start(bind: str = "", engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Broker:
+    bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
     broker = Broker(BrokerSettings(bind, Settings(timeout=30.0, **machine), engines, linger=0.5))
     until = time.monotonic() + PATIENCE
     while True:
@@ -217,7 +219,7 @@ def test_nothing_is_opened_when_the_parts_of_the_bridge_are_made() -> None:
 
 
 def test_what_cannot_be_opened_says_why(broker: Broker) -> None:
-    bridge = bridge_of("mlp://127.0.0.1:1", connect_timeout=0.5)
+    bridge = bridge_of("mlp://127.0.0.1:1", connect_timeout=2.0)
     with pytest.raises(Unavailable, match="nobody listens there"):
         bridge.open()
     bridge.close()

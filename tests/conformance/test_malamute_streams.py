@@ -21,14 +21,16 @@ from mama_spark.malamute.link import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, publish
+from mama_spark.testing.ports import lasting_port
 
 
-def start(folder: Path, bind: str = "tcp://127.0.0.1:*", **machine: Any) -> Broker:
+def start(folder: Path, bind: str = "", **machine: Any) -> Broker:
     """Streams ``d..`` are durable, ``x..`` cannot be, others are in memory."""
     choices = (
         EngineChoice(b"^d", "durable", {"folder": str(folder)}),
         EngineChoice(b"^x", "durable", {"folder": "/proc/nowhere"}),
     )
+    bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
     broker = Broker(BrokerSettings(bind, Settings(timeout=60.0, **machine), choices, linger=0.5))
     until = time.monotonic() + PATIENCE
     while True:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,6 +33,7 @@ from mama_spark.publisher.pump import BatchPublisher
 from mama_spark.publisher.retry import RetryPolicy
 from mama_spark.publisher.window import Policy
 from mama_spark.testing.oracle import Outcome, conserve
+from mama_spark.testing.ports import lasting_port
 from mama_spark.testing.proxy import Proxy
 
 PATIENCE = 60.0
@@ -315,7 +315,7 @@ def test_security_that_cannot_be_is_refused() -> None:
 def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp_path: Path, ends: ExitStack) -> None:
     """Law 5 with the durable engine: SIGKILL twice, and every row is stored once, under the sequence it was told."""
     conf = durable(tmp_path)
-    first = Process("--bind", "tcp://127.0.0.1:*", "--conf-file", str(conf), cwd=tmp_path)
+    first = Process("--bind", f"tcp://127.0.0.1:{lasting_port()}", "--conf-file", str(conf), cwd=tmp_path)
     running = [first]
     ends.callback(lambda: running[-1].end())
     bridge = MalamuteBridge(MalamuteSettings(LinkSettings((first.url,)), "orders"))
@@ -342,7 +342,6 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
         publisher.put(MessageBatch.of(names, rows, None, [f"id-{n}-{i}" for i in range(size)]))
         if n in (4, 8):
             running[-1].end(signal.SIGKILL)
-            time.sleep(0.05)
             running.append(Process("--bind", first.url.replace("mlp", "tcp"), "--conf-file", str(conf), cwd=tmp_path))
             assert running[-1].url == first.url, running[-1].line
     publisher.drain()

@@ -11,6 +11,7 @@ from typing import Self
 
 from ..errors import ConfigError, Unavailable
 from ..message import MessageBatch
+from .ports import lasting_port
 
 _PATIENCE = 60.0
 _CONF = """
@@ -27,7 +28,7 @@ folder = "{folder}"
 
 
 class BrokerProcess:
-    """``mama broker`` with durable streams, on a free port that it keeps.
+    """``mama broker`` with durable streams, on a port that it keeps.
 
     :param folder: for its configuration and its streams
     :param pattern: streams that are durable; others are ``simple``
@@ -37,7 +38,7 @@ class BrokerProcess:
     def __init__(self, folder: Path, pattern: str = "^orders$", settings: str = "") -> None:
         self.folder, self.streams = folder, folder / "streams"
         self._pattern, self._settings = pattern, settings
-        self._bind = "tcp://127.0.0.1:*"
+        self._bind = f"tcp://127.0.0.1:{lasting_port()}"
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
 
@@ -82,7 +83,6 @@ class BrokerProcess:
                 raise ConfigError(f"the broker does not start: {said}")
             return False
         self.url = said.split()[1]
-        self._bind = self.url.replace("mlp://", "tcp://")
         return True
 
     def kill(self) -> None:

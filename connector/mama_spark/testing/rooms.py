@@ -24,6 +24,7 @@ from ..bridges.nats.server import NatsServer
 from ..errors import ConfigError
 from ..malamute.engines.durable_store import StoreReader, store_path
 from ..malamute.engines.frames import unpack_headers
+from .ports import lasting_port
 from .servers import Admin, StoredMessage
 
 PATIENCE = 60.0
@@ -119,7 +120,7 @@ class MalamuteRoom:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.folder, self.url = folder, ""
-        self._bind = "tcp://127.0.0.1:*"
+        self._bind = f"tcp://127.0.0.1:{lasting_port()}"
         self._process: subprocess.Popen[str] | None = None
         streams = f'[[stream]]\npattern = "^[A-Z]+$"\nengine = "durable"\nfolder = "{folder}"\n'
         (folder / "broker.toml").write_text(streams)
@@ -149,7 +150,6 @@ class MalamuteRoom:
         line = self._process.stdout.readline()
         assert line.startswith("ready: "), f"{line}{(self.folder / 'broker.log').read_text()}"
         self.url = line.split()[1]
-        self._bind = self.url.replace("mlp://", "tcp://")
         return self
 
     def kill(self) -> None:
