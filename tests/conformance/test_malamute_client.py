@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
-from mama_spark.malamute import wire
+from mama_spark.malamute import client as client_module
+from mama_spark.malamute import link, wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client import CallFailed, MalamuteClient, Message, NoStream
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, write
 from mama_spark.malamute.link import LinkSettings, endpoint
 from mama_spark.malamute.wire import Ok, Pong, decode, encode
+from mama_spark.testing.clocks import Clock
+from mama_spark.testing.ports import lasting_port
 from zmq.auth.thread import ThreadAuthenticator
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "malamute.json").read_text())
@@ -28,7 +31,8 @@ PATIENCE = 60.0
 C_CLIENT: dict[str, Any] = {"features": None, "window": None, "ping": 1e6, "silence": 1e6}
 
 
-def start(bind: str = "tcp://127.0.0.1:*", engines: tuple[EngineChoice, ...] = (), **machine: Any) -> Broker:
+def start(bind: str = "", engines: tuple[EngineChoice, ...] = (), **machine: Any) -> Broker:
+    bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
     broker = Broker(BrokerSettings(bind, Settings(**{"timeout": 30.0, **machine}), engines, linger=0.5))
     until = time.monotonic() + PATIENCE
     while True:
@@ -219,7 +223,7 @@ def test_a_broker_that_comes_back_is_found_and_told_everything_again(pause: floa
 def test_what_is_stored_while_the_connection_is_lost_comes_behind_it_though_nothing_came_before(tmp_path: Path) -> None:
     """ML-22: each pattern goes on behind the place where it began, also if that was told by the broker alone."""
 
-    def serve(bind: str = "tcp://127.0.0.1:*") -> Broker:
+    def serve(bind: str = "") -> Broker:
         return start(bind, engines=(EngineChoice(b"^st$", "durable", {"folder": str(tmp_path)}),))
 
     broker = serve()
@@ -596,10 +600,13 @@ def test_a_restarted_broker_is_told_everything_again_as_recorded(scripted: Scrip
         assert frames
         scripted.put(identity, *encode(Ok()))
         thread.join(PATIENCE)
+    ping = encode(wire.Ping())
     for step in vector["steps"]:
         frames = [bytes.fromhex(h) for h in step["hex"]]
         if step["dir"] == "C>S":
-            assert scripted.get() == (identity, frames)
+            while (came := scripted.get()) == (identity, ping) and frames != ping:
+                pass  # more of them may come before the answer to the first is there
+            assert came == (identity, frames)
         else:
             scripted.put(identity, *frames)
     until(lambda: client.connected and client.reconnects == 1)
@@ -624,7 +631,7 @@ def test_nonsense_from_a_broker_is_ignored(scripted: Scripted, answer: list[byte
 
 def test_a_pong_may_overtake_other_answers(scripted: Scripted) -> None:
     """A broker whose engine takes its time to start is not dead, and what it answers then counts."""
-    client = MalamuteClient(scripted.url, "c", timeout=PATIENCE, features=None, window=None, ping=0.05, silence=2.0)
+    client = MalamuteClient(scripted.url, "c", timeout=PATIENCE, features=None, window=None, ping=0.05, silence=1e6)
     opening = threading.Thread(target=client.open)
     opening.start()
     identity, _ = scripted.get()
@@ -706,11 +713,27 @@ def flood(client: MalamuteClient) -> None:
         client.send("x", bytes(1_000_000), timeout=0.5)
 
 
+def test_a_client_whose_process_was_stopped_has_not_lost_its_broker(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the broker said meanwhile is yet to be read."""
+    clock = Clock()
+    for module in (client_module, link):
+        monkeypatch.setattr(module, "time", clock)
+    with MalamuteClient(broker.endpoint, "c", timeout=PATIENCE) as client:
+        client.write("s")
+        for _ in range(10):
+            clock.ahead += 100.0
+            client.send("x")
+            assert client.sync() == (AckRun(Outcome.ACCEPTED, 1),)
+        assert client.reconnects == 0
+
+
 def test_a_silent_broker_is_left_for_the_next_one(scripted: Scripted, broker: Broker) -> None:
     url = f"{scripted.url},{broker.endpoint}"
     with MalamuteClient(url, "c", timeout=PATIENCE, silence=0.3) as client:
         client.write("s")
-        assert client._link.endpoint == broker.endpoint
+        assert broker.streams() == [b"s"]
 
 
 # --- security ------------------------------------------------------------------------------------------------------

@@ -501,6 +501,10 @@ class ClientMachine:
             self._pinged = now
             self._ask(Call(wire.Ping(), float("inf"), again=True))
 
+    def forgive(self, seconds: float, now: float) -> None:
+        """Nobody listened to the broker for so long, so it was not silent."""
+        self._heard = min(now, self._heard + seconds)
+
     def lost(self, now: float) -> None:
         """The shell knows that the connection broke: as after silence, but at once."""
         if Event.SILENCE in TABLE[self.state]:

@@ -7,6 +7,7 @@ and then calls :meth:`Link.wake`. Only the thread touches the socket.
 from __future__ import annotations
 
 import logging
+import math
 import socket as sockets
 import threading
 import time
@@ -37,6 +38,9 @@ ROUND = 500
 #: A connection that breaks sooner than this many seconds after it was made, and before the broker answered, is left to
 #: ZeroMQ's own pace of trying.
 _FLAPPING = 0.5
+#: Seconds from which a round is so long (the process was stopped, or the machine is overloaded) that what the broker
+#: said meanwhile is yet to be read; idle, one takes a second.
+_DEAF = 1.5
 _MORE_NOW = zmq.SNDMORE | zmq.NOBLOCK
 _OPENING = SIGNATURE + bytes([Open.id])
 _SECRET = frozenset({"password", "curve_secret_key"})
@@ -174,6 +178,7 @@ class Link:
         self._stop = False
         self._woken = False
         self._made = 0.0
+        self._listened = math.inf  # when the last round began
         self._near, self._far = sockets.socketpair()
         self._far.setblocking(False)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -290,6 +295,9 @@ class Link:
                 return False
             now = time.monotonic()
             self._woken = False
+            if now - self._listened > _DEAF:
+                self.machine.forgive(now - self._listened, now)
+            self._listened = now
             self.machine.tick(now)
             self.changed.notify_all()
             if self.machine.reset:
