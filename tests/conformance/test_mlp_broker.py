@@ -17,7 +17,7 @@ import pytest
 import zmq
 from mama_spark.errors import LoopDied, Unavailable
 from mama_spark.malamute import broker as broker_module
-from mama_spark.malamute import wire
+from mama_spark.malamute import broker_loop, wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines import Delivery, register
@@ -27,6 +27,7 @@ from mama_spark.malamute.questions import Op, Question
 from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.wire import Command, Error, Ok, Pong, decode, encode
+from mama_spark.testing.clocks import Clock
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "malamute.json").read_text())
 PATIENCE = 60_000  #: ms
@@ -71,7 +72,13 @@ class Peer:
 
 
 class Site:
-    def __init__(self, folder: Path | None = None, **machine: Any) -> None:
+    """A broker, whose clients need not ping unless it is given a ``timeout``, and its clients.
+
+    :param clock: the broker's
+    """
+
+    def __init__(self, clock: Clock, folder: Path | None = None, **machine: Any) -> None:
+        self.clock = clock
         self.events: list[tuple[str, bytes, bytes, bytes]] = []
         choices: tuple[EngineChoice, ...] = (
             EngineChoice(b"^slow", "slow-for-tests"),
@@ -80,7 +87,8 @@ class Site:
         )
         if folder is not None:
             choices += tuple(EngineChoice(name, "durable", {"folder": str(folder)}) for name in (b"^kept", b"^_MAMA"))
-        settings = BrokerSettings("tcp://127.0.0.1:*", Settings(**machine), choices, high_water=20)
+        given = Settings(**{"timeout": 0.0, **machine})
+        settings = BrokerSettings("tcp://127.0.0.1:*", given, choices, high_water=20)
         self.broker = Broker(settings, self.events.extend)
         self.broker.start()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -98,6 +106,22 @@ class Site:
         assert writer.ask(wire.StreamWrite(b"fresh"), wire.StreamSend(b"abc", [b"1"])) == [OK]
         assert reader.get() == [wire.StreamDeliver(b"fresh", b"fresh-writer", b"abc", [b"1"])]
 
+    def until_nobody_is_left(self) -> None:
+        """Let time pass until all clients have expired: at a time a second, beyond which it would be deaf."""
+        end = time.monotonic() + PATIENCE / 1000
+        while self.broker.clients():
+            assert time.monotonic() < end, self.broker.clients()
+            self.clock.ahead += 1.0
+            self.broker.metrics()  # it has looked around
+
+    def rest(self, peer: Peer) -> list[Command]:
+        """All that is for a client, also what waits while its socket takes no more. PONG goes before that."""
+        assert self.broker._loop is not None
+        found = peer.ask()
+        while self.broker._loop.blocked:
+            found += peer.ask()
+        return found + peer.ask()
+
     def close(self) -> None:
         for peer in self.peers:
             peer.socket.close(0)
@@ -109,11 +133,13 @@ Make = Callable[..., Site]
 
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     sites: list[Site] = []
+    clock = Clock()
+    monkeypatch.setattr(broker_loop, "time", clock)
 
     def made(**values: Any) -> Site:
-        sites.append(Site(**values))
+        sites.append(Site(clock, **values))
         return sites[-1]
 
     yield made
@@ -165,7 +191,7 @@ SCENARIOS = [v for v in VECTORS if v["kind"] == "scenario"]
 @pytest.mark.parametrize("vector", SCENARIOS, ids=lambda v: v["name"])
 def test_recorded_conversations_over_tcp(make: Make, vector: dict[str, Any]) -> None:
     """Byte for byte but for leftover reasons, and one copy a client (ML-25): see the tests of the machine."""
-    site = make(timeout=1.0 if vector["name"] == "scenario_expiry" else 60.0)
+    site = make(timeout=60.0)
     peers: dict[str, Peer] = {}
     skipped = 0
     for step in vector["steps"]:
@@ -174,7 +200,7 @@ def test_recorded_conversations_over_tcp(make: Make, vector: dict[str, Any]) -> 
         if step["dir"] == "C>S":
             peer.socket.send_multipart(frames)
         elif step["dir"] == "none":
-            until(lambda: site.broker.clients() == [])
+            site.until_nobody_is_left()
         elif vector["name"] == "scenario_duplicate_patterns" and frames[1:] == [b"1"] and not skipped:
             skipped += 1
         else:
@@ -224,12 +250,12 @@ def test_fatal_inputs_of_the_reference_one_after_another(make: Make) -> None:
 
 def test_ping_as_the_only_command_and_then_silence(make: Make) -> None:
     """S5"""
-    site = make(timeout=0.5)
+    site = make(timeout=60.0)
     peer = site.peer()
     peer.send(wire.Ping())
     assert peer.get() == [INVALID]
     site.peer(b"goes")
-    until(lambda: site.broker.clients() == [])
+    site.until_nobody_is_left()
     site.healthy()
 
 
@@ -343,8 +369,7 @@ def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: 
     held = total - site.broker.counters()["lost_deliveries"]
     assert held * len(body) < limit + 40 * len(body) + 15_000_000, "the limit, and what ZeroMQ and the kernel hold"
     numbers = []
-    while reader.socket.poll(1000):
-        command = decode(reader.frames())
+    for command in site.rest(reader):
         assert isinstance(command, wire.StreamDeliver)
         numbers.append(command.subject)
     kept = [int(n) for n in numbers if n != b"last"]
@@ -355,7 +380,7 @@ def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: 
 
 
 def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> None:
-    site = make(timeout=2.0)
+    site = make(timeout=60.0)
     reader, writer = site.peer(b"r", hwm=10), site.peer(b"w")
     reader.ask(wire.StreamRead(b"st", b""))
     writer.ask(wire.StreamWrite(b"st"))
@@ -367,8 +392,8 @@ def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> N
         n += 1
         assert n < 1000
     reader.socket.close(0)
+    site.until_nobody_is_left()
     until(lambda: not loop.blocked)
-    until(lambda: site.broker.clients() in ([], [b"w"]))
     site.healthy()
 
 
@@ -460,7 +485,7 @@ def resident() -> int:
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count: int) -> None:
-    site = make(folder=tmp_path, timeout=0.5, streams=20, patterns=20)
+    site = make(folder=tmp_path, timeout=10.0, streams=20, patterns=20)
     site.healthy()  # makes its stream, before the noise has made as many as there may be
     chance = random.Random(7)
     peers: list[Peer] = []
@@ -471,6 +496,7 @@ def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count
         peer = chance.choice(peers)
         peer.socket.send_multipart(noise(chance))
         if n % 100 == 0:
+            site.clock.ahead += 1.0  # some expire meanwhile
             while peer.socket.poll(0):
                 peer.socket.recv_multipart()
         if n == count // 2:
@@ -481,7 +507,7 @@ def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count
     machine = site.broker._loop.machine if site.broker._loop else None
     assert machine is not None
     assert len(machine.streams) <= 20
-    until(lambda: site.broker.clients() == [])
+    site.until_nobody_is_left()
     site.healthy()
 
 

@@ -220,3 +220,6 @@ def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
     peer.socket.close(0)
     context.term()
     GATE.set()
+    for thread in threading.enumerate():
+        if thread.name == "stream-gated":
+            thread.join(PATIENCE / 1000)
