@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +11,53 @@ from mama_spark.bridge import DiscoveryBridge
 from mama_spark.bridges.malamute import discovery_announcer
 from mama_spark.bridges.malamute.discovery import MalamuteDiscovery
 from mama_spark.bridges.malamute.discovery_talk import DiscoverySettings
+from mama_spark.bridges.malamute.discovery_words import EVENTS
+from mama_spark.bridges.malamute.logs import MalamuteLogs
+from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.malamute.broker import Broker
 from mama_spark.malamute.configuration import load
+from mama_spark.malamute.engines import durable
 from mama_spark.malamute.link import LinkSettings
+from mama_spark.testing.clocks import Clock
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite, follow
+from mama_spark.testing.driving import eventually
 from mama_spark.testing.mlp_discovery import end_process_of, forget
+
+TTL = 600.0
+STEP = TTL / 12  #: of the clock; a third of the time to live is the pace of renewals, a half makes SUSPECT
+
+
+class Times:
+    """The clock of the engine that waits for renewals, and of those who renew."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock, self.renewing = Clock(), 0
+        for module in (durable, discovery_announcer):
+            monkeypatch.setattr(module, "time", self.clock)
+        keep = discovery_announcer.Announcer._keep
+
+        def renew(announcer: discovery_announcer.Announcer, one: discovery_announcer._Announced) -> None:
+            self.renewing += 1
+            keep(announcer, one)
+            self.renewing -= 1
+
+        monkeypatch.setattr(discovery_announcer.Announcer, "_keep", renew)
+
+    def let_pass(self, seconds: float, events: MalamuteLogs) -> None:
+        """Step by step: whoever is due has renewed, and then the engine looks."""
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            self.clock.ahead += STEP
+            eventually(self._renewed, "all that is due is renewed")
+            events.log(EVENTS).bounds()
+
+    def _renewed(self) -> bool:
+        for announcer in list(discovery_announcer._announcers.values()):
+            with announcer._changed:
+                announcer._changed.notify_all()
+                if any(one.due <= self.clock.monotonic() for one in announcer.sources.values()):
+                    return False
+        return not self.renewing
 
 
 def die(bridge: DiscoveryBridge) -> None:
@@ -28,12 +69,17 @@ def die(bridge: DiscoveryBridge) -> None:
 
 class TestMalamuteDiscovery(DiscoverySuite):
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Iterator[DiscoverySite]:
+    def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DiscoverySite]:
+        times = Times(monkeypatch)
         names = itertools.count()
         conf = tmp_path / "broker.toml"
         conf.write_text(f'[broker]\nbind = "tcp://127.0.0.1:*"\n[events]\nfolder = "{tmp_path}/streams"\n')
         with Broker(load(conf)) as broker:
             link = LinkSettings((broker.endpoint,))
+
+            def let_pass(seconds: float) -> None:
+                with MalamuteLogs(MalamuteSettings(link), 60.0) as events:
+                    times.let_pass(seconds, events)
 
             def make() -> MalamuteDiscovery:
                 """Another name is another announcer, and so a process of its own to everybody else."""
@@ -46,5 +92,5 @@ class TestMalamuteDiscovery(DiscoverySuite):
                 bridge.close()
                 forget(broker.endpoint, (found[n - 1].sequence or 0) + 1)
 
-            yield DiscoverySite(make=make, ttl=4.0, let_pass=time.sleep, die=die, lose=lose)
+            yield DiscoverySite(make=make, ttl=TTL, let_pass=let_pass, die=die, lose=lose)
             discovery_announcer.clear()
