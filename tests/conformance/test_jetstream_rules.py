@@ -412,10 +412,10 @@ def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_gu
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was on the way may be stored or not, and a resend could be stored twice."""
-    monkeypatch.setattr(jetstream_sender, "ANSWER", 0.2)
     with NatsServer(tmp_path) as server:
         one = Desk(**{**settings, "servers": server.url, "dedup_window": 1})
         one.publish(b"a")
+        monkeypatch.setattr(jetstream_sender, "ANSWER", 0.2)
         server.pause()
         one.engine.accept("w", b"", b"b", [b""], NOTHING)
         with pytest.raises(Unavailable, match="nobody can say whether it is stored"):

@@ -243,10 +243,11 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_read_is_waited_for(process: 
 
 def test_who_is_gone_for_too_long_is_unavailable(process: BrokerProcess) -> None:
     process.store("orders", some(10_000))
-    with logs(process.url, timeout=1.0) as b:
+    with logs(process.url) as b:
         log = b.log("orders")
         reading = log.read(0, 10_000)
         next(reading)
+        b.timeout = 1.0
         process.kill()
         with pytest.raises(Unavailable, match=r"connection was lost|not connected|nobody listens"):
             list(reading)

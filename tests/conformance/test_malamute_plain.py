@@ -30,8 +30,9 @@ def plain() -> Iterator[PlainBroker]:
         POOL.clear()
 
 
-def bridge_of(plain: PlainBroker, **values: Any) -> MalamuteBridge:
-    bridge = MalamuteBridge(MalamuteSettings(LinkSettings((plain.url,)), **{"stream": "st", **values}))
+def bridge_of(plain: PlainBroker, link: dict[str, Any] | None = None, **values: Any) -> MalamuteBridge:
+    settings = LinkSettings((plain.url,), **(link or {}))
+    bridge = MalamuteBridge(MalamuteSettings(settings, **{"stream": "st", **values}))
     bridge.open()
     return bridge
 
@@ -115,7 +116,7 @@ def test_rows_of_many_streams_go_each_to_its_own_in_its_order(plain: PlainBroker
 
 def test_a_broker_that_forgot_its_clients_is_told_and_what_was_open_is_in_doubt(plain: PlainBroker) -> None:
     """ERROR 500 is how a client learns of a restart; OPEN and WRITE are said again before anything else."""
-    bridge = bridge_of(plain)
+    bridge = bridge_of(plain, {"ping": 1e6, "silence": 1e6})  # else a PING may learn of it before the first message
     publish(bridge, batch(10))
     plain.forget()
     assert bridge.send(batch(5), 10) == 5

@@ -56,7 +56,6 @@ def test_the_next_publisher_on_the_connection_makes_it_again(
 def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
     nats_server: NatsServer, admin: Admin, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lasting, "TELL_EVERY", 0.5)
     options: Any = {"ack_mode": mode, "ordered": mode == "batch"}
     settings = NatsSettings((nats_server.url,), stream="S", create_stream=True, **options)
     writer = LastingPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
@@ -69,6 +68,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
             assert writer.write(batch(1))
             assert writer.drain(30)
             assert not told()
+            monkeypatch.setattr(lasting, "TELL_EVERY", 0.5)
             admin.api("STREAM.DELETE.S")
             assert writer.write(batch(2, 3))
             eventually(lambda: len(told()) >= 3, "it warns more than once", 60)
