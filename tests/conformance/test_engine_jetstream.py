@@ -9,6 +9,7 @@ import pytest
 from mama_spark.bridges.nats import link
 from mama_spark.bridges.nats.pool import POOL
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.malamute.engines import jetstream
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite
 
 
@@ -17,6 +18,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     folder: Path = tmp_path_factory.mktemp("nats")
     with NatsServer(folder, config="max_payload: 8MB") as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is slow and not away is waited for."""
+    monkeypatch.setattr(jetstream, "BARRIER", 60.0)
 
 
 class TestJetStream(EngineSuite):

@@ -28,6 +28,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is slow and not away is waited for."""
+    monkeypatch.setattr(jetstream, "BARRIER", PATIENCE)
+
+
 class Desk:
     """One engine, called as its thread calls it, and what it delivered."""
 

@@ -197,7 +197,7 @@ def test_a_killed_broker_of_many_streams_comes_back_and_nothing_is_lost_in_any(
 
     with ThreadPoolExecutor(1) as thread:
         killing = thread.submit(restart)
-        flights = write(df, durable.url, tmp_path / "log", maxRatePerPartition="6000")
+        flights = write(df, durable.url, tmp_path / "log", maxRatePerPartition="4000")
         killing.result(PATIENCE)
     for number, name in enumerate(names):
         mine = [f for f in flights if f["stream"] == name]
