@@ -78,7 +78,7 @@ def make() -> Iterator[Callable[..., tuple[Broker, Connect]]]:
     brokers: list[Broker] = []
 
     def made(engines: tuple[EngineChoice, ...] = (), **values: Any) -> tuple[Broker, Connect]:
-        settings = BrokerSettings("tcp://127.0.0.1:*", values.pop("machine", Settings()), engines)
+        settings = BrokerSettings("tcp://127.0.0.1:*", values.pop("machine", Settings(timeout=0)), engines)
         broker = Broker(settings, **values)
         broker.start()
         brokers.append(broker)

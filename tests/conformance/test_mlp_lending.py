@@ -54,7 +54,7 @@ Connect = Callable[..., Peer]
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     choices = (EngineChoice(b"^d", "durable", {"folder": str(tmp_path)}),)
-    settings = BrokerSettings("tcp://127.0.0.1:*", Settings(queue=200_000), choices, high_water=20)
+    settings = BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0, queue=200_000), choices, high_water=20)
     with Broker(settings) as broker:
         yield broker
 

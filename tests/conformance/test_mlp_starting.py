@@ -75,7 +75,7 @@ def connect() -> Iterator[Connect]:
     def made(address: bytes, **machine: Any) -> Peer:
         if not brokers:
             choices = (EngineChoice(b"^gated", "gated-for-tests"),)
-            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(**machine), choices)))
+            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0, **machine), choices)))
             brokers[0].start()
         peers.append(Peer(context, brokers[0].endpoint, address))
         return peers[-1]
