@@ -265,11 +265,12 @@ class BridgeLoop:
             self._end(cause)
 
     def _loop(self) -> None:
-        pause = _SHORT
+        pause, looked = _SHORT, time.monotonic()
         while True:
             stalled = self._do_work()
             busy = self._take() | self._take_letters()
-            self._expire()
+            self._expire(looked)  # answers that came while this process stood still are in time
+            looked = time.monotonic()
             with self._changed:
                 if self._ending and not self._work and self._all_in():
                     return
@@ -348,10 +349,10 @@ class BridgeLoop:
                 self._settle(token, Uncertain(event.info))
         self._on_event(event)
 
-    def _expire(self) -> None:
+    def _expire(self, now: float) -> None:
         while self._flights:
             token, sent = next(iter(self._flights.items()))
-            if time.monotonic() < sent.deadline:
+            if now < sent.deadline:
                 return
             silent = self.bridge.capabilities.ack is Ack.NONE
             self._owed -= 1

@@ -228,7 +228,7 @@ class BatchPublisher:
             self._unflushed = False
             self.bridge.flush()
         self._wait(now)
-        self.window.expire(time.monotonic())
+        self.window.expire(now)  # as of before the poll: answers that came while this process stood still are in time
         trouble = self.window.take_trouble()
         if trouble is not None and self._on_trouble is not None:
             self._on_trouble(trouble)

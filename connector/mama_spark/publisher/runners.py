@@ -206,7 +206,7 @@ class Runners:
                 return
 
     def _poll(self, timeout: float) -> None:
-        window = self.window
+        window, asked = self.window, time.monotonic()
         polled = self.bridge.poll(timeout)
         for acks in polled.acks:
             window.acked(acks)
@@ -214,7 +214,7 @@ class Runners:
             window.refused(refusals)
         for event in polled.events:
             self._event(event)
-        window.expire(time.monotonic())
+        window.expire(asked)  # answers that came while this process stood still are in time
         if self._collect() or polled:
             self._settled.set()
 
