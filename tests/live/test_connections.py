@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings, check, serve
 from mama_spark.bridges.nats.loop import Loop
 from mama_spark.bridges.nats.pool import IDLE, POOL, Pool
 from mama_spark.bridges.nats.server import NatsServer
-from mama_spark.errors import LoopDied
+from mama_spark.errors import LoopDied, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.driving import eventually
@@ -74,16 +75,16 @@ def test_connections_that_did_not_come_about_are_closed_at_once(broker: NatsServ
     try:
         broker.kill()
         with socket.create_server(("127.0.0.1", broker.port)) as impostor:
-            impostor.settimeout(30)
+            impostor.settimeout(60)
             for _ in range(3):
                 peer, _ = impostor.accept()
                 with peer:
                     peer.shutdown(socket.SHUT_WR)  # instead of a greeting
-                    peer.settimeout(30)
+                    peer.settimeout(60)
                     while peer.recv(4_096):
                         pass
         broker.start()
-        eventually(lambda: bridge._link is not None and bridge._link.up, "it is connected again", 30)
+        eventually(lambda: bridge._link is not None and bridge._link.up, "it is connected again")
     finally:
         gc.enable()
         bridge.close()
@@ -116,7 +117,7 @@ def test_a_forked_process_makes_its_own_connection(broker: NatsServer) -> None:
         "assert not one()\n"
     )
     before = connections(broker)
-    done = subprocess.run([sys.executable, "-c", script, broker.url], timeout=60, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script, broker.url], timeout=120, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert connections(broker) == before + 2
 
@@ -130,7 +131,7 @@ def test_a_dying_loop_takes_its_waiters_with_it() -> None:
         loop.run(asyncio.sleep(3600), 60, "sleeping")
     eventually(lambda: told, "the mourners are told")
     with pytest.raises(LoopDied):
-        loop.run(asyncio.sleep(0), 1, "nothing")
+        loop.run(asyncio.sleep(0), 60, "nothing")
 
 
 def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
@@ -138,8 +139,8 @@ def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
     bridge.open()
     link = bridge._link
     assert link is not None
-    link.loop.run(link.client.close(), 10, "closing")
-    kinds = [e.kind for e in bridge.poll(10).events]
+    link.loop.run(link.client.close(), 60, "closing")
+    kinds = [e.kind for e in bridge.poll(60).events]
     kinds += [e.kind for e in bridge.poll(0).events]
     assert EventKind.CLOSED in kinds
     bridge.close()
@@ -201,7 +202,7 @@ def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
         bridge.close()
     POOL.clear()
     stop.set()
-    thread.join(30)
+    thread.join(60)
     assert code == [0]
 
 
@@ -212,7 +213,7 @@ def test_serve_leaves_no_process_behind(number: signal.Signals) -> None:
         assert process.stdout is not None
         port = int(process.stdout.readline().split()[1].rsplit(":", 1)[1])
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     eventually(lambda: not listening(port), "the port is free")
 
 
@@ -226,8 +227,21 @@ def test_a_server_ends_with_the_process_that_started_it() -> None:
         port = int(process.stdout.readline())
         assert listening(port)
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
     eventually(lambda: not listening(port), "the server is gone, too")
+
+
+def test_a_server_that_is_started_again_waits_for_its_port(broker: NatsServer, tmp_path: Path) -> None:
+    """While it is down its port is anybody's: every connection that others open may be given it for a moment."""
+    broker.kill()
+    with ThreadPoolExecutor(1) as pool:
+        with socket.create_server(("127.0.0.1", broker.port)):
+            with pytest.raises(Unavailable, match="address already in use"):
+                NatsServer(tmp_path / "other", port=broker.port).start()
+            starting = pool.submit(broker.start)
+            eventually(lambda: b"address already in use" in broker.log.read_bytes(), "it has tried")
+        starting.result(60)
+    publish_one(broker.url)
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), OSError("gone")])
@@ -243,7 +257,7 @@ def test_closing_a_connection_never_raises(
 
     ending = link.client.close
     monkeypatch.setattr(link.client, "close", close)
-    link.loop.run(link.close(), 30, "closing")
+    link.loop.run(link.close(), 60, "closing")
     assert link.closed
 
 
@@ -258,15 +272,10 @@ def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:
 
 def listening_says(port: int) -> bool:
     """The server greets, so that it runs."""
-    import socket
-
-    with socket.create_connection(("127.0.0.1", port), 5) as s:
-        s.settimeout(5)
+    with socket.create_connection(("127.0.0.1", port), 60) as s:
         return s.recv(4) == b"INFO"
 
 
 def listening(port: int) -> bool:
-    import socket
-
     with socket.socket() as s:
         return s.connect_ex(("127.0.0.1", port)) == 0

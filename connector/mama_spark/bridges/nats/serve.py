@@ -80,6 +80,6 @@ def add_demo_stream(url: str) -> None:
             await link.close()
 
     try:
-        loop.run(make(), 15, "making the demo stream")
+        loop.run(make(), 60, "making the demo stream")
     finally:
         loop.stop()

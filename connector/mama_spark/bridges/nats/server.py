@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from ...errors import ConfigError, Unavailable
 
-READY_TIMEOUT = 30.0  #: seconds; recovering a large store takes time
+READY_TIMEOUT = 60.0  #: seconds; recovering a large store takes time
 STOP_TIMEOUT = 15.0
 
 _spawners: dict[int, ThreadPoolExecutor] = {}
@@ -104,6 +104,8 @@ class NatsServer:
         self._store = None if store is None else Path(store)
         self._name, self._config, self._jetstream = name, config, jetstream
         self._process: subprocess.Popen[bytes] | None = None
+        self._kept = False  # the port is one that it had before
+        self._logged = 0  # bytes of the log that earlier processes wrote
         self.port = port  #: of the clients; known after :meth:`start`, kept over restarts
         self.monitor: str = ""  #: URL of the monitoring port
 
@@ -138,13 +140,21 @@ class NatsServer:
         return self.folder / "nats-server.log"
 
     def start(self, timeout: float = READY_TIMEOUT) -> Self:
-        """Start and wait until it is ready.
+        """Start and wait until it is ready; when started again, also until its port is free.
 
         :raises Unavailable: it ended at once or was not ready in time; the text holds the end of its log
         """
-        self.spawn()
-        self.wait_ready(timeout)
-        return self
+        again, deadline = self._kept, time.monotonic() + timeout
+        while True:
+            self.spawn()
+            try:
+                self.wait_ready(timeout)
+                return self
+            except Unavailable:
+                # while it was down, anybody may have been given its port for a moment
+                if not again or not self._port_taken() or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
 
     def spawn(self) -> None:
         """Start without waiting: nodes of a cluster are ready only together."""
@@ -153,6 +163,7 @@ class NatsServer:
         conf.write_text(self._configuration())
         for old in self.folder.glob("*.ports"):
             old.unlink()
+        self._logged = self.log.stat().st_size if self.log.exists() else 0
         self._process = _spawn([find_binary(), "-c", str(conf)], self.log)
 
     def _configuration(self) -> str:
@@ -185,6 +196,7 @@ class NatsServer:
         except (OSError, ValueError):  # not written yet, or only half
             return False
         self.port = int(ports["nats"][0].rsplit(":", 1)[1])
+        self._kept = True
         self.monitor = ports["monitoring"][0]
         return True
 
@@ -208,6 +220,10 @@ class NatsServer:
             return self.log.read_text(errors="replace")[-2000:]
         except OSError:
             return ""
+
+    def _port_taken(self) -> bool:
+        """Did the process that was started last find its port taken?"""
+        return b"address already in use" in self.log.read_bytes()[self._logged :]
 
     def stop(self) -> None:
         """End it in order; harmless when it is not running. A temporary folder is removed."""
