@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats import NatsBridge, NatsSettings, streams
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.publisher import lasting
@@ -50,6 +50,22 @@ def test_the_next_publisher_on_the_connection_makes_it_again(
         publish_one(nats_server, n, **named)
         assert stored(admin) == [n]
         admin.api("STREAM.DELETE.S")
+
+
+def test_it_is_made_again_although_the_server_still_removes_the_old_one(
+    nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, ask = [True, True], streams._ask
+
+    async def removing(link: Any, what: str, *more: Any) -> Any:
+        if what == "STREAM.CREATE.S" and busy:
+            return {"error": {"err_code": 10049, "description": "it is being removed", "busy": busy.pop()}}
+        return await ask(link, what, *more)
+
+    monkeypatch.setattr(streams, "_ask", removing)
+    publish_one(nats_server, 1, stream="S")
+    assert not busy
+    assert stored(admin) == [1]
 
 
 @pytest.mark.parametrize("mode", ["message", "batch"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,8 @@ API = "$JS.API."
 #: Topics asked about one by one before the whole list of streams is fetched instead.
 _SINGLE_LOOKUPS = 8
 _NOT_FOUND = 10059
+#: Also while the files of a deleted stream of the same name are being removed.
+_NOT_MADE = 10049
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,8 @@ async def names(link: Link, timeout: float, subject: str | None = None) -> list[
 
 
 async def create(link: Link, name: str, subjects: list[str], settings: NatsSettings) -> Stream:
-    """Make a stream for a publisher with these settings.
+    """Make a stream for a publisher with these settings; asked again while the server still removes the files of one
+    of this name that was deleted.
 
     :raises ConfigError: the server refuses it
     """
@@ -144,7 +149,12 @@ async def create(link: Link, name: str, subjects: list[str], settings: NatsSetti
         "duplicate_window": int(max(2 * settings.retry_deadline, 0.1) * 1e9),
         "allow_batched": True,
     }
-    answer = await _ask(link, f"STREAM.CREATE.{name}", config, settings.connect_timeout)
+    until = time.monotonic() + settings.connect_timeout
+    while True:
+        answer = await _ask(link, f"STREAM.CREATE.{name}", config, settings.connect_timeout)
+        if (answer or {}).get("error", {}).get("err_code") != _NOT_MADE or time.monotonic() > until:
+            break
+        await asyncio.sleep(0.1)
     if answer is None:
         raise ConfigError(f"no permission to create the stream {name!r}")
     if "error" in answer:
