@@ -55,6 +55,7 @@ class Loop:
 
     def _bury(self) -> None:
         """End what still runs, so that nothing complains when it is collected."""
+        self.loop.run_until_complete(asyncio.sleep(0))  # what was asked for last begins, too, so that it can be ended
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.run_until_complete(asyncio.sleep(0))
