@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -23,34 +21,34 @@ from mama_spark.flightlog.staging import Run, Staging
 from mama_spark.flightlog.sweep import sweep
 from mama_spark.testing.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
 
+SERVE = """
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print(server.port, flush=True)
+server.serve_forever()
+"""
+
 
 @pytest.fixture(scope="module")
 def storage() -> Iterator[dict[str, str]]:
     """delta-rs' options for a server of this module's own, in a process of its own: delta-rs waits for storage
     while it holds the interpreter's lock, so a server on a thread of this process would never get to answer."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while True:
+    command = [sys.executable, "-c", SERVE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            break
-        except OSError:
-            assert server.poll() is None, "moto_server ended"
-            assert time.monotonic() < deadline, "moto_server does not answer"
-            time.sleep(0.05)
-    yield {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
-    server.kill()
-    server.wait()
+            assert server.stdout is not None
+            port = server.stdout.readline().strip()
+            assert port, "the server ended"
+            yield {
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+                "AWS_ACCESS_KEY_ID": "key",
+                "AWS_SECRET_ACCESS_KEY": "secret",
+                "AWS_REGION": "us-east-1",
+                "AWS_ALLOW_HTTP": "true",
+            }
+        finally:
+            server.kill()
 
 
 @pytest.fixture
