@@ -24,7 +24,17 @@ from mama_spark.mama import (
 )
 from mama_spark.mama.omnm import decode
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, nats_with_users, stage, until  # noqa: F401
+from mama_spark.testing.stages import (  # noqa: F401
+    MemoryStage,
+    NatsStage,
+    Stage,
+    Told,
+    a_message,
+    dispatch,
+    nats_with_users,
+    stage,
+    until,
+)
 
 #: No stream takes these topics, and requests are no business of streams.
 ASKED = "ask"
@@ -99,7 +109,7 @@ def test_answers_come_on_the_queue_of_the_inbox(stage: Stage) -> None:  # noqa: 
     publisher.send_reply_to_inbox(requests[0], a_message(2))
     until(queue.get_event_count)
     assert answers.msgs == []
-    queue.timed_dispatch(0.01)
+    dispatch(queue)
     assert answers.msgs == [(2, threading.current_thread().name)]
     transport.destroy()
     assert answers.destroyed == ["mine"]
@@ -145,6 +155,24 @@ def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: St
         nobody.send_from_inbox(inbox, a_message())
     until(lambda: len(answers.errors) == 20)
     assert sorted(status for status, _ in answers.errors) == 10 * ["NOT_ENTITLED"] + 10 * ["PLATFORM"]
+
+
+def test_each_of_many_denied_requests_is_told_to_its_inbox(stage: Stage) -> None:  # noqa: F811
+    """Also where the next ones are on their way before the first denial is heard."""
+    stage.deny()
+    transport, answers = stage.transport(), [Answers(), Answers()]
+    inboxes = [one.inbox(transport) for one in answers]
+    denied = Publisher.create(transport, stage.symbol, stage.denied)
+    denied.send_from_inbox(inboxes[0], a_message())
+    until(lambda: answers[0].errors)
+    if isinstance(stage, NatsStage):
+        stage.server.pause()
+    for i in range(20):
+        denied.send_from_inbox(inboxes[i % 2], a_message())
+    if isinstance(stage, NatsStage):
+        stage.server.resume()
+    until(lambda: sum(len(one.errors) for one in answers) == 21)
+    assert [[status for status, _ in one.errors] for one in answers] == [11 * ["NOT_ENTITLED"], 10 * ["NOT_ENTITLED"]]
 
 
 def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:  # noqa: F811
