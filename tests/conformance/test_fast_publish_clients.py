@@ -143,8 +143,7 @@ def test_large_batch(admin: Admin, nats_server: NatsServer) -> None:
 
 def test_commit_respects_ack_timeout(admin: Admin, nats_server: NatsServer) -> None:
     with Driver(nats_server.url, wait_timeout=0.3, resend_uncertain=False, **FAST) as driver:
-        driver.put(["s.a"], 100)
-        eventually(lambda: driver.counters.acked == 100, "the server knows the batch")
+        driver.begin(["s.a"], 100)
         nats_server.pause()
         try:
             driver.put(["s.a"], 100)
@@ -194,8 +193,7 @@ def test_concurrent_publishers_have_independent_inboxes(admin: Admin, nats_serve
 def test_cancellation_after_handoff_closes_and_unsubscribes(admin: Admin, nats_server: NatsServer) -> None:
     """``stop`` while the answers are missing: every flight gets its verdict, and the connection is of use again."""
     with Driver(nats_server.url, wait_timeout=60.0, **FAST) as driver:
-        driver.put(["s.a"], 10)
-        eventually(lambda: driver.counters.acked == 10, "the server knows the batch")
+        driver.begin(["s.a"], 10)
         nats_server.pause()
         driver.put(["s.a"], 90)
         eventually(lambda: driver.counters.sends == 100, "handed over")

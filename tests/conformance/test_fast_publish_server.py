@@ -283,7 +283,7 @@ def test_jetstream_fast_batch_publish_ping(stream: Stream) -> None:
 
 
 def test_jetstream_fast_batch_publish_limits(tmp_path: Path) -> None:
-    limits = 'limits { batch { max_inflight_per_stream: 1, timeout: "300ms" } }'
+    limits = 'limits { batch { max_inflight_per_stream: 1, timeout: "2s" } }'
     with NatsServer(tmp_path / "n", jetstream=limits) as server, Admin(server.url) as admin:
         admin.create_stream("S", ["S.>"], allow_batched=True)
         stream = Stream(admin, "S", server.port)

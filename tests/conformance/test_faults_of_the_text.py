@@ -286,10 +286,12 @@ def test_mp_42_waiting_for_an_ack_is_no_busy_loop(make: Make) -> None:
     subject.start()
     subject.publish_async(b"lose")
     assert within(60, lambda: events(subject, "published"))
-    before, ends = subject.rounds, time.monotonic() + 0.5
-    assert within(60, lambda: time.monotonic() > ends)
-    rounds = subject.rounds - before
-    assert rounds <= 200 if isinstance(subject, Ours) else rounds > 1000
+    before, began = subject.rounds, time.monotonic()
+    if isinstance(subject, Literal):
+        assert within(60, lambda: subject.rounds - before > 1000)
+    else:
+        assert within(60, lambda: time.monotonic() > began + 0.5)
+        assert subject.rounds - before <= 400 * (time.monotonic() - began)
 
 
 def test_mp_26_stop_resolves_every_future(make: Make) -> None:
@@ -363,7 +365,7 @@ def test_the_users_queue_is_bounded(make: Make) -> None:
     thread = threading.Thread(target=offer, daemon=True)
     thread.start()
     assert within(60, lambda: len(offered) >= 10)
-    thread.join(SHORT)
+    thread.join(SHORT if isinstance(subject, Ours) else 60)
     assert thread.is_alive() == isinstance(subject, Ours)
 
 

@@ -92,5 +92,5 @@ class TestMalamuteDiscovery(DiscoverySuite):
                 bridge.close()
                 forget(broker.endpoint, (found[n - 1].sequence or 0) + 1)
 
-            yield DiscoverySite(make=make, ttl=TTL, let_pass=let_pass, die=die, lose=lose)
+            yield DiscoverySite(make=make, ttl=TTL, lasting=TTL, clock=let_pass, die=die, lose=lose)
             discovery_announcer.clear()

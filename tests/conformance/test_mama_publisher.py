@@ -44,6 +44,7 @@ from mama_spark.testing.stages import (  # noqa: F401
     Stage,
     Told,
     a_message,
+    dispatch,
     nats_with_users,
     stage,
     until,
@@ -142,12 +143,13 @@ def test_answers_come_on_the_queue_if_there_is_one(stage: Stage, told: Told) -> 
     publisher.send(a_message())
     until(queue.get_event_count)
     assert told.count("success") == 1, "nobody dispatches"
-    queue.timed_dispatch(0.01)
+    dispatch(queue)
     assert told.heard[-1][4] == threading.current_thread().name
     publisher.send(a_message())
     with queue.start():
         until(lambda: told.count("success") == 3)
     assert told.heard[-1][4] == "mama-queue-answers"
+    stage.close()
 
 
 def test_a_success_tells_where_the_message_is_stored(stage: Stage, told: Told) -> None:  # noqa: F811
@@ -373,7 +375,7 @@ def test_a_full_queue_is_told_at_the_send_and_loses_nothing(memory: MemoryStage,
         publisher.send(a_message(i))
     fails(Status.QUEUE_FULL, publisher.send, a_message())
     until(lambda: queue.get_event_count() == 3)
-    queue.timed_dispatch(0.01)
+    dispatch(queue)
     assert told.count("success") == 3
     publisher.send(a_message())
     publisher.destroy()
@@ -412,7 +414,7 @@ def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, t
     server = NatsServer(tmp_path / "nats").start()
     with Admin(server.url) as admin:
         admin.create_stream("T", ["t.>"])
-        transport, events = Transport.create("pub", server.url, call_timeout=60), list[str]()
+        transport, events = Transport.create("pub", server.url, call_timeout=60, destroy_timeout=60), list[str]()
         transport.set_transport_callback(lambda t, event, info, closure: events.append(event.name))
         publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
         publisher.send(a_message(1))
@@ -422,7 +424,7 @@ def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, t
         server.start()
         publisher.send(a_message(2))  # waits until the transport takes it
         publisher.destroy()
-        assert events == ["DISCONNECT", "RECONNECT"]
+        until(lambda: events == ["DISCONNECT", "RECONNECT"])
         assert told.counters == (1, 0, 2, 1)
         assert [m.payload for m in admin.messages("T")] == [encode(a_message(i)) for i in (1, 2)]
         transport.destroy()
@@ -475,7 +477,8 @@ def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(told: Told) 
     assert transport.get_transport_callback_queue() is queue
     published(on, transport, told)
     assert told.topics == []
-    queue.timed_dispatch(0.01)
+    until(queue.get_event_count)
+    dispatch(queue)
     assert [event.name for event, _, _ in told.topics] == ["PUBLISH_CREATE"]
     on.close()
 
@@ -614,9 +617,13 @@ def test_a_callback_may_destroy_its_own_publisher(memory: MemoryStage, told: Tol
     publisher = Publisher.create_with_callbacks(transport, queue, memory.symbol, memory.source, None, callbacks)
     if when != "create":
         memory_sends(publisher, 20)
-    if queue is not None:
-        queue.timed_dispatch(0.1)
-    until(lambda: publisher.state is PublisherState.DESTROYED)
+
+    def destroyed() -> bool:
+        if queue is not None:
+            dispatch(queue)
+        return publisher.state is PublisherState.DESTROYED
+
+    until(destroyed)
     assert told.count("destroy") == 1
     assert told.heard[-1][:2] == ("destroy", "DESTROYING")
     if when != "create":
@@ -908,7 +915,7 @@ def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: St
     made.send(encode(a_message()))  # before there are callbacks: nobody is told
     made.set_user_callbacks(None, told.callbacks("success"), "mine")
     made.send(encode(a_message()))
-    assert made.destroy(30)
+    assert made.destroy(60)
     assert told.counters == (0, 0, 1 if stage.publisher_style else 0, 0), "on_create is never the bridge's to call"
     assert set(told.closures) <= {"mine"}
 

@@ -24,7 +24,7 @@ from mama_spark.mama import (
     TransportTopicEvent,
 )
 from mama_spark.mama.omnm import encode
-from mama_spark.testing.stages import Stage, Told, a_message, nats_with_users, stage, until  # noqa: F401
+from mama_spark.testing.stages import Stage, Told, a_message, dispatch, nats_with_users, stage, until  # noqa: F401
 
 PAYLOAD = encode(a_message())
 
@@ -129,7 +129,7 @@ class Bridge:
         self.parent = Publisher.create(transport, stage.symbol, stage.source)
         self.made = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
         self.gone = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
-        self.gone.destroy(1.0)
+        self.gone.destroy(60)
         self.inbox = Inbox.create(transport, None, lambda msg, closure: None)
         self.request = Request(a_message(), "t.x", "t.reply")
 
@@ -142,7 +142,7 @@ def bridge(stage: Stage, transport: Transport) -> Bridge:  # noqa: F811
 def test_bridge_create_destroy(stage: Stage, transport: Transport, bridge: Bridge) -> None:  # noqa: F811
     """createDestroy."""
     made = BridgePublisher.create(transport, stage.symbol, stage.source, None, bridge.parent)
-    assert made.destroy(1.0)
+    assert made.destroy(60)
 
 
 def test_create_by_index_invalid_result(stage: Stage, transport: Transport, bridge: Bridge) -> None:  # noqa: F811
@@ -271,7 +271,7 @@ def test_publish_with_callbacks(stage: Stage, transport: Transport, told: Told) 
         until(lambda: told.count("destroy") == 1)
         assert told.heard[-1][:2] == ("destroy", "DESTROYING")
         until(lambda: publisher.state is PublisherState.DESTROYED)
-    queue.timed_dispatch(0.0)
+    dispatch(queue)
     assert told.counters == (1, 0, 10 if stage.publisher_style else 0, 1)
     assert told.heard[-1][0] == "destroy"
 

@@ -25,7 +25,7 @@ from mama_spark.errors import (
 )
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed import ManagedPublisher
-from mama_spark.testing.desks import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, until
+from mama_spark.testing.desks import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, patient, until
 
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
@@ -203,6 +203,7 @@ def test_publish_async_ack_timeout(desk: Desk) -> None:
         flight = publisher.publish_async(topic, b"").result(LONG)
         assert isinstance(flight.publish_ack_future.exception(LONG), AckTimeout)
         assert publisher.window.in_flight == 0
+        patient(publisher)
         assert ack_of(publisher.publish_async(desk.topic, b"")).result(LONG)
     assert desk.ear.events("p-1") == ["published", "timeout"]
 
@@ -231,6 +232,7 @@ def test_publish_async_ack_handler(desk: Desk) -> None:
     publisher = desk.publisher(wait_timeout=0.1).start()
     lost = publisher.publish_async(quiet, b"")
     assert isinstance(ack_of(lost).exception(LONG), AckTimeout)
+    patient(publisher)
     good = publisher.publish_async(desk.topic, b"")
     bad = publisher.publish_async("t.*", b"")
     publisher.drain(LONG)

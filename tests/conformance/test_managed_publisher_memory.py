@@ -215,11 +215,11 @@ def test_retry_execute_stops_after_its_attempts(desk: MemoryDesk) -> None:
 def test_retry_execute_stops_at_its_deadline(desk: MemoryDesk) -> None:
     desk.broker.then(["503"] * 10_000)
     began = time.monotonic()
-    with desk.publisher(retry_config=RetryConfig(None, (0.01,), deadline=0.5)) as publisher:
+    with desk.publisher(retry_config=RetryConfig(None, (0.01,), deadline=2.0)) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
         assert isinstance(flight.publish_ack_future.exception(LONG), NoResponders)
-    assert time.monotonic() - began >= 0.5
-    assert 1 < flight.sends <= 51
+    assert time.monotonic() - began >= 2.0
+    assert 1 < flight.sends <= 201
 
 
 def test_retry_execute_stops_when_its_observer_says_so(desk: MemoryDesk) -> None:
@@ -247,7 +247,7 @@ def test_retry_execute_repeats_the_last_pause_of_a_short_policy(desk: MemoryDesk
 def test_publish_async_retry_does_not_stall_others(desk: MemoryDesk) -> None:
     """As TestPublishAsyncRetry, "a retry does not stall": what waits for its resend keeps only its own place."""
     desk.broker.then(["409"])
-    with desk.publisher(max_in_flight=2, refill_allowed_at=1, retry_config=RetryConfig(1, (1.0,))) as publisher:
+    with desk.publisher(max_in_flight=2, refill_allowed_at=1, retry_config=RetryConfig(1, (3.0,))) as publisher:
         first = publisher.publish_async("a", b"first")
         others = [publisher.publish_async("a", b"%d" % i) for i in range(20)]
         for other in others:
@@ -287,9 +287,9 @@ def test_waiting_loops_do_not_spin(desk: MemoryDesk, under_way: bool) -> None:
     if under_way:
         publisher.publish_async(desk.lose(1), b"")
         until(lambda: publisher.window.in_flight)
-    polls, ends = bridge.polls, time.monotonic() + 1.0
-    until(lambda: time.monotonic() > ends)
-    assert bridge.polls - polls <= 400, "at most every five milliseconds, and some"
+    polls, began = bridge.polls, time.monotonic()
+    until(lambda: time.monotonic() > began + 1.0)
+    assert bridge.polls - polls <= 400 * (time.monotonic() - began), "at most every five milliseconds, and some"
 
 
 def test_a_bridge_that_does_not_open_tells_every_waiter(desk: MemoryDesk) -> None:

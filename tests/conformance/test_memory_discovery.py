@@ -23,9 +23,10 @@ class TestMemoryDiscovery(DiscoverySuite):
         return DiscoverySite(
             make=lambda: MemoryDiscovery(board.name),
             ttl=30.0,
-            let_pass=board.advance,
+            lasting=30.0,
             die=lambda bridge: bridge.close(),
             lose=board.lose,
+            clock=board.advance,
         )
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -43,6 +42,6 @@ class TestNatsDiscovery(DiscoverySuite):
                     at = found["message"]["seq"] + 1
                 admin.api("STREAM.PURGE.MAMA_EVENTS", {"seq": at})
 
-        yield DiscoverySite(make=make, ttl=5.0, let_pass=time.sleep, die=die, lose=lose)
+        yield DiscoverySite(make=make, ttl=4.0, lasting=15.0, die=die, lose=lose)
         announcer.clear()
         POOL.clear()

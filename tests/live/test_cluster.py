@@ -108,8 +108,7 @@ def test_an_id_in_process_is_asked_again_and_never_a_success(cluster: Cluster, m
         others = [n for n in cluster.nodes if n is not cluster.node(name)]
         with Driver(cluster.node(name).url, wait_timeout=0.3, deadline=60.0) as driver:
             seen = refusals(driver, monkeypatch)
-            driver.put(["s.a"], 200)
-            eventually(lambda: driver.counters.acked == 200, "the first are acknowledged")
+            driver.begin(["s.a"], 200)
             for node in others:
                 node.pause()
             driver.put(["s.a"], 200)
@@ -172,7 +171,7 @@ def test_a_second_try_in_order_goes_one_at_a_time_only_until_something_is_new(cl
     with Admin(cluster.url) as admin:
         replicated(admin)
         for n in (100, 2000):
-            with Driver(cluster.url, ordered=True) as driver:
+            with Driver(cluster.url, wait_timeout=60.0, ordered=True) as driver:
                 driver.put(["s.a"], n)
                 driver.drain()
                 assert driver.bridge.mode == "batch"

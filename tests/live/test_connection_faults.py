@@ -86,8 +86,7 @@ def test_a_peer_that_fell_silent_is_timed_out_and_close_returns(
 ) -> None:
     """Nothing is closed and nothing comes: more is put than the kernel's buffers take, and nobody hangs."""
     with Driver(proxy.url, wait_timeout=0.3, deadline=1.5, **mode) as driver:
-        driver.put(["s.a"], 500)
-        eventually(lambda: driver.counters.acked == 500, "the first are acknowledged")
+        driver.begin(["s.a"], 500)
         proxy.silence()
         driver.put(["s.a"], 1000, size=20_000)
         with ThreadPoolExecutor(1) as waiting:
@@ -115,8 +114,7 @@ def _settled(admin: Admin) -> bool:
 @MODES
 def test_a_silence_shorter_than_the_deadline_costs_nothing(admin: Admin, proxy: Proxy, mode: dict[str, Any]) -> None:
     with Driver(proxy.url, wait_timeout=0.3, **mode) as driver:
-        driver.put(["s.a"], 500)
-        eventually(lambda: driver.counters.acked == 500, "the first are acknowledged")
+        driver.begin(["s.a"], 500)
         proxy.silence()
         driver.put(["s.a"], 1000)
         eventually(lambda: driver.counters.resends > 0, "time-outs run")
@@ -166,8 +164,7 @@ def test_auto_goes_on_in_message_mode_when_the_stream_stops_allowing_fast_ingest
     admin: Admin, nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", "mama_spark"), Driver(nats_server.url, dedup=False) as driver:
-        driver.put(["s.a"], 1000)
-        eventually(lambda: driver.counters.acked == 1000, "the first are acknowledged")
+        driver.begin(["s.a"], 1000)
         assert driver.bridge.mode == "batch"
         admin.update_stream("S", allow_batched=False)
         for _ in range(3):
@@ -184,8 +181,7 @@ def test_what_only_fast_ingest_can_do_fails_with_the_reason_when_it_is_off(
     admin: Admin, nats_server: NatsServer, asked: dict[str, Any]
 ) -> None:
     with Driver(nats_server.url, **asked) as driver:
-        driver.put(["s.a"], 100)
-        eventually(lambda: driver.counters.acked == 100, "the first are acknowledged")
+        driver.begin(["s.a"], 100)
         assert driver.bridge.mode == "batch"
         eventually(lambda: driver.bridge._batching is not None and not driver.bridge._batching.busy, "the batch ended")
         admin.update_stream("S", allow_batched=False)

@@ -146,7 +146,7 @@ def test_readers_made_with_a_plain_client_are_seen_coming_and_going(
             assert "error" not in admin.api(f"CONSUMER.CREATE.T.{name}", body)
         follower.until(lambda found: len(found) >= 5)
         came = [(c.kind.value, c.topic) for c in follower.found]
-        assert came == [("subscribed", t) for t in ("t.a.*", "t.b", "t.c.>", "t.>", "t.e")]
+        assert came[:5] == [("subscribed", t) for t in ("t.a.*", "t.b", "t.c.>", "t.>", "t.e")]
         info = json.loads(follower.found[0].info or "")
         assert (info["stream"], info["consumer"], info["client"]["lang"]) == ("T", "one", "python3")
         follower.until(lambda found: any(c.kind is ChangeKind.UNSUBSCRIBED and c.topic == "t.e" for c in found))
@@ -215,8 +215,8 @@ def test_the_image_of_ten_thousand_sources_is_exact(
                         reader.board.source_subject(key, part), b"%d" % i if part == "rec" else b"", headers=headers
                     )
                 if i % 500 == 0:
-                    await admin._client.flush()
-            await admin._client.flush()
+                    await admin._client.flush(60)
+            await admin._client.flush(60)
 
         admin._run(announce_all())
         eventually(lambda: admin.info("MAMA_SOURCES")["state"]["messages"] == 3 * n, "all are stored")
@@ -239,7 +239,7 @@ def changes_at_a_rate(opened: Callable[..., NatsDiscovery], seconds: float) -> N
         for teller in tellers:
             teller.tell(DESK, [b"%d" % (sent + i) for i in range(50)], [f"{sent + i}" for i in range(50)])
             sent += 50
-        tellers[0].announce(TWIN, b"%d" % sent, 30.0)
+        tellers[0].announce(TWIN, b"%d" % sent, 60.0)
         follower.step()
         time.sleep(max(0.0, began + sent / 1000 - time.monotonic()))
     follower.until(has(EVENT, times=sent))
@@ -276,7 +276,7 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     one, reader = opened("one"), opened("reader")
-    one.announce(DESK, b"r", 10.0)
+    one.announce(DESK, b"r", 24.0)
     follower = Follower(reader, reader.begin("image"))
     follower.step()
     for i in range(3):
@@ -305,7 +305,7 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         one, reader = NatsDiscovery(settings), NatsDiscovery(replace(settings, name="reader"))
         one.open()
         reader.open()
-        one.announce(DESK, b"r", 20.0)
+        one.announce(DESK, b"r", 60.0)
         follower = Follower(reader, reader.begin("image"))
         follower.step()
         admin.create_stream("T", ["t.>"])
@@ -321,7 +321,7 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
             elif i == 1:
                 leader = eventually(lambda: admin.info("MAMA_EVENTS")["cluster"].get("leader"), "a leader")
                 cluster.node(leader).kill()
-        one.announce(TWIN, b"twin", 20.0)
+        one.announce(TWIN, b"twin", 60.0)
         follower.until(has(RECORD, TWIN))
         follower.until(has(EVENT, times=30))
         events = [int(c.payload or b"") for c in follower.found if c.kind is EVENT]

@@ -67,7 +67,7 @@ def fill(url: str, name: str, n: int = MANY, size: int = SIZE, topics: int = 2) 
 
 
 @contextmanager
-def reading(url: str, fast: bool | None = None, timeout: float = 30.0, **settings: Any) -> Iterator[NatsLogs]:
+def reading(url: str, fast: bool | None = None, timeout: float = 60.0, **settings: Any) -> Iterator[NatsLogs]:
     logs = NatsLogs(NatsSettings(tuple(url.split(",")), fast=fast, **settings), timeout)
     logs.open()
     try:
@@ -119,16 +119,18 @@ def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, name: str, f
 def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, name: str, fast: bool | None) -> None:
     fill(shared.url, name)
     with Proxy(shared.port) as proxy:
-        with reading(proxy.url, fast, timeout=1.0) as logs:
+        with reading(proxy.url, fast) as logs:
             log = logs.log(name)
             batches = log.read(0, MANY)
             next(batches)
+            patience, logs.api.timeout = logs.api.timeout, 1.0
             proxy.silence()
             with pytest.raises(Unavailable):
                 list(batches)
             with pytest.raises(Unavailable):
                 log.bounds()
             proxy.speak()
+            logs.api.timeout = patience
             held_to(everything(log.read(0, MANY)))
         POOL.clear()
 
@@ -153,9 +155,14 @@ def test_a_replicated_stream_whose_leader_goes_is_read_on(tmp_path: Path) -> Non
             found = list(rows(next(batches)))
             assert admin.api("STREAM.LEADER.STEPDOWN.S").get("success")
             found += rows(next(batches))
-            mine = next(c for c in consumers(admin, "S") if c.startswith("mama-"))
-            leads = str(admin.api(f"CONSUMER.INFO.S.{mine}")["cluster"]["leader"])
-            cluster.node(leads).kill()
+
+            def leads() -> str | None:
+                """Leader of our consumer, which may be another one at any moment."""
+                mine = (c for c in consumers(admin, "S") if c.startswith("mama-"))
+                infos = (admin.api(f"CONSUMER.INFO.S.{consumer}") for consumer in mine)
+                return next((i["cluster"]["leader"] for i in infos if i.get("cluster", {}).get("leader")), None)
+
+            cluster.node(eventually(leads, "a leader of the consumer")).kill()
             held_to(found + everything(batches))
             held_to(everything(log.read(0, MANY)))
 
@@ -505,7 +512,7 @@ def test_an_inbox_that_may_not_be_read_is_named(tmp_path: Path, fast: bool | Non
             admin.create_stream("S", ["S.>"])
             admin._run(admin._client.publish("S.1", b""))
             eventually(lambda: admin.info("S")["state"]["last_seq"] == 1, "it is stored")
-        logs = NatsLogs(NatsSettings((server.url,), user="reader", password="r", fast=fast), 3.0)
+        logs = NatsLogs(NatsSettings((server.url,), user="reader", password="r", fast=fast))
         with pytest.raises(ConfigError, match="_INBOX"):
             logs.open()
         logs.close()

@@ -54,8 +54,7 @@ def test_a_frozen_server_is_outwaited_and_late_acks_are_counted(nats_server: Nat
     with Admin(nats_server.url) as admin:
         stream(admin)
         with Driver(nats_server.url, wait_timeout=0.5, **mode) as driver:
-            driver.put(["s.a"], 500)
-            eventually(lambda: driver.counters.acked == 500, "the first are acknowledged")
+            driver.begin(["s.a"], 500)
             nats_server.pause()
             driver.put(["s.a"], 3000, size=1000)
             eventually(lambda: driver.counters.resends > 0, "time-outs run while the server says nothing")
@@ -85,8 +84,7 @@ def test_a_server_that_stays_away_fails_every_row_at_the_deadline(nats_server: N
     with Admin(nats_server.url) as admin:
         stream(admin)
         with Driver(nats_server.url, wait_timeout=0.3, deadline=1.5) as driver:
-            driver.put(["s.a"], 500)
-            eventually(lambda: driver.counters.acked == 500, "the first are acknowledged")
+            driver.begin(["s.a"], 500)
             nats_server.pause()
             driver.put(["s.a"], 500)
             eventually(lambda: len(driver.outcomes) == 1000, "every row has its terminal event")
@@ -115,9 +113,8 @@ def test_order_survives_a_kill_with_fast_ingest_and_ids(nats_server: NatsServer)
 def test_a_restart_on_another_store_is_no_stream_and_not_silence(nats_server: NatsServer, tmp_path: Path) -> None:
     with Admin(nats_server.url) as admin:
         stream(admin)
-        with Driver(nats_server.url, deadline=2.0) as driver:
-            driver.put(["s.a"], 100)
-            eventually(lambda: driver.counters.acked == 100, "the first are acknowledged")
+        with Driver(nats_server.url, wait_timeout=60.0, deadline=2.0) as driver:
+            driver.begin(["s.a"], 100)
             assert admin.api("STREAM.DELETE.S")["success"]
             driver.put(["s.a"], 100)
             driver.drain()

@@ -14,7 +14,7 @@ import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import ConfigError
-from mama_spark.testing.driving import Driver, eventually, fresh_message_gets_through
+from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin, make_certificates
 
 OPERATOR, ACCOUNT, USER = (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER)
@@ -143,8 +143,7 @@ def test_of_several_servers_one_that_is_up_will_do(nats_server: NatsServer, tmp_
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["s.>"])
         with Driver(f"{dead},{nats_server.url}") as driver:
-            driver.put(["s.a"], 100)
-            eventually(lambda: driver.counters.acked == 100, "the first are acknowledged")
+            driver.begin(["s.a"], 100)
             nats_server.kill()
             nats_server.restart()
             driver.put(["s.a"], 100)

@@ -47,6 +47,7 @@ T = TypeVar("T")
 _WORKERS = 4
 _STOP_TIMEOUT = 10.0
 _ENDLESS = 3600.0  # the longest sleep, where nothing is to be done
+_STANDSTILL = 0.5  # seconds by which the clock is ahead of its thread when this process was stopped, or had no CPU
 _HWM_VARIABLE = "TANGO_EVENT_BUFFER_HWM"
 _DEFAULT_HWM = 1000
 _ATTRIBUTE = re.compile(r"[!\"$-.0-~\xa1-\xff]+")
@@ -448,13 +449,19 @@ class TangoSubscriber:
     # --- threads ---
 
     def _keep(self) -> None:
+        due = float("inf")
         try:
             while not self._closed:
                 self._wake.clear()
                 with self._lock:
-                    self._do(self._lives.tick(time.monotonic()))
-                    left = self._lives.wake_at() - time.monotonic()
-                self._wake.wait(min(max(0.0, left), _ENDLESS))
+                    stood_still = time.monotonic() - due > _STANDSTILL
+                    if not stood_still:
+                        self._do(self._lives.tick(time.monotonic()))
+                    due = float("inf") if stood_still else self._lives.wake_at()
+                if stood_still:  # what came meanwhile is heard before anybody is missed
+                    time.sleep(_STANDSTILL)
+                else:
+                    self._wake.wait(min(max(0.0, due - time.monotonic()), _ENDLESS))
         except Exception as error:
             LOG.exception("the keeper of Tango subscriptions ended")
             self.on_death(error)

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -63,6 +64,11 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
+def patient(publisher: ManagedPublisher) -> None:
+    """From now on it waits for acknowledgements as long as they take."""
+    publisher.window.policy = replace(publisher.window.policy, wait_timeout=LONG)
+
+
 def ack_of(future: Future[Flight]) -> Future[PublishAck]:
     """The acknowledgement of what :meth:`ManagedPublisher.publish_async` gave."""
     return future.result(LONG).publish_ack_future
@@ -84,7 +90,7 @@ class Desk(ABC):
 
     def publisher(self, *, target: object = None, **options: Any) -> ManagedPublisher:
         """A publisher that was not started."""
-        options = {"id_prefix": "p", "listener": self.ear, **options}
+        options = {"id_prefix": "p", "listener": self.ear, "wait_timeout": LONG, **options}
         publisher = ManagedPublisher(self.target() if target is None else target, **options)
         self.made.append(publisher)
         return publisher

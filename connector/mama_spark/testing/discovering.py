@@ -7,13 +7,14 @@ import re
 import signal
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from ..bridge import Change, ChangeKind, Position, SourceKey
-from ..bridges.nats.board import Board
+from ..bridges.nats.board import ADVISORIES, Board
 from ..bridges.nats.discovery import NatsDiscovery
 from ..bridges.nats.server import NatsServer
 from ..bridges.nats.settings import NatsSettings
@@ -25,7 +26,7 @@ RECORD, SUSPECT, OFFLINE, EVENT = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeK
 IMAGE_END, GAP = ChangeKind.IMAGE_END, ChangeKind.GAP
 READERS = (ChangeKind.SUBSCRIBED, ChangeKind.UNSUBSCRIBED)
 TTL = 2.0  #: of sources that shall expire
-LONG = 6.0  #: of those that shall not, however busy the machine is
+LONG = 60.0  #: of those that shall not, however busy the machine is
 
 
 @pytest.fixture
@@ -73,10 +74,15 @@ class Follower:
     def kinds(self, source: SourceKey = DESK) -> list[ChangeKind]:
         return [c.kind for c in self.found if c.source == source]
 
-    def told_once(self, source: SourceKey = DESK) -> bool:
-        """One record, and one more for each time that the source came back: on a busy machine renewals may be late."""
-        letters = "".join(kind.value[0] for kind in self.kinds(source))
-        return re.fullmatch("r(sr)*s?", letters) is not None
+    def lives(self, source: SourceKey = DESK) -> None:
+        """Somebody renews it: one record was told, and one more each time that it came back, for renewals may be late
+        where the machine is busy. Waits until it is back."""
+
+        def told(_: list[Change]) -> bool:
+            letters = "".join(kind.value[0] for kind in self.kinds(source))
+            return re.fullmatch("r([so]+r)*", letters) is not None
+
+        self.until(told)
 
 
 def has(kind: ChangeKind, source: SourceKey | None = DESK, times: int = 1) -> Callable[[list[Change]], bool]:
@@ -87,7 +93,23 @@ def end_process_of(bridge: NatsDiscovery) -> None:
     """What others see when a process is gone."""
     keeper = bridge._announcer
     assert keeper is not None
-    keeper.loop.run(keeper.stop(), 30, "ending")
+    keeper.loop.run(keeper.stop(), 60, "ending")
+
+
+def renew(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
+    """Once more, now."""
+    keeper = bridge._announcer
+    assert keeper is not None
+    keeper.loop.run(keeper._renew_all(keeper.sources[source]), 60, "renewing")
+
+
+def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
+    """As if the machine slept."""
+    keeper = bridge._announcer
+    assert keeper is not None
+    task = keeper.sources[source].task
+    assert task is not None
+    keeper.loop.soon(task.cancel)
 
 
 ANNOUNCE = """
@@ -119,7 +141,7 @@ class Process:
 
     def kill(self) -> None:
         os.kill(self._child.pid, signal.SIGKILL)
-        self._child.communicate(timeout=30)
+        self._child.communicate(timeout=60)
 
     def __enter__(self) -> Process:
         return self
@@ -133,9 +155,30 @@ def publish(admin: Admin, subject: str, payload: bytes, headers: dict[str, str] 
     """As any client would, acknowledged."""
 
     async def store() -> None:
-        await admin._client.jetstream().publish(subject, payload, headers=headers)
+        await admin._client.jetstream(timeout=60).publish(subject, payload, headers=headers)
 
     admin._run(store())
+
+
+def give_up(admin: Admin, source: SourceKey, part: str) -> None:
+    """In place of its last renewal: the server itself calls the source SUSPECT (``warn``) or OFFLINE (``live``) a
+    second from now, however long it was to live."""
+    publish(admin, Board().source_subject(source, part), b"", {"Nats-TTL": "1s"})
+
+
+def advised(admin: Admin, word: str) -> None:
+    """Wait until an advisory that says ``word`` is stored: they come after the answer to what they are about."""
+    at = 1
+
+    def found() -> bool:
+        nonlocal at
+        message = admin.api("STREAM.MSG.GET.MAMA_ADVISORIES", {"seq": at, "next_by_subj": ADVISORIES}).get("message")
+        if message is None:
+            return False
+        at = message["seq"] + 1
+        return word.encode() in b64decode(message.get("data", ""))
+
+    eventually(found, f"an advisory of {word}")
 
 
 def premade(admin: Admin, board: Board, changes: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..bridges.nats import NatsBridge, NatsSettings
@@ -37,7 +38,7 @@ class Driver:
         *,
         window: int = 1024,
         wait_timeout: float = 2.0,
-        deadline: float = 30.0,
+        deadline: float = 60.0,
         resend_uncertain: bool = True,
         **settings: Any,
     ) -> None:
@@ -88,6 +89,16 @@ class Driver:
         names = [topics[i % len(topics)] for i in numbers]
         self.sent += n
         self.publisher.put(MessageBatch.of(names, payloads, headers, ids))
+
+    def begin(self, topics: list[str], n: int) -> None:
+        """:meth:`put`, and wait until all is acknowledged, however long that takes: time-outs are for what follows."""
+        assert self.publisher is not None
+        window = self.publisher.window
+        patient = RetryPolicy.doubling(0.05, 1.0, PATIENCE)
+        window.policy = replace(self.policy, wait_timeout=PATIENCE, retry=patient)
+        self.put(topics, n)
+        eventually(lambda: self.counters.acked == self.sent, "the first are acknowledged")
+        window.policy = self.policy
 
     def drain(self) -> None:
         assert self.publisher is not None

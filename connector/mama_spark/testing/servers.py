@@ -30,6 +30,8 @@ T = TypeVar("T")
 _PATIENCE = 60.0
 #: Error of a server that still removes files of streams that were deleted.
 _NO_STORE = 10049
+#: Error of a cluster that is about to elect a leader.
+_NO_LEADER = 10008
 
 
 class StoredMessage(NamedTuple):
@@ -75,7 +77,7 @@ class Admin:
         return self._loop.run(work, patience, "the test's own NATS client")
 
     def api(self, what: str, body: dict[str, Any] | None = None, *, patience: float = _PATIENCE) -> dict[str, Any]:
-        """One call of the JetStream API, repeated while nobody answers; the answer, errors included."""
+        """One call of the JetStream API, repeated while nobody can answer; the answer, errors included."""
 
         async def ask() -> dict[str, Any]:
             until = asyncio.get_running_loop().time() + patience
@@ -89,7 +91,10 @@ class Admin:
                     await asyncio.sleep(0.05)
                     continue
                 answer: dict[str, Any] = orjson.loads(reply.data)
-                return answer
+                leaderless = answer.get("error", {}).get("err_code") == _NO_LEADER
+                if not leaderless or asyncio.get_running_loop().time() > until:
+                    return answer
+                await asyncio.sleep(0.05)
 
         return self._run(ask())
 
@@ -97,7 +102,7 @@ class Admin:
         """A stream on disk; times in nanoseconds, names of the options as in the API."""
         full = {"name": name, "subjects": subjects, "storage": "file", "num_replicas": 1, **config}
         answer = self.api(f"STREAM.CREATE.{name}", full)
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + _PATIENCE
         while answer.get("error", {}).get("err_code") == _NO_STORE and time.monotonic() < deadline:
             time.sleep(0.1)
             answer = self.api(f"STREAM.CREATE.{name}", full)

@@ -20,7 +20,7 @@ from ..bridges.memory import MemoryBridge, MemoryBroker
 from ..bridges.nats import NatsBridge, NatsSettings
 from ..bridges.nats.pool import POOL
 from ..bridges.nats.server import NatsServer
-from ..mama import MamaMsg, Publisher, PublisherCallbacks, Status, Transport, TransportTopicEvent
+from ..mama import MamaMsg, Publisher, PublisherCallbacks, Queue, Status, Transport, TransportTopicEvent
 from .servers import Admin
 
 LONG = 60.0  #: seconds for what must happen; never reached
@@ -43,6 +43,12 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
+
+
+def dispatch(queue: Queue) -> None:
+    """Make all the calls that wait, however slow this thread is."""
+    while queue.dispatch_event():
+        pass
 
 
 def a_message(number: int = 0) -> MamaMsg:
@@ -124,8 +130,9 @@ class Stage(ABC):
         """Nobody may publish to :attr:`symbol` of :attr:`denied` from here on."""
 
     def transport(self, **options: Any) -> Transport:
-        """Destroyed in the end."""
-        transport = Transport.create("pub", self.bridge(), **options)
+        """Destroyed in the end. Waits for all that is not said here as long as it takes."""
+        patience = {"call_timeout": LONG, "answer_timeout": LONG, "destroy_timeout": LONG}
+        transport = Transport.create("pub", self.bridge(), **{**patience, **options})
         self._ends.callback(transport.destroy)
         return transport
 
