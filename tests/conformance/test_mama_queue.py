@@ -23,7 +23,8 @@ def test_calls_are_made_in_order_by_the_thread_that_dispatches() -> None:
         queue.enqueue(lambda i=i: made.append((i, threading.get_ident())))  # type: ignore[misc]
     assert queue.get_event_count() == 5
     assert made == []
-    until(lambda: queue.timed_dispatch(0.05) or len(made) == 5)
+    while queue.get_event_count():
+        queue.timed_dispatch(0.05)
     assert made == [(i, threading.get_ident()) for i in range(5)]
     assert queue.get_event_count() == 0
 
