@@ -32,6 +32,8 @@ from .wire import BadFrame, Command, StatusCode
 SLOW_START = 1.0
 #: Answers that one engine may owe to all clients; while it is stuck, those who come and go add to them.
 MOST_AWAITED = 100_000
+#: Command frames of STREAM SENDs that are remembered.
+REMEMBERED = 4096
 _NOBODY = Client(b"", b"", Feature(0), 0.0, alive=False)
 _OK_STORED = wire.encode(wire.Ok(trailing=write(Extension(stored=1))))
 _INVALID = wire.encode(wire.Error())
@@ -65,6 +67,7 @@ class ServerMachine(Mail):
         self.holding: set[bytes] = set()  #: those of them whose engine holds
         self.stored: set[bytes] = set()  #: those of them that are stored
         self._early: dict[bytes, int] = {}  # octets that were sent to them
+        self._subjects: dict[bytes, bytes] = {}  # of plain STREAM SENDs
         self._holds = holds
         self._awaited: dict[bytes, deque[_Awaited]] = {}
 
@@ -81,7 +84,7 @@ class ServerMachine(Mail):
             client.seen = now
             self.clients.move_to_end(identity)
             if client.stream is not None:
-                subject = wire.subject_of_send(frames)
+                subject = self._subjects.get(frames[0]) or self._subject(frames[0]) if frames else None
                 if subject is not None:  # the most frequent command, without a detour
                     if client.allowance is not None:
                         client.allowance.sent(sum(map(len, frames)))
@@ -104,6 +107,15 @@ class ServerMachine(Mail):
         _DO[event](self, client, command, now)
         if TABLE[State.CONNECTED][event] is State.START:
             self._drop(client, event)
+
+    def _subject(self, frame: bytes) -> bytes | None:
+        """Of a plain STREAM SEND; most are the same few."""
+        subject = wire.subject_of_send([frame])
+        if subject is not None:
+            if len(self._subjects) >= REMEMBERED:
+                self._subjects.clear()
+            self._subjects[frame] = subject
+        return subject
 
     def _stranger(self, identity: bytes, event: Event, command: Command, now: float) -> None:
         if isinstance(command, wire.Open):
@@ -430,22 +442,26 @@ class ServerMachine(Mail):
         :raises BadFrame: one of them fits in no command
         """
         holding = stream in self.holding
-        low: dict[Client, None] = {}
+        lent: dict[Client, None] = {}
+        heads: dict[tuple[bytes, bytes], bytes] = {}  # of a sender and a subject: most come again and again
         for client, sender, subject, content, extension in deliveries:
             if isinstance(client, Client) and client.alive:  # no delivery to one that is gone
-                trailing = b""
+                frame = heads.get((sender, subject))
+                if frame is None:
+                    try:
+                        frame = heads[sender, subject] = wire.deliver_frame(stream, sender, subject)
+                    except IndexError:
+                        raise BadFrame(f"a delivery on a subject of {len(subject)} octets") from None
                 if extension is not None and client.features:
-                    trailing = write(_for_client(extension, client.features))
-                try:
-                    frame = wire.deliver_frame(stream, sender, subject, trailing)
-                except IndexError:
-                    raise BadFrame(f"a delivery on a subject of {len(subject)} octets") from None
-                if not holding:
+                    frame += write(_for_client(extension, client.features))
+                if holding:
+                    self._deliver_lent(client, stream, [frame, *content])
+                    lent[client] = None
+                else:
                     self._deliver(client, [frame, *content])
-                elif self._deliver_lent(client, stream, [frame, *content]):
-                    low[client] = None
-        for client in low:
-            self._balance(client)
+        for client in lent:
+            if client.shares.low(stream):
+                self._balance(client)
 
     def returned(self, stream: bytes, client: Hashable, amount: int) -> None:
         """The engine gave back what it had left of the client's credit."""

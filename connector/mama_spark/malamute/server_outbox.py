@@ -84,16 +84,17 @@ class Outbox:
         for stream in streams:
             self._order(stream, ("RECALL", client))
 
-    def _deliver_lent(self, client: Client, stream: bytes, frames: Frames) -> bool:
-        """A delivery for which the engine has credit, so it is never dropped; True if little of that is left."""
-        if not client.shares.use(stream, octets(frames)):
+    def _deliver_lent(self, client: Client, stream: bytes, frames: Frames) -> None:
+        """A delivery for which the engine has credit, so it is never dropped."""
+        size = octets(frames)
+        if not client.shares.use(stream, size):
             self._deliver(client, frames)
-            return False
-        if client.blocked or len(client.held) or client.credit == 0:
-            client.held.put(frames, octets(frames))
+        elif client.blocked or client.held.size or client.credit == 0:
+            client.held.put(frames, size)
+        elif client.credit is None:
+            self.out.append((client, frames))
         else:
             self._pass(client, frames, None)
-        return client.shares.low(stream)
 
     def _deliver(self, client: Client, frames: Frames, letter: Letter | None = None) -> bool:
         """Send or keep a message that counts for credit; False if it is lost."""
