@@ -31,7 +31,7 @@ from .extensions import Extension
 from .security import Guard
 from .server_machine import ServerMachine
 from .shelf import Shelf
-from .waiting import Waiter, readable
+from .waiting import Waiter, readable, receive
 from .wire import BadFrame
 
 log = logging.getLogger(__name__)
@@ -182,8 +182,7 @@ class Loop:
         return held
 
     def _read(self, now: float) -> None:
-        machine, receive = self.machine, self.machine.receive
-        recv = self.router.recv
+        machine, recv = self.machine, self.router.recv
         octets = messages = 0
         machine.unpacked = 0
         self.unread = False
@@ -192,12 +191,8 @@ class Loop:
                 identity = recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            frame = recv(0, copy=False)  # a ROUTER never gives less
-            frames = [frame.bytes]
-            while frame.more:  # to ask the socket (RCVMORE) costs twice as much as a frame that knows
-                frame = recv(0, copy=False)
-                frames.append(frame.bytes)
-            receive(identity, frames, now)
+            frames = receive(self.router)  # a ROUTER never gives less
+            machine.receive(identity, frames, now)
             octets += sum(map(len, frames))
             messages += 1
             if messages == 1 and not readable(self.router):

@@ -24,6 +24,7 @@ from ..errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
 from .client_machine import Call, ClientMachine, Settings, State
 from .extensions import Feature
 from .greeting import mechanism_of
+from .waiting import receive
 from .wire import SIGNATURE, Open
 
 log = logging.getLogger(__name__)
@@ -367,7 +368,7 @@ class Link:
         came: list[list[bytes]] = []
         with suppress(zmq.Again):
             while len(came) < ROUND:
-                came.append(self._socket.recv_multipart(zmq.NOBLOCK))
+                came.append(receive(self._socket, zmq.NOBLOCK))
         now = time.monotonic()
         with self.changed:
             for frames in came:

@@ -1,4 +1,4 @@
-"""To wait for ZeroMQ sockets with one system call.
+"""To wait for ZeroMQ sockets with one system call, and to receive from them quickly.
 
 ``zmq_poll`` looks at every socket before it sleeps and after: eight calls of the system for three sockets, and a
 thread that hands a single message on sleeps twice for it. The descriptor of a socket, which is what is waited for in
@@ -34,3 +34,15 @@ def readable(socket: zmq.Socket[bytes], milliseconds: int = 0) -> bool:
     """Something is there to be received, within so many milliseconds; to look costs half of being refused."""
     events: Any = socket.getsockopt(zmq.EVENTS)
     return bool(events & zmq.POLLIN) or (milliseconds > 0 and bool(socket.poll(milliseconds)))
+
+
+def receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[bytes]:
+    """The frames of ``recv_multipart`` in half of its time: a frame knows whether there are more, and to ask the socket
+    costs more than to receive one."""
+    recv = socket.recv
+    frame = recv(flags, copy=False)
+    frames = [frame.bytes]
+    while frame.more:
+        frame = recv(flags, copy=False)
+        frames.append(frame.bytes)
+    return frames
