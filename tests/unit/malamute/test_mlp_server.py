@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mama_spark.malamute import wire
+from mama_spark.malamute import server_machine, wire
 from mama_spark.malamute.clients import Client, Settings, Slot
 from mama_spark.malamute.engines import Delivery
 from mama_spark.malamute.engines.simple import SimpleEngine
@@ -240,6 +240,19 @@ def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
     for place in ("temp.moscow", "rain.moscow", "temp.chicago", "rain.chicago", "temp.london", "rain.london"):
         desk.send("w", wire.StreamSend(place.encode(), [b""]))
     assert subjects(desk.got("r")) == [b"temp.moscow", b"temp.chicago", b"temp.london"]
+
+
+def test_subjects_without_end_are_told_apart_and_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_machine, "REMEMBERED", 3)
+    desk = Desk()
+    written(desk, b"st")
+    desk.open("r")
+    desk.send("r", wire.StreamRead(b"st", b""))
+    sent = [b"%d" % (n // 2 % 7) for n in range(40)] + [b"", b"x" * 255, b""]
+    for subject in sent:
+        desk.send("w", wire.StreamSend(subject, [b""]))
+        assert len(desk.machine._subjects) <= 3
+    assert subjects(desk.got("r")) == sent
 
 
 def test_what_is_sent_behind_a_refused_write_does_not_go_to_the_stream_before() -> None:
