@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import nats
 import pytest
 from mama_spark.bridges.nats import NatsBridge
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.tap import close_abandoned
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.driving import Driver, eventually, fresh_message_gets_through
 from mama_spark.testing.proxy import Proxy
 from mama_spark.testing.servers import Admin
+from nats.aio.client import Client
 
 MESSAGE: dict[str, Any] = {"ack_mode": "message"}
 PUBLIC: dict[str, Any] = {"ack_mode": "message", "fast": False}
@@ -126,10 +127,13 @@ def test_a_silence_shorter_than_the_deadline_costs_nothing(admin: Admin, proxy: 
 
 def test_a_users_own_connection_is_used_again_after_a_cut(admin: Admin, proxy: Proxy) -> None:
     async def main() -> int:
+        client = Client()
+
         async def quiet(_: Exception) -> None:
             """The cut is what this is about."""
+            close_abandoned(client)
 
-        client = await nats.connect(proxy.url, reconnect_time_wait=0.05, error_cb=quiet)
+        await client.connect(proxy.url, reconnect_time_wait=0.05, error_cb=quiet)
         bridge = NatsBridge.attach(client.jetstream(), loop=asyncio.get_running_loop(), dedup=False)
 
         def work() -> int:

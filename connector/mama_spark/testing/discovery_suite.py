@@ -21,6 +21,7 @@ import pytest
 from ..bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
 
 PATIENCE = 60.0  #: seconds for a condition; never reached by a sound bridge
+EVER = 600.0  #: seconds that a source lives whose end is of no interest
 
 DESK = SourceKey("desk", 7)
 TWIN = SourceKey("desk", 8)
@@ -110,7 +111,7 @@ class DiscoverySuite:
                                                         reader: DiscoveryBridge) -> None:  # fmt: skip
         assert [c.kind for c in reader.image()] == [ChangeKind.IMAGE_END]
         for key in (DESK, TWIN, PLAIN):
-            source.announce(key, b"\x00r\xff" + str(key.id).encode(), site.ttl)
+            source.announce(key, b"\x00r\xff" + str(key.id).encode(), EVER)
         *sources, end = reader.image()
         assert sorted(seen(sources), key=str) == sorted(
             ((ChangeKind.RECORD, key, b"\x00r\xff" + str(key.id).encode()) for key in (DESK, TWIN, PLAIN)), key=str
@@ -122,10 +123,10 @@ class DiscoverySuite:
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         start = reader.begin("latest")
-        source.announce(DESK, b"one", site.ttl)
-        source.announce(DESK, b"one", site.ttl)
-        source.announce(DESK, b"two", site.ttl)
-        source.announce(TWIN, b"mark", site.ttl)
+        source.announce(DESK, b"one", EVER)
+        source.announce(DESK, b"one", EVER)
+        source.announce(DESK, b"two", EVER)
+        source.announce(TWIN, b"mark", EVER)
         found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
         assert [c.payload for c in found if c.source == DESK] == [b"one", b"two"]
         assert [c.payload for c in reader.image() if c.source == DESK] == [b"two"]
@@ -190,7 +191,7 @@ class DiscoverySuite:
             bridge.announce(DESK, b"on", site.ttl)
         source.withdraw(DESK, b"off")
         site.let_pass(site.ttl * 1.5)
-        source.announce(TWIN, b"mark", site.ttl)
+        source.announce(TWIN, b"mark", EVER)
         found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
         other.close()
         assert seen([c for c in found if c.source == DESK]) == [
@@ -202,9 +203,9 @@ class DiscoverySuite:
     def test_a_withdrawn_source_comes_back_when_it_is_announced_again(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.announce(DESK, b"on", site.ttl)
+        source.announce(DESK, b"on", EVER)
         source.withdraw(DESK, b"off")
-        source.announce(DESK, b"on", site.ttl)
+        source.announce(DESK, b"on", EVER)
         assert seen(reader.image())[:-1] == [(ChangeKind.RECORD, DESK, b"on")]
 
     def test_events_stand_in_order_and_once(
@@ -225,11 +226,11 @@ class DiscoverySuite:
     def test_from_the_image_on_nothing_is_missed_and_nothing_comes_twice(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.announce(DESK, b"one", site.ttl)
+        source.announce(DESK, b"one", EVER)
         begin = reader.begin("image")
         there = reader.newest(begin)
-        source.announce(DESK, b"two", site.ttl)
-        source.announce(TWIN, b"mark", site.ttl)
+        source.announce(DESK, b"two", EVER)
+        source.announce(TWIN, b"mark", EVER)
         image = told(reader, begin, there)
         assert seen(image) == [(ChangeKind.RECORD, DESK, b"one"), (ChangeKind.IMAGE_END, None, None)]
         found = follow(reader, there, of(ChangeKind.RECORD, TWIN))
@@ -238,10 +239,10 @@ class DiscoverySuite:
     def test_positions_are_json_and_read_the_same_each_time_by_every_reader(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.announce(DESK, b"one", site.ttl)
+        source.announce(DESK, b"one", EVER)
         begin = reader.begin("image")
         middle = reader.newest(begin)
-        source.announce(DESK, b"two", site.ttl)
+        source.announce(DESK, b"two", EVER)
         source.tell(DESK, [b"e"], ["e"])
         end = reader.newest(middle)
         until = time.monotonic() + PATIENCE
@@ -249,7 +250,7 @@ class DiscoverySuite:
             assert time.monotonic() < until
             end = reader.newest(end)
         first = told(reader, begin, middle) + told(reader, middle, end)
-        source.announce(DESK, b"three", site.ttl)
+        source.announce(DESK, b"three", EVER)
         begin, middle, end = json.loads(json.dumps([begin, middle, end]))
         other = site.make()
         other.open()
@@ -265,7 +266,7 @@ class DiscoverySuite:
     ) -> None:
         keys = [SourceKey(f"s{i}", i) for i in range(7)]
         for key in keys:
-            source.announce(key, b"r", site.ttl)
+            source.announce(key, b"r", EVER)
         at = reader.begin("image")
         found: list[Change] = []
         until = time.monotonic() + PATIENCE
@@ -290,25 +291,25 @@ class DiscoverySuite:
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         for i in range(3):
-            source.announce(SourceKey(f"s{i}", i), b"r", site.ttl)
+            source.announce(SourceKey(f"s{i}", i), b"r", EVER)
         begin = reader.begin("image")
         plan = reader.newest(begin)
-        source.announce(DESK, b"later", site.ttl)
+        source.announce(DESK, b"later", EVER)
         first = reader.newest(begin, 2, plan)
         rest = reader.newest(first, None, plan)
         assert seen(told(reader, begin, first) + told(reader, first, rest)) == seen(told(reader, begin, plan))
         assert told(reader, rest, reader.newest(rest, None, plan)) == []
         follow(reader, plan, of(ChangeKind.RECORD, DESK))
         later = reader.newest(plan)
-        source.announce(TWIN, b"too late", site.ttl)
+        source.announce(TWIN, b"too late", EVER)
         follow(reader, later, of(ChangeKind.RECORD, TWIN))
         assert seen(told(reader, plan, reader.newest(plan, None, later))) == [(ChangeKind.RECORD, DESK, b"later")]
 
     def test_from_the_earliest_on_all_changes_come_again(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.announce(DESK, b"one", site.ttl)
-        source.announce(DESK, b"two", site.ttl)
+        source.announce(DESK, b"one", EVER)
+        source.announce(DESK, b"two", EVER)
         source.tell(DESK, [b"e"], ["e"])
         found = follow(reader, reader.begin("earliest"), of(ChangeKind.EVENT, DESK))
         assert {(ChangeKind.RECORD, DESK, b"one"), (ChangeKind.RECORD, DESK, b"two")} <= set(seen(found))
