@@ -97,7 +97,7 @@ def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Callab
 def test_a_stream_deleted_and_made_again_is_a_gap_and_a_fresh_image(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery], stream: str
 ) -> None:
-    one, reader = opened("one"), opened("reader", retry_deadline=10.0, connect_timeout=2.0)
+    one, reader = opened("one"), opened("reader", retry_deadline=60.0, connect_timeout=2.0)
     one.announce(DESK, b"r", TTL)
     follower = Follower(reader, reader.begin("image"))
     follower.step()

@@ -112,8 +112,11 @@ def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
 
 
 def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
-    bridge = opened("one", retry_deadline=1.0, connect_timeout=1.0)
+    bridge = opened("one")
     start = bridge.begin("latest")
+    bridge.settings = replace(bridge.settings, retry_deadline=1.0, connect_timeout=1.0)  # while it is there: at leisure
+    shelf = bridge._open()[1].shelf
+    shelf.patience = shelf.answer = 1.0
     nats_server.shutdown()
     calls: list[Callable[[], object]] = [bridge.image, lambda: bridge.newest(start)]
     calls += [lambda: bridge.tell(DESK, [b"e"], ["e"]), lambda: bridge.announce(DESK, b"r", TTL)]

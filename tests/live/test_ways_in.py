@@ -131,7 +131,7 @@ def test_a_server_that_wants_a_client_certificate_gets_one(tmp_path: Path) -> No
             driver.put(["s.a"], 100)
             driver.drain()
             assert driver.events() == {"acked": 100}
-        bridge = NatsBridge(NatsSettings((url,), tls_ca=str(certs.ca), connect_timeout=2.0))
+        bridge = NatsBridge(NatsSettings((url,), tls_ca=str(certs.ca), connect_timeout=10.0))
         with pytest.raises(ConfigError, match=r"(?i)certificate"):
             bridge.open()
         bridge.close()
