@@ -70,7 +70,7 @@ class _OnNats(LogSuite):
                 assert admin.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})["success"]
 
         yield LogSite(
-            make=lambda: NatsLogs(NatsSettings((server.url,), fast=self.fast), 20.0),
+            make=lambda: NatsLogs(NatsSettings((server.url,), fast=self.fast), 60.0),
             name=name,
             fill=fill,
             delete=delete,
