@@ -15,6 +15,8 @@ The device class is in :mod:`mama_spark.testing.tango_lab`: what attributes ther
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import struct
 import time
@@ -22,10 +24,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from ..tango.life import Times
 from .tango_process import PATIENCE, Event, Failed, TangoProcess, until
 
 __all__ = [
+    "BEAT",
     "PATIENCE",
+    "PATIENT",
     "DeviceProbe",
     "Event",
     "Failed",
@@ -38,12 +43,35 @@ __all__ = [
 ]
 
 
+#: Of subscribers in tests where no heartbeat is to be missed. Real servers send one each 9 s: on a machine that stands
+#: still for a second, a subscriber with Tango's own 10 s begins anew, and tells so.
+PATIENT = Times(late=30.0)
+#: Seconds between heartbeats of our own sources in such tests: real clients begin anew after 10 s without one.
+BEAT = 2.0
+
+_given_out: set[int] = set()
+
+
 def free_port() -> int:
-    """A port that nobody listens at now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """A port that nobody listens at, for who binds it later, or again after a restart: another one each time, and none
+    of those that sockets get that ask for any, since somebody else's might have it by then."""
+    while True:
+        port = random.SystemRandom().choice(_nobodys_ports())
+        if port in _given_out:
+            continue
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            found.bind(("127.0.0.1", port))
+            _given_out.add(port)
+            return port
+
+
+def _nobodys_ports() -> range:
+    """Those that the system gives to nobody who does not name them."""
+    lowest = 32_768
+    with contextlib.suppress(OSError):
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return range(10_000, lowest) if lowest > 20_000 else range(10_000, 60_000)
 
 
 def answers(port: int, key: str, timeout: float = 5.0) -> bool:
