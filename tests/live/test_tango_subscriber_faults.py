@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -196,6 +197,33 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(server: TangoServer
         assert [number(n) for n in watch.of(Kind.EVENT, long)] == list(range(10))
         assert [n for n in watch.notices if n.subscription is long and n.kind in (Kind.RESTART, Kind.GAP)] == []
         assert subscriber.counts.routes.restarts == 0
+
+
+def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TG-36, TG-40: what came meanwhile waits to be heard; without that, it would connect anew and lose events."""
+    clock = SimpleNamespace(time_ns=time.time_ns, ahead=0.0)
+    clock.monotonic = lambda: time.monotonic() + clock.ahead
+    clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
+    times = Times(check=0.02, late=500.0)
+    with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=0.5) as source:
+        monkeypatch.setattr("mama_spark.tango.subscriber.time", clock)
+        with TangoSubscriber(times=times, timeout=PATIENCE, tell_states=True) as subscriber:
+
+            def beat() -> float:
+                (channel,) = subscriber._lives._channels.values()
+                return channel.beat - began
+
+            watch, began = Watch(subscriber), time.monotonic()
+            subscription = subscriber.subscribe(source.address(DEVICE), "level", mode=SubMode.SYNC)
+            watch.begin(subscription, lambda value: source.push_change_event(DEVICE, "level", value))
+            for ahead in (1000.0, 2000.0):
+                with subscriber._lock:  # nothing is heard, and nobody looks
+                    clock.ahead = ahead
+                until(lambda: beat() > clock.ahead)
+            source.push_change_event(DEVICE, "level", 1.0)
+            assert number(watch.wait(Kind.EVENT)[0]) == 1.0
+            assert [notice.kind for notice in watch.notices] == [Kind.EVENT]
+            assert subscriber.counts.reconnects == 0
 
 
 def test_one_server_that_is_away_does_not_hold_up_another_one(tmp_path: Path) -> None:
