@@ -19,10 +19,33 @@ _subscriptions: dict[int, tuple[Any, int, Listener]] = {}
 _next = iter(range(1, 1_000_000_000))
 
 
+#: Why the client library gives up: it waits 100 ms for a connection, tries no other for a second then, and waits 3 s
+#: for answers. All of that is too little on a machine that stands still now and then.
+_IMPATIENT = {"API_CantConnectToDevice", "API_DeviceTimedOut", "API_CommunicationFailed"}
+_TRIES, _PAUSE = 5, 1.1
+
+
+def _patiently(act: Callable[[], Any]) -> Any:
+    for _ in range(_TRIES - 1):
+        try:
+            return act()
+        except tango.DevFailed as error:
+            if not any(one.reason in _IMPATIENT for one in error.args):
+                raise
+        time.sleep(_PAUSE)
+    return act()
+
+
 def _proxy(device: str) -> Any:
     if device not in _proxies:
-        _proxies[device] = tango.DeviceProxy(device)
+        _proxies[device] = _patiently(lambda: _connected(device))
     return _proxies[device]
+
+
+def _connected(device: str) -> Any:
+    found = tango.DeviceProxy(device)
+    found.ping()
+    return found
 
 
 def _time(when: Any) -> int:
@@ -117,10 +140,8 @@ def subscribe(device: str, attribute: str | None, event: str, mode: str = "SyncR
     kind = tango.EventType.names[_EVENT_TYPES[event]]
     proxy = _proxy(device)
     sub_mode = getattr(tango.EventSubMode, mode)
-    if attribute is None:
-        found = proxy.subscribe_event(kind, listener.push_event, sub_mode=sub_mode)
-    else:
-        found = proxy.subscribe_event(attribute, kind, listener.push_event, sub_mode=sub_mode)
+    of = () if attribute is None else (attribute,)
+    found = _patiently(lambda: proxy.subscribe_event(*of, kind, listener.push_event, sub_mode=sub_mode))
     _subscriptions[number] = proxy, found, listener
     return number
 
