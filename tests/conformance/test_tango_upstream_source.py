@@ -30,7 +30,7 @@ from mama_spark.tango.types import (
     Severity,
     ValueKind,
 )
-from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, Event, Failed, until
+from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Event, Failed, until
 
 DEVICE, OTHER = "test/pub/1", "test/pub/2"
 BROKEN = (DevError("Broken", Severity.ERR, "d", "o"),)
@@ -50,7 +50,8 @@ def made() -> Iterator[Made]:
     started: list[TangoEventSource] = []
 
     def make(*attributes: Attribute) -> TangoEventSource:
-        source = TangoEventSource([Device(DEVICE, attributes), Device(OTHER, attributes)], "127.0.0.1")
+        devices = [Device(DEVICE, attributes), Device(OTHER, attributes)]
+        source = TangoEventSource(devices, "127.0.0.1", heartbeat_period=BEAT)
         started.append(source.start())
         return source
 
@@ -129,7 +130,7 @@ def test_archive_event_period(probe: DeviceProbe, made: Made) -> None:
     source = made(Attribute("a", archive=Criteria(abs_change=1000, period=200)))
     source.set(DEVICE, "a", 5.0)
     number = probe.subscribe(source.address(DEVICE), "a", "archive")
-    assert [e["value"]["value"] for e in probe.wait_events(number, 4)] == [5.0] * 4
+    assert {e["value"]["value"] for e in probe.wait_events(number, 4)} == {5.0}
 
 
 def test_per_event(probe: DeviceProbe, made: Made) -> None:
@@ -275,12 +276,11 @@ def test_multi_dev_event(probe: DeviceProbe, made: Made) -> None:
             lambda d=device: source.push_change_event(d, "a", 0.0),  # type: ignore[misc]
         )
     probe.unsubscribe(numbers[0])
-    before = len(probe.events(numbers[0]))
     source.push_change_event(DEVICE, "a", 1.0)
     source.push_change_event(OTHER, "a", 2.0)
     assert probe.wait_event(numbers[1], lambda e: e["value"]["value"])["value"]["value"] == 1.0
     assert probe.wait_event(numbers[2], lambda e: e["value"]["value"])["value"]["value"] == 2.0
-    assert len(probe.events(numbers[0])) == before
+    assert {e["value"]["value"] for e in probe.events(numbers[0])} <= {None, 0.0}
 
 
 def test_catch2_alarm_event(probe: DeviceProbe, made: Made) -> None:

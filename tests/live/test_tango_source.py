@@ -29,7 +29,7 @@ from mama_spark.tango.types import (
     Quality,
     Severity,
 )
-from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, Failed, free_port, until
+from mama_spark.testing.tango_servers import BEAT, PATIENCE, PATIENT, DeviceProbe, Failed, free_port, until
 
 DEVICE = "test/pub/1"
 CALENDAR = 1_700_000_000_123_456_789  # nanoseconds
@@ -58,7 +58,7 @@ def probe(tmp_path: Path) -> Iterator[DeviceProbe]:
 
 
 def source_of(*attributes: Attribute, **settings: Any) -> TangoEventSource:
-    return TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1", **settings)
+    return TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1", heartbeat_period=BEAT, **settings)
 
 
 def attached(probe: DeviceProbe, source: TangoEventSource, attribute: str, event: str, push: Callable[[], Any]) -> int:
@@ -314,7 +314,7 @@ def test_clients_follow_alternate_endpoints(probe: DeviceProbe) -> None:
 
 def test_a_source_on_all_interfaces_tells_clients_the_way_they_came(probe: DeviceProbe) -> None:
     """TG-08: several network cards"""
-    with TangoEventSource([Device(DEVICE, [Attribute("a")])], "0.0.0.0") as source:
+    with TangoEventSource([Device(DEVICE, [Attribute("a")])], "0.0.0.0", heartbeat_period=BEAT) as source:
         address = f"tango://127.0.0.1:{source.port}/{DEVICE}#dbase=no"
         number = probe.subscribe(address, "a", "change")
         until(lambda: len(probe.events(number)) > 1, lambda: source.push_change_event(DEVICE, "a", 1.0))
@@ -360,7 +360,7 @@ def test_our_own_subscriber_gets_the_same(tmp_path: Path) -> None:
     """TG-01, TG-02: both ends are ours"""
     taken: list[Notice] = []
     attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]
-    with source_of(*attributes) as source, TangoSubscriber(timeout=PATIENCE) as subscriber:
+    with source_of(*attributes) as source, TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber:
         address = source.address(DEVICE)
         values: dict[str, tuple[Any, Any]] = {"a": (-1.0, 2.5), "spec": ([], [1, 2, 3])}
         for name, (sign, _) in values.items():
