@@ -25,7 +25,7 @@ from mama_spark.testing.tango_recorder import (
     consecutive,
     settings,
 )
-from mama_spark.testing.tango_servers import PATIENCE, TangoServer, until
+from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoServer, until
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ STATE = encode_one(Kind.STATE, 1, [b"t", b"", b"", b"{"])
 
 def test_the_received_frames_stand_in_the_log_unchanged(log: RecordLog, lab: TangoServer) -> None:
     """TG-09, TG-19"""
-    with RecorderThread(log.options, settings(lab)), TangoSubscriber() as other:
+    with RecorderThread(log.options, settings(lab)), TangoSubscriber(times=PATIENT, timeout=PATIENCE) as other:
         other.subscribe(lab.address(), "double", "change")
         log.push_until(lab, 2)
         lab.push("double", -1.0)  # several of ``push_until`` may be on their way; behind this one is nothing
@@ -100,9 +100,7 @@ def test_what_a_killed_recorder_missed_is_a_gap(log: RecordLog, lab: TangoServer
 
 
 def test_the_recorder_ends_clean_at_ctrl_c(log: RecordLog, lab: TangoServer, tmp_path: Path) -> None:
-    conf = tmp_path / "record.toml"
-    conf.write_text('[recorder]\nreport = "100ms"\nurl = "x"\n[log]\ncreateStream = true\n')
-    with RecorderProcess(log, lab, tmp_path, "--conf-file", str(conf)) as running:
+    with RecorderProcess(log, lab, tmp_path, report="100ms", url="x") as running:
         log.push_until(lab, 3)
         until(lambda: "1 subscriptions" in running.out.read_text())
         assert running.end(signal.SIGINT) == 0, running.out.read_text()
@@ -183,6 +181,8 @@ def test_wildcards_are_what_the_server_has_also_later(log: RecordLog, lab: Tango
     wanted = settings(lab, attributes=["long*", "PLAIN*"], events="change,intr_change")
     with RecorderThread(log.options, wanted):
         until(lambda: {"long", "long64_image", "long_rw"} <= recorded())
+        # changes of the interface come then, too: they were subscribed to before, by the same connection
+        until(lambda: log.counters("long"), lambda: lab.push("long", 1))
         lab.do("add", attribute="long_more")
         until(lambda: "long_more" in recorded())
     assert "plain" not in recorded()  # it sends no events, and that is no error of a wildcard

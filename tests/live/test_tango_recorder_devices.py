@@ -12,7 +12,7 @@ from mama_spark.tango.attributes import device_names
 from mama_spark.tango.records import Kind
 from mama_spark.testing.rooms import NatsRoom
 from mama_spark.testing.tango_recorder import RecorderThread, RecordLog, accounted, consecutive, settings
-from mama_spark.testing.tango_servers import TangoDatabase, TangoServer, free_port, until
+from mama_spark.testing.tango_servers import PATIENCE, TangoDatabase, TangoServer, free_port, until
 
 DEVICES = ("test/lab/1", "test/lab/2", "other/lab/1")
 
@@ -59,14 +59,14 @@ def log_host(database: TangoDatabase) -> str:
 
 def test_the_database_is_asked_for_names(database: TangoDatabase, tmp_path: Path) -> None:
     with TangoServer(tmp_path / "ds", DEVICES, database=database):
-        assert device_names(database.host, "test/lab/*", 5.0) == {"test/lab/1", "test/lab/2"}
-        assert device_names(database.host, "*/lab/1", 5.0) == {"test/lab/1", "other/lab/1"}
-        assert device_names(database.host, "test/lab/[13]", 5.0) == {"test/lab/1"}
-        assert device_names(database.host, "te?t/lab/?", 5.0) == {"test/lab/1", "test/lab/2"}
-        assert device_names(database.host, "none/*/*", 5.0) == set()
-        everything = device_names(database.host, "*/*/*", 5.0)
+        assert device_names(database.host, "test/lab/*", PATIENCE) == {"test/lab/1", "test/lab/2"}
+        assert device_names(database.host, "*/lab/1", PATIENCE) == {"test/lab/1", "other/lab/1"}
+        assert device_names(database.host, "test/lab/[13]", PATIENCE) == {"test/lab/1"}
+        assert device_names(database.host, "te?t/lab/?", PATIENCE) == {"test/lab/1", "test/lab/2"}
+        assert device_names(database.host, "none/*/*", PATIENCE) == set()
+        everything = device_names(database.host, "*/*/*", PATIENCE)
         assert everything >= set(DEVICES)
         assert not any(name.startswith("dserver/") for name in everything)
-        assert device_names(database.host, "dserver/lab/*", 5.0) == {"dserver/lab/t"}
+        assert device_names(database.host, "dserver/lab/*", PATIENCE) == {"dserver/lab/t"}
     with pytest.raises(MamaError):
-        device_names(f"127.0.0.1:{free_port()}", "*/*/*", 1.0)
+        device_names(f"127.0.0.1:{free_port()}", "*/*/*", PATIENCE)

@@ -243,7 +243,7 @@ def test_devices_are_sources_and_what_happens_to_them_are_rows(
         until(lambda: stored(admin, ".heartbeat") >= 2)
         lab.push("double", 1.0)
         until(lambda: stored(admin, ".heartbeat") >= 3)
-        until(lambda: stored(admin, ".level.attr_conf") >= 1)
+        until(lambda: stored(admin, ".level.attr_conf") >= 1 and stored(admin, ".intr_change") >= 1)
         lab.do("add", attribute="long_more")
         until(lambda: stored(admin, ".intr_change") >= 2)
     for _ in range(3):

@@ -24,6 +24,7 @@ from .rooms import MalamuteRoom, NatsRoom
 from .tango_servers import TangoServer, until
 
 STREAM = "TANGO"
+SLOW = {"heartbeat": "30s", "timeout": "60s"}  #: settings that allow for a machine that stands still now and then
 _PATIENCE = 60.0
 
 
@@ -88,8 +89,9 @@ class RecordLog:
 
 
 def settings(lab: TangoServer, **more: Any) -> RecorderSettings:
-    """Change events of ``double``, if nothing else is said."""
-    given = {"attributes": ["double"], "events": ["change"], "devices": list(lab.devices)}
+    """Change events of ``double``, if nothing else is said. Servers may be slow: it is no error of theirs that the log
+    would tell."""
+    given = {"attributes": ["double"], "events": ["change"], "devices": list(lab.devices), **SLOW}
     url = f"tango://{lab.database.host}" if lab.database else f"tango://127.0.0.1:{lab.port}#dbase=no"
     return RecorderSettings.of({**given, "url": url, **more})
 
@@ -133,13 +135,17 @@ class RecorderThread:
 class RecorderProcess:
     """``mama record`` as users run it.
 
-    :param more: words of the command line
+    :param more: settings of its configuration file
     """
 
-    def __init__(self, log: RecordLog, lab: TangoServer, folder: Path, *more: str) -> None:
+    def __init__(self, log: RecordLog, lab: TangoServer, folder: Path, **more: str) -> None:
         self.out = folder / "recorder.out"
+        conf = folder / "record.toml"
+        lines = ["[recorder]", *(f'{name} = "{value}"' for name, value in {**SLOW, **more}.items())]
+        lines += ["[log]", "createStream = true"] if "createStream" in log.given else []
+        conf.write_text("\n".join([*lines, ""]))
         words = ["--url", f"tango://127.0.0.1:{lab.port}#dbase=no", "--device", lab.devices[0]]
-        words += ["--attribute", "double", "--event", "change", *more]
+        words += ["--attribute", "double", "--event", "change", "--conf-file", str(conf)]
         words += [word for name, value in log.given.items() for word in ("-o", f"{name}={value}")]
         with self.out.open("a") as out:
             self.process = subprocess.Popen(
