@@ -82,7 +82,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
     try:
         with caplog.at_level(logging.WARNING, "mama_spark"):
             assert writer.write(batch(1))
-            assert writer.drain(30)
+            assert writer.drain(60)
             assert not told()
             monkeypatch.setattr(lasting, "TELL_EVERY", 0.5)
             admin.api("STREAM.DELETE.S")
@@ -92,7 +92,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
             assert any("no stream, or no leader" in text for text in told())
             admin.create_stream("S", ["s.>"], allow_batched=True)
             assert writer.drain(60)
-            eventually(lambda: told()[-1] == "the log takes messages again", "it says that it is over", 30)
+            eventually(lambda: told()[-1] == "the log takes messages again", "it says that it is over", 60)
     finally:
         writer.close()
     assert stored(admin) == [2, 3]
@@ -104,7 +104,7 @@ def test_the_next_publisher_that_never_gives_up_makes_it_again(nats_server: Nats
         writer = LastingPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
         try:
             assert writer.write(batch(n))
-            assert writer.drain(30)
+            assert writer.drain(60)
         finally:
             writer.close()
         assert stored(admin) == [n]

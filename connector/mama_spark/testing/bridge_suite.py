@@ -27,7 +27,7 @@ from ..publisher.pump import BatchPublisher
 from ..publisher.retry import RetryPolicy
 from ..publisher.window import Policy
 
-PATIENCE = 60.0  #: seconds for a condition; never reached by a sound bridge
+PATIENCE = 120.0  #: seconds for a condition; never reached by a sound bridge
 
 
 class Stored(NamedTuple):
