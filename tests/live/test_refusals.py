@@ -56,11 +56,14 @@ def test_a_full_stream_that_discards_old_acknowledges_and_forgets(nats_server: N
 def test_an_overrun_server_shrinks_the_window_and_loses_nothing(tmp_path: Path, fast: bool) -> None:
     with NatsServer(tmp_path / "n", jetstream="max_buffered_msgs: 50") as server, Admin(server.url) as admin:
         admin.create_stream("S", ["s.>"])
-        with Driver(server.url, window=4096, deadline=110.0, fast=fast) as driver:
+        with Driver(server.url, window=512, deadline=110.0, fast=fast) as driver:
             for _ in range(5):
-                driver.put(["s.a"], 2000)
+                driver.put(["s.a"], 1000)
             driver.drain()
-            assert driver.events() == {"acked": 10_000}, driver.reasons[:3]
+            assert driver.events() == {"acked": 5_000}, driver.reasons[:3]
+            assert driver.counters.resends > 100, "it was overrun"
+            assert driver.publisher is not None
+            assert driver.publisher.window.limit < 512
             driver.conserved(admin)
         fresh_message_gets_through(server.url, "s.new")
 
