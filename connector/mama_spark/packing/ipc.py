@@ -19,6 +19,7 @@ _RECORD_BATCH = 3  #: Message.fbs, MessageHeader
 _MARK = b"\xff\xff\xff\xff"
 _END = _MARK + bytes(4)
 _SCHEMA_BYTES = 64 << 10  #: of a schema that is remembered
+_METADATA_BYTES = 4 << 10  #: of what says the sizes of a record batch, to be remembered
 
 _i32, _u16, _i64 = (struct.Struct(f"<{code}") for code in "iHq")
 
@@ -34,7 +35,7 @@ def read_pack(payload: pa.Buffer, rows: int) -> pa.RecordBatch:
         at = _message_end(data, 0)
         schema = _schema_of(bytes(data[:at]))
         body = _message_end(data, at)
-        announced, body_bytes = _record_batch(data[at + 8 : body])
+        announced, body_bytes = _sizes_in(bytes(data[at + 8 : body]))
         if announced != rows:
             raise BadPack(f"it has {announced:,} rows and announces {rows:,}")
         end = body + body_bytes
@@ -74,7 +75,11 @@ def _read_schema(head: bytes) -> pa.Schema:
 _remembered = lru_cache(64)(_read_schema)
 
 
-def _record_batch(metadata: memoryview) -> tuple[int, int]:
+def _sizes_in(metadata: bytes) -> tuple[int, int]:
+    return _known_sizes(metadata) if len(metadata) <= _METADATA_BYTES else _record_batch(metadata)
+
+
+def _record_batch(metadata: bytes) -> tuple[int, int]:
     """Rows and body bytes that an uncompressed record batch announces."""
     (root,) = _i32.unpack_from(metadata, 0)
     kind = _field(metadata, root, 1)
@@ -92,7 +97,10 @@ def _record_batch(metadata: memoryview) -> tuple[int, int]:
     return rows, body
 
 
-def _header(metadata: memoryview) -> int:
+_known_sizes = lru_cache(256)(_record_batch)  # packs of as many rows of the same sizes have the same metadata
+
+
+def _header(metadata: memoryview | bytes) -> int:
     """The table of what kind of message it is."""
     (root,) = _i32.unpack_from(metadata, 0)
     header = _field(metadata, root, 2)
@@ -101,7 +109,7 @@ def _header(metadata: memoryview) -> int:
     return int(header + _i32.unpack_from(metadata, header)[0])
 
 
-def _field(data: memoryview, table: int, number: int) -> int | None:
+def _field(data: memoryview | bytes, table: int, number: int) -> int | None:
     """Where a field of a flatbuffer table stands; None = it is not there."""
     if table < 0:
         raise BadPack("its metadata points outside")

@@ -20,6 +20,7 @@ from nats.aio.client import Client
 from . import wire
 from .acks import BulkReader, Columns
 from .errors import denied
+from .intake import Intake, fits
 
 _VERSIONS = ((2, 9), (3, 0))  # from, below
 _ATTRIBUTES = ("_ps", "_pending", "_pending_data_size", "_flush_queue", "_transport")
@@ -59,9 +60,12 @@ _READ = 1024 * 1024
 
 
 def read_in_bulk(client: Client) -> None:
-    """Take from the socket what is there instead of 32 KiB at a time: a tenth less work an acknowledgement. Once for
-    each transport of the client."""
+    """Take from the socket what is there instead of 32 KiB at a time, and copy none of it if it is plain TCP. For each
+    transport of the client."""
     transport: Any = client._transport
+    if fits(transport):
+        Intake(transport)
+        return
     read = type(transport).read
 
     async def read_all(_: int) -> bytes:
@@ -100,7 +104,7 @@ class Tap:
         self._bulk = BulkReader(inbox)
         self._on_acks, self._on_reply, self._on_denied = on_acks, on_reply, on_denied
         self.feeds: dict[bytes, Deliveries] = {}  #: by the number of their subscription
-        self._tail = b""
+        self._tail: bytes | memoryview = b""
         self._parts: list[bytes] = []  #: reads behind the tail, which do not complete it
         self._missing = 0
         self._resets = 0
@@ -117,9 +121,19 @@ class Tap:
             self._parts.append(data)
             self._missing -= len(data)
             return
-        buffer = b"".join((self._tail, *self._parts, data)) if self._tail else data
-        self._parts, self._missing = [], 0
-        resets, at = self._resets, 0
+        at, resets = self._missing, self._resets
+        if at:  # only the delivery that was cut is joined, not all that came behind it
+            await self._parse(b"".join((self._tail, *self._parts, data[:at])), 0)
+        if resets != self._resets:
+            return
+        if self._tail:
+            data, at = b"".join((self._tail, *self._parts, data[at:])), 0
+        await self._parse(data, at)
+
+    async def _parse(self, buffer: bytes, at: int) -> None:
+        """Whole frames from ``at`` on; the rest becomes the tail."""
+        self._tail, self._parts, self._missing = b"", [], 0
+        resets = self._resets
         columns: list[Columns] = []
         try:
             while at < len(buffer) and resets == self._resets:
@@ -145,7 +159,7 @@ class Tap:
             raise nats.errors.ProtocolError(str(e)) from e
         finally:
             if resets == self._resets:
-                self._tail = buffer[at:]
+                self._tail = memoryview(buffer)[at:]
             if columns:
                 self._on_acks(columns)
 
