@@ -12,7 +12,7 @@ import os
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import nats.errors
@@ -72,6 +72,8 @@ class Link:
         self._publishing: asyncio.Task[None] | None = None
         self.subscription: Subscription | None = None
         self._denials: dict[str, asyncio.Future[str]] = {}
+        #: Whose is a denial (kind, subject)? The consumer is told of what is none of theirs. On the loop's thread.
+        self.hearers: list[Callable[[str, str], bool]] = []
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "up" if self.up else "down"
@@ -343,7 +345,7 @@ class Link:
         waiting = self._denials.get(subject.lower())
         if waiting is not None and not waiting.done():
             waiting.set_result(subject)
-        elif self.consumer is not None:
+        elif not any(hear(kind, subject) for hear in self.hearers) and self.consumer is not None:
             self.consumer.on_denied(kind, subject, exact)
 
     def denial_of(self, subject: str) -> asyncio.Future[str]:

@@ -22,6 +22,8 @@ from .subjects import bad_subjects, why_bad
 
 T = TypeVar("T")
 
+_REMEMBERED = 4096  #: requests that may still be denied; what was denied is known after one round trip
+
 
 class NatsRequests:
     """See :class:`~mama_spark.bridge.RequestBridge`. A topic that a stream takes is answered by the stream, too.
@@ -35,7 +37,7 @@ class NatsRequests:
         self._inbox: Subscription | None = None
         self._topics: dict[str, Subscription] = {}
         self._asked: dict[int, dict[str, None]] = {}  # topics that an inbox has asked, the latest last
-        self._watched: set[str] = set()  # topics whose denial we would hear of
+        self._sent: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)  # topic and inbox of each, the latest last
         self._box: deque[Letter] = deque()  # the loop's thread puts in
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
@@ -45,10 +47,7 @@ class NatsRequests:
 
     def forget(self, inbox: int) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
-        for topic in self._asked.pop(inbox, {}):
-            if topic in self._watched and not any(topic in asked for asked in self._asked.values()):
-                self._watched.discard(topic)
-                self._link.forget_denial(topic)
+        self._asked.pop(inbox, None)
 
     def reply(self, to: str, payload: bytes) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
@@ -75,9 +74,8 @@ class NatsRequests:
         """Neither requests nor answers come from here on. Never raises."""
         mine = [*self._topics.values(), *([self._inbox] if self._inbox else [])]
         self._topics, self._inbox = {}, None
-        for topic in self._watched:  # the connection goes on to others
-            self._link.forget_denial(topic)
-        self._watched.clear()
+        if self._denied in self._link.hearers:  # the connection goes on to others
+            self._link.hearers.remove(self._denied)
         if mine and self._link.loop.alive:
             with contextlib.suppress(MamaError):
                 self._link.loop.soon(lambda: self._link.loop.loop.create_task(_unsubscribe(mine)))
@@ -94,12 +92,11 @@ class NatsRequests:
     async def _request(self, topic: str, payload: bytes, inbox: int) -> None:
         if self._inbox is None:
             self._inbox = await self._subscribe(f"{self._prefix}*", self._on_answer)
+            self._link.hearers.append(self._denied)
         asked = self._asked.setdefault(inbox, {})
         asked.pop(topic, None)
         asked[topic] = None
-        if topic not in self._watched:
-            self._watched.add(topic)
-            self._link.denial_of(topic).add_done_callback(lambda _: self._denied(topic))
+        self._sent.append((topic, inbox))
         await self._link.client.publish(topic, payload, reply=f"{self._prefix}{inbox}")
 
     async def _subscribe(self, subject: str, call: Any) -> Subscription:
@@ -114,11 +111,14 @@ class NatsRequests:
         link.forget_denial(subject)
         return subscription
 
-    def _denied(self, topic: str) -> None:
-        self._watched.discard(topic)
-        for inbox, asked in list(self._asked.items()):
-            if topic in asked:
+    def _denied(self, kind: str, subject: str) -> bool:
+        """Each denial is of the oldest request to its subject that has not been denied; False if there is none."""
+        for topic, inbox in self._sent if kind == "publish" else ():
+            if topic.lower() == subject.lower():
+                self._sent.remove((topic, inbox))
                 self._box.append(Letter(topic, b"", inbox, None, not_entitled(topic)))
+                return True
+        return False
 
     async def _on_request(self, msg: Msg) -> None:
         self._box.append(Letter(msg.subject, msg.data, None, msg.reply or None))
