@@ -34,7 +34,8 @@ class Failed(Exception):
 
 
 def until(true: Callable[[], Any], act: Callable[[], Any] = lambda: None, patience: float = PATIENCE) -> None:
-    """Repeat ``act`` every 20 ms until ``true``.
+    """Repeat ``act`` every 20 ms until ``true``. That is asked more often, so it must not take anything away; and
+    what ``act`` began last may still be on its way then.
 
     :raises AssertionError: it did not become true in time
     """
