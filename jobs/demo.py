@@ -67,6 +67,7 @@ def publish(spark: SparkSession, csv: Path, url: str, log: Path) -> float:
         .option("flightLogColumns", "carrier,flight,time_hour")
         .option("announce", "true")
         .option("sourceName", SOURCE)
+        .option("waitTimeout", "60s")  # however slow the disk is, nothing is sent twice
         .mode("append")
         .save()
     )

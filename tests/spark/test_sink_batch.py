@@ -38,8 +38,9 @@ def log(tmp_path: Path) -> str:
 
 
 def write(df: DataFrame, to: NatsServer | Room, **options: str) -> None:
-    """To a server, or to the stream ORDERS of a room."""
+    """To a server, or to the stream ORDERS of a room; if it stands still for a while, it is sent nothing twice."""
     given = {"url": to.url} if isinstance(to, NatsServer) else to.options("ORDERS")
+    given["waitTimeout"] = "60s"
     df.write.format("mamapub").options(**{**given, **options}).mode("append").save()
 
 
