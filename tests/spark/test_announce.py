@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 SCRIPTS = Path(__file__).parent / "driver_scripts"
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def add(folder: Path, name: str) -> None:
 def test_stream_stays_online_while_idle_and_is_offline_when_its_block_is_left(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, watcher: Watcher, tmp_path: Path
 ) -> None:
-    query = ticking(spark, nats_server, tmp_path, sourceTtl="12s")
+    query = ticking(spark, nats_server, tmp_path, sourceTtl="24s")
     with mama_spark.announced(query):
         add(tmp_path, "first")
         eventually(lambda: watcher.states() == ["ONLINE"], "the stream is online", PATIENCE)
@@ -170,7 +170,7 @@ def test_stream_stays_online_while_idle_and_is_offline_when_its_block_is_left(
 
         def renewed() -> bool:
             seen.add(admin.api(renewals, live)["message"]["seq"])
-            return len(seen) >= 4  # one in 4 s: longer than the source would live
+            return len(seen) >= 3  # one in 8 s: after 12 s it would be SUSPECT
 
         eventually(renewed, "the idle stream is renewed", PATIENCE)
         add(tmp_path, "second")
@@ -217,7 +217,7 @@ def test_job_that_dies_without_a_word_turns_suspect_and_then_offline(
         driver = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path)
     try:
         eventually(lambda: watcher.states() or driver.poll() is not None, "the job is online", PATIENCE)
-        assert watcher.states()[-1:] == ["ONLINE"], (tmp_path / "out").read_text()[-3_000:]
+        assert watcher.states()[:1] == ["ONLINE"], (tmp_path / "out").read_text()[-3_000:]
         family = below(driver.pid)
         os.kill(eventually(lambda: jvm_below(driver.pid), "the driver has a JVM"), signal.SIGKILL)
         eventually(lambda: not (family & processes().keys()), "its workers ended", PATIENCE)
