@@ -34,7 +34,7 @@ def test_batch_and_stream_publish_through_spark_connect(nats_server: NatsServer,
     with Admin(nats_server.url) as admin:
         admin.create_stream("ORDERS", ["orders.>"])
         done = subprocess.run(
-            [sys.executable, str(SCRIPT), json.dumps(given)], env=env, capture_output=True, text=True, timeout=200
+            [sys.executable, str(SCRIPT), json.dumps(given)], env=env, capture_output=True, text=True, timeout=500
         )
         assert done.returncode == 0, done.stderr[-3_000:]
         verdict(admin, "ORDERS", log, sent=1_500).raise_faults()

@@ -64,7 +64,7 @@ def test_report_job_prints_the_summary(log: Path, tmp_path: Path) -> None:
     submit += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.databricks.delta.snapshotPartitions=2"]
     submit += [str(ROOT / "jobs" / "report.py"), "--conf-file", str(conf)]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    ran = subprocess.run(submit, capture_output=True, text=True, timeout=280, env=env)
+    ran = subprocess.run(submit, capture_output=True, text=True, timeout=500, env=env)
     assert ran.returncode == 0, ran.stderr
     assert "slowest_topics:" in ran.stdout
     (file,) = (tmp_path / "out" / "failures").glob("*.json")

@@ -54,7 +54,7 @@ def submit(folder: Path, job: str, **tables: dict[str, Any]) -> str:
     confs = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     command = [str(bin_folder / "spark-submit"), "--master", "local[2,4]", *confs]
     command += [str(ROOT / "jobs" / f"{job}.py"), "--conf-file", str(conf)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3_000:]
     return done.stdout
 

@@ -31,7 +31,7 @@ def ingest(conf: Path) -> None:
     submit += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     submit += [str(ROOT / "jobs" / "ingest.py"), "--conf-file", str(conf)]
-    done = subprocess.run(submit, capture_output=True, text=True, timeout=400, env=env)
+    done = subprocess.run(submit, capture_output=True, text=True, timeout=500, env=env)
     assert done.returncode == 0, done.stderr[-3_000:]
 
 

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-PATIENCE = 120
+PATIENCE = 240
 TYPED = "n BIGINT, price DECIMAL(10,2), at TIMESTAMP, legs ARRAY<STRUCT<q: BIGINT>>, note STRING"
 
 

@@ -115,5 +115,5 @@ def test_a_stream_of_packed_rows_restarts_without_storing_twice(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
     packed_verdict(room, "ORDERS", tmp_path / "log", sent=2_500).raise_faults()

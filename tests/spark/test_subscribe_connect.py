@@ -25,7 +25,7 @@ def test_batch_and_stream_read_through_spark_connect(nats_server: NatsServer, tm
         admin.create_stream("ORDERS", ["orders.>"])
         store(admin, "ORDERS", sent)
     command = [sys.executable, str(SCRIPT), json.dumps(given)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3_000:]
     for name in ("batch", "stream"):
         table = pq.read_table(folders[name], columns=["sequence", "topic", "value"]).sort_by("sequence")

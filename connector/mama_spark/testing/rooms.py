@@ -107,7 +107,7 @@ class NatsRoom:
 
 
 def _held_by_nats(monitor: str, stream: str) -> int:
-    with urllib.request.urlopen(f"{monitor}/jsz?streams=true", timeout=10) as page:
+    with urllib.request.urlopen(f"{monitor}/jsz?streams=true", timeout=PATIENCE) as page:
         accounts = json.load(page)["account_details"]
     return sum(s["state"]["messages"] for a in accounts for s in a.get("stream_detail", ()) if s["name"] == stream)
 

@@ -28,7 +28,7 @@ def main() -> None:
         .start()
     )
     with mama_spark.announced(query, given["options"]):
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
     assert query.exception() is None
     spark.stop()
 

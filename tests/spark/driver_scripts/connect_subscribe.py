@@ -17,7 +17,7 @@ def main() -> None:
     rows = spark.readStream.format("mamasub").options(maxOffsetsPerTrigger="400", **given["options"]).load()
     writer = rows.writeStream.format("parquet").option("checkpointLocation", given["checkpoint"])
     query = writer.trigger(availableNow=True).start(given["stream"])
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     assert query.exception() is None
     spark.stop()
 
