@@ -17,13 +17,13 @@ import pytest
 from deltalake import write_deltalake
 from mama_spark.testing.driving import eventually
 from mama_spark.testing.rooms import Room
-from mama_spark.testing.sink_runs import below, connected, counts, flights, jvm_below, processes, verdict
+from mama_spark.testing.sink_runs import Gate, below, connected, counts, flights, jvm_below, processes, verdict
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 SCRIPTS = Path(__file__).parent / "driver_scripts"
-PATIENCE = 120.0
-
+PATIENCE = 240.0
+pytestmark = pytest.mark.timeout(900)
 
 #: What does not depend on the middleware is shown on one.
 once = pytest.mark.parametrize("room", ["nats"], indirect=True)
@@ -48,12 +48,16 @@ class Case:
         self.spark, self.room, self.folder = spark, room, folder
         self.log = folder / "log"
         self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all"}
-        self.stored = room.counter("ORDERS")
+        self.stored, self.gate = room.counter("ORDERS"), Gate(folder)
 
     def rows(self, n: int, partitions: int = 2) -> DataFrame:
         return self.spark.range(0, n, 1, partitions).selectExpr(
             "concat('orders.r', cast(id % 5 as string)) AS topic", "concat('order ', id) AS value"
         )
+
+    def held(self, rows: DataFrame) -> DataFrame:
+        """These rows, the last thousand of a partition when ``gate`` is open."""
+        return rows.mapInArrow(self.gate.before_the_end, "topic string, value string")
 
     def write(self, rows: DataFrame, **options: str) -> None:
         rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
@@ -71,9 +75,11 @@ class Case:
 
 
 @pytest.fixture
-def case(spark: SparkSession, room: Room, tmp_path: Path) -> Case:
+def case(spark: SparkSession, room: Room, tmp_path: Path) -> Iterator[Case]:
     room.create("ORDERS", "orders.>")
-    return Case(spark, room, tmp_path)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")  # what a held partition does not give
+    yield Case(spark, room, tmp_path)
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 def workers(room: Room, spark: SparkSession) -> list[int]:
@@ -86,9 +92,10 @@ Background = Callable[[Callable[[], Any]], Future[Any]]
 
 
 def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
-    writing = background(lambda: case.write(case.rows(40_000), maxRatePerPartition="8000"))
-    case.under_way(writing)
-    os.kill(workers(case.room, case.spark)[0], signal.SIGKILL)
+    with case.gate:
+        writing = background(lambda: case.write(case.held(case.rows(40_000)), maxRatePerPartition="8000"))
+        case.under_way(writing, 20_600)  # more than 500 of either partition
+        os.kill(workers(case.room, case.spark)[0], signal.SIGKILL)
     writing.result(PATIENCE)
     case.conserved(40_000)
     log = flights(case.log)
@@ -148,9 +155,10 @@ def test_order_of_each_partition_survives_a_killed_broker(case: Case, background
 
 def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(case: Case, background: Background) -> None:
     txn = {"txnAppId": "nightly", "txnVersion": "7"}
-    writing = background(lambda: case.write(case.rows(40_000), maxRatePerPartition="4000", **txn))
-    case.under_way(writing)
-    case.spark.sparkContext.cancelAllJobs()
+    with case.gate:
+        writing = background(lambda: case.write(case.held(case.rows(40_000)), maxRatePerPartition="8000", **txn))
+        case.under_way(writing)
+        case.spark.sparkContext.cancelAllJobs()
     with pytest.raises(Exception, match=r"(?i)cancel"):
         writing.result(PATIENCE)
     before = case.stored()
@@ -318,20 +326,20 @@ class Driver:
 def test_killed_driver_restarted_from_its_checkpoint_loses_nothing(case: Case) -> None:
     source = case.folder / "input"
     source.mkdir()
-    for number, count in enumerate((2_000, 30_000)):
+    for number, count in enumerate((1_000, 40_000)):
         lines = (f'{{"topic": "orders.r{i % 5}", "value": "{number} {i}"}}' for i in range(count))
         (source / f"{number}.json").write_text("\n".join([*lines, ""]))
         os.utime(source / f"{number}.json", (number, number))
-    driver = Driver(case, source, maxRatePerPartition="2000")
-    case.under_way(n=6_000)
+    driver = Driver(case, source, maxRatePerPartition="1000")  # for twenty seconds, however late it is killed
+    case.under_way(n=5_000)
     jvm = driver.jvm()
     family = below(jvm)
     assert connected(case.room.port, family)
     os.kill(jvm, signal.SIGKILL)
     driver.end()
     eventually(lambda: not family & processes().keys(), "the workers ended with their driver", PATIENCE)
-    assert case.stored() < 32_000
+    assert case.stored() < 41_000
     assert Driver(case, source).end() == 0, (case.folder / "driver.out").read_text()[-3_000:]
-    case.conserved(32_000)
-    assert counts(flights(case.log), "batch_id") == {0: 2_000, 1: 30_000}
+    case.conserved(41_000)
+    assert counts(flights(case.log), "batch_id") == {0: 1_000, 1: 40_000}
     assert counts(flights(case.log), "duplicate")[True] >= 3_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from .driving import eventually
 from .oracle import Outcome, Verdict, conserve
 from .servers import StoredMessage
 
+_GATE = 400.0
 TERMINAL = ("acked", "completed_exceptionally", "timeout")
 
 
@@ -22,6 +25,33 @@ def flights(log: Path | str, committed: bool | None = True) -> pa.Table:
     table = pa.table(DeltaTable(str(log)).to_pyarrow_table())
     table = table.filter(pc.is_in(table["event"], value_set=pa.array(TERMINAL)))
     return table if committed is None else table.filter(pc.equal(table["committed"], committed))
+
+
+class Gate:
+    """Holds a write back before its last rows, so that it is still going on when a test interrupts it; open when it is
+    left.
+
+    :param folder: of a file that says whether the gate is open
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "open"
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._file.touch()
+
+    def before_the_end(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For ``mapInArrow``: the last batch of a partition comes when the gate is open."""
+        held: pa.RecordBatch | None = None
+        for batch in batches:
+            if held is not None:
+                yield held
+            held = batch
+        if held is not None:
+            eventually(self._file.exists, "the test opens the gate", _GATE)
+            yield held
 
 
 def counts(table: pa.Table, column: str) -> dict[Any, int]:
