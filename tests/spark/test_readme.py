@@ -27,11 +27,19 @@ def test_snippets_are_short(name: str) -> None:
     assert len(snippet(name).strip().splitlines()) <= 25
 
 
+#: The stream runs for some seconds, in which a busy machine may publish nothing: the test waits for its rows instead.
+SECONDS = re.compile(r"query.awaitTermination\(10\).*")
+ROWS = """
+while not (query.lastProgress and query.lastProgress.numInputRows):
+    query.awaitTermination(1)
+"""
+
+
 def run_script(code: str, folder: Path) -> str:
     script = folder / "quick_start.py"
     script.write_text(code.replace("/tmp/mama", str(folder)))
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -43,7 +51,9 @@ def test_the_quick_starts_run_as_they_stand(nats_server: NatsServer, tmp_path: P
     def run(code: str) -> str:
         return run_script(code.replace("nats://127.0.0.1:4222", nats_server.url), tmp_path)
 
-    run(snippet("batch") + snippet("streaming"))
+    streaming, seconds = SECONDS.subn(ROWS, snippet("streaming"))
+    assert seconds == 1
+    run(snippet("batch") + streaming)
     shown = run(snippet("flight log"))  # a process of its own: Delta's jars are for a JVM to be started
     assert re.search(r"\|\s*acked\|\s*NULL\|\s*1000\|", shown), shown
     assert counts(flights(tmp_path / "flight_log"), "event") == {"acked": 1000}
