@@ -25,8 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 def stranger(nats_server: NatsServer) -> Iterator[Stranger]:
     with Stranger(nats_server.url) as client:
         yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.delete(name)
+        client.delete(*client.api("STREAM.NAMES").get("streams") or [])
 
 
 def image(spark: SparkSession, url: str, **options: str) -> DataFrame:

@@ -30,8 +30,7 @@ DESK = SourceKey("desk", 7)
 def stranger(nats_server: NatsServer) -> Iterator[Stranger]:
     with Stranger(nats_server.url) as client:
         yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.delete(name)
+        client.delete(*client.api("STREAM.NAMES").get("streams") or [])
 
 
 class Case:
@@ -52,7 +51,7 @@ class Case:
 
     def run(self, told: Told, name: str = "one", **options: str) -> StreamingQuery:
         query = self.start(told, name, now=True, **options)
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(240)
         return query
 
 
@@ -73,7 +72,7 @@ def place(case: Case, stranger: Stranger) -> Stranger:
 
 def failure(query: StreamingQuery) -> str:
     with pytest.raises(StreamingQueryException) as e:
-        query.awaitTermination(120)
+        query.awaitTermination(240)
     return str(e.value)
 
 
@@ -234,13 +233,12 @@ def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case:
     case.run(strict, "strict")
     query = case.start(lax, "lax", failOnDataLoss="false")
     lax.wait(lambda lines: "image_end" in lines, "the image")
-    for name in STREAMS:
-        place.delete(name)
-    lines = lax.wait(lambda lines: lines.count("image_end") == 2, "another image")
+    place.delete(*STREAMS)
+    lines = lax.wait(lambda lines: lines.count("image_end") >= 2, "another image")
     assert lines[:2] == ["online desk 1", "image_end"]
     assert "gap" in lines[2:]
     place.say(desk(2))
-    lax.wait(lambda lines: lines[-1] == "online desk 2", "what is said on the new streams")
+    lax.wait(lambda lines: "online desk 2" in lines, "what is said on the new streams")
     assert query.isActive
     assert "deleted" in failure(case.start(strict, "strict", now=True))
 
@@ -282,13 +280,13 @@ def load(case: Case, place: Stranger, sources: int, rate: int, seconds: int) -> 
     place.publish_all(messages(sources, "first"))
     told = Told()
     query = case.start(told)
-    eventually(lambda: told.lines("image_end"), "the image")
+    eventually(lambda: told.lines("image_end"), "the image", 200)
     assert len(told.lines("source")) == sources
     begun = time.monotonic()
     for second in range(seconds):
         place.publish_all(messages(rate, f"v{second}"))
         time.sleep(max(0.0, begun + second + 1 - time.monotonic()))  # the load is so much a second
-    eventually(lambda: len(told.rows) == sources + 1 + rate * seconds, f"all rows, not {len(told.rows)}")
+    eventually(lambda: len(told.rows) == sources + 1 + rate * seconds, "all rows", 200)
     versions: dict[str, list[str]] = {}
     for row in told.rows[sources + 1 :]:
         versions.setdefault(row["source_name"], []).append(row["source_data_dict"])

@@ -27,16 +27,19 @@ def replicated(client: Stranger, config: dict[str, object]) -> None:
     def made() -> bool:  # an error until three peers are known
         return client.api(f"STREAM.CREATE.{config['name']}", config).get("error", {}).get("err_code") in (None, PEERS)
 
-    eventually(made, f"stream {config['name']} has three replicas")
+    eventually(made, f"stream {config['name']} has three replicas", 240)
 
 
 def leader(client: Stranger, stream: str) -> str:
-    return str(eventually(lambda: client.info(stream)["cluster"].get("leader"), "a leader"))
+    """An error is no answer: nobody may know while there is an election."""
+    answered = partial(client.api, f"STREAM.INFO.{stream}")
+    return str(eventually(lambda: answered().get("cluster", {}).get("leader"), f"a leader of {stream}", 240))
 
 
+@pytest.mark.timeout(900)
 def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     with Stranger(cluster.url) as client:
-        eventually(lambda: "error" not in client.api("INFO"), "JetStream is ready")
+        eventually(lambda: "error" not in client.api("INFO"), "JetStream is ready", 240)
         for config in (*Board().streams(3), {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "storage": "file"}):
             replicated(client, config)
         read: dict[int, list[str]] = {}
@@ -67,7 +70,7 @@ def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cl
                 eventually(partial(told_of, told, step), f"the source of step {step}", 240)
                 if step == 0:
                     for stream in ("S", "MAMA_EVENTS"):
-                        assert client.api(f"STREAM.LEADER.STEPDOWN.{stream}").get("success")
+                        eventually(partial(steps_down, client, stream), f"the leader of {stream} goes", 240)
                 elif step == 1:
                     cluster.node(leader(client, "S")).kill()
         finally:
@@ -77,6 +80,10 @@ def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cl
     sources = [line for line in told.lines() if line.startswith("online")]
     assert list(dict.fromkeys(sources)) == [f"online desk {step}" for step in range(3)]
     assert "gap" not in {row["kind"] for row in told.rows}
+
+
+def steps_down(client: Stranger, stream: str) -> bool:
+    return bool(client.api(f"STREAM.LEADER.STEPDOWN.{stream}").get("success"))
 
 
 def told_of(told: Told, number: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ from .driving import eventually
 from .servers import Admin
 
 BOARD = Board()
+_TOLD = 200.0
 
 
 def desk(number: int, name: str = "desk", **said: Any) -> SourceRecord:
@@ -72,8 +74,14 @@ class Stranger(Admin):
         answer = self.api(f"CONSUMER.CREATE.{stream}.{name}.{topic}", {"stream_name": stream, "config": config})
         assert "error" not in answer, answer["error"]
 
-    def delete(self, stream: str) -> None:
-        self.api(f"STREAM.DELETE.{stream}")
+    def delete(self, *streams: str) -> None:
+        """All at once: nobody sees one gone and the next there, however busy this process is."""
+
+        async def ask() -> None:
+            subjects = (f"$JS.API.STREAM.DELETE.{stream}" for stream in streams)
+            await asyncio.gather(*(self._client.request(subject, b"", timeout=30) for subject in subjects))
+
+        self._run(ask())
 
 
 class Told:
@@ -109,8 +117,17 @@ class Told:
 
     def wait(self, enough: Callable[[list[str]], Any], what: str) -> list[str]:
         """Until the lines of all rows are enough; the lines."""
-        eventually(lambda: enough(self.lines()), f"{what}: {self.lines()[-20:]}")
-        return self.lines()
+        found: list[str] = []
+
+        def told() -> Any:
+            found[:] = self.lines()
+            return enough(found)
+
+        try:
+            eventually(told, what, _TOLD)
+        except AssertionError as e:
+            raise AssertionError(f"{e}; told is {found[-20:]}") from None
+        return found
 
 
 def line(row: dict[str, Any]) -> str:
