@@ -19,7 +19,8 @@ from mama_spark.testing.sink_runs import below, connected, flights
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-PATIENCE = 120.0
+PATIENCE = 240.0
+pytestmark = pytest.mark.timeout(900)
 N = 40_000
 ROWS = 10  # of a pack
 
@@ -56,13 +57,13 @@ class Case:
     def write(self, rows: DataFrame, **options: str) -> None:
         rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
 
-    def under_way(self, writing: Future[Any]) -> None:
+    def under_way(self, writing: Future[Any], packs: int = 300) -> None:
         def enough() -> bool:
             if writing.done():
                 writing.result()  # raises what ended it
-            return self.stored() >= 300
+            return self.stored() >= packs
 
-        eventually(enough, "300 packs are stored", PATIENCE)
+        eventually(enough, f"{packs} packs are stored", PATIENCE)
 
     def conserved(self, sent: int, *, exactly_once: bool = True) -> None:
         packed_verdict(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
@@ -84,8 +85,8 @@ def total(log: pa.Table, column: str) -> dict[Any, int]:
 def test_killed_worker_is_replaced_and_every_packed_row_is_stored_once(
     case: Case, background: Background, pack: str
 ) -> None:
-    writing = background(lambda: case.write(case.rows(), maxRatePerPartition="800", pack=pack))
-    case.under_way(writing)
+    writing = background(lambda: case.write(case.rows(), maxRatePerPartition="300", pack=pack))
+    case.under_way(writing, N // ROWS // 2 + 60)  # more than 50 of either partition, whoever began first
     jvm = case.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     os.kill(connected(case.room.port, below(jvm))[0], signal.SIGKILL)
     writing.result(PATIENCE)
