@@ -7,6 +7,8 @@ RUN  := $(ENV) python scripts/tidy.py
 CODE := connector jobs tests bench scripts
 # Two workers: each Spark test has a JVM and its Python workers. A file stays on one worker and shares its session.
 PYTEST := pytest -n $(or $(WORKERS),2) --dist loadfile
+# A test's JVM lives too short to earn back what the second compiler costs.
+test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 .PHONY: help setup setup-run run test test-fast test-slow check format bench serve docs clean
 

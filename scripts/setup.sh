@@ -93,6 +93,16 @@ pip_install() { # extras
     echo "$want" >"$venv/.installed-$1"
 }
 
+# --- Spark -----------------------------------------------------------------------------------------------------------
+
+link_spark() { # an own SPARK_HOME without pyspark.zip, which every Python worker would compile anew when it starts
+    [ -x $venv/spark/bin/spark-submit ] && return
+    local home part
+    home=$($venv/bin/python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)')
+    mkdir -p $venv/spark
+    for part in bin jars sbin; do ln -sfn "$home/$part" $venv/spark/$part; done
+}
+
 # --- Java ------------------------------------------------------------------------------------------------------------
 
 good_java() { # Spark 4.2 runs on 17 and 21; trimmed runtimes lack a module that it asks for
@@ -183,6 +193,7 @@ esac
 
 make_venv
 if [ $what = dev ] || ! stamped "installed-local,demo,dev" "$(fingerprint local,demo,dev)"; then pip_install $extras; fi
+link_spark
 find_or_install_java
 resolve_jars
 if [ $what = dev ]; then install_arrow_js; fi
