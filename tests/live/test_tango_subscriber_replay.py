@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ class Receiver:
     lost: list[str] = dataclasses.field(default_factory=list)
     death: BaseException | None = None
 
-    def on_events(self, messages: list[list[bytes]], received: int) -> None:
+    def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
         self.inbox.put(self.routes.number(messages, received))
 
     def on_heartbeats(self, topics: set[bytes]) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import methodcaller
 
 from ..errors import MamaError
 from .cdr import CdrError, Reader, Writer
+from .topics import SCHEME
 
 #: in front of the data; CDR begins behind it. Twice in front of the data of a pipe
 MAGIC = b"\xc0\xde\xc0\xde"
@@ -22,6 +25,7 @@ VERSION = 1
 #: skipped is padding, and holds anything
 _USUAL = {True: struct.Struct("<iIIB3xIB"), False: struct.Struct(">iIIB3xIB")}
 CALL_SIZE = _USUAL[True].size
+_is_topic = methodcaller("startswith", SCHEME.encode())
 
 
 class BadEvent(MamaError):
@@ -108,3 +112,23 @@ def check_count(frames: Sequence[bytes]) -> bool:
     if len(frames) != 3:
         raise NotAnEvent(f"{len(frames)} frames")
     return False
+
+
+def split(frames: Sequence[bytes]) -> list[Sequence[bytes]]:
+    """Messages from the frames of whole messages, one after the other; who subscribes gets none without a topic.
+
+    A topic begins a message, and of several in a row the last one does: no other frame of an event looks like one.
+    """
+    topics = list(map(_is_topic, frames))
+    if topics == [True, False, False, False] * (len(frames) // 4):  # nothing but events
+        return list(zip(*[iter(frames)] * 4, strict=True))
+    messages: list[Sequence[bytes]] = []
+    for topic, found in groupby(frames, _is_topic):
+        if topic or not messages:
+            messages.append(list(found))
+            continue
+        *others, last = messages.pop()
+        if others:
+            messages.append(others)
+        messages.append([last, *found])
+    return messages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -87,7 +87,7 @@ class Routes:
         for topic in topics:
             self.counters.restarted(topic)
 
-    def number(self, messages: Iterable[list[bytes]], received: int) -> list[Notice]:
+    def number(self, messages: Iterable[Sequence[bytes]], received: int) -> list[Notice]:
         """What came, in order, as notices; markers before their event."""
         notices: list[Notice] = []
         routes, see, counts, event = self._routes, self.counters.see, self.counts, Kind.EVENT

@@ -468,7 +468,7 @@ class TangoSubscriber:
 
     # --- in the thread of the sockets ---
 
-    def on_events(self, messages: list[list[bytes]], received: int) -> None:
+    def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
         """Events came; called by the sockets."""
         self._delivery.deliver(self._routes.number(messages, received))
 

@@ -12,7 +12,7 @@ from mama_spark.errors import LoopDied
 from mama_spark.tango.counters import Gap, Restart
 from mama_spark.tango.events import heartbeat
 from mama_spark.tango.fastpath import BatchDecoder
-from mama_spark.tango.frames import usual_call
+from mama_spark.tango.frames import split, usual_call
 from mama_spark.tango.inbox import Inbox
 from mama_spark.tango.notices import Kind, Lost, Notice, decode_notices
 from mama_spark.tango.routes import Routes
@@ -143,6 +143,26 @@ def test_what_was_cancelled_is_forgotten() -> None:
     inbox.put([event(s, n) for n, s in enumerate("aabab")])
     inbox.forget("a")
     assert [(n.subscription, n.kind) for n in inbox.take(10)] == [("b", Kind.OVERFLOW), ("b", Kind.EVENT)]
+
+
+# --- messages ----------------------------------------------------------------------------------------------
+
+NO_TOPICS = st.binary(max_size=40).filter(lambda frame: not frame.startswith(b"tango://"))
+MESSAGES = st.lists(NO_TOPICS, min_size=1, max_size=5).map(lambda others: [TOPIC, *others])
+EVENTS = st.tuples(st.just(TOPIC), NO_TOPICS, NO_TOPICS, NO_TOPICS).map(list)
+
+
+@given(st.one_of(st.lists(EVENTS), st.lists(st.one_of(EVENTS, MESSAGES))))
+def test_a_topic_begins_a_message(messages: list[list[bytes]]) -> None:
+    assert [list(found) for found in split([frame for message in messages for frame in message])] == messages
+
+
+@given(st.lists(st.one_of(st.just(TOPIC), NO_TOPICS)), st.lists(EVENTS, min_size=1))
+def test_events_behind_anything_are_found(before: list[bytes], messages: list[list[bytes]]) -> None:
+    """TG-45"""
+    found = [list(one) for one in split([*before, *(frame for message in messages for frame in message)])]
+    assert found[-len(messages) :] == messages
+    assert [frame for one in found[: -len(messages)] for frame in one] == before
 
 
 # --- routes ------------------------------------------------------------------------------------------------
