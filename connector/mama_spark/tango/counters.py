@@ -86,11 +86,13 @@ class Counters:
         if before is None:
             return DELIVER
         last = before[0]
+        if ctr == last + 1 and ctr:  # nearly always
+            return DELIVER
         if last < 0:
             return Seen(True, Restart(-1 - last, ctr))
         if ctr == last:
             return COPY if ctr and before[1] == call and before[2] == kept else DELIVER
-        if ctr == last + 1 or (ctr == 0 and last == WRAP - 1):
+        if ctr == 0 and last == WRAP - 1:
             return DELIVER
         if ctr > last:
             return Seen(True, Gap(last + 1, ctr - 1))
