@@ -20,7 +20,7 @@ HEADER_BYTES = 1_024
 
 #: Columns of an arrow pack that carries messages; any other set of columns is typed rows.
 VALUE, HEADERS, ID = "value", "headers", "id"
-_MESSAGE = {VALUE: pa.binary(), HEADERS: HEADERS_TYPE, ID: pa.string()}
+MESSAGE = {VALUE: pa.binary(), HEADERS: HEADERS_TYPE, ID: pa.string()}
 
 
 class Form(Enum):
@@ -36,9 +36,9 @@ class BadPack(Exception):
 
 def carries_messages(schema: pa.Schema) -> bool:
     """Value, and perhaps headers and id, a row; otherwise the columns are typed rows."""
-    if VALUE not in schema.names or not set(schema.names) <= _MESSAGE.keys():
+    if VALUE not in schema.names or not set(schema.names) <= MESSAGE.keys():
         return False
-    return all(f.type == _MESSAGE[f.name] or bare(f.type) == bare(_MESSAGE[f.name]) for f in schema)
+    return all(f.type == MESSAGE[f.name] or bare(f.type) == bare(MESSAGE[f.name]) for f in schema)
 
 
 def bare(kind: pa.DataType) -> pa.DataType:

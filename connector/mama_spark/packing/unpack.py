@@ -3,8 +3,10 @@ its reason, never an exception, and nothing is made of a size before the bytes a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow.compute as pc
 
 from ..log import Records
 from ..message import HEADERS_TYPE, Bools, Int64s, payload_sizes
-from .form import HEADERS, ID, MOST_ROWS, PACK, PACK_ROWS, VALUE, BadPack, Form, carries_messages
+from .form import HEADERS, ID, MESSAGE, MOST_ROWS, PACK, PACK_ROWS, VALUE, BadPack, Form, carries_messages
 from .ipc import read_pack
 
 #: The id of a pack names the pack; its rows have ids of their own, or none.
@@ -99,18 +101,20 @@ class Said(NamedTuple):
 
     :ivar forms: string, null = no pack
     :ivar rows: string, null = not said; whatever they say
+    :ivar counts: the same as numbers; -1 = no number from 1 to the limit
     """
 
     forms: pa.Array
     rows: pa.Array
+    counts: Int64s
 
     def slice(self, start: int, stop: int) -> Said:
-        return Said(self.forms.slice(start, stop - start), self.rows.slice(start, stop - start))
+        n = stop - start
+        return Said(self.forms.slice(start, n), self.rows.slice(start, n), self.counts[start:stop])
 
     def announced(self, payloads: pa.Array) -> Int64s:
         """Rows of each record, which may be a lie, but no more than its bytes could hold."""
-        counts = _numbers(self.rows)
-        counts[self.forms.is_null().to_numpy(zero_copy_only=False)] = 1
+        counts = np.where(self.forms.is_null().to_numpy(zero_copy_only=False), 1, self.counts)
         return np.clip(counts, 1, 8 * payload_sizes(payloads) + 1)
 
 
@@ -119,7 +123,7 @@ def said_by(records: Records) -> Said | None:
     if records.headers is None:
         return None
     forms, rows = first_values(records.headers, PACK, PACK_ROWS)
-    return None if forms.null_count == len(records) else Said(forms, rows)
+    return None if forms.null_count == len(records) else Said(forms, rows, _numbers(rows))
 
 
 def unpack(records: Records, make: Make | None = None, said: Said | None = None) -> Unpacked:
@@ -146,9 +150,15 @@ def announced_rows(records: Records) -> Int64s:
 
 def _numbers(texts: pa.Array) -> Int64s:
     """Announced rows; -1 = no number from 1 to the limit."""
-    fine = pc.match_substring_regex(texts, r"^[1-9][0-9]{0,6}$").fill_null(False)
-    counts: Int64s = pc.if_else(fine, texts, "-1").cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return np.where(counts <= MOST_ROWS, counts, -1)
+    known = texts.dictionary_encode()  # most packs of a batch announce the same few numbers
+    numbers = np.array([*map(_number, known.dictionary.to_pylist()), -1])
+    counts: Int64s = numbers[known.indices.fill_null(len(numbers) - 1).to_numpy()]
+    return counts
+
+
+def _number(text: str) -> int:
+    number = int(text) if re.fullmatch("[1-9][0-9]{0,6}", text) else -1
+    return number if number <= MOST_ROWS else -1
 
 
 class _Unpacking:
@@ -164,11 +174,11 @@ class _Unpacking:
         self._headers = _Gathered(None, n)
         self._ids = _Gathered(None, n)
         self._typed: dict[int, pa.RecordBatch] = {}
-        self._kind, self._announced = said
+        self._kind, self._announced, self._counts = said
         self._make = make
 
     def run(self) -> Unpacked:
-        counts = _numbers(self._announced)
+        counts = self._counts
         lines = pc.equal(self._kind, Form.LINES.value).fill_null(False).to_numpy(zero_copy_only=False)
         arrows = pc.equal(self._kind, Form.ARROW.value).fill_null(False).to_numpy(zero_copy_only=False)
         other = self._kind.is_valid().to_numpy(zero_copy_only=False) & ~lines & ~arrows
@@ -176,14 +186,14 @@ class _Unpacking:
             self._bad[at] = f"{PACK}: {self._kind[at].as_py()[:100]!r} is unknown here"
         for at in np.flatnonzero((lines | arrows) & (counts < 0)).tolist():
             self._bad[at] = f"{PACK_ROWS}: {(self._announced[at].as_py() or '')[:100]!r} is no number of rows"
-        self._lines(np.flatnonzero(lines & (counts >= 0)), counts)
-        for at in np.flatnonzero(arrows & (counts >= 0)).tolist():  # packs, not rows
-            self._arrow(at, int(counts[at]))
+        self._lines(np.flatnonzero(lines & (counts >= 0)))
+        self._arrows(np.flatnonzero(arrows & (counts >= 0)))
         return self._placed()
 
-    def _lines(self, at: Int64s, counts: Int64s) -> None:
+    def _lines(self, at: Int64s) -> None:
         if not len(at):
             return
+        counts = self._counts
         payloads = self._records.payloads.take(pa.array(at)) if len(at) < len(self._records) else self._records.payloads
         lines = pc.split_pattern(payloads, "\n")  # needs a few bytes for each that is there, whatever is announced
         there = pc.list_value_length(lines).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -195,26 +205,43 @@ class _Unpacking:
         self._lengths[at], self._packed[at] = counts[at], True
         self._values.add(at, counts[at], lines.flatten())
 
-    def _arrow(self, at: int, rows: int) -> None:
+    def _arrows(self, at: Int64s) -> None:
+        """Packs with the same columns that follow each other are taken together, as those of one publisher do."""
+        read = [(i, batch) for i in at.tolist() if (batch := self._read(i)) is not None]
+        for schema, run in groupby(read, lambda pack: pack[1].schema):
+            if carries_messages(schema):
+                self._messages(schema, list(run))
+            else:
+                for i, batch in run:
+                    self._typed_rows(i, batch)
+
+    def _read(self, at: int) -> pa.RecordBatch | None:
         try:
-            batch = read_pack(self._records.payloads[at].as_buffer(), rows)
-            typed = None if carries_messages(batch.schema) else self._made(batch)
+            return read_pack(self._records.payloads[at].as_buffer(), int(self._counts[at]))
+        except BadPack as e:
+            self._bad[at] = str(e)
+            return None
+
+    def _messages(self, schema: pa.Schema, packs: list[tuple[int, pa.RecordBatch]]) -> None:
+        at = np.array([i for i, _ in packs])
+        counts = self._counts[at]
+        self._lengths[at], self._packed[at] = counts, True
+        for name, gathered in ((VALUE, self._values), (HEADERS, self._headers), (ID, self._ids)):
+            if (column := schema.get_field_index(name)) >= 0:
+                rows = pa.concat_arrays([batch.column(column) for _, batch in packs])
+                gathered.add(at, counts, _as(rows, MESSAGE[name]))
+
+    def _typed_rows(self, at: int, batch: pa.RecordBatch) -> None:
+        try:
+            self._typed[at] = self._made(batch)
         except BadPack as e:
             self._bad[at] = str(e)
             return
-        names = batch.schema.names
+        rows = batch.num_rows
         self._lengths[at], self._packed[at] = rows, True
-        if typed is not None:
-            self._typed[at] = typed
-            self._values.add_one(at, pa.nulls(rows, pa.binary()))
-            if ID in names and pa.types.is_string(batch.schema.field(ID).type):
-                self._ids.add_one(at, batch.column(ID))
-            return
-        self._values.add_one(at, _as(batch.column(VALUE), pa.binary()))
-        if HEADERS in names:
-            self._headers.add_one(at, _as(batch.column(HEADERS), HEADERS_TYPE))
-        if ID in names:
-            self._ids.add_one(at, _as(batch.column(ID), pa.string()))
+        self._values.add_one(at, pa.nulls(rows, pa.binary()))
+        if ID in batch.schema.names and pa.types.is_string(batch.schema.field(ID).type):
+            self._ids.add_one(at, batch.column(ID))
 
     def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._make is None:
@@ -229,15 +256,17 @@ class _Unpacking:
         firsts = np.cumsum(lengths) - lengths
         records = np.repeat(np.arange(n), lengths)
         within = np.arange(len(records)) - np.repeat(firsts, lengths)
+        index = within.astype(np.int32)
+        index[np.repeat(~self._packed, lengths)] = -1
         self._headers.whole = self._own_headers()
         pool, at = self._headers.shared(records, within, HEADERS_TYPE) if self._headers else (None, None)
         return Unpacked(
             records,
-            np.where(self._packed[records], within, -1).astype(np.int32),
-            self._values.placed(records, within, pa.binary()),
+            index,
+            self._values.placed(firsts, records, within, pa.binary()),
             pool,
             at,
-            self._ids.placed(records, within, pa.string()) if self._ids else None,
+            self._ids.placed(firsts, records, within, pa.string()) if self._ids else None,
             [TypedRun(int(firsts[at]), batch) for at, batch in sorted(self._typed.items())],
             {int(firsts[at]): reason for at, reason in sorted(self._bad.items())},
         )
@@ -285,12 +314,15 @@ class _Gathered:
         self._pieces.append(rows)
         self._length += len(rows)
 
-    def placed(self, records: Int64s, within: Int64s, kind: pa.DataType) -> pa.Array:
-        """An element a row."""
+    def placed(self, firsts: Int64s, records: Int64s, within: Int64s, kind: pa.DataType) -> pa.Array:
+        """An element a row.
+
+        :param firsts: the first row of each record
+        """
+        if (self._at == firsts).all():  # every record has a piece, in order
+            return self._pieces[0] if len(self._pieces) == 1 else pa.concat_arrays(self._pieces)
         begin = self._at[records]
         index = begin + within
-        if self._length == len(records) and (begin >= 0).all() and (np.diff(index) == 1).all():
-            return pa.concat_arrays(self._pieces)
         plain: Bools = begin < 0
         if self.whole is None:
             column = pa.concat_arrays([pa.nulls(0, kind), *self._pieces])
