@@ -37,11 +37,25 @@ def portions(records: Records, make: Make | None = None) -> Iterator[tuple[Recor
     for start, stop in pairwise(_edges(weights, [TOGETHER_BYTES, TOGETHER_ROWS])):
         some = records.slice(start, stop)
         found = unpack(some, make, said.slice(start, stop))
-        cuts = _edges([_bytes(some, found), np.ones(len(found), np.int64)], [PORTION_BYTES, PORTION_ROWS])
-        if len(cuts) == 2:
+        if _fits(some, found):
             yield some, found
-        else:
-            yield from ((some, found.slice(start, stop)) for start, stop in pairwise(cuts))
+            continue
+        cuts = _edges([_bytes(some, found), np.ones(len(found), np.int64)], [PORTION_BYTES, PORTION_ROWS])
+        yield from ((some, found.slice(start, stop)) for start, stop in pairwise(cuts))
+
+
+def _fits(records: Records, found: Unpacked) -> bool:
+    """Are these rows one portion, even if each had the longest topic and the largest headers? Told without a look at
+    every row."""
+    shared = _largest(payload_sizes(records.topics.cast(pa.string())))
+    if found.header_pool is not None:
+        shared += _largest(bits_of(found.header_pool) // 8)
+    own = found.values.nbytes + sum(run.columns.nbytes for run in found.typed)
+    return len(found) <= PORTION_ROWS and own + shared * len(found) <= PORTION_BYTES
+
+
+def _largest(sizes: Int64s) -> int:
+    return int(sizes.max(initial=0))
 
 
 def _bytes(records: Records, found: Unpacked) -> Int64s:
