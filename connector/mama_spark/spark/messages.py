@@ -133,29 +133,26 @@ def rows(
     :param found: rows of these records; what its typed ones have is ``shape.typed``, or a column of JSON
     :param tango: makes the column of that name
     """
-    plain = len(found) == len(records) and bool((np.diff(found.records) == 1).all())
-    of = pa.array(found.records)
-
-    def each(column: pa.Array) -> pa.Array:
-        """From an element a record to an element a row."""
-        return column if plain else column.take(of)
+    counts = np.bincount(found.records, minlength=len(records))
+    plain = bool((counts == 1).all())
 
     def topic() -> pa.Array:
-        topics = each(records.topics)
-        return topics.cast(pa.string()) if pa.types.is_dictionary(topics.type) else topics
+        topics = records.topics.cast(pa.string())
+        return topics if plain else _repeated(topics.cast(pa.binary()).to_pylist(), counts)
 
-    def name_of_stream() -> pa.Array:
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(found), np.int32)), [stream]).cast(pa.string())
+    def each(numbers: Int64s) -> pa.Array:
+        """From a number a record to one a row."""
+        return pa.array(numbers if plain else np.repeat(numbers, counts), pa.int64())
 
     ids, headers = _ids_and_headers(found, "headers" in shape.arrow.names and include_headers)
     makers: dict[str, Callable[[], pa.Array]] = {
         "topic": topic,
         "value": lambda: _with_json(found) if shape.as_json else found.values,
         "headers": lambda: headers,
-        "stream": name_of_stream,
-        "sequence": lambda: each(pa.array(records.sequences, pa.int64())),
-        "pack_index": lambda: pa.array(found.index, mask=found.index < 0),
-        "timestamp": lambda: each(pa.array(records.times, pa.int64()).cast(_ARROW.field("timestamp").type)),
+        "stream": lambda: _repeated([stream.encode()], np.array([len(found)])),
+        "sequence": lambda: each(records.sequences),
+        "pack_index": lambda: _index(found),
+        "timestamp": lambda: each(records.times).view(_ARROW.field("timestamp").type),
         "id": lambda: ids,
         "pack_error": lambda: _reasons(found),
         "tango": lambda: _tango(tango, records),
@@ -163,6 +160,20 @@ def rows(
     typed = _typed(found, shape.typed)
     columns = [typed[f.name] if f.name in typed else makers[f.name]() for f in shape.arrow]
     return pa.RecordBatch.from_arrays(columns, schema=shape.arrow)
+
+
+def _repeated(texts: list[bytes], counts: Int64s) -> pa.Array:
+    """Each text as often as its count says, one behind the other. Arrow's ``take`` needs several times as long."""
+    ends = np.zeros(int(counts.sum()) + 1, np.int32)
+    np.cumsum(np.repeat([len(text) for text in texts], counts), out=ends[1:])
+    data = b"".join([text * count for text, count in zip(texts, counts.tolist(), strict=True)])
+    return pa.Array.from_buffers(pa.string(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def _index(found: Unpacked) -> pa.Array:
+    """Places in packs, null where a row is of none."""
+    outside = found.index < 0
+    return pa.array(found.index, mask=outside) if outside.any() else pa.array(found.index)
 
 
 def _typed(found: Unpacked, wanted: pa.Schema) -> dict[str, pa.Array]:
