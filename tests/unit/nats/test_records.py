@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mama_spark.bridges.nats import wire
+from mama_spark.bridges.nats import records, wire
 from mama_spark.bridges.nats.records import (
     Cutter,
     Gather,
@@ -206,10 +206,12 @@ BLOCKS = st.lists(
 
 
 @settings(max_examples=120, deadline=None)
-@given(BLOCKS, st.integers(0, 2))
-def test_headers_in_columns_are_those_read_one_by_one(blocks: list[bytes | None], behind: int) -> None:
+@given(BLOCKS, st.integers(0, 2), st.booleans())
+def test_headers_in_columns_are_those_read_one_by_one(blocks: list[bytes | None], behind: int, few: bool) -> None:
     expected = [read_block(b) or None if b else None for b in blocks] + [None] * behind
-    column = header_column(blocks, len(expected))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_FEW", 1 << 20 if few else 0)
+        column = header_column(blocks, len(expected))
     column.validate(full=True)
     assert column.type == HEADERS_TYPE
     assert column.to_pylist() == expected

@@ -27,6 +27,8 @@ _NUMBERS = 4  # sequence, consumer's sequence, time, pending
 _REMEMBERED = 4096
 #: Payloads from this size on stay where they were read until they become a column, instead of being copied once more.
 _LARGE = 4096
+#: Bytes of header blocks up to which a loop over them is faster than the many calls that a column takes.
+_FEW = 10_240
 
 
 class Place(NamedTuple):
@@ -201,8 +203,9 @@ def columns(gather: Gather, headers: bool = True) -> Taken:
         tokens = [token for tail in gather.tails for token in tail.split(b".")[:_NUMBERS]]
     if len(tokens) != _NUMBERS * n:
         raise ProtocolError("a reply subject without its numbers")
-    sequences, times = _numbers(tokens[0::_NUMBERS]), _numbers(tokens[2::_NUMBERS])
-    first, last, pending = _numbers([tokens[1], tokens[-3], tokens[-1]]).tolist()
+    numbers = _numbers([*tokens[0::_NUMBERS], *tokens[2::_NUMBERS], tokens[1], tokens[-3], tokens[-1]])
+    sequences, times = numbers[:n], numbers[n : 2 * n]
+    first, last, pending = numbers[2 * n :].tolist()
     if last - first != n - 1 or (n > 1 and int(np.diff(sequences).min()) <= 0):
         raise OutOfOrder(f"{n} deliveries are numbered {first} to {last}")
     records = Records(
@@ -255,16 +258,17 @@ def read_block(block: bytes) -> list[tuple[str, list[str]]]:
 
 def header_column(blocks: list[bytes | None], n: int) -> pa.Array:
     """Header blocks as :data:`~mama_spark.message.HEADERS_TYPE`; missing and empty ones are null."""
-    rows = np.array([i for i, b in enumerate(blocks) if b], np.int64)
-    column = _plain_blocks([b for b in blocks if b], rows, n)
-    if column is not None:
-        return column
+    filled = [b for b in blocks if b]
+    if sum(map(len, filled)) > _FEW:
+        rows = np.array([i for i, b in enumerate(blocks) if b], np.int64)
+        if (column := _plain_blocks(filled, rows, n)) is not None:
+            return column
     found = [read_block(b) or None if b else None for b in blocks]
     return pa.array(found + [None] * (n - len(found)), HEADERS_TYPE)
 
 
 def _plain_blocks(blocks: list[bytes], rows: Int64s, n: int) -> pa.Array | None:
-    """The same without a loop over the rows, in half to a seventh of the time; None where blocks are not text, a line
+    """The same without a loop over the rows, many of them in half to a seventh of the time; None where blocks are not text, a line
     is no header, or a name occurs twice in a block."""
     try:
         whole = pa.array(blocks, pa.binary()).cast(pa.string())
