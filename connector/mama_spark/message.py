@@ -90,6 +90,11 @@ class MessageBatch:
 
 def payload_sizes(payloads: pa.Array) -> Int64s:
     """Bytes of each element of a binary, large_binary or string array, from its offsets alone."""
+    return np.diff(payload_bounds(payloads))
+
+
+def payload_bounds(payloads: pa.Array) -> Int64s:
+    """Where each element of such an array begins in its data, and where the last one ends."""
     wide = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
     offsets = np.frombuffer(payloads.buffers()[1], np.int64 if wide else np.int32)
-    return np.diff(offsets[payloads.offset : payloads.offset + len(payloads) + 1]).astype(np.int64)
+    return offsets[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)

@@ -11,6 +11,8 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.errors import CorruptPack
@@ -74,10 +76,14 @@ def records(*messages: Message) -> Records:
 
 
 def rows(*messages: Message, schema: StructType | None = None, **given: str) -> list[Row]:
+    return rows_of(records(*messages), schema, **given)
+
+
+def rows_of(stored: Records, schema: StructType | None = None, **given: str) -> list[Row]:
     o = options(**given)
     shape = shape_of(schema_of(o) if schema is None else schema, o)
     found = []
-    for batch in Unpacking(o, shape, "S").batches(records(*messages)):
+    for batch in Unpacking(o, shape, "S").batches(stored):
         batch.validate(full=True)
         assert batch.schema.equals(to_arrow_schema(schema_of(o) if schema is None else schema, timezone="UTC"))
         found += batch.to_pylist()
@@ -101,6 +107,27 @@ def test_packed_and_plain_messages_mix_and_every_row_knows_its_place() -> None:
     assert [r["headers"] for r in found] == [[("k", ["v"])], *[[("k", ["w"])]] * 3, [("own", ["x"])], None]
     assert [r["id"] for r in found] == ["m", None, None, None, "id-0", None]
     assert all(r["pack_error"] is None and r["stream"] == "S" for r in found)
+
+
+VALUES = MESSAGES.select(["value"])
+WIDE = VALUES.cast(pa.schema([("value", pa.large_binary())]))
+ANY = [
+    ("t.p", b"plain", {"k": "v", "Nats-Msg-Id": "m"}),
+    ("ü", b"", None),
+    lines(b"a", b"", b"c", k="w"),
+    lines(b"one"),
+    lines(b"a", b"b", **{"Mama-Pack-Rows": "3"}),
+    *map(arrow, (MESSAGES, MESSAGES.select(["id", "value"]), MESSAGES.slice(1), VALUES, WIDE, TYPED)),
+    ("t.cut", arrow(VALUES)[1][:-9], arrow(VALUES)[2]),
+    ("t.empty", b"", arrow(VALUES)[2]),
+]
+
+
+@given(st.lists(st.sampled_from(ANY), min_size=1, max_size=12))
+def test_a_message_becomes_the_same_rows_whatever_is_read_with_it(messages: list[Message]) -> None:
+    together = records(*messages)
+    alone = [rows_of(together.slice(i, i + 1), failOnCorrupt="false") for i in range(len(messages))]
+    assert rows_of(together, failOnCorrupt="false") == [row for found in alone for row in found]
 
 
 def test_without_unpacking_a_pack_is_one_row_as_it_is_stored() -> None:

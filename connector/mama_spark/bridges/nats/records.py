@@ -268,8 +268,8 @@ def header_column(blocks: list[bytes | None], n: int) -> pa.Array:
 
 
 def _plain_blocks(blocks: list[bytes], rows: Int64s, n: int) -> pa.Array | None:
-    """The same without a loop over the rows, many of them in half to a seventh of the time; None where blocks are not text, a line
-    is no header, or a name occurs twice in a block."""
+    """The same without a loop over the rows, for many of them in half to a seventh of the time; None where blocks are
+    not text, a line is no header, or a name occurs twice in a block."""
     try:
         whole = pa.array(blocks, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:
