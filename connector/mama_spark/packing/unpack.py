@@ -152,15 +152,27 @@ def announced_rows(records: Records) -> Int64s:
 
 def _numbers(texts: pa.Array) -> Int64s:
     """Announced rows; -1 = no number from 1 to the limit."""
-    known = texts.dictionary_encode()  # most packs of a batch announce the same few numbers
-    numbers = np.array([*map(_number, known.dictionary.to_pylist()), -1])
-    counts: Int64s = numbers[known.indices.fill_null(len(numbers) - 1).to_numpy()]
-    return counts
+    return _looked_up(texts, _number, -1)
+
+
+def _looked_up(texts: pa.Array, meaning: Callable[[str], int], missing: int) -> Int64s:
+    """What each text means, asked once for each that differs: packs of one batch mostly say the same."""
+    known = texts.dictionary_encode()
+    meanings = np.array([*map(meaning, known.dictionary.to_pylist()), missing])
+    found: Int64s = meanings[known.indices.fill_null(len(meanings) - 1).to_numpy()]
+    return found
 
 
 def _number(text: str) -> int:
     number = int(text) if re.fullmatch("[1-9][0-9]{0,6}", text) else -1
     return number if number <= MOST_ROWS else -1
+
+
+_PLAIN, _LINES, _ARROW, _UNKNOWN = range(4)
+
+
+def _form(text: str) -> int:
+    return {Form.LINES.value: _LINES, Form.ARROW.value: _ARROW}.get(text, _UNKNOWN)
 
 
 class _Unpacking:
@@ -180,16 +192,14 @@ class _Unpacking:
         self._make = make
 
     def run(self) -> Unpacked:
-        counts = self._counts
-        lines = pc.equal(self._kind, Form.LINES.value).fill_null(False).to_numpy(zero_copy_only=False)
-        arrows = pc.equal(self._kind, Form.ARROW.value).fill_null(False).to_numpy(zero_copy_only=False)
-        other = self._kind.is_valid().to_numpy(zero_copy_only=False) & ~lines & ~arrows
-        for at in np.flatnonzero(other).tolist():
+        forms, counted = _looked_up(self._kind, _form, _PLAIN), self._counts >= 0
+        lines, arrows = forms == _LINES, forms == _ARROW
+        for at in np.flatnonzero(forms == _UNKNOWN).tolist():
             self._bad[at] = f"{PACK}: {self._kind[at].as_py()[:100]!r} is unknown here"
-        for at in np.flatnonzero((lines | arrows) & (counts < 0)).tolist():
+        for at in np.flatnonzero((lines | arrows) & ~counted).tolist():
             self._bad[at] = f"{PACK_ROWS}: {(self._announced[at].as_py() or '')[:100]!r} is no number of rows"
-        self._lines(np.flatnonzero(lines & (counts >= 0)))
-        self._arrows(np.flatnonzero(arrows & (counts >= 0)))
+        self._lines(np.flatnonzero(lines & counted))
+        self._arrows(np.flatnonzero(arrows & counted))
         return self._placed()
 
     def _lines(self, at: Int64s) -> None:
@@ -368,11 +378,11 @@ def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
     offsets = items.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     found = []
     for name in names:
-        named = np.flatnonzero(pc.equal(keys, name).fill_null(False).to_numpy(zero_copy_only=False))
+        named = np.flatnonzero(pc.equal(keys, name).to_numpy(zero_copy_only=False))
         named = named[offsets[named + 1] > offsets[named]]  # a name without a value is no header
         at = np.full(len(headers), -1, np.int64)
         at[rows[named][::-1]] = offsets[named][::-1]  # the first one counts
-        found.append(items.values.take(pa.array(at, mask=at < 0)).cast(pa.string()))
+        found.append(_as(items.values.take(pa.array(at, mask=at < 0)), pa.string()))
     return found
 
 
