@@ -261,6 +261,31 @@ def test_closing_a_connection_never_raises(
     assert link.closed
 
 
+def test_a_closed_connection_does_not_go_on_connecting(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if an attempt that fails in that moment swallows that it was cancelled."""
+    link = POOL.lease(NatsSettings((nats_server.url,)))
+    attempts: list[str] = []
+
+    async def connect(_: object) -> None:
+        attempts.append("begun")
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            if attempts.count("begun") > 1:
+                raise
+            raise ConnectionRefusedError from None  # as asyncio.wait_for does before Python 3.12
+
+    monkeypatch.setattr(link.client, "_connect_to_server", connect)
+    nats_server.kill()
+    eventually(lambda: attempts == ["begun"], "it tries to connect again")
+    reconnecting = link.client._reconnection_task
+    link.loop.run(link.close(), 60, "closing")
+    assert reconnecting is not None
+    assert reconnecting.done()
+
+
 def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:
     for _ in range(3):
         nats_server.pause()

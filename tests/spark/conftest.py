@@ -21,6 +21,8 @@ CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.python.authenticate.socketTimeout": "120s",  # Spark and Python wait so long for one another
+    # not ports: a client that looks for its ended server may come to one that Spark has just been given for a worker
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "2",
