@@ -24,6 +24,7 @@ TITLES = {
     "send-table": "**event source**, subscribed and nobody attached, as a table",
     "client": "**event source** to one `tango.DeviceProxy`, one by one",
     "client-table": "**event source** to one `tango.DeviceProxy`, as a table",
+    "client-tango": "a device server of PyTango to one `tango.DeviceProxy`, one by one",
 }
 #: events a second, at least
 GOALS = {

@@ -3,7 +3,8 @@
 
 Events of one double, pushed one by one and as a table: with nobody subscribed, which makes no message; with somebody
 subscribed and nobody attached, which sends them to a socket without a reader; and to one ``tango.DeviceProxy`` with a
-Python callback in a process of its own. High-water marks are 1,000,000 on both sides.
+Python callback in a process of its own. What that client gets of Tango's own device server tells what it can take.
+High-water marks are 1,000,000 on both sides.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from mama_spark.tango.negotiation import SubscriberInfo
 from mama_spark.tango.rpc import open_device
 from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import EventType
-from mama_spark.testing.tango_servers import DeviceProbe, until
+from mama_spark.testing.tango_servers import DeviceProbe, TangoServer, until
 
 from .tango_reader import Watch
 
 DEVICE = "bench/source/1"
 ALONE, LEFT, HEARD = "alone", "left", "heard"  #: attributes: nobody subscribed, subscribed and gone, with a client
+REAL = "double"  #: attribute of Tango's own server
 HWM = 1_000_000
 Push = Callable[[TangoEventSource, str, int], None]
 
@@ -57,17 +59,27 @@ class Source:
                 admin.subscribe(SubscriberInfo(DEVICE, LEFT, EventType.CHANGE, 6))
             environment = {"TANGO_EVENT_BUFFER_HWM": str(HWM)}
             self._probe = stack.enter_context(DeviceProbe(self._folder / "probe", environment=environment))
-            self._number = self._probe.subscribe(self._source.address(DEVICE), HEARD, "change", quiet=True)
-            stack.callback(self._probe.unsubscribe, self._number)
-            until(lambda: self._counted()["last"] == -1.0, lambda: self._source.push_change_event(DEVICE, HEARD, -1.0))
+            environment = {"TANGO_DS_EVENT_BUFFER_HWM": str(HWM)}
+            self._real = stack.enter_context(TangoServer(self._folder / "server", environment=environment))
+            self._number = self._listen(
+                stack, self._source.address(DEVICE), HEARD, lambda: self._source.push_change_event(DEVICE, HEARD, -1.0)
+            )
+            self._number_of_real = self._listen(stack, self._real.address(), REAL, lambda: self._real.push(REAL, -1.0))
             self._stack = stack.pop_all()
         return self
+
+    def _listen(self, stack: ExitStack, device: str, attribute: str, push: Callable[[], object]) -> int:
+        """Subscribe the client; ``push`` pushes -1."""
+        number = self._probe.subscribe(device, attribute, "change", quiet=True)
+        stack.callback(self._probe.unsubscribe, number)
+        until(lambda: self._counted(number)["last"] == -1.0, push)
+        return number
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def _counted(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._probe.call("counted", subscription=self._number)
+    def _counted(self, number: int) -> dict[str, Any]:
+        found: dict[str, Any] = self._probe.call("counted", subscription=number)
         return found
 
     def ways(self) -> dict[str, Callable[[int], dict[str, Any]]]:
@@ -77,8 +89,9 @@ class Source:
             "push-table": lambda count: self._alone(as_a_table, ALONE, count),
             "send": lambda count: self._alone(one_by_one, LEFT, count),
             "send-table": lambda count: self._alone(as_a_table, LEFT, count),
-            "client": lambda count: self._heard(one_by_one, count),
-            "client-table": lambda count: self._heard(as_a_table, count),
+            "client": lambda count: self._ours(one_by_one, count),
+            "client-table": lambda count: self._ours(as_a_table, count),
+            "client-tango": self._theirs,
         }
 
     def _alone(self, push: Push, name: str, count: int) -> dict[str, Any]:
@@ -89,16 +102,24 @@ class Source:
             raise RuntimeError(f"pushed {count}, and {self._source.sent - sent} messages were sent")
         return watch.told
 
-    def _heard(self, push: Push, count: int) -> dict[str, Any]:
+    def _ours(self, push: Push, count: int) -> dict[str, Any]:
+        return self._heard(self._number, os.getpid(), lambda: push(self._source, HEARD, count), count)
+
+    def _theirs(self, count: int) -> dict[str, Any]:
+        return self._heard(
+            self._number_of_real, self._real.pid, lambda: self._real.do("burst", REAL, count=count), count
+        )
+
+    def _heard(self, number: int, source: int, send: Callable[[], object], count: int) -> dict[str, Any]:
         """Until the client has the last one.
 
         :raises RuntimeError: it did not get all
         """
-        before = self._counted()
-        with Watch(count, source=os.getpid(), client=self._probe.pid) as watch:
-            push(self._source, HEARD, count)
-            until(lambda: self._counted()["count"] >= before["count"] + count)
-        after = self._counted()
+        before = self._counted(number)
+        with Watch(count, source=source, client=self._probe.pid) as watch:
+            send()
+            until(lambda: self._counted(number)["count"] >= before["count"] + count)
+        after = self._counted(number)
         if (after["count"] - before["count"], after["errors"], after["last"]) != (count, before["errors"], count - 1.0):
             raise RuntimeError(f"pushed {count}, and the client counts {before} before and {after} behind")
         return watch.told
