@@ -98,9 +98,9 @@ pip_install() { # extras
 link_spark() { # an own SPARK_HOME without pyspark.zip, which every Python worker would compile anew when it starts
     [ -x $venv/spark/bin/spark-submit ] && return
     local home part
-    home=$($venv/bin/python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)')
+    home=$($venv/bin/python -c 'import os, pyspark, sys; print(os.path.relpath(pyspark.__path__[0], sys.prefix))')
     mkdir -p $venv/spark
-    for part in bin jars sbin; do ln -sfn "$home/$part" $venv/spark/$part; done
+    for part in bin jars sbin; do ln -sfn "../$home/$part" $venv/spark/$part; done
 }
 
 # --- Java ------------------------------------------------------------------------------------------------------------
