@@ -90,7 +90,7 @@ def _columns(n: int) -> Columns:
 
 
 _DONE, _NEW = -1, -2  # instead of the number of a shape
-_FEW = 2**15
+_FEW = 2**15  # numbers of shapes that 16 bits hold
 _Frames = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]
 
 
