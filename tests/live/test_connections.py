@@ -26,6 +26,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
+from nats.aio.client import Client
 
 
 @pytest.fixture
@@ -284,6 +285,45 @@ def test_a_closed_connection_does_not_go_on_connecting(
     link.loop.run(link.close(), 60, "closing")
     assert reconnecting is not None
     assert reconnecting.done()
+
+
+@pytest.mark.parametrize("end", ["connected", "closed"])
+def test_a_forgotten_attempt_to_connect_does_not_go_on(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The client cancels the one before when it begins another, and that may be swallowed, too."""
+    link = POOL.lease(NatsSettings((nats_server.url,)))
+    connect = link.client._connect_to_server
+    stubborn: list[asyncio.Task[Any]] = []
+
+    async def try_to(server: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if not stubborn:
+            stubborn.append(task)
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                raise ConnectionRefusedError from None
+        if task in stubborn:
+            await asyncio.sleep(3600)
+        await connect(server)
+
+    async def fail() -> None:
+        link.client._status = Client.CONNECTED
+        await link.client._process_op_err(OSError("once more"))
+
+    monkeypatch.setattr(link.client, "_connect_to_server", try_to)
+    nats_server.kill()
+    eventually(lambda: stubborn, "it tries to connect again")
+    link.loop.run(fail(), 60, "failing")
+    assert link.client._reconnection_task not in stubborn
+    if end == "connected":
+        nats_server.start()
+        eventually(lambda: link.up, "it is connected again")
+    else:
+        link.loop.run(link.close(), 60, "closing")
+    eventually(stubborn[0].done, "the first has ended")
 
 
 def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:

@@ -30,7 +30,7 @@ from .errors import denied
 from .frames import Frames
 from .loop import Loop
 from .settings import NatsSettings
-from .tap import Tap, close_abandoned, read_in_bulk, supported
+from .tap import Tap, close_abandoned, read_in_bulk, stop_reconnecting, supported
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
 _PING_INTERVAL = 20
@@ -232,17 +232,8 @@ class Link:
             closing.add_done_callback(lambda done: done.cancelled() or done.exception())
             if not (await asyncio.wait({closing}, timeout=2))[0]:
                 closing.cancel()
-            await self._end_reconnecting()
-
-    async def _end_reconnecting(self) -> None:
-        """The client tells its task to end once, and forgets it. An attempt to connect that fails at that moment
-        swallows what it was told (``asyncio.wait_for`` before Python 3.12), and the task would go on as long as the
-        process, at ports that may be somebody else's by then."""
-        client: Any = self.client
-        task: asyncio.Task[None] | None = client._reconnection_task
-        while task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=0.1)
+            while told := stop_reconnecting(self.client):
+                await asyncio.wait(told, timeout=0.1)
 
     async def release(self) -> None:
         """Leave a client that is not ours as it was found."""
@@ -378,6 +369,7 @@ class Link:
 
     async def _on_reconnected(self) -> None:
         self.facts.clear()
+        stop_reconnecting(self.client)
         if self.fast:
             read_in_bulk(self.client)
         self._up = True
