@@ -326,6 +326,24 @@ def test_a_forgotten_attempt_to_connect_does_not_go_on(
     eventually(stubborn[0].done, "the first has ended")
 
 
+def test_the_first_attempt_to_connect_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it swallows that it was cancelled."""
+    attempts: list[str] = []
+
+    async def connect(_: object, server: object) -> None:
+        attempts.append("begun")
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            if attempts.count("begun") > 1:
+                raise
+            raise ConnectionRefusedError from None
+
+    monkeypatch.setattr(Client, "_connect_to_server", connect)
+    with pytest.raises(Unavailable, match=r"no NATS server answers within 0\.2 s at nats://127\.0\.0\.1:1"):
+        POOL.lease(NatsSettings(("nats://127.0.0.1:1",), connect_timeout=0.2))
+
+
 def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:
     for _ in range(3):
         nats_server.pause()

@@ -126,9 +126,9 @@ class Link:
         return link
 
     async def _give_up(self, connecting: asyncio.Future[Any]) -> None:
-        connecting.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await connecting
+        while not connecting.done():  # it may swallow that it is cancelled, see stop_reconnecting
+            connecting.cancel()
+            await asyncio.wait({connecting}, timeout=0.1)
         await self.close()
 
     def _why_not(
