@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -262,23 +263,28 @@ def test_closing_a_connection_never_raises(
     assert link.closed
 
 
+def stubborn(attempts: list[str]) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Connects to nothing, and swallows that it is cancelled once, as ``asyncio.wait_for`` before Python 3.12."""
+
+    async def connect(*_: object) -> None:
+        attempts.append("begun")
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            if len(attempts) > 1:
+                raise
+            raise ConnectionRefusedError from None
+
+    return connect
+
+
 def test_a_closed_connection_does_not_go_on_connecting(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if an attempt that fails in that moment swallows that it was cancelled."""
     link = POOL.lease(NatsSettings((nats_server.url,)))
     attempts: list[str] = []
-
-    async def connect(_: object) -> None:
-        attempts.append("begun")
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            if attempts.count("begun") > 1:
-                raise
-            raise ConnectionRefusedError from None  # as asyncio.wait_for does before Python 3.12
-
-    monkeypatch.setattr(link.client, "_connect_to_server", connect)
+    monkeypatch.setattr(link.client, "_connect_to_server", stubborn(attempts))
     nats_server.kill()
     eventually(lambda: attempts == ["begun"], "it tries to connect again")
     reconnecting = link.client._reconnection_task
@@ -293,21 +299,13 @@ def test_a_forgotten_attempt_to_connect_does_not_go_on(
 ) -> None:
     """The client cancels the one before when it begins another, and that may be swallowed, too."""
     link = POOL.lease(NatsSettings((nats_server.url,)))
-    connect = link.client._connect_to_server
-    stubborn: list[asyncio.Task[Any]] = []
+    connect, held = link.client._connect_to_server, stubborn([])
+    first: list[asyncio.Task[Any] | None] = []
 
     async def try_to(server: Any) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if not stubborn:
-            stubborn.append(task)
-            try:
-                await asyncio.sleep(3600)
-            except asyncio.CancelledError:
-                raise ConnectionRefusedError from None
-        if task in stubborn:
-            await asyncio.sleep(3600)
-        await connect(server)
+        if not first:
+            first.append(asyncio.current_task())
+        await (held if asyncio.current_task() in first else connect)(server)
 
     async def fail() -> None:
         link.client._status = Client.CONNECTED
@@ -315,31 +313,20 @@ def test_a_forgotten_attempt_to_connect_does_not_go_on(
 
     monkeypatch.setattr(link.client, "_connect_to_server", try_to)
     nats_server.kill()
-    eventually(lambda: stubborn, "it tries to connect again")
+    eventually(lambda: first, "it tries to connect again")
     link.loop.run(fail(), 60, "failing")
-    assert link.client._reconnection_task not in stubborn
+    assert link.client._reconnection_task not in first
     if end == "connected":
         nats_server.start()
         eventually(lambda: link.up, "it is connected again")
     else:
         link.loop.run(link.close(), 60, "closing")
-    eventually(stubborn[0].done, "the first has ended")
+    eventually(lambda: first[0] is not None and first[0].done(), "the first has ended")
 
 
 def test_the_first_attempt_to_connect_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it swallows that it was cancelled."""
-    attempts: list[str] = []
-
-    async def connect(_: object, server: object) -> None:
-        attempts.append("begun")
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            if attempts.count("begun") > 1:
-                raise
-            raise ConnectionRefusedError from None
-
-    monkeypatch.setattr(Client, "_connect_to_server", connect)
+    monkeypatch.setattr(Client, "_connect_to_server", stubborn([]))
     with pytest.raises(Unavailable, match=r"no NATS server answers within 0\.2 s at nats://127\.0\.0\.1:1"):
         POOL.lease(NatsSettings(("nats://127.0.0.1:1",), connect_timeout=0.2))
 

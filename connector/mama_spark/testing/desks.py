@@ -15,9 +15,9 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..bridges.memory import MemoryBridge, MemoryBroker
+from ..bridges.nats.connecting import close_abandoned
 from ..bridges.nats.loop import Loop
 from ..bridges.nats.server import NatsServer
-from ..bridges.nats.tap import close_abandoned
 from ..publisher.api import Flight, PublishAck
 from ..publisher.managed import ManagedPublisher
 from .servers import Admin

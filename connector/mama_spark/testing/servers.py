@@ -22,9 +22,9 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from ..bridges.nats.connecting import close_abandoned
 from ..bridges.nats.loop import Loop
 from ..bridges.nats.server import NatsServer
-from ..bridges.nats.tap import close_abandoned
 
 T = TypeVar("T")
 _PATIENCE = 60.0

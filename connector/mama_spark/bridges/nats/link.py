@@ -26,11 +26,12 @@ from ...errors import ConfigError, MamaError, Unavailable
 from . import wire
 from .acks import Columns, Reply, classify, classify_parts
 from .client_errors import from_client
+from .connecting import close_abandoned, stop_reconnecting
 from .errors import denied
 from .frames import Frames
 from .loop import Loop
 from .settings import NatsSettings
-from .tap import Tap, close_abandoned, read_in_bulk, stop_reconnecting, supported
+from .tap import Tap, read_in_bulk, supported
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
 _PING_INTERVAL = 20
