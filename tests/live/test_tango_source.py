@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import zmq
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.tango.device import Attribute, Criteria, Device
-from mama_spark.tango.negotiation import EndpointPair
+from mama_spark.tango.ior import parse_device
+from mama_spark.tango.negotiation import EndpointPair, SubscriberInfo
 from mama_spark.tango.notices import Notice
+from mama_spark.tango.rpc import open_device
 from mama_spark.tango.scalars import ScalarEncoder
 from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.subscriber import TangoSubscriber
@@ -258,6 +261,32 @@ def test_two_clients_get_the_same_and_one_may_leave(probe: DeviceProbe, tmp_path
         other.wait_event(two, lambda e: e["value"]["value"] == 101)
         assert len(probe.events(one)) == before
         assert not [e for e in [*probe.events(one), *other.events(two)] if e["err"]]
+
+
+def test_a_client_listens_when_its_subscription_has_reached_the_socket(probe: DeviceProbe, tmp_path: Path) -> None:
+    """TG-28, TG-44: and no more when it is gone; what else comes there is nothing."""
+    place = (DEVICE, "a", EventType.CHANGE)
+    with source_of(Attribute("a")) as source:
+        with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE) as admin:
+            topic = admin.subscribe(SubscriberInfo(DEVICE, "a", EventType.CHANGE)).topic
+        assert topic is not None
+        assert source.subscribed(DEVICE, "a")
+        assert source.listeners() == {}
+        number = probe.subscribe(source.address(DEVICE), "a", "change")
+        until(lambda: source.listeners() == {place: 1})
+        with DeviceProbe(tmp_path / "other") as other:
+            other.subscribe(source.address(DEVICE), "a", "change")
+            until(lambda: source.listeners() == {place: 2})
+        until(lambda: source.listeners() == {place: 1})
+        with zmq.Context() as context, context.socket(zmq.XSUB) as odd:
+            odd.connect(source.endpoints()[0].event)
+            for said in (b"", b"\2", b"\0never", b"\1" + topic.encode()):
+                odd.send(said)
+            until(lambda: source.listeners() == {place: 2})
+        until(lambda: source.listeners() == {place: 1})
+        probe.unsubscribe(number)
+        until(lambda: source.listeners() == {})
+    assert source.listeners() == {}
 
 
 def test_tables_and_encoded_frames_are_pushed_in_order(probe: DeviceProbe) -> None:

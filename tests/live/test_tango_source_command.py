@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
+import zmq
 from mama_spark.bridges import log_bridge, publisher_bridge
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
@@ -21,9 +23,12 @@ from mama_spark.log import Log
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.publisher.lasting import LastingPublisher
-from mama_spark.tango.events import Event, encode
+from mama_spark.tango.events import Event, decode, encode
 from mama_spark.tango.frames import CallInfo
+from mama_spark.tango.ior import parse_device
+from mama_spark.tango.negotiation import SubscriberInfo
 from mama_spark.tango.records import Kind, encode_one
+from mama_spark.tango.rpc import open_device
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
 from mama_spark.terminal.record import log_options
@@ -32,6 +37,7 @@ from mama_spark.testing.servers import Admin
 from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, Failed, free_port, until
 
 DEVICE = "lab/cell/1"
+ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")
 TEMPERATURE = event_topic("lab", DEVICE, "temperature", EventType.CHANGE, dbase=False)
 MICROS = 1_700_000_000_000_000
 
@@ -113,6 +119,44 @@ def rows(values: Any, attribute: str = "temperature", first: int = 0, **columns:
     return MessageBatch(made.topics, made.payloads)
 
 
+def listening(command: Command) -> int:
+    """Clients of the temperature, as the position has it."""
+    wanted = orjson.loads(command.position.read_bytes())["wanted"]
+    return sum(n for device, attribute, event, n in wanted if (device, attribute, event) == (DEVICE, *CHANGES))
+
+
+class Listener:
+    """A client that asks for changes of the temperature, and listens to them some time after it was answered."""
+
+    def __init__(self, command: Command, after: float = 0.0) -> None:
+        with open_device(parse_device(command.address).sibling(ADMIN), timeout=PATIENCE) as admin:
+            told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", EventType.CHANGE))
+        assert told.topic is not None
+        time.sleep(after)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE * 1000))
+        self._socket.setsockopt(zmq.SUBSCRIBE, told.topic.encode())
+        self._socket.connect(told.endpoints[0].event)
+        self._last = 0
+
+    def value(self) -> float:
+        """Of the next event; the one that comes twice counts once."""
+        while True:
+            event = decode(self._socket.recv_multipart())
+            assert isinstance(event, Event)
+            if event.call.ctr != self._last:
+                self._last = event.call.ctr
+                assert isinstance(event.data, AttributeValue)
+                return float(np.asarray(event.data.read)[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.destroy(linger=0)
+
+
 def seen(probe: DeviceProbe, number: int) -> list[float]:
     return [event["value"]["value"] for event in probe.events(number) if not event["err"]]
 
@@ -183,24 +227,59 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     log: Log, command: Command, tmp_path: Path, how: signal.Signals
 ) -> None:
     """TG-40..TG-42: the client comes back by itself; what was stored meanwhile waits for it."""
+    sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     append(log, [0.0])
     command.start()
     with DeviceProbe(tmp_path / "probe") as probe:
         number = probe.subscribe(command.address, "temperature", "change")
         marks = iter(range(10**6))
         until(lambda: len(probe.events(number)) > 1, lambda: append(log, [-1.0 - next(marks)]))
-        append(log, [1.0, 2.0, 3.0])
-        probe.wait_event(number, lambda e: e["value"]["value"] == 3.0)
-        until(lambda: "temperature" in command.position.read_text().partition('"wanted"')[2])
+        append(log, sent[:3])
+        probe.wait_event(number, lambda e: e["value"]["value"] == sent[2])
+        until(lambda: listening(command) == 1)
         command.end(how)
-        append(log, [4.0, 5.0, 6.0])
-        command.start()
-        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 6.0)
-        append(log, [7.0])
-        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 7.0)
+        append(log, sent[3:6])
+        command.start("--hold", str(PATIENCE))
+        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == sent[5])
+        append(log, sent[6:])
+        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == sent[6])
         values = [v for v in seen(probe, number) if v > 0]
-    # on its return the client reads the value there was: the only one that it has twice
-    assert values == [1.0, 2.0, 3.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    # on its return the client reads the value there is: the only one that it has twice
+    assert len(values) == len(sent) + 1
+    assert any(values[:i] + values[i + 1 :] == sent for i in range(len(values))), values
+
+
+def test_after_a_restart_what_is_new_waits_until_all_subscriptions_have_reached_the_socket(
+    log: Log, command: Command
+) -> None:
+    """TG-28, TG-40: two clients, the slower one long after it was told where the events are."""
+    sent = [4.0, 5.0, 6.0]
+    append(log, [0.0])
+    command.start()
+    with Listener(command), Listener(command):
+        until(lambda: listening(command) == 2)
+        command.end(signal.SIGKILL)
+    append(log, sent)
+    command.start("--hold", str(PATIENCE))
+    with Listener(command) as one, Listener(command, after=1.0) as two:
+        assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
+    assert f"waiting up to {PATIENCE:g} s for 2 subscriptions to come back" in "".join(command.lines)
+
+
+def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: Log, command: Command) -> None:
+    append(log, [0.0])
+    command.start()
+    with Listener(command):
+        until(lambda: listening(command) == 1)
+        command.end(signal.SIGKILL)
+    command.start("--hold", str(PATIENCE))
+    command.wait_line("for 1 subscriptions to come back")
+    assert command.end(signal.SIGTERM) == 0
+    assert listening(command) == 1
+    append(log, [4.0])
+    command.start("--hold", str(PATIENCE))
+    with Listener(command) as one:
+        assert one.value() == 4.0
 
 
 def test_what_was_pushed_is_pushed_again_when_asked(log: Log, command: Command, tmp_path: Path) -> None:
@@ -290,7 +369,7 @@ def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: 
         number = probe.subscribe(command.address, "temperature", "change")
         marks = iter(range(10**6))
         until(lambda: len(probe.events(number)) > 1, lambda: append(log, [-1.0 - next(marks)]))
-        until(lambda: "temperature" in command.position.read_text().partition('"wanted"')[2])
+        until(lambda: listening(command) == 1)
         room.kill()
         room.start()
         append(log, [2.0])

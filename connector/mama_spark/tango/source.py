@@ -211,6 +211,22 @@ class TangoEventSource:
                 return channel is not None and bool(channel.forms)
             return self._board.slot(device, attribute).live(event) is not None
 
+    def listeners(self) -> dict[tuple[str, str, EventType], int]:
+        """Device, attribute and event -> connections that get it from now on. A client that subscribes becomes one some
+        milliseconds after :meth:`subscribed` knows of it, when its subscription reaches the socket of events."""
+        with self._lock:
+            if self._outlet is None:
+                return {}
+            heard = self._outlet.heard()
+            found = {
+                (slot.device, slot.attribute.key, channel.event): sum(heard[topic.encode()] for topic in channel.topics)
+                for state in self._board.devices.values()
+                for slot in state.slots.values()
+                for channel in slot.channels.values()
+                if channel.forms
+            }
+        return {one: number for one, number in found.items() if number}
+
     def add_device(self, device: Device) -> None:
         """One more.
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,20 +49,20 @@ class Position:
     :ivar identity: of the log, which changes when it is made again
     :ivar served: sequence of the last record that was taken
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
-    :ivar wanted: device, attribute, event: what somebody was subscribed to
+    :ivar wanted: device, attribute, event, number of clients: who was listening
     """
 
     identity: str
     served: int
     last: dict[str, int] = field(default_factory=dict)
-    wanted: list[tuple[str, str, str]] = field(default_factory=list)
+    wanted: list[tuple[str, str, str, int]] = field(default_factory=list)
 
     @classmethod
     def load(cls, path: Path) -> Position | None:
         """:raises ConfigError: the file is something else"""
         try:
             found = orjson.loads(path.read_bytes())
-            wanted = [(str(d), str(a), str(e)) for d, a, e in found["wanted"]]
+            wanted = [(str(d), str(a), EventType[e].name, int(n)) for d, a, e, n in found["wanted"]]
             last = {str(topic): int(sequence) for topic, sequence in found["last"].items()}
             return cls(str(found["identity"]), int(found["served"]), last, wanted)
         except FileNotFoundError:
@@ -137,7 +137,7 @@ class _Server:
             f"ready: {where}  ({devices} devices, {count} attributes; from record {self._at.served + 1} on; "
             f"position: {self._place}; Ctrl-C ends it)"
         )
-        self._hold(hold)
+        waited = self._hold(hold)
         pause = OFTEN
         while not self._stop.is_set():
             before = self._at.served
@@ -145,7 +145,8 @@ class _Server:
             pause = OFTEN if self._at.served > before else min(2 * pause, SELDOM)
             self._watch()
             self._stop.wait(pause)
-        self._at.wanted = self._wanted()
+        if waited:  # or else the next run waits for them
+            self._at.wanted = self._wanted()
         self._save()
         say(f"ended: {self._progress()}")
 
@@ -188,17 +189,25 @@ class _Server:
             for records in log.read(after, up_to):
                 self._take(records)
 
-    def _hold(self, seconds: float) -> None:
-        """After a restart: what is new waits for those who were subscribed, who come back when they miss heartbeats."""
-        known = {*self._serving.attributes}
-        wanted = {one for one in self._at.wanted if one[:2] in known}
+    def _hold(self, seconds: float) -> bool:
+        """After a restart: what is new waits for those who were listening, who come back when they miss heartbeats.
+        False: the end came before."""
+        known = {(device.lower(), attribute.lower()) for device, attribute in self._serving.attributes}
+        wanted = {(d, a, EventType[e]): n for d, a, e, n in self._at.wanted if (d, a) in known}
+        if not wanted:
+            return True
+        if seconds > 0:
+            say(f"waiting up to {seconds:g} s for {sum(wanted.values())} subscriptions to come back")
         until = time.monotonic() + seconds
-        while wanted and not self._stop.is_set():
-            wanted -= {*self._wanted(wanted)}
+        while not self._stop.wait(OFTEN):
+            back = self._source.listeners()
+            missing = sum(max(number - back.get(one, 0), 0) for one, number in wanted.items())
+            if not missing:
+                return True
             if time.monotonic() > until:
-                warn(f"{len(wanted)} subscriptions have not come back after {seconds:g} s: going on without them")
-                return
-            self._stop.wait(0.02)
+                warn(f"{missing} subscriptions have not come back after {seconds:g} s: going on without them")
+                return True
+        return False
 
     # --- going on ---
 
@@ -247,10 +256,10 @@ class _Server:
             self._reported = now
             say(f"source: {self._progress()}")
 
-    def _wanted(self, among: Iterable[tuple[str, str, str]] | None = None) -> list[tuple[str, str, str]]:
-        """What somebody is subscribed to."""
-        every = ((d, a, event.name) for d, a in self._serving.attributes for event in _WATCHED)
-        return [one for one in among or every if self._source.subscribed(one[0], one[1], EventType[one[2]])]
+    def _wanted(self) -> list[tuple[str, str, str, int]]:
+        """Who is listening."""
+        found = self._source.listeners().items()
+        return [(device, attribute, event.name, n) for (device, attribute, event), n in found if event in _WATCHED]
 
     def _progress(self) -> str:
         counts = self._serving.counts

@@ -156,11 +156,12 @@ def test_rules_that_cannot_be_are_refused_with_the_file(tmp_path: Path, text: st
 def test_a_position_comes_back_and_what_is_none_is_told(tmp_path: Path) -> None:
     path = tmp_path / "position.json"
     assert Position.load(path) is None
-    at = Position("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE")])
+    at = Position("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE", 2)])
     at.save(path)
     assert Position.load(path) == at
     assert [p.name for p in tmp_path.iterdir()] == ["position.json"]
-    for text in ("", "{}", '{"identity": "x", "served": "y", "last": {}, "wanted": []}', "[]"):
+    whole = '{"identity": "x", "served": %s, "last": {}, "wanted": %s}'
+    for text in ("", "{}", whole % ('"y"', "[]"), whole % (1, '[["d/f/m", "a", "OTHER", 1]]'), "[]"):
         path.write_text(text)
         with pytest.raises(ConfigError, match="remove it to begin anew"):
             Position.load(path)
