@@ -35,7 +35,7 @@ from mama_spark.testing.discovering import (
     premade,
 )
 from mama_spark.testing.driving import eventually
-from mama_spark.testing.servers import Admin
+from mama_spark.testing.servers import Admin, StoredMessage
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
 
@@ -175,6 +175,37 @@ def test_a_consumer_made_again_with_other_filters_is_told_with_those(
             assert admin.api("CONSUMER.DELETE.T.x").get("success")
     follower.until(lambda found: len(found) >= 2 * len(topics))
     assert [(c.kind, c.topic) for c in follower.found] == [(kind, topic) for topic in topics for kind in READERS]
+
+
+def test_a_consumer_finds_its_audit_whatever_order_they_are_stored_in(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+) -> None:
+    """The server sends the two by two queues: here one comes after the other, with a consumer's last audit missing."""
+    start = opened("early").begin("latest")
+    topics = ["t.a", "t.b", "t.c"]
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("T", ["t.>"])
+        for topic in topics:
+            body = {"stream_name": "T", "config": {"durable_name": "x", "filter_subject": topic}}
+            assert "error" not in admin.api("CONSUMER.CREATE.T.x", body)
+            assert admin.api("CONSUMER.DELETE.T.x").get("success")
+        eventually(lambda: len(advised(admin, "CONSUMER.")) == 6 <= len(advised(admin, "API")), "all is stored")
+        ends, calls = advised(admin, "CONSUMER."), advised(admin, "API")
+        missing = next(call for call in reversed(calls) if b"consumer_create_response" in call.payload)
+        calls.remove(missing)
+        admin.api("STREAM.PURGE.MAMA_ADVISORIES")
+        for message in (*ends, *calls):
+            admin._run(admin._client.publish(message.topic, message.payload))
+    follower = Follower(opened("late"), start, readers=True)
+    follower.until(lambda found: len([c for c in found if c.kind in READERS]) >= 6)
+    told = [(c.kind, c.topic) for c in follower.found if c.kind in READERS]
+    assert told == [(kind, topic) for topic in ("t.a", "t.b", None) for kind in READERS]
+
+
+def advised(admin: Admin, what: str) -> list[StoredMessage]:
+    """What the advisories of this kind say of the stream T."""
+    found = [m for m in admin.messages("MAMA_ADVISORIES") if m.topic.startswith(f"$JS.EVENT.ADVISORY.{what}")]
+    return [m for m in found if b'"stream":"T"' in m.payload or b".T.x" in m.payload]
 
 
 def test_readers_are_told_again_the_same_and_missed_while_nobody_looks(

@@ -129,15 +129,36 @@ def test_any_json_is_an_advisory_or_none(audit: object, answer: object) -> None:
 
 def test_an_audit_tells_what_a_reader_filters() -> None:
     answer = {"type": "io.nats.jetstream.api.v1.consumer_create_response", "stream_name": "S", "name": "c",
-              "config": {"filter_subjects": ["a.*", "b"]}}  # fmt: skip
+              "created": "1970-01-01T00:00:00.0000075Z", "config": {"filter_subjects": ["a.*", "b"]}}  # fmt: skip
     audit = {"client": {"user": "u", "kind": "Client"}, "response": orjson.dumps(answer).decode()}
     found = advisories.reader(Stored(1, TIME, advisories.AUDITS, orjson.dumps(audit)))
-    assert found == advisories.Reader("S", "c", ("a.*", "b"), {"user": "u", "kind": "Client"}, False)
-    one = advisories.came(Stored(2, TIME, advisories.DELETED + "S.c"))
-    assert one == advisories.Came("S", "c", True)
+    assert found == advisories.Reader("S", "c", 7, ("a.*", "b"), {"user": "u", "kind": "Client"}, False)
+    one = advisories.came(Stored(2, TIME, advisories.DELETED + "S.c", b'{"timestamp": "1970-01-01T00:00:00.000009Z"}'))
+    assert one == advisories.Came("S", "c", True, 9)
     changes = advisories.changes_of(Stored(2, TIME, advisories.DELETED + "S.c"), one, found, "A", ())
     assert [(c.kind, c.topic) for c in changes] == [(ChangeKind.UNSUBSCRIBED, "a.*"), (ChangeKind.UNSUBSCRIBED, "b")]
     assert json.loads(changes[0].info or "") == {"stream": "S", "consumer": "c", "client": {"user": "u"}}
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 1000)] * 3), min_size=1, max_size=6), st.data())
+def test_each_consumer_of_one_name_finds_its_own_audit_or_none(
+    lives: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Whatever order audits come in, and whichever have not come yet."""
+    now, gone = 0, None
+    told: list[tuple[advisories.Came, advisories.Came | None, advisories.Reader]] = []
+    for before, making, lasting in lives:
+        made = now + before
+        audit = advisories.Reader("S", "c", made, (f"t.{made}",), {}, False)
+        told.append((advisories.Came("S", "c", False, made + making), gone, audit))
+        now = made + making + lasting
+        gone = advisories.Came("S", "c", True, now)
+    others = [advisories.Reader("S", "d", 5, (), {}, False), advisories.Reader("T", "c", 5, (), {}, False)]
+    at = data.draw(st.integers(0, len(told) - 1))
+    came, before_it, own = told[at]
+    there = data.draw(st.permutations([audit for _, _, audit in told[: at + 1]] + others))
+    assert advisories.reader_of(came, before_it, there) == own
+    assert advisories.reader_of(came, before_it, [audit for audit in there if audit != own]) is None
 
 
 @pytest.mark.parametrize("name", ["mama-abc", "JS_SRC_x", "JS_MIRROR_x"])

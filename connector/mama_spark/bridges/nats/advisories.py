@@ -1,12 +1,13 @@
 """What the server's advisories tell of readers that come and go. Pure; any bytes give an answer, never an error.
 
 ``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. What the consumer filters stands in another
-record: the audit of the call that made it.
+record: the audit of the call that made it. The server sends the two kinds by two queues: each comes in order, but not
+one to the other. So a consumer and its audit are matched by the times that the server writes in them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import orjson
 
 from ...bridge import Change, ChangeKind
 from .board import METADATA
-from .changes import Stored
+from .changes import Stored, micros
 
 CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
 CREATED, DELETED = "$JS.EVENT.ADVISORY.CONSUMER.CREATED.", "$JS.EVENT.ADVISORY.CONSUMER.DELETED."
@@ -25,11 +26,15 @@ _OURS = ("mama-", "JS_SRC_", "JS_MIRROR_")
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A consumer was made, or went."""
+    """A consumer was made, or went.
+
+    :ivar at: when, in microseconds since the epoch; 0 if that cannot be read
+    """
 
     stream: str
     consumer: str
     gone: bool
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +43,12 @@ class Reader:
 
     :ivar topics: what it filters; empty = everything in the stream
     :ivar internal: the server's own, or ours: it shows how far a query has come, and nobody reads through it
+    :ivar made: when the consumer was made, in microseconds since the epoch; 0 if that cannot be read
     """
 
     stream: str
     consumer: str
+    made: int
     topics: tuple[str, ...]
     client: dict[str, Any]
     internal: bool
@@ -54,8 +61,16 @@ def came(record: Stored) -> Came | None:
             tokens = record.subject.removeprefix(head).split(".")
             if len(tokens) != 2 or tokens[1].startswith(_OURS):
                 return None
-            return Came(tokens[0], tokens[1], gone)
+            return Came(tokens[0], tokens[1], gone, time_of(record))
     return None
+
+
+def time_of(record: Stored) -> int:
+    """When the server made an advisory, in microseconds since the epoch; 0 if it does not say."""
+    try:
+        return micros(orjson.loads(record.payload)["timestamp"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return 0
 
 
 def reader(record: Stored) -> Reader | None:
@@ -72,6 +87,7 @@ def reader(record: Stored) -> Reader | None:
         return Reader(
             str(answer["stream_name"]),
             str(answer["name"]),
+            micros(str(answer.get("created"))),
             tuple(str(t) for t in topics),
             client,
             bool(config.get("direct") or config.get("sourcing"))
@@ -80,6 +96,16 @@ def reader(record: Stored) -> Reader | None:
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None
+
+
+def reader_of(came: Came, gone: Came | None, readers: Iterable[Reader]) -> Reader | None:
+    """Which of those that audits tell of is the consumer that came; None if its audit is not among them.
+
+    :param gone: the end of the last one of its name before it: what was made until then is another
+    """
+    since = 0 if gone is None else gone.at
+    same = [r for r in readers if (r.stream, r.consumer) == (came.stream, came.consumer) and r.made >= since]
+    return min(same, key=lambda r: abs(r.made - came.at), default=None)
 
 
 def changes_of(record: Stored, one: Came, found: Reader | None, origin: str, all_topics: Sequence[str]) -> list[Change]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 from ...bridge import Change, ChangeKind, Position, SourceKey
 from ...errors import ConfigError, Unavailable
 from ..images import pack, unpack
 from . import advisories as adv
-from .api import NO_STREAM
 from .board import LIVE, TTL, Board
 from .changes import Stored, change_of, image_of
+from .consumers import Consumers
 from .discovery_streams import Streams, look, make
 from .positions import At, Gone, Made, Part, Span, Written, at, between
 from .shelf import Shelf
@@ -25,8 +23,6 @@ _MOVE = 600.0  #: seconds after which a position moves on although nothing has c
 _CHUNK = 512 * 1024
 _PART = "Nats-Msg-Id"  #: a chunk may be stored twice after a lost acknowledgement
 _LATEST, _EARLIEST = -1, -2
-_NEAR = 50  #: numbers between the advisory of a consumer and the audit of the call that made it, at most
-_AUDITS = 250  #: that are read together
 
 
 class Reader:
@@ -37,7 +33,7 @@ class Reader:
         self._looked, self._streams = float("-inf"), Streams(Made("", "", ""), 0, 0)
         self._quiet: dict[tuple[str, str, int], int] = {}
         self._moved = time.monotonic()
-        self._audited: tuple[int, int, list[tuple[int, adv.Reader]]] = 0, 0, []  # from, to, what stands there
+        self._consumers = Consumers(shelf)
 
     # --- the image ----------------------------------------------------------------------------------------------
 
@@ -95,7 +91,7 @@ class Reader:
         """The streams as they are now; what is missing is made."""
         streams = await look(self.shelf, self.board) or await make(self.shelf, self.board)
         if streams.made.advisories != self._streams.made.advisories:
-            self._audited = 0, 0, []
+            self._consumers.forget()
         self._streams = streams
         self._looked = time.monotonic()
         return self._streams
@@ -317,61 +313,12 @@ class Reader:
             yield [self._gap(stream, after + 1, span.up_to, self._streams.now, text)]
             return
         async for page in self.shelf.pages(stream, after, adv.CONSUMERS, span.up_to):
-            changes = [c for r in page if r.sequence <= span.up_to for c in await self._advised(stream, r)]
+            changes = [c for r in page if r.sequence <= span.up_to for c in await self._consumers.changes(stream, r)]
             if span.mark is not None:
                 changes = [*await self._lost(stream, after, span.up_to), *changes]
             if changes:
                 yield changes
             after = page[-1].sequence
-
-    async def _advised(self, stream: str, record: Stored) -> list[Change]:
-        one = adv.came(record)
-        if one is None:
-            return []
-        origin: Stored | None = record
-        if one.gone:
-            subject = f"{adv.CREATED}{one.stream}.{one.consumer}"
-            found = await self._many(stream, {"multi_last": [subject], "up_to_seq": record.sequence})
-            origin = found[-1] if found else None
-        reader = None if origin is None else await self._audit(stream, origin, one)
-        if reader is not None and reader.internal:
-            return []
-        topics: list[str] = []
-        if reader is not None and not reader.topics:
-            topics = await self._subjects(one.stream)
-        return adv.changes_of(record, one, reader, stream, topics)
-
-    async def _audit(self, stream: str, created: Stored, one: adv.Came) -> adv.Reader | None:
-        """The audit of the call that made a consumer: it stands right before or behind the advisory that says so, and
-        nearer than those of others that had its name."""
-        matching: list[tuple[int, adv.Reader]] = []
-        for _ in range(2):
-            near = await self._audits_near(stream, created.sequence)
-            matching = [(n, found) for n, found in near if (found.stream, found.consumer) == (one.stream, one.consumer)]
-            if matching and self._audited[1] > created.sequence:
-                break
-            self._audited = 0, 0, []  # it may be on its way
-            await asyncio.sleep(0.1)
-        return min(matching, key=lambda audit: abs(audit[0] - created.sequence))[1] if matching else None
-
-    async def _audits_near(self, stream: str, sequence: int) -> list[tuple[int, adv.Reader]]:
-        """Audits of consumers that were made, by number; what was read is kept for those that follow."""
-        first, last, known = self._audited
-        low = max(1, sequence - _NEAR)
-        if not (first <= low and sequence + _NEAR <= last):
-            found = await self._many(stream, {"seq": low, "next_by_subj": adv.AUDITS, "batch": _AUDITS})
-            known = [(r.sequence, made) for r in found if (made := adv.reader(r)) is not None]
-            self._audited = low, found[-1].sequence if found else 0, known
-        return known
-
-    async def _many(self, stream: str, body: dict[str, Any]) -> list[Stored]:
-        what = f"read of the stream {stream!r}"
-        return (await self.shelf.patiently(what, lambda: self.shelf.batch(stream, body)))[0]
-
-    async def _subjects(self, stream: str) -> list[str]:
-        """What a stream takes."""
-        info = await self.shelf.api("STREAM.INFO", stream, ok=NO_STREAM)
-        return [] if info is None else list(info["config"].get("subjects") or ())
 
 
 def _token(position: At | None) -> str | None:
