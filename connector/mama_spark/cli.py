@@ -308,6 +308,10 @@ def _add_tango_source(commands: argparse._SubParsersAction[argparse.ArgumentPars
         help="after a restart, wait that long for clients that were subscribed (30)",
     )  # fmt: skip
     one.add_argument(
+        "--heartbeat", type=float, default=9.0, metavar="SECONDS",
+        help="between heartbeats (9); clients begin anew after 10 without one",
+    )  # fmt: skip
+    one.add_argument(
         "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="of the log's connection"
     )
     one.set_defaults(run=tango_source)

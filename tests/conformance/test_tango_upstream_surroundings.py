@@ -35,6 +35,7 @@ from mama_spark.tango.types import (
     ValueKind,
 )
 from mama_spark.testing.tango_servers import (
+    BEAT,
     PATIENCE,
     DeviceProbe,
     Failed,
@@ -142,7 +143,7 @@ def test_device_proxy_in_server_receives_events(
     """cppTango cxx_server_event, PyTango test_device_proxy_in_server_receives_events and
     test_push_event_with_event_callback: a server that is a client pushes an event in the callback of another one."""
     with (
-        TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1") as source,
+        TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1", heartbeat_period=BEAT) as source,
         DeviceProbe(tmp_path / "probe") as probe,
     ):
 
@@ -276,7 +277,7 @@ def test_events_enabled_by_kwords(tmp_path: Path) -> None:
         "period": (EventType.PERIODIC, {"period": 500}),
     }
     device = Device(DEVICE, [Attribute(name, **{**off, **more}) for name, (_, more) in kwords.items()])
-    with TangoEventSource([device], "127.0.0.1") as source:
+    with TangoEventSource([device], "127.0.0.1", heartbeat_period=BEAT) as source:
         admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE)
         with admin, DeviceProbe(tmp_path / "probe") as probe:
             for name, (own, _) in kwords.items():

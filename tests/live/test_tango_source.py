@@ -385,6 +385,12 @@ def test_a_source_opens_nothing_when_it_is_made_and_can_be_closed_twice() -> Non
         source.configure(DEVICE, "a", data_type=8)
 
 
+@pytest.mark.parametrize("times", [{"heartbeat_period": 0}, {"heartbeat_period": math.inf}, {"expiry": math.nan}])
+def test_times_that_cannot_be_are_refused(times: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="that cannot be"):
+        TangoEventSource([], "127.0.0.1", **times)
+
+
 def test_our_own_subscriber_gets_the_same(tmp_path: Path) -> None:
     """TG-01, TG-02: both ends are ours"""
     taken: list[Notice] = []

@@ -34,7 +34,7 @@ from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKin
 from mama_spark.terminal.record import log_options
 from mama_spark.testing.rooms import MalamuteRoom
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, Failed, free_port, until
+from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port, until
 
 DEVICE = "lab/cell/1"
 ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")
@@ -52,7 +52,7 @@ class Command:
 
     def start(self, *more: str) -> None:
         words = ["tango-source", "--from", self._log, "--bind", f"127.0.0.1:{self.port}"]
-        words += ["--position", str(self.position), *self._more, *more]
+        words += ["--heartbeat", str(BEAT), "--position", str(self.position), *self._more, *more]
         with self._said.open("w") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "mama_spark.cli", *words], stdout=said, stderr=subprocess.STDOUT

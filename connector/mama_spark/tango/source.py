@@ -16,6 +16,7 @@ All methods may be called from any thread. Times are nanoseconds since the epoch
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time as _clock
@@ -65,7 +66,7 @@ class TangoEventSource:
     :param little: byte order of events
     :param expiry: seconds after which a subscription that nobody confirmed ends
     :param heartbeat_period: seconds
-    :raises ConfigError: names, or endpoints, that cannot be
+    :raises ConfigError: names, endpoints or times that cannot be
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class TangoEventSource:
         expiry: float = EXPIRY,
         heartbeat_period: float = HEARTBEAT,
     ) -> None:
+        if not (0 < heartbeat_period < math.inf and expiry > 0):
+            raise ConfigError(f"heartbeats each {heartbeat_period:g} s, expiry after {expiry:g} s: that cannot be")
         self._host, self._ports, self._hwm = host, (port, heartbeat_port, event_port), hwm
         self._host_name = (host_name or socket.gethostname()).lower()
         self._advertise = tuple(advertise)

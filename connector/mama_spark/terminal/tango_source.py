@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     host, port = _address(args.bind)
     source = TangoEventSource(
         (), host, port, args.heartbeat_port, args.event_port, args.hwm,
-        server=args.server, host_name=args.host_name, advertise=args.advertise or (),
+        server=args.server, host_name=args.host_name, advertise=args.advertise or (), heartbeat_period=args.heartbeat,
     )  # fmt: skip
     place = args.position or default_position(urls, args.server)
     place.parent.mkdir(parents=True, exist_ok=True)
