@@ -22,19 +22,23 @@ USAGE, INTERRUPTED = 2, 130
 
 def serve(args: argparse.Namespace) -> int:
     from .bridges.nats.serve import run
+    from .terminal.stopping import stopping
 
-    return run(port=args.port, store=args.store)
+    with stopping() as stop:
+        return run(port=args.port, store=args.store, stop=stop)
 
 
 def broker(args: argparse.Namespace) -> int:
     from .mama.broker_events import broker_event
+    from .terminal.stopping import stopping
 
     try:
         from .malamute.serve import run
     except ModuleNotFoundError as e:
         raise ConfigError(f"the broker cannot be loaded ({e}); try: pip install 'mama-spark[malamute]'") from e
 
-    return run(args.bind, args.conf_file, encode_kept=lambda event: broker_event(*event))
+    with stopping() as stop:
+        return run(args.bind, args.conf_file, stop=stop, encode_kept=lambda event: broker_event(*event))
 
 
 def check(args: argparse.Namespace) -> int:

@@ -86,7 +86,7 @@ def test_the_broker_is_ready_when_it_says_so_and_ends_in_order(tmp_path: Path, n
 def test_a_port_that_is_taken_is_exit_code_1_and_a_wrong_file_2(tmp_path: Path) -> None:
     with Broker(BrokerSettings("tcp://127.0.0.1:*")) as other:
         said: list[str] = []
-        assert run(other.endpoint, say=said.append) == 1
+        assert run(other.endpoint, stop=threading.Event(), say=said.append) == 1
         assert said[0].startswith("cannot serve: cannot bind tcp://127.0.0.1:")
     wrong = tmp_path / "broker.toml"
     wrong.write_text("[broker]\nbid = 1\n")
@@ -104,7 +104,7 @@ def test_a_broker_that_dies_ends_the_command(monkeypatch: pytest.MonkeyPatch, ca
 
     monkeypatch.setattr(ServerMachine, "next_expiry", defect)
     said: list[str] = []
-    assert run("tcp://127.0.0.1:*", say=said.append) == 1
+    assert run("tcp://127.0.0.1:*", stop=threading.Event(), say=said.append) == 1
     assert "the broker ended" in said[-1]
     assert "a defect" in caplog.text
 

@@ -210,8 +210,9 @@ def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_leaves_no_process_behind(number: signal.Signals) -> None:
-    script = "from mama_spark.bridges.nats import serve; raise SystemExit(serve.run())"
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "mama_spark.cli", "serve"], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline().split()[1].rsplit(":", 1)[1])
         process.send_signal(number)

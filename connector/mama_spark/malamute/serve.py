@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -20,19 +19,18 @@ def run(
     bind: str | None = None,
     conf_file: str | Path | None = None,
     *,
+    stop: threading.Event,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
-    stop: threading.Event | None = None,
     encode_kept: Callable[[BrokerEvent], bytes] = encode,
 ) -> int:
-    """Serve until Ctrl-C or SIGTERM (or ``stop``); the exit code of the command: 0, or 1 when the broker cannot start
-    or ended by itself.
+    """Serve until ``stop`` is set; the exit code of the command: 0, or 1 when the broker cannot start or ended by
+    itself.
 
     :param encode_kept: makes the messages of the stream of events where that is kept, for discovery to read
     :raises ConfigError: the configuration is wrong
     """
     settings = load(conf_file, bind)
-    done = stop or threading.Event()
-    before, collecting = _on_signals(done), gc.get_threshold()
+    collecting = gc.get_threshold()
     broker = Broker(settings)
     if broker.keeps_events:
         broker = Broker(settings, encode=encode_kept)
@@ -43,7 +41,7 @@ def run(
         if broker.metrics_url is not None:
             say(f"metrics: {broker.metrics_url}/metrics, /clients, /streams")
         reported = time.monotonic()
-        while not done.wait(0.2):
+        while not stop.wait(0.2):
             if broker.error is not None:
                 break
             if settings.report and time.monotonic() - reported >= settings.report:
@@ -60,8 +58,6 @@ def run(
     finally:
         gc.set_threshold(*collecting)
         gc.unfreeze()
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 def spare_collector() -> None:
@@ -78,14 +74,3 @@ def _ready(broker: Broker, settings: BrokerSettings) -> str:
     streams = ", ".join([*engines, "others simple"] if engines else ["all simple"])
     url = broker.endpoint.replace("tcp://", "mlp://", 1)
     return f"ready: {url}  (streams: {streams}; security: {security.mechanism}{key}; Ctrl-C ends it)"
-
-
-def _on_signals(done: threading.Event) -> list[tuple[signal.Signals, signal.Handlers]]:
-    """Signals end the wait; handlers can be set in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        return []
-    before = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.signal(number, lambda *_: done.set())
-        before.append((number, handler))
-    return before  # type: ignore[return-value]

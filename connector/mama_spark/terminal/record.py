@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import gc
 import logging
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,6 +24,7 @@ from ..tango.recorder_settings import RecorderSettings
 from ..tango.recording import Recording
 from ..tango.restoring import restore
 from .given import pairs
+from .stopping import stopping
 
 NOT_ALL = 1
 #: Containers made between two collections, about 70,000 events: those that wait form no cycles, and to look for some
@@ -79,25 +78,15 @@ def log_options(given: dict[str, str]) -> SinkOptions:
     return replace(o, url=servers, stream=o.stream or stream)
 
 
-def run(
-    args: argparse.Namespace,
-    say: Callable[[str], None] = lambda text: print(text, flush=True),
-    stop: threading.Event | None = None,
-) -> int:
-    """Record until Ctrl-C or SIGTERM (or ``stop``). Exit code 0; 1 when something was not acknowledged by then.
+def run(args: argparse.Namespace) -> int:
+    """Record until Ctrl-C or SIGTERM. Exit code 0; 1 when something was not acknowledged by then.
 
     :raises MamaError: the configuration is wrong, or the log cannot be reached at first
     """
     settings, options = settings_of(args)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
-    done = stop or threading.Event()
-    before = _on_signals(done)
-    try:
-        with _few_collections():
-            return 0 if record(settings, options, done.is_set, say) else NOT_ALL
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
+    with stopping() as stop, _few_collections():
+        return 0 if record(settings, options, stop.is_set, lambda text: print(text, flush=True)) else NOT_ALL
 
 
 def record(
@@ -155,11 +144,3 @@ def _few_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-
-
-def _on_signals(done: threading.Event) -> list[tuple[signal.Signals, Any]]:
-    """Signals end the wait; handlers can be set in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        return []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    return [(number, signal.signal(number, lambda *_: done.set())) for number in numbers]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import signal
 import sys
 import threading
 import time
@@ -32,6 +31,7 @@ from ..options.values import log_urls, split_stream
 from ..tango.serving import Counts, Rule, Serving
 from ..tango.types import EventType
 from .given import options
+from .stopping import stopping
 
 if TYPE_CHECKING:
     from ..tango.source import TangoEventSource
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     place.parent.mkdir(parents=True, exist_ok=True)
     serving = Serving(source, read_rules(args.conf_file), args.name)
     reach = Reach(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
-    with _stopping() as stop, _one_at_a_time(place):
+    with stopping() as stop, _one_at_a_time(place):
         try:
             _Server(source, serving, reach, str(o.stream), place, stop).run(args.begin, args.hold)
         finally:
@@ -311,19 +311,6 @@ def _address(bind: str) -> tuple[str, int]:
     if not colon or not port.isdigit() or int(port) > 65535:
         raise OptionError(f"--bind wants HOST:PORT, got {bind!r}")
     return host.strip("[]"), int(port)
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM; handlers can be set in the main thread only."""
-    stop = threading.Event()
-    main = threading.current_thread() is threading.main_thread()
-    before = [(n, signal.signal(n, lambda *_: stop.set())) for n in (signal.SIGINT, signal.SIGTERM) if main]
-    try:
-        yield stop
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,23 +21,21 @@ def run(
     port: int = 0,
     store: str | Path | None = None,
     *,
+    stop: threading.Event,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
-    stop: threading.Event | None = None,
 ) -> int:
-    """Serve until Ctrl-C or SIGTERM (or ``stop``); returns the exit code of the command.
+    """Serve until ``stop`` is set; returns the exit code of the command.
 
     :param port: of the clients; 0 = a free one
     :param store: folder of the streams, kept; None = a temporary one
     """
-    done = stop or threading.Event()
-    before = _on_signals(done)
     server = NatsServer(None, port=port, store=store)
     try:
         server.start()
         add_demo_stream(server.url)
         kept = f"streams are kept in {store}" if store else "streams are gone when it ends"
         say(f"ready: {server.url}  (stream {DEMO}: {', '.join(DEMO_SUBJECTS)}; {kept}; Ctrl-C ends it)")
-        while not done.wait(0.5):
+        while not stop.wait(0.5):
             if not server.running:
                 say("nats-server ended by itself")
                 return 1
@@ -48,19 +45,6 @@ def run(
         return 1
     finally:
         server.stop()
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-def _on_signals(done: threading.Event) -> list[tuple[signal.Signals, signal.Handlers]]:
-    """Signals end the wait; handlers can be set in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        return []
-    before = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.signal(number, lambda *_: done.set())
-        before.append((number, handler))
-    return before  # type: ignore[return-value]
 
 
 def add_demo_stream(url: str) -> None:
