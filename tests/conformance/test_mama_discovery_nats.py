@@ -14,7 +14,6 @@ from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source, encode_source
-from mama_spark.testing.servers import nats_server  # noqa: F401
 from mama_spark.testing.stages import until
 
 KEY = SourceKey("desk", 7)
@@ -25,7 +24,7 @@ def as_bytes(made: SourceRecord) -> bytes:
 
 
 @pytest.fixture
-def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:  # noqa: F811
+def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:
     made = NatsDiscovery(NatsSettings((nats_server.url,), name="a source"))
     made.open()
     yield made
@@ -34,7 +33,7 @@ def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:  # noqa: F811
     POOL.clear()
 
 
-def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, source: NatsDiscovery) -> None:  # noqa: F811
+def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, source: NatsDiscovery) -> None:
     """SD-14, SD-26, SD-31: image, end of the image, changes, and what the server itself says of a silent source"""
     heard: list[Any] = []
 
@@ -61,7 +60,7 @@ def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, sou
     assert heard == [first, "end of the image", second, suspect, offline]
 
 
-def test_a_connection_that_was_closed_for_good_is_made_again(nats_server: NatsServer, source: NatsDiscovery) -> None:  # noqa: F811
+def test_a_connection_that_was_closed_for_good_is_made_again(nats_server: NatsServer, source: NatsDiscovery) -> None:
     heard: list[Any] = []
     place = NatsDiscovery(NatsSettings((nats_server.url,), name="a reader"))
     transport = Transport.create("disc", nats_server.url, place)

@@ -16,7 +16,7 @@ from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.mama import SourceRecord
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import encode_source
-from mama_spark.testing.servers import Admin, nats_server  # noqa: F401
+from mama_spark.testing.servers import Admin
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "openmama.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def test_every_test_of_openmama_is_ported_under_its_name() -> None:
     assert set(re.findall(r"(?m)^def (test_\w+)", path.read_text(encoding="utf-8"))) == wanted
 
 
-def test_the_example_of_a_publisher_runs(nats_server: NatsServer) -> None:  # noqa: F811
+def test_the_example_of_a_publisher_runs(nats_server: NatsServer) -> None:
     """PE-18: in the order of the specification"""
     expected = [("created", "LIVE"), ("stored", "OK"), ("destroyed", "DESTROYING")]
     MemoryBroker.forget("demo")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
-from mama_spark.bridge import EventStyle
 from mama_spark.mama import DQPublisher, MamaMsg, MsgStatus, MsgType, Queue, Status, StatusError
 from mama_spark.mama.omnm import decode
-from mama_spark.testing.stages import MemoryStage, Stage, Told, a_message, nats_with_users, stage, until  # noqa: F401
+from mama_spark.testing.stages import MemoryStage, Stage, Told, a_message, until
 
 
 def of_type(kind: MsgType | None) -> MamaMsg:
@@ -20,18 +18,11 @@ def of_type(kind: MsgType | None) -> MamaMsg:
     return msg
 
 
-@pytest.fixture
-def memory() -> Any:
-    made = MemoryStage(EventStyle.PUBLISHER)
-    yield made
-    made.close()
-
-
 def sent(memory: MemoryStage) -> list[MamaMsg]:
     return [decode(m.payload) for m in memory.held()]
 
 
-def test_the_callbacks_are_there_too(stage: Stage) -> None:  # noqa: F811
+def test_the_callbacks_are_there_too(stage: Stage) -> None:
     """PE-37"""
     told, queue = Told(), Queue()
     dq = DQPublisher.create_with_callbacks(

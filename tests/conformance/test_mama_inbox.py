@@ -24,17 +24,7 @@ from mama_spark.mama import (
 )
 from mama_spark.mama.omnm import decode
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.stages import (  # noqa: F401
-    MemoryStage,
-    NatsStage,
-    Stage,
-    Told,
-    a_message,
-    dispatch,
-    nats_with_users,
-    stage,
-    until,
-)
+from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, dispatch, until
 
 #: No stream takes these topics, and requests are no business of streams.
 ASKED = "ask"
@@ -62,12 +52,7 @@ class Answers:
         self.destroyed.append(closure)
 
 
-@pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(stage: Stage, told: Told) -> None:
     """PE-27, PE-28, PE-30"""
     asking, answering, answers = stage.transport(), stage.transport(), Answers()
     replies = Publisher.create_with_callbacks(answering, None, "replies", "ask", None, told.callbacks())
@@ -98,7 +83,7 @@ def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(stage: 
     assert answers.errors == []
 
 
-def test_answers_come_on_the_queue_of_the_inbox(stage: Stage) -> None:  # noqa: F811
+def test_answers_come_on_the_queue_of_the_inbox(stage: Stage) -> None:
     transport, queue, answers = stage.transport(), Queue("inbox"), Answers()
     requests: list[Request] = []
     RequestListener.create(transport, queue, f"{ASKED}.{stage.symbol}", lambda request, _: requests.append(request))
@@ -116,7 +101,7 @@ def test_answers_come_on_the_queue_of_the_inbox(stage: Stage) -> None:  # noqa: 
     queue.destroy()
 
 
-def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: Stage) -> None:  # noqa: F811
+def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: Stage) -> None:
     transport, answers = stage.transport(), Answers()
     publisher = Publisher.create(transport, stage.symbol, ASKED)
     inbox = answers.inbox(transport)
@@ -132,7 +117,7 @@ def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: St
     assert "unreadable answer" in answers.errors[1][1]
 
 
-def test_a_denied_request_is_not_entitled(stage: Stage) -> None:  # noqa: F811
+def test_a_denied_request_is_not_entitled(stage: Stage) -> None:
     stage.deny()
     transport, answers = stage.transport(), Answers()
     Publisher.create(transport, stage.symbol, stage.denied).send_from_inbox(answers.inbox(transport), a_message())
@@ -145,7 +130,7 @@ def test_a_denied_request_is_not_entitled(stage: Stage) -> None:  # noqa: F811
     assert told.counters == (1, 1 if stage.publisher_style else 0, 0, 1)
 
 
-def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: Stage) -> None:  # noqa: F811
+def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: Stage) -> None:
     stage.deny()
     transport, answers = stage.transport(), Answers()
     inbox = answers.inbox(transport)
@@ -157,7 +142,7 @@ def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: St
     assert sorted(status for status, _ in answers.errors) == 10 * ["NOT_ENTITLED"] + 10 * ["PLATFORM"]
 
 
-def test_each_of_many_denied_requests_is_told_to_its_inbox(stage: Stage) -> None:  # noqa: F811
+def test_each_of_many_denied_requests_is_told_to_its_inbox(stage: Stage) -> None:
     """Also where the next ones are on their way before the first denial is heard."""
     stage.deny()
     transport, answers = stage.transport(), [Answers(), Answers()]
@@ -175,7 +160,7 @@ def test_each_of_many_denied_requests_is_told_to_its_inbox(stage: Stage) -> None
     assert [[status for status, _ in one.errors] for one in answers] == [11 * ["NOT_ENTITLED"], 10 * ["NOT_ENTITLED"]]
 
 
-def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:  # noqa: F811
+def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:
     on = NatsStage(*nats_with_users)
     transport = on.transport()
     with pytest.raises(StatusError, match="no permission to subscribe"):
@@ -186,7 +171,7 @@ def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:  # 
     on.close()
 
 
-def test_what_is_no_request_or_no_listener_is_refused(stage: Stage) -> None:  # noqa: F811
+def test_what_is_no_request_or_no_listener_is_refused(stage: Stage) -> None:
     transport = stage.transport()
     publisher = Publisher.create(transport, stage.symbol, ASKED)
     for call, status in (
@@ -263,7 +248,7 @@ def request_for(symbol: str | None, message: int | None) -> MamaMsg:
     return msg
 
 
-def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: Stage) -> None:  # noqa: F811
+def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: Stage) -> None:
     transport, heard = stage.transport(), list[tuple[Any, ...]]()
     source = f"{stage.source}{stage.symbol}"
     callbacks = DQPublisherManagerCallbacks(
@@ -296,7 +281,7 @@ def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: Stage) -> N
     manager.destroy()
 
 
-def test_a_manager_sends_numbered_messages_with_their_symbol(stage: Stage) -> None:  # noqa: F811
+def test_a_manager_sends_numbered_messages_with_their_symbol(stage: Stage) -> None:
     manager = DQPublisherManager.create(stage.transport(), None, DQPublisherManagerCallbacks(), stage.source)
     manager.add_topic(stage.symbol)
     manager.send(stage.symbol, a_message())

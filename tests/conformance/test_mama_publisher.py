@@ -5,74 +5,31 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mama_spark.bridge import EventStyle
-from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import Unavailable
 from mama_spark.mama import (
     BridgePublisher,
-    MamaMsg,
     Publisher,
     PublisherCallbacks,
     PublisherState,
     Queue,
     Status,
-    StatusError,
     Transport,
     TransportEvent,
     TransportTopicEvent,
-    string_for_state,
 )
 from mama_spark.mama.delivery import Delivery
 from mama_spark.mama.loop import Sent
 from mama_spark.mama.omnm import encode
-from mama_spark.mama.states import TABLE
 from mama_spark.testing.desks import NatsDesk
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.stages import (  # noqa: F401
-    MemoryStage,
-    NatsStage,
-    Stage,
-    Told,
-    a_message,
-    dispatch,
-    nats_with_users,
-    stage,
-    until,
-)
-
-
-@pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-@pytest.fixture
-def memory() -> Any:
-    made = MemoryStage(EventStyle.PUBLISHER)
-    yield made
-    made.close()
-
-
-def published(stage: Stage, transport: Transport, told: Told, *names: str, queue: Queue | None = None) -> Publisher:  # noqa: F811
-    callbacks = told.callbacks(*names) if names else told.callbacks()
-    return Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, callbacks, "mine")
-
-
-def fails(status: Status, call: Any, *args: Any, match: str | None = None) -> None:
-    with pytest.raises(StatusError, match=match) as error:
-        call(*args)
-    assert error.value.status is status
-
+from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, dispatch, fails, published, until
 
 # --- callbacks ---------------------------------------------------------------------------------------------------
 
@@ -109,7 +66,7 @@ def test_the_callbacks_of_a_publisher_are_a_copy_that_nobody_changes(memory: Mem
     assert told.counters == (1, 0, 0, 0)
 
 
-def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: Stage, told: Told) -> None:
     """PE-10..PE-12: the publisher is LIVE in it; the closure comes back unchanged"""
     queue = Queue()
     publisher = published(stage, stage.transport(), told, queue=queue)
@@ -121,7 +78,7 @@ def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: Stage
     queue.destroy()
 
 
-def test_only_supplied_callbacks_come(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_only_supplied_callbacks_come(stage: Stage, told: Told) -> None:
     """PE-41, PE-46"""
     publisher = published(stage, stage.transport(), told, "destroy")
     publisher.send(a_message())
@@ -130,7 +87,7 @@ def test_only_supplied_callbacks_come(stage: Stage, told: Told) -> None:  # noqa
     until(lambda: len(stage.held()) == 1)
 
 
-def test_answers_come_on_the_queue_if_there_is_one(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_answers_come_on_the_queue_if_there_is_one(stage: Stage, told: Told) -> None:
     """PE-10: and on the transport's thread if there is none"""
     if not stage.publisher_style:
         stage = MemoryStage(EventStyle.PUBLISHER)
@@ -152,7 +109,7 @@ def test_answers_come_on_the_queue_if_there_is_one(stage: Stage, told: Told) -> 
     stage.close()
 
 
-def test_a_success_tells_where_the_message_is_stored(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_a_success_tells_where_the_message_is_stored(stage: Stage, told: Told) -> None:
     """PE-09, PE-36: on_success, as released later; off unless set"""
     publisher = published(stage, stage.transport(), told)
     publisher.send(a_message())
@@ -165,7 +122,7 @@ def test_a_success_tells_where_the_message_is_stored(stage: Stage, told: Told) -
 
 
 def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
-    stage: Stage,  # noqa: F811
+    stage: Stage,
     told: Told,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -196,7 +153,7 @@ def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
 # --- topics ------------------------------------------------------------------------------------------------------
 
 
-def test_root_source_symbol_and_topic_can_be_asked_for(stage: Stage) -> None:  # noqa: F811
+def test_root_source_symbol_and_topic_can_be_asked_for(stage: Stage) -> None:
     """PE-22..PE-24: and travel in headers"""
     transport = stage.transport()
     publisher = Publisher.create(transport, stage.symbol, "b", stage.source)
@@ -213,7 +170,7 @@ def test_root_source_symbol_and_topic_can_be_asked_for(stage: Stage) -> None:  #
 
 
 @pytest.mark.parametrize("symbol", ["a b", "a..b", "a.*.b", "a.>", "x" * 200])
-def test_a_bad_topic_is_bad_symbol_at_create(stage: Stage, told: Told, symbol: str) -> None:  # noqa: F811
+def test_a_bad_topic_is_bad_symbol_at_create(stage: Stage, told: Told, symbol: str) -> None:
     """PE-31: nothing is returned and nothing is called"""
     queue = Queue()
     fails(
@@ -224,7 +181,7 @@ def test_a_bad_topic_is_bad_symbol_at_create(stage: Stage, told: Told, symbol: s
     queue.destroy()
 
 
-def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(stage: Stage, told: Told) -> None:
     publisher = Publisher.create_with_callbacks(stage.transport(), None, None, None, None, told.callbacks())
     assert (publisher.topic, publisher.state) == ("", PublisherState.LIVE)
     fails(Status.BAD_SYMBOL, publisher.send, a_message())
@@ -232,7 +189,7 @@ def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(stage: Stage,
     assert told.counters == (1, 0, 0, 1), "a failure that is returned is no callback"
 
 
-def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: Stage, told: Told) -> None:
     """PE-31, PE-32"""
     transport = stage.transport()
     publisher = published(stage, transport, told)
@@ -246,7 +203,7 @@ def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: Stage, told
 
 
 def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
-    nats_with_users: Any,  # noqa: F811
+    nats_with_users: Any,
     told: Told,
 ) -> None:
     """PE-15"""
@@ -259,7 +216,7 @@ def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
 # --- asynchronous errors -----------------------------------------------------------------------------------------
 
 
-def test_a_denied_topic_is_not_entitled_and_names_it(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_a_denied_topic_is_not_entitled_and_names_it(stage: Stage, told: Told) -> None:
     """PE-01..PE-03, PE-05, PE-14, PE-16, PE-17, PE-30: by exactly one of the two ways"""
     stage.deny()
     transport = stage.transport()
@@ -483,431 +440,10 @@ def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(told: Told) 
     on.close()
 
 
-# --- destroying --------------------------------------------------------------------------------------------------
-
-
-def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(stage: Stage, told: Told) -> None:  # noqa: F811
-    """PE-13, PE-42"""
-    queue = Queue()
-    publisher = published(stage, stage.transport(), told, queue=queue)
-    for i in range(50):
-        publisher.send(a_message(i))
-    publisher.destroy()
-    expected = (1, 0, 50 if stage.publisher_style else 0, 1)
-    assert told.counters == expected
-    assert told.heard[-1][0] == "destroy"
-    publisher.destroy()
-    queue.timed_dispatch(0.02)
-    assert told.counters == expected, "destroy may be repeated, and is done once"
-    queue.destroy()
-
-
-def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(memory: MemoryStage, told: Told) -> None:
-    """PE-53, PE-55: it waits for the bridge as DESTROYING_WAIT_BRIDGE, and is DESTROYED when the bridge is done"""
-    transport = memory.transport(destroy_timeout=0.1, answer_timeout=60)
-    publisher = published(memory, transport, told)
-    memory.broker.then(["late"])
-    publisher.send(a_message())
-    publisher.destroy()
-    assert told.heard[-1][:2] == ("destroy", "DESTROYING")
-    assert publisher.state.name == "DESTROYING_WAIT_BRIDGE"
-    memory.broker.release()
-    until(lambda: publisher.state.name == "DESTROYED")
-    assert told.counters == (1, 0, 0, 1), "the answer came too late"
-
-
-@pytest.mark.parametrize("queued", [True, False])
-def test_a_callback_that_hangs_does_not_keep_destroy(memory: MemoryStage, told: Told, queued: bool) -> None:
-    go, inside = threading.Event(), threading.Event()
-    callbacks = told.callbacks("destroy")
-
-    def hang(*_: Any) -> None:
-        inside.set()
-        go.wait(60)
-
-    callbacks.on_success = hang
-    queue = Queue() if queued else None
-    dispatcher = queue.start() if queue is not None else None
-    transport = memory.transport(destroy_timeout=0.1)
-    publisher = Publisher.create_with_callbacks(transport, queue, memory.symbol, memory.source, None, callbacks)
-    publisher.send(a_message())
-    assert inside.wait(60)
-    publisher.destroy()
-    assert [h[:2] for h in told.heard] == [("destroy", "DESTROYING")]
-    go.set()
-    until(lambda: publisher.state.name == "DESTROYED")
-    if dispatcher is not None:
-        dispatcher.destroy()
-
-
-def test_what_waits_for_the_bridge_is_destroyed_with_the_transport(memory: MemoryStage, told: Told) -> None:
-    transport = memory.transport(destroy_timeout=0.05)
-    publisher = published(memory, transport, told)
-    memory.broker.then(["lose"])
-    publisher.send(a_message())
-    transport.destroy()
-    assert publisher.state is PublisherState.DESTROYED
-    assert told.counters == (1, 0, 0, 1)
-
-
-def test_a_transport_destroys_the_publishers_that_live_on_it(stage: Stage, told: Told) -> None:  # noqa: F811
-    transport = stage.transport()
-    publishers = [published(stage, transport, told) for _ in range(3)]
-    publishers[0].send(a_message())
-    transport.destroy()
-    assert {p.state for p in publishers} == {PublisherState.DESTROYED}
-    assert told.counters == (3, 0, 1 if stage.publisher_style else 0, 3)
-    fails(Status.NULL_ARG, publishers[0].send, a_message())
-    fails(Status.INVALID_ARG, Publisher.create, transport, stage.symbol)
-    transport.destroy()
-
-
-def test_destroy_ex_returns_at_once_and_destroys_on_the_queue(memory: MemoryStage, told: Told) -> None:
-    queue = Queue("ex")
-    publisher = published(memory, memory.transport(), told, queue=queue)
-    publisher.send(a_message())
-    publisher.destroy_ex()
-    assert publisher.state.name == "LIVE"
-    with queue.start():
-        until(lambda: publisher.state.name == "DESTROYED")
-    assert [(h[0], h[4]) for h in told.heard[1:]] == [("success", "mama-queue-ex"), ("destroy", "mama-queue-ex")]
-    inline = published(memory, memory.transport(), told)
-    inline.destroy_ex()
-    assert inline.state is PublisherState.DESTROYED
-
-
-def test_a_queue_is_not_destroyed_before_the_publishers_that_use_it(memory: MemoryStage, told: Told) -> None:
-    queue = Queue()
-    publisher = published(memory, memory.transport(), told, queue=queue)
-    fails(Status.QUEUE_OPEN_OBJECTS, queue.destroy)
-    publisher.destroy()
-    queue.destroy()
-    with pytest.raises(StatusError, match="QUEUE_END"):
-        published(memory, memory.transport(), told, queue=queue)
-    assert told.count("create") == 1
-
-
-def test_what_plain_publishers_sent_is_stored_when_the_transport_is_destroyed(stage: Stage) -> None:  # noqa: F811
-    """PE-19: a process may end next"""
-    with stage.transport() as transport:
-        publisher = Publisher.create(transport, stage.symbol, stage.source)
-        for i in range(100):
-            publisher.send(a_message(i))
-    assert [m.payload for m in stage.held()] == [encode(a_message(i)) for i in range(100)]
-
-
-# --- threads and races -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("where", ["queue", "transport's thread"])
-@pytest.mark.parametrize("when", ["success", "error", "create"])
-def test_a_callback_may_destroy_its_own_publisher(memory: MemoryStage, told: Told, where: str, when: str) -> None:
-    queue = Queue() if where == "queue" else None
-    callbacks = told.callbacks()
-    inner = getattr(callbacks, f"on_{when}")
-
-    def destroying(publisher: Publisher, *args: Any) -> None:
-        inner(publisher, *args)
-        publisher.destroy()
-
-    setattr(callbacks, f"on_{when}", destroying)
-    transport = memory.transport()
-    if when == "error":
-        memory.broker.then(["reject"] * 20)
-    publisher = Publisher.create_with_callbacks(transport, queue, memory.symbol, memory.source, None, callbacks)
-    if when != "create":
-        memory_sends(publisher, 20)
-
-    def destroyed() -> bool:
-        if queue is not None:
-            dispatch(queue)
-        return publisher.state is PublisherState.DESTROYED
-
-    until(destroyed)
-    assert told.count("destroy") == 1
-    assert told.heard[-1][:2] == ("destroy", "DESTROYING")
-    if when != "create":
-        assert told.count(when) == 1, "what was still due is not told"
-    if queue is not None:
-        queue.timed_dispatch(0.01)
-        queue.destroy()
-    assert told.count("destroy") == 1
-
-
-def memory_sends(publisher: Publisher, n: int) -> None:
-    for i in range(n):
-        try:
-            publisher.send(a_message(i))
-        except StatusError:  # destroyed: the only one that there is here
-            return
-
-
-@pytest.mark.parametrize("name", ["create", "success", "destroy"])
-@pytest.mark.parametrize("queued", [True, False])
-def test_callbacks_may_send_by_their_own_and_by_other_publishers(
-    stage: Stage,  # noqa: F811
-    told: Told,
-    name: str,
-    queued: bool,
-) -> None:
-    """No callback keeps the transport's thread, which its own sends need, from going on."""
-    transport, queue = stage.transport(), Queue() if queued else None
-    other = published(stage, transport, Told())
-    callbacks, sent = told.callbacks(), list[int]()
-    inner = getattr(callbacks, f"on_{name}")
-
-    def sending(publisher: Publisher, *args: Any) -> None:
-        inner(publisher, *args)
-        for by in (other, other, *([publisher] * 5 if name == "create" else [])):
-            by.send(a_message())
-            sent.append(1)
-
-    setattr(callbacks, f"on_{name}", sending)
-    dispatcher = queue.start() if queue is not None else None
-    publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, callbacks)
-    publisher.send(a_message())
-    publisher.destroy()
-    n = len(sent)
-    assert n == {"create": 7, "success": 2 if stage.publisher_style else 0, "destroy": 2}[name]
-    assert told.count("success") == (0 if not stage.publisher_style else 6 if name == "create" else 1)
-    assert told.heard[-1][0] == "destroy"
-    other.destroy()
-    assert len(stage.held()) == n + 1
-    if dispatcher is not None:
-        dispatcher.destroy()
-
-
-@pytest.mark.parametrize("name", ["create", "error", "success", "destroy"])
-def test_a_raising_callback_is_counted_and_harms_nobody(
-    memory: MemoryStage, told: Told, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def raising(*args: Any) -> None:
-        raise RuntimeError(f"on_{name} raises")
-
-    callbacks = told.callbacks()
-    setattr(callbacks, f"on_{name}", raising)
-    memory.broker.then(["reject", "ack"])
-    transport = memory.transport()
-    publisher = Publisher.create_with_callbacks(transport, None, memory.symbol, memory.source, None, callbacks)
-    for i in range(2):
-        publisher.send(a_message(i))
-    publisher.destroy()
-    assert publisher.state is PublisherState.DESTROYED
-    assert publisher.callback_errors == 1
-    assert f"on_{name} raises" in caplog.text
-    assert sum(told.counters) == 3
-
-
-def test_a_raising_topic_callback_is_counted(told: Told, caplog: pytest.LogCaptureFixture) -> None:
-    on = MemoryStage(EventStyle.TRANSPORT)
-    transport = on.transport()
-    transport.set_transport_topic_callback(lambda *args: [][0])
-    published(on, transport, told)
-    assert transport.callback_errors == 1
-    assert "IndexError" in caplog.text
-    on.close()
-
-
-@pytest.mark.parametrize("queued", [True, False])
-def test_destroy_while_sends_are_answered(stage: Stage, told: Told, queued: bool) -> None:  # noqa: F811
-    """PE-42: whoever sends, answers and destroys at the same time, on_destroy comes once and last"""
-    queue = Queue("race") if queued else None
-    dispatcher = queue.start() if queue is not None else None
-    transport = stage.transport()
-    for _ in range(8):
-        told.heard.clear()
-        publisher = published(stage, transport, told, queue=queue)
-        senders = [threading.Thread(target=memory_sends, args=(publisher, 40)) for _ in range(2)]
-        enders = [threading.Thread(target=publisher.destroy) for _ in range(2)]
-        for thread in [*senders, *enders]:
-            thread.start()
-        for thread in [*senders, *enders]:
-            thread.join()
-        until(lambda p=publisher: p.state is PublisherState.DESTROYED)  # type: ignore[misc]
-        assert told.count("destroy") == 1
-        assert told.heard[-1][0] == "destroy"
-        assert told.heard[0][0] == "create"
-    if queue is not None and dispatcher is not None:
-        dispatcher.destroy()
-        queue.destroy()
-        assert queue._taken == 0, "no place is lost"
-
-
-def test_a_transport_may_be_destroyed_from_a_callback_and_while_others_send(memory: MemoryStage, told: Told) -> None:
-    transport = memory.transport()
-    callbacks = told.callbacks()
-    callbacks.on_success = lambda publisher, *_: publisher.transport.destroy()
-    publisher = Publisher.create_with_callbacks(transport, None, memory.symbol, memory.source, None, callbacks)
-    other = published(memory, transport, told)
-    threads = [threading.Thread(target=memory_sends, args=(p, 50)) for p in (publisher, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    transport.destroy()
-    until(lambda: {publisher.state, other.state} == {PublisherState.DESTROYED})
-    assert told.count("destroy") == 2
-
-
-def test_a_bridge_that_dies_fails_the_calls_and_lets_publishers_be_destroyed(
-    memory: MemoryStage, told: Told, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transport = memory.transport()
-    publisher = published(memory, transport, told)
-    memory.broker.then(["late"])
-    publisher.send(a_message())
-
-    def broken(*args: Any, **more: Any) -> None:
-        raise RuntimeError("the bridge broke")
-
-    monkeypatch.setattr(MemoryBridge, "poll", broken)
-    until(lambda: told.count("error"))
-    fails(Status.PLATFORM, publisher.send, a_message(), match="the bridge broke")
-    publisher.destroy()
-    assert told.counters == (1, 1, 0, 1)
-    assert publisher.state is PublisherState.DESTROYED
-    assert "the bridge broke" in caplog.text
-
-
-# --- states ------------------------------------------------------------------------------------------------------
-
-
-def test_the_seven_states_have_their_order_and_names() -> None:
-    """PE-33..PE-35, PE-48..PE-54"""
-    names = ["UNKNOWN", "CREATING", "LIVE", "DESTROYING", "DESTROYED_BRIDGE", "DESTROYING_WAIT_BRIDGE", "DESTROYED"]
-    assert [state.name for state in PublisherState] == names
-    assert [string_for_state(i) for i in range(7)] == names
-    assert Publisher.string_for_state(99) == "State not recognised"
-
-
-class Life(RuleBasedStateMachine):
-    """One publisher over the memory bridge against what the specification says of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.on = MemoryStage(EventStyle.PUBLISHER)
-        self.told = Told()
-        self.transport = self.on.transport(destroy_timeout=0.02, answer_timeout=60)
-        self.publisher = published(self.on, self.transport, self.told)
-        self.sent = self.late = 0
-        self.destroyed = False
-
-    @precondition(lambda self: not self.destroyed)
-    @rule(fault=st.sampled_from(["ack", "reject", "503", "late", "dup"]))
-    def send(self, fault: str) -> None:
-        self.on.broker.then([fault])
-        self.publisher.send(a_message())
-        if fault == "late":
-            self.late += 1
-        else:
-            self.sent += 1
-            until(lambda: self.answers == self.sent)
-
-    @rule()
-    def release(self) -> None:
-        self.on.broker.release()
-        if not self.destroyed:
-            self.sent, self.late = self.sent + self.late, 0
-            until(lambda: self.answers == self.sent)
-        self.late = 0
-
-    @rule(how=st.sampled_from(["destroy", "destroy_ex", "transport"]))
-    def destroy(self, how: str) -> None:
-        {"destroy": self.publisher.destroy, "destroy_ex": self.publisher.destroy_ex,
-         "transport": self.transport.destroy}[how]()  # fmt: skip
-        if how == "transport":
-            self.late = 0
-        self.destroyed = True
-
-    @precondition(lambda self: self.destroyed)
-    @rule()
-    def use_it_nevertheless(self) -> None:
-        fails(Status.NULL_ARG, self.publisher.send, a_message())
-
-    @property
-    def answers(self) -> int:
-        return self.told.count("error") + self.told.count("success")
-
-    @invariant()
-    def the_state_is_the_models(self) -> None:
-        if not self.destroyed:
-            assert self.publisher.state is PublisherState.LIVE, "errors change no state"
-        elif self.late:
-            assert self.publisher.state is PublisherState.DESTROYING_WAIT_BRIDGE
-        else:
-            until(lambda: self.publisher.state is PublisherState.DESTROYED)
-
-    @invariant()
-    def the_callbacks_are_the_models(self) -> None:
-        assert self.told.count("create") == 1
-        assert self.told.count("destroy") == self.destroyed
-        assert self.answers == self.sent
-        assert {h[1] for h in self.told.heard if h[0] == "destroy"} <= {"DESTROYING"}
-        assert {h[1] for h in self.told.heard if h[0] in ("error", "success")} <= {"LIVE"}
-        if self.destroyed:
-            assert self.told.heard[-1][0] == "destroy"
-
-    def teardown(self) -> None:
-        self.on.close()
-
-
-TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.sampled_from(["ack", "reject", "lose", "429"]), max_size=12), st.booleans())
-def test_every_send_has_one_callback_or_none_whatever_happens(faults: list[str], queued: bool) -> None:
-    """PE-43"""
-    on, told = MemoryStage(EventStyle.PUBLISHER), Told()
-    queue = Queue() if queued else None
-    transport = on.transport(destroy_timeout=0.01)
-    publisher = published(on, transport, told, queue=queue)
-    on.broker.then(faults)
-    for i in range(len(faults)):
-        publisher.send(a_message(i))
-    if "lose" in faults:
-        answered = sum(f != "lose" for f in faults)
-        until(lambda: told.count("error") + told.count("success") + (queue.get_event_count() if queue else 0)
-              == answered)  # fmt: skip
-    else:
-        transport.destroy_timeout = 60
-    publisher.destroy()
-    assert told.counters == (1, sum(f in ("reject", "429") for f in faults), faults.count("ack"), 1)
-    on.close()
-
-
-def test_the_path_of_a_publisher_is_in_the_table() -> None:
-    """PE-56: the two legal paths"""
-    for path in ("CREATING LIVE DESTROYING DESTROYED_BRIDGE DESTROYED",
-                 "CREATING LIVE DESTROYING DESTROYING_WAIT_BRIDGE DESTROYED"):  # fmt: skip
-        states = [PublisherState[name] for name in path.split()]
-        assert all(after in TABLE[before].values() for before, after in pairwise(states))
-
-
-def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, told: Told) -> None:  # noqa: F811
-    server, _ = nats_with_users
-    MemoryBroker.get("by-url")
-    transport = Transport.create("pub", "memory://by-url")
-    Publisher.create(transport, "S", "t").send(MamaMsg())
-    transport.destroy()
-    assert [m.topic for m in MemoryBroker.get("by-url").messages()] == ["t.S"]
-    MemoryBroker.forget("by-url")
-    url = server.url.replace("nats://", "nats://a:p@")
-    transport = Transport.create("pub", url)
-    publisher = Publisher.create_with_callbacks(transport, None, "url", "t", None, told.callbacks())
-    publisher.send(a_message())
-    publisher.destroy()
-    transport.destroy()
-    assert told.counters == (1, 0, 1, 1)
-    assert isinstance(transport.loop.bridge, NatsBridge)
-    assert NatsSettings().servers == ("nats://127.0.0.1:4222",)
-
-
 # --- the bridge's side -------------------------------------------------------------------------------------------
 
 
-def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: Stage, told: Told) -> None:  # noqa: F811
+def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: Stage, told: Told) -> None:
     """PE-44, PE-45, PE-46, PE-47: every bridge has the hook, because it is ours and not the bridge's"""
     transport = stage.transport()
     parent = Publisher.create(transport, stage.symbol, stage.source)
@@ -920,7 +456,7 @@ def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: St
     assert set(told.closures) <= {"mine"}
 
 
-def test_callbacks_are_of_one_publisher_although_others_share_its_topic(stage: Stage) -> None:  # noqa: F811
+def test_callbacks_are_of_one_publisher_although_others_share_its_topic(stage: Stage) -> None:
     """PE-04, PE-29"""
     transport, ears = stage.transport(), [Told(), Told()]
     publishers = [published(stage, transport, ear) for ear in ears]

@@ -7,8 +7,6 @@ that was destroyed stands for a NULL one.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from mama_spark.mama import (
     BridgePublisher,
@@ -19,36 +17,24 @@ from mama_spark.mama import (
     Queue,
     Request,
     Status,
-    StatusError,
     Transport,
     TransportTopicEvent,
 )
 from mama_spark.mama.omnm import encode
-from mama_spark.testing.stages import Stage, Told, a_message, dispatch, nats_with_users, stage, until  # noqa: F401
+from mama_spark.testing.stages import Stage, Told, a_message, dispatch, fails, until
 
 PAYLOAD = encode(a_message())
 
 
 @pytest.fixture
-def transport(stage: Stage) -> Transport:  # noqa: F811
+def transport(stage: Stage) -> Transport:
     return stage.transport()
-
-
-@pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-def fails(status: Status, call: Any, *args: Any) -> None:
-    with pytest.raises(StatusError) as error:
-        call(*args)
-    assert error.value.status is status
 
 
 # --- C: MamaPublisherTestC ---------------------------------------------------------------------------------------
 
 
-def test_create_destroy(stage: Stage, transport: Transport) -> None:  # noqa: F811
+def test_create_destroy(stage: Stage, transport: Transport) -> None:
     publisher = Publisher.create(transport, stage.symbol)
     assert publisher.state.name == "LIVE"
     publisher.destroy()
@@ -56,14 +42,14 @@ def test_create_destroy(stage: Stage, transport: Transport) -> None:  # noqa: F8
     transport.destroy()
 
 
-def test_get_transport_impl(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+def test_get_transport_impl(stage: Stage, transport: Transport, told: Told) -> None:
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, None, None, PublisherCallbacks())
     assert publisher._bridge._transport is publisher._bridge._transport is transport
     publisher.destroy()
     assert told.counters == (0, 0, 0, 0)
 
 
-def test_send(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+def test_send(stage: Stage, transport: Transport, told: Told) -> None:
     """PE-19, PE-39: create as before the specification, and publishing works."""
     publisher = Publisher.create(transport, stage.symbol, stage.source)
     publisher.send(a_message(7))
@@ -72,7 +58,7 @@ def test_send(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: 
     until(lambda: [m.payload for m in stage.held()] == [encode(a_message(7))])
 
 
-def test_event_send_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+def test_event_send_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:
     transport.set_transport_topic_callback(told.on_topic)
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.source, None, told.callbacks())
     for i in range(10):
@@ -82,7 +68,7 @@ def test_event_send_with_callbacks(stage: Stage, transport: Transport, told: Tol
     assert [m.payload for m in stage.held()] == [encode(a_message(i)) for i in range(10)]
 
 
-def bad_source(stage: Stage, transport: Transport, told: Told, callbacks: PublisherCallbacks) -> None:  # noqa: F811
+def bad_source(stage: Stage, transport: Transport, told: Told, callbacks: PublisherCallbacks) -> None:
     """Ten sends that return OK and are then denied."""
     stage.deny()
     transport.set_transport_topic_callback(told.on_topic)
@@ -96,7 +82,7 @@ def bad_source(stage: Stage, transport: Transport, told: Told, callbacks: Publis
         assert denied == [(TransportTopicEvent.PUBLISH_ERROR_NOT_ENTITLED, f"denied.{stage.symbol}")] * 10
 
 
-def test_event_send_with_callbacks_bad_source(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+def test_event_send_with_callbacks_bad_source(stage: Stage, transport: Transport, told: Told) -> None:
     """Disabled upstream."""
     bad_source(stage, transport, told, told.callbacks())
     assert told.counters == (1, 10 if stage.publisher_style else 0, 0, 1)
@@ -105,17 +91,17 @@ def test_event_send_with_callbacks_bad_source(stage: Stage, transport: Transport
                                                                       ("DESTROYING", "NOT_ENTITLED")}  # fmt: skip
 
 
-def test_event_send_with_callbacks_no_error_callback(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+def test_event_send_with_callbacks_no_error_callback(stage: Stage, transport: Transport, told: Told) -> None:
     bad_source(stage, transport, told, told.callbacks("create", "success", "destroy"))
     assert told.counters == (1, 0, 0, 1)
 
 
-def test_event_send_with_callbacks_no_callbacks(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+def test_event_send_with_callbacks_no_callbacks(stage: Stage, transport: Transport, told: Told) -> None:
     bad_source(stage, transport, told, PublisherCallbacks())
     assert told.counters == (0, 0, 0, 0)
 
 
-def test_get_transport(stage: Stage, transport: Transport) -> None:  # noqa: F811
+def test_get_transport(stage: Stage, transport: Transport) -> None:
     assert Publisher.create(transport, stage.symbol).transport is transport
 
 
@@ -125,7 +111,7 @@ def test_get_transport(stage: Stage, transport: Transport) -> None:  # noqa: F81
 class Bridge:
     """Three publishers of the bridge's side, one of them destroyed, and what they need."""
 
-    def __init__(self, stage: Stage, transport: Transport) -> None:  # noqa: F811
+    def __init__(self, stage: Stage, transport: Transport) -> None:
         self.parent = Publisher.create(transport, stage.symbol, stage.source)
         self.made = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
         self.gone = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
@@ -135,17 +121,17 @@ class Bridge:
 
 
 @pytest.fixture
-def bridge(stage: Stage, transport: Transport) -> Bridge:  # noqa: F811
+def bridge(stage: Stage, transport: Transport) -> Bridge:
     return Bridge(stage, transport)
 
 
-def test_bridge_create_destroy(stage: Stage, transport: Transport, bridge: Bridge) -> None:  # noqa: F811
+def test_bridge_create_destroy(stage: Stage, transport: Transport, bridge: Bridge) -> None:
     """createDestroy."""
     made = BridgePublisher.create(transport, stage.symbol, stage.source, None, bridge.parent)
     assert made.destroy(60)
 
 
-def test_create_by_index_invalid_result(stage: Stage, transport: Transport, bridge: Bridge) -> None:  # noqa: F811
+def test_create_by_index_invalid_result(stage: Stage, transport: Transport, bridge: Bridge) -> None:
     """A create that fails has no result: nothing is left of it."""
     before = transport.find_publishers("t.a b")
     fails(Status.BAD_SYMBOL, BridgePublisher.create_by_index, transport, 0, "a b", "t", None, bridge.parent)
@@ -153,11 +139,11 @@ def test_create_by_index_invalid_result(stage: Stage, transport: Transport, brid
     assert transport.find_publishers("t.a b") == before == []
 
 
-def test_create_by_index_invalid_tport(stage: Stage, bridge: Bridge) -> None:  # noqa: F811
+def test_create_by_index_invalid_tport(stage: Stage, bridge: Bridge) -> None:
     fails(Status.NULL_ARG, BridgePublisher.create_by_index, None, 0, stage.symbol, None, None, bridge.parent)
 
 
-def test_create_by_index_invalid_parent(stage: Stage, transport: Transport) -> None:  # noqa: F811
+def test_create_by_index_invalid_parent(stage: Stage, transport: Transport) -> None:
     fails(Status.NULL_ARG, BridgePublisher.create_by_index, transport, 0, stage.symbol, None, None, None)
 
 
@@ -166,11 +152,11 @@ def test_create_invalid_result(transport: Transport, bridge: Bridge) -> None:
     assert transport.find_publishers("t.a.*.b") == []
 
 
-def test_create_invalid_tport(stage: Stage, bridge: Bridge) -> None:  # noqa: F811
+def test_create_invalid_tport(stage: Stage, bridge: Bridge) -> None:
     fails(Status.NULL_ARG, BridgePublisher.create, None, stage.symbol, None, None, bridge.parent)
 
 
-def test_create_invalid_publisher(stage: Stage, transport: Transport) -> None:  # noqa: F811
+def test_create_invalid_publisher(stage: Stage, transport: Transport) -> None:
     fails(Status.NULL_ARG, BridgePublisher.create, transport, stage.symbol, None, None, None)
 
 
@@ -252,7 +238,7 @@ def test_send_from_inbox_invalid_msg(bridge: Bridge) -> None:
 # --- C++: MamaPublisherTest --------------------------------------------------------------------------------------
 
 
-def test_publish(stage: Stage, transport: Transport) -> None:  # noqa: F811
+def test_publish(stage: Stage, transport: Transport) -> None:
     publisher = Publisher.create(transport, stage.symbol, stage.source)
     for i in range(10):
         publisher.send(a_message(i))
@@ -260,7 +246,7 @@ def test_publish(stage: Stage, transport: Transport) -> None:  # noqa: F811
     until(lambda: len(stage.held()) == 10)
 
 
-def test_publish_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+def test_publish_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:
     """PE-42: destroy, wait for on_destroy, no callback after it."""
     queue = Queue("callbacks")
     publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, told.callbacks())
@@ -276,7 +262,7 @@ def test_publish_with_callbacks(stage: Stage, transport: Transport, told: Told) 
     assert told.heard[-1][0] == "destroy"
 
 
-def test_publish_with_callbacks_bad_source(stage: Stage, transport: Transport, told: Told) -> None:  # noqa: F811
+def test_publish_with_callbacks_bad_source(stage: Stage, transport: Transport, told: Told) -> None:
     """Disabled upstream."""
     stage.deny()
     transport.set_transport_topic_callback(told.on_topic)
@@ -294,7 +280,7 @@ def test_publish_with_callbacks_bad_source(stage: Stage, transport: Transport, t
     assert told.counters == (1, 10 if stage.publisher_style else 0, 0, 1)
 
 
-def test_publish_with_null_callback(stage: Stage, transport: Transport) -> None:  # noqa: F811
+def test_publish_with_null_callback(stage: Stage, transport: Transport) -> None:
     """PE-40: NULL instead of callbacks; and the source is a bad one."""
     stage.deny()
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.denied, None, None)

@@ -12,7 +12,7 @@ from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.publisher.api import PublishOptions, RetryConfig
 from mama_spark.publisher.managed import ManagedPublisher
 from mama_spark.testing.desks import NatsDesk
-from mama_spark.testing.servers import Admin, nats_server  # noqa: F401
+from mama_spark.testing.servers import Admin
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "managed-publisher.md").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert named - all_tests() == set()
 
 
-def test_the_example_runs(nats_server: NatsServer) -> None:  # noqa: F811
+def test_the_example_runs(nats_server: NatsServer) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("ORDERS", ["orders.>"])
         names: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Where publishers of the OpenMAMA face are tried: the memory bridge in both styles of events, and a real NATS server.
 
-Import the fixtures: ``from mama_spark.testing.stages import stage, nats_with_users``.
+The fixtures are for a ``conftest.py``: ``from mama_spark.testing.stages import memory, nats_with_users, stage, told``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from ..bridges.memory import MemoryBridge, MemoryBroker
 from ..bridges.nats import NatsBridge, NatsSettings
 from ..bridges.nats.pool import POOL
 from ..bridges.nats.server import NatsServer
-from ..mama import MamaMsg, Publisher, PublisherCallbacks, Queue, Status, Transport, TransportTopicEvent
+from ..mama import (
+    MamaMsg,
+    Publisher,
+    PublisherCallbacks,
+    Queue,
+    Status,
+    StatusError,
+    Transport,
+    TransportTopicEvent,
+)
 from .servers import Admin
 
 LONG = 60.0  #: seconds for what must happen; never reached
@@ -214,3 +223,29 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
         made = MemoryStage(EventStyle.PUBLISHER if request.param == "memory" else EventStyle.TRANSPORT)
     yield made
     made.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryStage]:
+    """The memory bridge in the style of publisher events."""
+    made = MemoryStage(EventStyle.PUBLISHER)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def published(stage: Stage, transport: Transport, told: Told, *names: str, queue: Queue | None = None) -> Publisher:
+    """A publisher that tells ``told``; ``names``: of these callbacks alone."""
+    callbacks = told.callbacks(*names) if names else told.callbacks()
+    return Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, callbacks, "mine")
+
+
+def fails(status: Status, call: Callable[..., object], *args: Any, match: str | None = None) -> None:
+    """The call raises this status."""
+    with pytest.raises(StatusError, match=match) as error:
+        call(*args)
+    assert error.value.status is status

@@ -1,0 +1,304 @@
+"""The end of publishers: destroyed while answers are due, from callbacks, by other threads, with their transport."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from mama_spark.bridge import EventStyle
+from mama_spark.bridges.memory import MemoryBridge
+from mama_spark.mama import (
+    Publisher,
+    PublisherState,
+    Queue,
+    Status,
+    StatusError,
+)
+from mama_spark.mama.omnm import encode
+from mama_spark.testing.stages import MemoryStage, Stage, Told, a_message, dispatch, fails, published, until
+
+# --- destroying --------------------------------------------------------------------------------------------------
+
+
+def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(stage: Stage, told: Told) -> None:
+    """PE-13, PE-42"""
+    queue = Queue()
+    publisher = published(stage, stage.transport(), told, queue=queue)
+    for i in range(50):
+        publisher.send(a_message(i))
+    publisher.destroy()
+    expected = (1, 0, 50 if stage.publisher_style else 0, 1)
+    assert told.counters == expected
+    assert told.heard[-1][0] == "destroy"
+    publisher.destroy()
+    queue.timed_dispatch(0.02)
+    assert told.counters == expected, "destroy may be repeated, and is done once"
+    queue.destroy()
+
+
+def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(memory: MemoryStage, told: Told) -> None:
+    """PE-53, PE-55: it waits for the bridge as DESTROYING_WAIT_BRIDGE, and is DESTROYED when the bridge is done"""
+    transport = memory.transport(destroy_timeout=0.1, answer_timeout=60)
+    publisher = published(memory, transport, told)
+    memory.broker.then(["late"])
+    publisher.send(a_message())
+    publisher.destroy()
+    assert told.heard[-1][:2] == ("destroy", "DESTROYING")
+    assert publisher.state.name == "DESTROYING_WAIT_BRIDGE"
+    memory.broker.release()
+    until(lambda: publisher.state.name == "DESTROYED")
+    assert told.counters == (1, 0, 0, 1), "the answer came too late"
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_a_callback_that_hangs_does_not_keep_destroy(memory: MemoryStage, told: Told, queued: bool) -> None:
+    go, inside = threading.Event(), threading.Event()
+    callbacks = told.callbacks("destroy")
+
+    def hang(*_: Any) -> None:
+        inside.set()
+        go.wait(60)
+
+    callbacks.on_success = hang
+    queue = Queue() if queued else None
+    dispatcher = queue.start() if queue is not None else None
+    transport = memory.transport(destroy_timeout=0.1)
+    publisher = Publisher.create_with_callbacks(transport, queue, memory.symbol, memory.source, None, callbacks)
+    publisher.send(a_message())
+    assert inside.wait(60)
+    publisher.destroy()
+    assert [h[:2] for h in told.heard] == [("destroy", "DESTROYING")]
+    go.set()
+    until(lambda: publisher.state.name == "DESTROYED")
+    if dispatcher is not None:
+        dispatcher.destroy()
+
+
+def test_what_waits_for_the_bridge_is_destroyed_with_the_transport(memory: MemoryStage, told: Told) -> None:
+    transport = memory.transport(destroy_timeout=0.05)
+    publisher = published(memory, transport, told)
+    memory.broker.then(["lose"])
+    publisher.send(a_message())
+    transport.destroy()
+    assert publisher.state is PublisherState.DESTROYED
+    assert told.counters == (1, 0, 0, 1)
+
+
+def test_a_transport_destroys_the_publishers_that_live_on_it(stage: Stage, told: Told) -> None:
+    transport = stage.transport()
+    publishers = [published(stage, transport, told) for _ in range(3)]
+    publishers[0].send(a_message())
+    transport.destroy()
+    assert {p.state for p in publishers} == {PublisherState.DESTROYED}
+    assert told.counters == (3, 0, 1 if stage.publisher_style else 0, 3)
+    fails(Status.NULL_ARG, publishers[0].send, a_message())
+    fails(Status.INVALID_ARG, Publisher.create, transport, stage.symbol)
+    transport.destroy()
+
+
+def test_destroy_ex_returns_at_once_and_destroys_on_the_queue(memory: MemoryStage, told: Told) -> None:
+    queue = Queue("ex")
+    publisher = published(memory, memory.transport(), told, queue=queue)
+    publisher.send(a_message())
+    publisher.destroy_ex()
+    assert publisher.state.name == "LIVE"
+    with queue.start():
+        until(lambda: publisher.state.name == "DESTROYED")
+    assert [(h[0], h[4]) for h in told.heard[1:]] == [("success", "mama-queue-ex"), ("destroy", "mama-queue-ex")]
+    inline = published(memory, memory.transport(), told)
+    inline.destroy_ex()
+    assert inline.state is PublisherState.DESTROYED
+
+
+def test_a_queue_is_not_destroyed_before_the_publishers_that_use_it(memory: MemoryStage, told: Told) -> None:
+    queue = Queue()
+    publisher = published(memory, memory.transport(), told, queue=queue)
+    fails(Status.QUEUE_OPEN_OBJECTS, queue.destroy)
+    publisher.destroy()
+    queue.destroy()
+    with pytest.raises(StatusError, match="QUEUE_END"):
+        published(memory, memory.transport(), told, queue=queue)
+    assert told.count("create") == 1
+
+
+def test_what_plain_publishers_sent_is_stored_when_the_transport_is_destroyed(stage: Stage) -> None:
+    """PE-19: a process may end next"""
+    with stage.transport() as transport:
+        publisher = Publisher.create(transport, stage.symbol, stage.source)
+        for i in range(100):
+            publisher.send(a_message(i))
+    assert [m.payload for m in stage.held()] == [encode(a_message(i)) for i in range(100)]
+
+
+# --- threads and races -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["queue", "transport's thread"])
+@pytest.mark.parametrize("when", ["success", "error", "create"])
+def test_a_callback_may_destroy_its_own_publisher(memory: MemoryStage, told: Told, where: str, when: str) -> None:
+    queue = Queue() if where == "queue" else None
+    callbacks = told.callbacks()
+    inner = getattr(callbacks, f"on_{when}")
+
+    def destroying(publisher: Publisher, *args: Any) -> None:
+        inner(publisher, *args)
+        publisher.destroy()
+
+    setattr(callbacks, f"on_{when}", destroying)
+    transport = memory.transport()
+    if when == "error":
+        memory.broker.then(["reject"] * 20)
+    publisher = Publisher.create_with_callbacks(transport, queue, memory.symbol, memory.source, None, callbacks)
+    if when != "create":
+        memory_sends(publisher, 20)
+
+    def destroyed() -> bool:
+        if queue is not None:
+            dispatch(queue)
+        return publisher.state is PublisherState.DESTROYED
+
+    until(destroyed)
+    assert told.count("destroy") == 1
+    assert told.heard[-1][:2] == ("destroy", "DESTROYING")
+    if when != "create":
+        assert told.count(when) == 1, "what was still due is not told"
+    if queue is not None:
+        queue.timed_dispatch(0.01)
+        queue.destroy()
+    assert told.count("destroy") == 1
+
+
+def memory_sends(publisher: Publisher, n: int) -> None:
+    for i in range(n):
+        try:
+            publisher.send(a_message(i))
+        except StatusError:  # destroyed: the only one that there is here
+            return
+
+
+@pytest.mark.parametrize("name", ["create", "success", "destroy"])
+@pytest.mark.parametrize("queued", [True, False])
+def test_callbacks_may_send_by_their_own_and_by_other_publishers(
+    stage: Stage,
+    told: Told,
+    name: str,
+    queued: bool,
+) -> None:
+    """No callback keeps the transport's thread, which its own sends need, from going on."""
+    transport, queue = stage.transport(), Queue() if queued else None
+    other = published(stage, transport, Told())
+    callbacks, sent = told.callbacks(), list[int]()
+    inner = getattr(callbacks, f"on_{name}")
+
+    def sending(publisher: Publisher, *args: Any) -> None:
+        inner(publisher, *args)
+        for by in (other, other, *([publisher] * 5 if name == "create" else [])):
+            by.send(a_message())
+            sent.append(1)
+
+    setattr(callbacks, f"on_{name}", sending)
+    dispatcher = queue.start() if queue is not None else None
+    publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, callbacks)
+    publisher.send(a_message())
+    publisher.destroy()
+    n = len(sent)
+    assert n == {"create": 7, "success": 2 if stage.publisher_style else 0, "destroy": 2}[name]
+    assert told.count("success") == (0 if not stage.publisher_style else 6 if name == "create" else 1)
+    assert told.heard[-1][0] == "destroy"
+    other.destroy()
+    assert len(stage.held()) == n + 1
+    if dispatcher is not None:
+        dispatcher.destroy()
+
+
+@pytest.mark.parametrize("name", ["create", "error", "success", "destroy"])
+def test_a_raising_callback_is_counted_and_harms_nobody(
+    memory: MemoryStage, told: Told, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raising(*args: Any) -> None:
+        raise RuntimeError(f"on_{name} raises")
+
+    callbacks = told.callbacks()
+    setattr(callbacks, f"on_{name}", raising)
+    memory.broker.then(["reject", "ack"])
+    transport = memory.transport()
+    publisher = Publisher.create_with_callbacks(transport, None, memory.symbol, memory.source, None, callbacks)
+    for i in range(2):
+        publisher.send(a_message(i))
+    publisher.destroy()
+    assert publisher.state is PublisherState.DESTROYED
+    assert publisher.callback_errors == 1
+    assert f"on_{name} raises" in caplog.text
+    assert sum(told.counters) == 3
+
+
+def test_a_raising_topic_callback_is_counted(told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    on = MemoryStage(EventStyle.TRANSPORT)
+    transport = on.transport()
+    transport.set_transport_topic_callback(lambda *args: [][0])
+    published(on, transport, told)
+    assert transport.callback_errors == 1
+    assert "IndexError" in caplog.text
+    on.close()
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_destroy_while_sends_are_answered(stage: Stage, told: Told, queued: bool) -> None:
+    """PE-42: whoever sends, answers and destroys at the same time, on_destroy comes once and last"""
+    queue = Queue("race") if queued else None
+    dispatcher = queue.start() if queue is not None else None
+    transport = stage.transport()
+    for _ in range(8):
+        told.heard.clear()
+        publisher = published(stage, transport, told, queue=queue)
+        senders = [threading.Thread(target=memory_sends, args=(publisher, 40)) for _ in range(2)]
+        enders = [threading.Thread(target=publisher.destroy) for _ in range(2)]
+        for thread in [*senders, *enders]:
+            thread.start()
+        for thread in [*senders, *enders]:
+            thread.join()
+        until(lambda p=publisher: p.state is PublisherState.DESTROYED)  # type: ignore[misc]
+        assert told.count("destroy") == 1
+        assert told.heard[-1][0] == "destroy"
+        assert told.heard[0][0] == "create"
+    if queue is not None and dispatcher is not None:
+        dispatcher.destroy()
+        queue.destroy()
+        assert queue._taken == 0, "no place is lost"
+
+
+def test_a_transport_may_be_destroyed_from_a_callback_and_while_others_send(memory: MemoryStage, told: Told) -> None:
+    transport = memory.transport()
+    callbacks = told.callbacks()
+    callbacks.on_success = lambda publisher, *_: publisher.transport.destroy()
+    publisher = Publisher.create_with_callbacks(transport, None, memory.symbol, memory.source, None, callbacks)
+    other = published(memory, transport, told)
+    threads = [threading.Thread(target=memory_sends, args=(p, 50)) for p in (publisher, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    transport.destroy()
+    until(lambda: {publisher.state, other.state} == {PublisherState.DESTROYED})
+    assert told.count("destroy") == 2
+
+
+def test_a_bridge_that_dies_fails_the_calls_and_lets_publishers_be_destroyed(
+    memory: MemoryStage, told: Told, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = memory.transport()
+    publisher = published(memory, transport, told)
+    memory.broker.then(["late"])
+    publisher.send(a_message())
+
+    def broken(*args: Any, **more: Any) -> None:
+        raise RuntimeError("the bridge broke")
+
+    monkeypatch.setattr(MemoryBridge, "poll", broken)
+    until(lambda: told.count("error"))
+    fails(Status.PLATFORM, publisher.send, a_message(), match="the bridge broke")
+    publisher.destroy()
+    assert told.counters == (1, 1, 0, 1)
+    assert publisher.state is PublisherState.DESTROYED
+    assert "the bridge broke" in caplog.text
