@@ -28,7 +28,7 @@ from mama_spark.tango.notices import Kind as NoticeKind
 from mama_spark.tango.records import Kind, decode
 from mama_spark.tango.subscriber import TangoSubscriber
 from mama_spark.testing.rooms import MalamuteRoom
-from mama_spark.testing.tango_servers import until
+from mama_spark.testing.waiting import until
 
 from .machine import process_cpu
 from .tango_replay import HWM, VALUES, names

@@ -23,7 +23,8 @@ from mama_spark.tango.negotiation import SubscriberInfo
 from mama_spark.tango.rpc import open_device
 from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import EventType
-from mama_spark.testing.tango_servers import DeviceProbe, TangoServer, until
+from mama_spark.testing.tango_servers import DeviceProbe, TangoServer
+from mama_spark.testing.waiting import until
 
 from .tango_reader import Watch
 

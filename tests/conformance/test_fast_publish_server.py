@@ -29,9 +29,9 @@ from mama_spark.bridges.nats.acks import Flow, Gap, Guilty, Reply, Stored
 from mama_spark.bridges.nats.fast import END, PING, START, FastBatch, Phase, parse_reply, reply_prefix, reply_suffix
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import ExpectationFailed, NotSent, Overrun, PublishError, Refused, TooLarge, Uncertain
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.plain_wire import PlainWire
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 
 WRONG = {"Nats-Expected-Last-Sequence": "100"}
 APPEND = 1

@@ -24,8 +24,8 @@ from mama_spark.malamute.link import LinkSettings
 from mama_spark.malamute.questions import Op, Question
 from mama_spark.message import MessageBatch
 from mama_spark.testing.brokers import BrokerProcess
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
+from mama_spark.testing.waiting import eventually
 
 PATIENCE = 60.0
 

@@ -24,6 +24,7 @@ from mama_spark.malamute.link import LinkSettings, endpoint
 from mama_spark.malamute.wire import Ok, Pong, decode, encode
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.ports import lasting_port
+from mama_spark.testing.waiting import until
 from zmq.auth.thread import ThreadAuthenticator
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "malamute.json").read_text())
@@ -63,13 +64,6 @@ def client(broker: Broker) -> Iterator[Make]:
             return stack.enter_context(MalamuteClient(broker.endpoint, address, **options))
 
         yield make
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.005)
 
 
 def nothing(client: MalamuteClient) -> bool:

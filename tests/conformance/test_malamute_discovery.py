@@ -20,8 +20,8 @@ from mama_spark.malamute.engines import durable
 from mama_spark.malamute.link import LinkSettings
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite, follow
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.mlp_discovery import end_process_of, forget
+from mama_spark.testing.waiting import eventually
 
 TTL = 600.0
 STEP = TTL / 12  #: of the clock; a third of the time to live is the pace of renewals, a half makes SUSPECT

@@ -19,8 +19,8 @@ from mama_spark.malamute.link import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.testing.bridge_suite import PATIENCE, publish
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.plain_broker import CLOSE, OPEN, PING, SEND, WRITE, PlainBroker
+from mama_spark.testing.waiting import eventually
 
 
 @pytest.fixture

@@ -34,7 +34,8 @@ from mama_spark.mama.discovery import Sources
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.properties import Properties, TransportProperties
 from mama_spark.mama.sources import BEST, DEFAULT_FIELDS, OFFLINE, OK, ONLINE, decode_source, encode_source
-from mama_spark.testing.stages import MemoryStage, Told, a_message, until
+from mama_spark.testing.stages import MemoryStage, Told, a_message
+from mama_spark.testing.waiting import until
 
 TTL = 30.0
 

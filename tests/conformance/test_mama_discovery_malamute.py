@@ -10,7 +10,8 @@ from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, 
 from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.testing.mlp_discovery import LASTING, Desks, discovering_broker
-from mama_spark.testing.stages import Told, until
+from mama_spark.testing.stages import Told
+from mama_spark.testing.waiting import until
 
 
 def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source, encode_source
-from mama_spark.testing.stages import until
+from mama_spark.testing.waiting import until
 
 KEY = SourceKey("desk", 7)
 

@@ -24,7 +24,8 @@ from mama_spark.mama import (
 )
 from mama_spark.mama.omnm import decode
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, dispatch, until
+from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, dispatch
+from mama_spark.testing.waiting import until
 
 #: No stream takes these topics, and requests are no business of streams.
 ASKED = "ask"

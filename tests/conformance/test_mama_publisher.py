@@ -29,7 +29,17 @@ from mama_spark.mama.loop import Sent
 from mama_spark.mama.omnm import encode
 from mama_spark.testing.desks import NatsDesk
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, dispatch, fails, published, until
+from mama_spark.testing.stages import (
+    MemoryStage,
+    NatsStage,
+    Stage,
+    Told,
+    a_message,
+    dispatch,
+    fails,
+    published,
+)
+from mama_spark.testing.waiting import until
 
 # --- callbacks ---------------------------------------------------------------------------------------------------
 

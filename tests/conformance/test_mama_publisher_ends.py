@@ -16,7 +16,16 @@ from mama_spark.mama import (
     StatusError,
 )
 from mama_spark.mama.omnm import encode
-from mama_spark.testing.stages import MemoryStage, Stage, Told, a_message, dispatch, fails, published, until
+from mama_spark.testing.stages import (
+    MemoryStage,
+    Stage,
+    Told,
+    a_message,
+    dispatch,
+    fails,
+    published,
+)
+from mama_spark.testing.waiting import until
 
 # --- destroying --------------------------------------------------------------------------------------------------
 

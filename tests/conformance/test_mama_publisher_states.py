@@ -21,7 +21,8 @@ from mama_spark.mama import (
     string_for_state,
 )
 from mama_spark.mama.states import TABLE
-from mama_spark.testing.stages import MemoryStage, Told, a_message, fails, published, until
+from mama_spark.testing.stages import MemoryStage, Told, a_message, fails, published
+from mama_spark.testing.waiting import until
 
 
 def test_the_seven_states_have_their_order_and_names() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from mama_spark.mama import Queue, Status, StatusError
-from mama_spark.testing.stages import dispatch, until
+from mama_spark.testing.stages import dispatch
+from mama_spark.testing.waiting import until
 
 
 def fails(status: Status, call: Any, *args: Any) -> None:

@@ -21,7 +21,8 @@ from mama_spark.mama import (
     TransportTopicEvent,
 )
 from mama_spark.mama.omnm import encode
-from mama_spark.testing.stages import Stage, Told, a_message, dispatch, fails, until
+from mama_spark.testing.stages import Stage, Told, a_message, dispatch, fails
+from mama_spark.testing.waiting import until
 
 PAYLOAD = encode(a_message())
 

@@ -25,7 +25,8 @@ from mama_spark.errors import (
 )
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed import ManagedPublisher
-from mama_spark.testing.desks import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, patient, until
+from mama_spark.testing.desks import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, patient
+from mama_spark.testing.waiting import until
 
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 

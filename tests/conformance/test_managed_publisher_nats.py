@@ -23,7 +23,8 @@ from mama_spark.errors import (
 )
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed import ManagedPublisher
-from mama_spark.testing.desks import LONG, Ear, NatsDesk, ack_of, until
+from mama_spark.testing.desks import LONG, Ear, NatsDesk, ack_of
+from mama_spark.testing.waiting import until
 from nats.aio.client import Client
 
 RETRY = RetryConfig.doubling(0.05, 0.2, deadline=LONG)

@@ -24,6 +24,7 @@ from mama_spark.malamute.link import FEATURES, LinkSettings
 from mama_spark.malamute.wire import Command, Error, Ok, StreamDeliver
 from mama_spark.message import MessageBatch
 from mama_spark.testing.clocks import Clock
+from mama_spark.testing.waiting import until
 
 PATIENCE = 60.0
 LIMIT = 1_000_000
@@ -98,13 +99,6 @@ def make() -> Iterator[Callable[..., Site]]:
     yield made
     for site in sites:
         site.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.005)
 
 
 def serve_others(site: Site, name: bytes, count: int = 3000) -> None:

@@ -28,6 +28,7 @@ from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.wire import Command, Error, Ok, Pong, decode, encode
 from mama_spark.testing.clocks import Clock
+from mama_spark.testing.waiting import until
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "malamute.json").read_text())
 PATIENCE = 60_000  #: ms
@@ -175,13 +176,6 @@ class WildEngine(SimpleEngine):
 
 register("broken-for-tests", BrokenEngine)
 register("wild-for-tests", WildEngine)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE / 1000
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.005)
 
 
 OURS = {"aaa80f012c024f4b": "aaa80f012c00", "aaa80f01f4024f4b": "aaa80f01f400"}

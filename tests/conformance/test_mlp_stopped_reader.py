@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from mama_spark.malamute import wire
 from mama_spark.malamute.broker_loop import ROUND_OCTETS
 from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.wire import Command, Ok, Pong, StreamDeliver
+from mama_spark.testing.waiting import until
 
 PATIENCE = 60.0
 LIMIT = 2_000_000
@@ -129,13 +129,6 @@ class Site:
 def make(tmp_path: Path) -> Iterator[Callable[[Overflow], Site]]:
     with ExitStack() as ends:
         yield lambda overflow: Site(tmp_path, overflow, ends)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("overflow", Overflow)

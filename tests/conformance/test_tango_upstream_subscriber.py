@@ -30,7 +30,8 @@ from mama_spark.tango.types import (
     InterfaceChange,
     Quality,
 )
-from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoServer, free_port, until
+from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoServer, free_port
+from mama_spark.testing.waiting import until
 
 DEVICE = "test/lab/1"
 

@@ -42,8 +42,8 @@ from mama_spark.testing.tango_servers import (
     TangoDatabase,
     TangoMirror,
     TangoServer,
-    until,
 )
+from mama_spark.testing.waiting import until
 
 DEVICE = "test/pub/1"
 FAST = Times(check=0.3, late=30.0, retry=0.1, retry_max=0.3)

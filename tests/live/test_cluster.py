@@ -11,8 +11,9 @@ import pytest
 from mama_spark.bridge import Polled
 from mama_spark.bridges.nats.server import Cluster
 from mama_spark.errors import ConfigError
-from mama_spark.testing.driving import Driver, eventually, fresh_message_gets_through
+from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 
 MODES = [
     pytest.param({"ack_mode": "message"}, id="message"),

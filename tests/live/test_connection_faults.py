@@ -15,9 +15,10 @@ from mama_spark.bridges.nats.connecting import close_abandoned
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.driving import Driver, eventually, fresh_message_gets_through
+from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.proxy import Proxy
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 from nats.aio.client import Client
 
 MESSAGE: dict[str, Any] = {"ack_mode": "message"}

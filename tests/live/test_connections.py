@@ -25,8 +25,8 @@ from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import LoopDied, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 from nats.aio.client import Client
 
 

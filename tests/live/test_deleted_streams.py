@@ -13,8 +13,8 @@ from mama_spark.message import MessageBatch
 from mama_spark.publisher import lasting
 from mama_spark.publisher.lasting import LastingPublisher
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ from mama_spark.testing.discovering import (
     renew,
     stop_renewing,
 )
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 
 
 def test_a_killed_process_is_suspect_then_offline_and_one_more_process_keeps_a_source_alive(

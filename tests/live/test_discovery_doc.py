@@ -30,7 +30,7 @@ from mama_spark.mama.events import CREATE, DESTROY, ERROR, LIVE, TOPIC
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.options import DiscoveryOptions
 from mama_spark.testing.discovery_runs import Stranger, desk
-from mama_spark.testing.driving import eventually
+from mama_spark.testing.waiting import eventually
 
 PAGE = (Path(__file__).parents[2] / "docs" / "discovery.md").read_text()
 KINDS = (SOURCE, PUBLISHER, TOPIC, IMAGE_END, GAP)

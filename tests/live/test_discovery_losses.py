@@ -36,8 +36,8 @@ from mama_spark.testing.discovering import (
     publish,
     renew,
 )
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 
 
 def test_what_the_limits_took_before_it_was_read_is_a_gap_and_nothing_else_is(

@@ -34,8 +34,8 @@ from mama_spark.testing.discovering import (
     has,
     premade,
 )
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin, StoredMessage
+from mama_spark.testing.waiting import eventually
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
 

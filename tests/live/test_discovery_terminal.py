@@ -20,7 +20,7 @@ from mama_spark.terminal import watch
 from mama_spark.terminal.events import line_of as event_line
 from mama_spark.terminal.sources import line_of as source_line
 from mama_spark.testing.discovery_runs import Stranger, desk
-from mama_spark.testing.driving import eventually
+from mama_spark.testing.waiting import eventually
 
 DESK = SourceKey("desk", 7)
 

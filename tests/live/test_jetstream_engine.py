@@ -25,8 +25,8 @@ from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.link import LinkSettings
 from mama_spark.malamute.wire import Command, Ok, Pong, StreamDeliver, decode, encode
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 
 PATIENCE = 90.0
 NAME = "mlp-st"

@@ -20,10 +20,10 @@ from mama_spark.bridges.nats.server import Cluster, NatsServer
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.log_suite import Record, everything, numbers, rows
 from mama_spark.testing.proxy import Proxy
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 
 BOTH = pytest.mark.parametrize("fast", [None, False], ids=["fast", "public calls"])
 #: More than a reader fetches ahead, so that the server still has some when the first batch is there.

@@ -25,7 +25,6 @@ from mama_spark.mama.broker_events import broker_event
 from mama_spark.mama.events import EventRecord, decode_event
 from mama_spark.mama.omnm import decode
 from mama_spark.testing.brokers import BrokerProcess
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.mlp_discovery import (
     LASTING,
     announcing_process,
@@ -35,6 +34,7 @@ from mama_spark.testing.mlp_discovery import (
     forget,
 )
 from mama_spark.testing.plain_broker import PlainBroker
+from mama_spark.testing.waiting import eventually
 
 DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
 RECORD, SUSPECT, OFFLINE = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE

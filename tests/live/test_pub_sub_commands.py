@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.cli import main
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import plain, store
+from mama_spark.testing.waiting import eventually
 
 
 @pytest.fixture

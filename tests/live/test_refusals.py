@@ -10,8 +10,9 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import ConfigError, Refused, TooLarge, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.testing.driving import Driver, eventually, fresh_message_gets_through
+from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin, make_certificates
+from mama_spark.testing.waiting import eventually
 
 BOTH = pytest.mark.parametrize("fast", [True, False], ids=["fast", "public calls"])
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
-from mama_spark.testing.driving import Driver, eventually, fresh_message_gets_through
+from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin
+from mama_spark.testing.waiting import eventually
 
 MODES: list[dict[str, Any]] = [{"ack_mode": "message"}, {"ack_mode": "message", "fast": False}, {"ack_mode": "batch"}]
 IDS = ["message", "public calls", "batch"]

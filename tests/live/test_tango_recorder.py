@@ -25,7 +25,8 @@ from mama_spark.testing.tango_recorder import (
     consecutive,
     settings,
 )
-from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoServer, until
+from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoServer
+from mama_spark.testing.waiting import until
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from mama_spark.tango.attributes import device_names
 from mama_spark.tango.records import Kind
 from mama_spark.testing.rooms import NatsRoom
 from mama_spark.testing.tango_recorder import RecorderThread, RecordLog, accounted, consecutive, settings
-from mama_spark.testing.tango_servers import PATIENCE, TangoDatabase, TangoServer, free_port, until
+from mama_spark.testing.tango_servers import PATIENCE, TangoDatabase, TangoServer, free_port
+from mama_spark.testing.waiting import until
 
 DEVICES = ("test/lab/1", "test/lab/2", "other/lab/1")
 

@@ -23,7 +23,8 @@ from mama_spark.testing.tango_recorder import (
     consecutive,
     settings,
 )
-from mama_spark.testing.tango_servers import TangoServer, until
+from mama_spark.testing.tango_servers import TangoServer
+from mama_spark.testing.waiting import until
 
 
 @pytest.fixture

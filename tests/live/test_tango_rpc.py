@@ -23,7 +23,8 @@ from mama_spark.tango.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.rpc import Connection, Device, open_device, reference_of
 from mama_spark.tango.typecode import STRING, read_any
 from mama_spark.tango.types import DevState, Encoded, EventType, Quality
-from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port, until
+from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port
+from mama_spark.testing.waiting import until
 
 DEVICE = "test/lab/1"
 

@@ -34,7 +34,8 @@ from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKin
 from mama_spark.terminal.record import log_options
 from mama_spark.testing.rooms import MalamuteRoom
 from mama_spark.testing.servers import Admin
-from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port, until
+from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port
+from mama_spark.testing.waiting import until
 
 DEVICE = "lab/cell/1"
 ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")

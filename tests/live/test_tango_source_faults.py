@@ -23,8 +23,9 @@ from mama_spark.tango.rpc import open_device
 from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.typecode import STRINGS
 from mama_spark.tango.types import EventType, Format
-from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Event, until
+from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Event
 from mama_spark.testing.tango_sources import SourceProcess
+from mama_spark.testing.waiting import until
 
 DEVICE, ADMIN = "test/pub/1", "dserver/mama/source"
 SEED = 20_261_121

@@ -28,7 +28,8 @@ from mama_spark.tango.types import (
     InterfaceChange,
     Quality,
 )
-from mama_spark.testing.tango_servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer, until
+from mama_spark.testing.tango_servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer
+from mama_spark.testing.waiting import until
 
 DEVICE = "test/lab/1"
 SAMPLES: dict[str, list[Any]] = {

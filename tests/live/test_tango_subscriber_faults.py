@@ -32,7 +32,8 @@ from mama_spark.tango.subscriber import TangoSubscriber
 from mama_spark.tango.subscription import SubMode, Subscription
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused
 from mama_spark.tango.types import DevState, EventType
-from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoDatabase, TangoServer, free_port, until
+from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoDatabase, TangoServer, free_port
+from mama_spark.testing.waiting import until
 
 #: Servers that end are missed since their connection ends. Heartbeats of real ones come each 9 s, and a new connection
 #: hears none before: ``late`` allows for that, and for a machine that stands still meanwhile.

@@ -20,7 +20,7 @@ from mama_spark.tango.routes import Routes
 from mama_spark.tango.scalars import ScalarEncoder
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import DataType, EventType, Quality
-from mama_spark.testing.tango_servers import until
+from mama_spark.testing.waiting import until
 
 BEATS = ("tango://h:1/dserver/d/i.heartbeat", "tango://h:1/dserver/d/i#dbase=no.heartbeat")
 

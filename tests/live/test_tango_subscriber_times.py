@@ -12,7 +12,8 @@ from mama_spark.tango.life import Times
 from mama_spark.tango.notices import Kind, Notice
 from mama_spark.tango.subscriber import TangoSubscriber
 from mama_spark.tango.subscription import SubMode
-from mama_spark.testing.tango_servers import TangoServer, until
+from mama_spark.testing.tango_servers import TangoServer
+from mama_spark.testing.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -23,9 +23,9 @@ from mama_spark.mama.events import EventRecord, decode_event
 from mama_spark.mama.omnm import decode
 from mama_spark.mama.sources import SourceRecord, decode_source
 from mama_spark.spark.announcing import source_id
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import below, jvm_below, processes
+from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import SourceRecord, encode_source
 from mama_spark.spark.discovery_rows import SCHEMA
 from mama_spark.testing.discovery_runs import Stranger, desk, key
-from mama_spark.testing.driving import eventually
+from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 

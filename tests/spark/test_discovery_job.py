@@ -21,8 +21,8 @@ from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.conf_file import load
 from mama_spark.spark.discovery_tables import DiscoveryTables
 from mama_spark.testing.discovery_runs import Stranger, desk, line
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.sink_runs import below
+from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 

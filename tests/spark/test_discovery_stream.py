@@ -17,7 +17,7 @@ from mama_spark.mama.events import EventRecord
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import encode_source
 from mama_spark.testing.discovery_runs import BOARD, Stranger, Told, desk, key
-from mama_spark.testing.driving import eventually
+from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery

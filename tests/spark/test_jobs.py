@@ -21,9 +21,9 @@ from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.mama.omnm import decode
 from mama_spark.mama.sources import SourceRecord, decode_source
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import below, counts, flights, processes, verdict
+from mama_spark.testing.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ import pytest
 from mama_spark.bridges.nats.board import Board
 from mama_spark.bridges.nats.server import Cluster
 from mama_spark.testing.discovery_runs import Stranger, Told, desk
-from mama_spark.testing.driving import eventually
+from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 
 PEERS = 10058  #: the stream is there

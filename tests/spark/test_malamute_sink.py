@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client import MalamuteClient, Message
 from mama_spark.malamute.clients import Settings
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.plain_broker import SEND, PlainBroker
 from mama_spark.testing.rooms import MalamuteRoom
+from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession

@@ -20,8 +20,8 @@ from mama_spark.malamute.extensions import Feature
 from mama_spark.malamute.security import Security
 from mama_spark.message import MessageBatch
 from mama_spark.testing.brokers import BrokerProcess
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.sink_runs import below, connected, jvm_below
+from mama_spark.testing.waiting import eventually
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery

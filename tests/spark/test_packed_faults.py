@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.packed_runs import packed_verdict
 from mama_spark.testing.rooms import Room
 from mama_spark.testing.sink_runs import below, connected, flights
+from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.bridges.nats.server import NatsServer
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.rooms import Room
 from mama_spark.testing.servers import Admin, StoredMessage
+from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.rooms import Room
 from mama_spark.testing.sink_runs import Gate, below, connected, counts, flights, jvm_below, processes, verdict
+from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 

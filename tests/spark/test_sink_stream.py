@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server import NatsServer
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.rooms import NatsRoom, Room
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import counts, flights, verdict
+from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery

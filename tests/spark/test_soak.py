@@ -29,11 +29,11 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.flightlog.sweep import sweep
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.proxy import Proxy
 from mama_spark.testing.servers import Admin, StoredMessage
 from mama_spark.testing.sink_runs import below, connected, counts, flights, jvm_below, processes, verdict
+from mama_spark.testing.waiting import eventually
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "soak.py"
 MINUTES = float(os.environ.get("MAMA_SOAK_MINUTES", "15"))

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
-from mama_spark.testing.driving import eventually
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import delta_rows, plain, store
+from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,8 @@ from mama_spark.terminal.record import log_options
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import delta_rows, store
 from mama_spark.testing.tango_recorder import STREAM, Record, RecorderThread, settings
-from mama_spark.testing.tango_servers import TangoServer, until
+from mama_spark.testing.tango_servers import TangoServer
+from mama_spark.testing.waiting import until
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -54,14 +52,6 @@ class Ear:
     def events(self, id_: str) -> list[str]:
         """What was heard of one flight, in order."""
         return [event for event, flight in self.heard if flight == id_]
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def patient(publisher: ManagedPublisher) -> None:

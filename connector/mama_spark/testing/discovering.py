@@ -18,8 +18,8 @@ from ..bridges.nats.board import ADVISORIES, Board
 from ..bridges.nats.discovery import NatsDiscovery
 from ..bridges.nats.server import NatsServer
 from ..bridges.nats.settings import NatsSettings
-from .driving import eventually
 from .servers import Admin
+from .waiting import eventually
 
 DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
 RECORD, SUSPECT, OFFLINE, EVENT = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE, ChangeKind.EVENT

@@ -13,8 +13,8 @@ from ..bridges.nats.board import LIVE, REC, WARN, Board
 from ..mama.events import EventRecord, encode_event
 from ..mama.omnm import encode
 from ..mama.sources import SourceRecord, encode_source
-from .driving import eventually
 from .servers import Admin
+from .waiting import eventually
 
 BOARD = Board()
 _TOLD = 200.0

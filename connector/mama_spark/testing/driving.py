@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +14,7 @@ from ..publisher.retry import RetryPolicy
 from ..publisher.window import Policy
 from .oracle import Outcome, Verdict, conserve
 from .servers import Admin
-
-PATIENCE = 60.0
-
-
-def eventually(true: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    """Wait for a condition; its value."""
-    until = time.monotonic() + patience
-    while not (value := true()):
-        assert time.monotonic() < until, f"not within {patience:g} s: {what}"
-        time.sleep(0.005)
-    return value
+from .waiting import PATIENCE, eventually
 
 
 class Driver:

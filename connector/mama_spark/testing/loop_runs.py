@@ -16,9 +16,9 @@ from ..bridges.malamute import MalamuteLogs, MalamuteSettings
 from ..bridges.nats.server import NatsServer
 from ..malamute.link import LinkSettings
 from .brokers import BrokerProcess
-from .driving import eventually
 from .servers import Admin
 from .sink_runs import below, connected, jvm_below, processes
+from .waiting import eventually
 
 DDL = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, "

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from .driving import eventually
 from .oracle import Outcome, Verdict, conserve
 from .servers import StoredMessage
+from .waiting import eventually
 
 _GATE = 400.0
 TERMINAL = ("acked", "completed_exceptionally", "timeout")

@@ -6,7 +6,6 @@ The fixtures are for a ``conftest.py``: ``from mama_spark.testing.stages import 
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -44,14 +43,6 @@ class Held(NamedTuple):
     topic: str
     payload: bytes
     headers: dict[str, list[str]]
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def dispatch(queue: Queue) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from .driving import eventually
 from .servers import Admin
+from .waiting import eventually
 
 Message = tuple[str, bytes, dict[str, str] | None]
 

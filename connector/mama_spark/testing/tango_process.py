@@ -11,12 +11,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE = 60.0  #: seconds that a test waits at most for what must happen
+from .waiting import PATIENCE
+
 _STOP_TIMEOUT = 15.0
 Event = dict[str, Any]
 
@@ -31,21 +32,6 @@ class Failed(Exception):
     @property
     def reasons(self) -> list[str]:
         return [error["reason"] for error in self.errors]
-
-
-def until(true: Callable[[], Any], act: Callable[[], Any] = lambda: None, patience: float = PATIENCE) -> None:
-    """Repeat ``act`` every 20 ms until ``true``. That is asked more often, so it must not take anything away; and
-    what ``act`` began last may still be on its way then.
-
-    :raises AssertionError: it did not become true in time
-    """
-    deadline = time.monotonic() + patience
-    act()
-    while not true():
-        assert time.monotonic() < deadline, "this did not become true in time"
-        time.sleep(0.02)
-        if not true():
-            act()
 
 
 class TangoProcess:

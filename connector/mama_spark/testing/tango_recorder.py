@@ -21,7 +21,8 @@ from ..tango.records import decode as decode_records
 from ..tango.types import AttributeValue
 from ..terminal.record import log_options, record
 from .rooms import MalamuteRoom, NatsRoom
-from .tango_servers import TangoServer, until
+from .tango_servers import TangoServer
+from .waiting import until
 
 STREAM = "TANGO"
 SLOW = {"heartbeat": "30s", "timeout": "60s"}  #: settings that allow for a machine that stands still now and then

@@ -8,7 +8,7 @@ nothing here imports PyTango: what forks after importing it gets no events.
         event = probe.wait_event(number, lambda e: e["value"]["value"] == 2.5)
 
 What is pushed in the first milliseconds after a subscription may be gone, since it has not reached the socket yet:
-:func:`until` pushes until something came.
+:func:`~mama_spark.testing.waiting.until` pushes until something came.
 
 The device class is in :mod:`mama_spark.testing.tango_lab`: what attributes there are, and what its requests do.
 """
@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..tango.life import Times
-from .tango_process import PATIENCE, Event, Failed, TangoProcess, until
+from .tango_process import Event, Failed, TangoProcess
+from .waiting import PATIENCE
 
 __all__ = [
     "BEAT",
@@ -39,7 +40,6 @@ __all__ = [
     "TangoServer",
     "answers",
     "free_port",
-    "until",
 ]
 
 

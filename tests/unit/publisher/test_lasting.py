@@ -10,7 +10,7 @@ from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import PublishError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.lasting import BATCHES_WAITING, LastingPublisher
-from mama_spark.testing.driving import eventually
+from mama_spark.testing.waiting import eventually
 
 
 @pytest.fixture
