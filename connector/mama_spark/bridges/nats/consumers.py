@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, NamedTuple
 
 from ...bridge import Change
@@ -14,6 +15,7 @@ from .shelf import Shelf
 _NEAR = 50  #: numbers between the advisory of a consumer and the audit of the call that made it, at most
 _TOGETHER = 250  #: audits that are read at a time
 _PAUSE, _TRIES = 0.1, 20  #: seconds between two looks for an audit that is on its way, and how many
+_FRESH = 10_000_000  #: microseconds after which none is on its way any more
 _LATE = 1_000_000  #: microseconds between a consumer and its audit, at most, by the clocks of the servers
 
 
@@ -66,14 +68,15 @@ class Consumers:
         assert came is not None
         before = await self._last(stream, f"{adv.DELETED}{came.stream}.{came.consumer}", made.sequence)
         gone = None if before is None else adv.came(before)
-        for _ in range(_TRIES):
+        again = _TRIES if time.time() * 1e6 - made.at < _FRESH else 0
+        while True:
             audits = await self._near(stream, made.sequence)
             reader = adv.reader_of(came, gone, audits.readers)
-            if reader is not None or audits.newest > came.at + _LATE:
+            if reader is not None or not again or audits.newest > came.at + _LATE:
                 return reader
+            again -= 1
             self.forget()
             await asyncio.sleep(_PAUSE)
-        return None
 
     async def _near(self, stream: str, sequence: int) -> _Audits:
         """Audits around this number."""
