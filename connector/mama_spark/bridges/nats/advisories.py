@@ -101,11 +101,12 @@ def reader(record: Stored) -> Reader | None:
 def reader_of(came: Came, gone: Came | None, readers: Iterable[Reader]) -> Reader | None:
     """Which of those that audits tell of is the consumer that came; None if its audit is not among them.
 
-    :param gone: the end of the last one of its name before it: what was made until then is another
+    :param gone: the end of the last one of its name before it: what was made until then is another, and so is what was
+        made after the advisory that this one came, however soon: that may be late, or its audit missing
     """
     since = 0 if gone is None else gone.at
-    same = [r for r in readers if (r.stream, r.consumer) == (came.stream, came.consumer) and r.made >= since]
-    return min(same, key=lambda r: abs(r.made - came.at), default=None)
+    same = [r for r in readers if (r.stream, r.consumer) == (came.stream, came.consumer)]
+    return max((r for r in same if since <= r.made <= came.at), key=lambda r: r.made, default=None)
 
 
 def changes_of(record: Stored, one: Came, found: Reader | None, origin: str, all_topics: Sequence[str]) -> list[Change]:
