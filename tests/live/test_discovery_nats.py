@@ -168,11 +168,7 @@ def test_a_consumer_made_again_with_other_filters_is_told_with_those(
     follower = Follower(opened(), readers=True)
     topics = ["t.a", "t.b", "t.c"]
     with Admin(nats_server.url) as admin:
-        admin.create_stream("T", ["t.>"])
-        for topic in topics:
-            body = {"stream_name": "T", "config": {"durable_name": "x", "filter_subject": topic}}
-            assert "error" not in admin.api("CONSUMER.CREATE.T.x", body)
-            assert admin.api("CONSUMER.DELETE.T.x").get("success")
+        make_and_delete(admin, topics)
     follower.until(lambda found: len(found) >= 2 * len(topics))
     assert [(c.kind, c.topic) for c in follower.found] == [(kind, topic) for topic in topics for kind in READERS]
 
@@ -182,13 +178,8 @@ def test_a_consumer_finds_its_audit_whatever_order_they_are_stored_in(
 ) -> None:
     """The server sends the two by two queues: here one comes after the other, with a consumer's last audit missing."""
     start = opened("early").begin("latest")
-    topics = ["t.a", "t.b", "t.c"]
     with Admin(nats_server.url) as admin:
-        admin.create_stream("T", ["t.>"])
-        for topic in topics:
-            body = {"stream_name": "T", "config": {"durable_name": "x", "filter_subject": topic}}
-            assert "error" not in admin.api("CONSUMER.CREATE.T.x", body)
-            assert admin.api("CONSUMER.DELETE.T.x").get("success")
+        make_and_delete(admin, ["t.a", "t.b", "t.c"])
         eventually(lambda: len(advised(admin, "CONSUMER.")) == 6 <= len(advised(admin, "API")), "all is stored")
         ends, calls = advised(admin, "CONSUMER."), advised(admin, "API")
         missing = next(call for call in reversed(calls) if b"consumer_create_response" in call.payload)
@@ -200,6 +191,15 @@ def test_a_consumer_finds_its_audit_whatever_order_they_are_stored_in(
     follower.until(lambda found: len([c for c in found if c.kind in READERS]) >= 6)
     told = [(c.kind, c.topic) for c in follower.found if c.kind in READERS]
     assert told == [(kind, topic) for topic in ("t.a", "t.b", None) for kind in READERS]
+
+
+def make_and_delete(admin: Admin, topics: list[str]) -> None:
+    """A stream T, and a consumer x of each topic, one after the other."""
+    admin.create_stream("T", ["t.>"])
+    for topic in topics:
+        body = {"stream_name": "T", "config": {"durable_name": "x", "filter_subject": topic}}
+        assert "error" not in admin.api("CONSUMER.CREATE.T.x", body)
+        assert admin.api("CONSUMER.DELETE.T.x").get("success")
 
 
 def advised(admin: Admin, what: str) -> list[StoredMessage]:

@@ -33,7 +33,8 @@ class _Audits(NamedTuple):
 
 
 class Consumers:
-    """
+    """Reads advisories, and remembers the audits near the last one.
+
     :param shelf: by which streams are read
     """
 
