@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
-MODULES = sorted(CONNECTOR.rglob("*.py"))
 
 WORDS = {"errors", "options", "message", "bridge", "log"}
 MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
@@ -65,10 +64,23 @@ PURE = {
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Absolute names of all that a module imports, wherever in it the statement stands."""
+@dataclass(frozen=True)
+class Module:
+    """One file: ``name`` as in ``spark/offsets``, the absolute names that it imports wherever the statement stands."""
+
+    path: Path
+    name: str
+    imports: frozenset[str]
+    lines: int
+
+    @property
+    def room(self) -> str:
+        return self.name.split("/")[0]
+
+
+def imports(path: Path, tree: ast.Module) -> Iterator[str]:
     package = list(path.relative_to(CONNECTOR).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -77,55 +89,69 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def name_of(path: Path) -> str:
-    return path.relative_to(CONNECTOR / "mama_spark").with_suffix("").as_posix()
+@cache
+def modules() -> list[Module]:
+    """All that ships, parsed once."""
+    found = []
+    for path in sorted(CONNECTOR.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        name = path.relative_to(CONNECTOR).with_suffix("").as_posix().removeprefix("mama_spark/")
+        found.append(Module(path, name, frozenset(imports(path, ast.parse(text))), len(text.splitlines())))
+    return found
+
+
+def ours() -> list[Module]:
+    """Without the root modules that Spark finds the formats by."""
+    return [module for module in modules() if module.path.parent != CONNECTOR]
+
+
+def top(names: Iterable[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
 
 
 #: What bridges have in common without knowing each other.
 SHARED = ("pool", "images")
-OURS = [p for p in MODULES if p.parent != CONNECTOR]
 
 
-@pytest.mark.parametrize("path", OURS, ids=name_of)
-def test_imports_go_one_way(path: Path) -> None:
-    room = name_of(path).split("/")[0]
-    for name in imports(path):
-        parts = name.split(".")
-        if (name_of(path), name) in EXCEPTIONS:
-            continue
-        if name_of(path).startswith(THROUGH_NATS) and parts[:3] == ["mama_spark", "bridges", "nats"]:
-            continue
-        if parts[0] != "mama_spark" or len(parts) == 1 or parts[1] in (room, "__version__"):
-            continue
-        assert parts[1] in MAY_IMPORT[room], f"{room} must not import {name}"
+def test_imports_go_one_way() -> None:
+    wrong = []
+    for module in ours():
+        for name in module.imports:
+            parts = name.split(".")
+            if (module.name, name) in EXCEPTIONS:
+                continue
+            if module.name.startswith(THROUGH_NATS) and parts[:3] == ["mama_spark", "bridges", "nats"]:
+                continue
+            if parts[0] != "mama_spark" or len(parts) == 1 or parts[1] in (module.room, "__version__"):
+                continue
+            if parts[1] not in MAY_IMPORT[module.room]:
+                wrong.append(f"{module.name} must not import {name}")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", [p for p in OURS if name_of(p).startswith("bridges/")], ids=name_of)
-def test_bridges_do_not_know_each_other(path: Path) -> None:
-    mine = name_of(path).split("/")[1]
-    for name in imports(path):
-        parts = name.split(".")
-        if mine != "__init__" and parts[:2] == ["mama_spark", "bridges"] and len(parts) > 2:
-            assert parts[2] in (mine, *SHARED), f"bridges.{mine} must not import {name}"
+def test_bridges_do_not_know_each_other() -> None:
+    wrong = []
+    for module in ours():
+        if module.room == "bridges" and module.name != "bridges/__init__":
+            mine = module.name.split("/")[1]
+            others = [name.split(".")[2] for name in module.imports if name.startswith("mama_spark.bridges.")]
+            wrong += [f"{module.name} must not import bridges.{o}" for o in others if o not in (mine, *SHARED)]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("module", sorted(PURE))
-def test_pure_modules_import_no_socket_thread_clock_or_loop(module: str) -> None:
-    path = CONNECTOR / "mama_spark" / f"{module}.py"
-    touched = {name.split(".")[0] for name in imports(path)} & IMPURE
-    assert not touched
+def test_pure_modules_import_no_socket_thread_clock_or_loop() -> None:
+    found = {module.name: top(module.imports) & IMPURE for module in ours() if module.name in PURE}
+    assert found.keys() == PURE
+    assert {name: touched for name, touched in found.items() if touched} == {}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(CONNECTOR).as_posix())
-def test_pyspark_is_imported_only_in_the_spark_room(path: Path) -> None:
-    if "spark" not in path.relative_to(CONNECTOR).parts[1:2]:
-        assert not {name.split(".")[0] for name in imports(path)} & {"pyspark", "delta"}
+def test_pyspark_is_imported_only_in_the_spark_room() -> None:
+    outside = [module for module in ours() if module.room != "spark"]
+    assert [module.name for module in outside if top(module.imports) & {"pyspark", "delta"}] == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(CONNECTOR).as_posix())
-def test_nothing_imports_jobs_or_testing_and_modules_stay_small(path: Path) -> None:
-    names = list(imports(path))
-    assert not [n for n in names if n.split(".")[0] in ("jobs", "tests", "bench")]
-    if "testing" not in path.parts:
-        assert not [n for n in names if n.startswith("mama_spark.testing")]
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 600
+def test_nothing_imports_jobs_or_testing_and_modules_stay_small() -> None:
+    assert [module.name for module in modules() if top(module.imports) & {"jobs", "tests", "bench"}] == []
+    product = [module for module in modules() if module.room != "testing"]
+    assert [m.name for m in product if any(n.startswith("mama_spark.testing") for n in m.imports)] == []
+    assert [(module.name, module.lines) for module in modules() if module.lines > 600] == []
