@@ -5,8 +5,8 @@ SHELL := /bin/bash
 ENV  := scripts/in-env
 RUN  := $(ENV) python scripts/tidy.py
 CODE := connector jobs tests bench scripts
-# Two workers: each Spark test has a JVM and its Python workers. A file stays on one worker and shares its session.
-PYTEST := pytest -n $(or $(WORKERS),2) --dist loadfile
+# More workers than cores: tests mostly wait for servers. A file stays on one worker and shares what it has started.
+PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 # A test's JVM lives too short to earn back what the second compiler costs.
 test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
@@ -28,7 +28,7 @@ test: setup ## all tests except the slow ones (ARGS=... goes to pytest)
 	@$(RUN) $(PYTEST) -m "not slow" $(ARGS)
 
 test-fast: setup ## the tests that need no server and no Spark
-	@$(RUN) $(PYTEST) tests/unit tests/test_architecture.py $(ARGS)
+	@$(RUN) $(PYTEST) tests/unit tests/test_architecture.py tests/test_specifications.py $(ARGS)
 
 test-slow: setup ## soak and 10-million-row runs
 	@$(RUN) pytest -m slow --timeout 7200 $(ARGS)
@@ -37,7 +37,7 @@ check: setup ## style, types, architecture, generated docs
 	@$(ENV) ruff check $(CODE)
 	@$(ENV) ruff format --check $(CODE)
 	@$(ENV) mypy $(CODE)
-	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py
+	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py tests/test_specifications.py
 	@$(ENV) mama docs options --check docs/options.md
 
 format: setup ## let ruff format and repair what it can
@@ -60,6 +60,7 @@ serve: setup-run ## a NATS server with JetStream and a demo stream, until Ctrl-C
 
 docs: setup ## write what is generated in docs/
 	@$(ENV) mama docs options --write docs/options.md
+	@$(ENV) python scripts/spec_checklist.py --write
 
 clean: ## remove the environment and everything that was built or run here
 	@rm -rf .venv .run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

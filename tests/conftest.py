@@ -2,5 +2,11 @@
 
 from hypothesis import settings
 
-settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing where others work too
-settings.load_profile("any machine")
+from tests.support.examples import EVERY_DAY, FULL
+
+pytest_plugins = ["scripts.test_times"]
+
+# No deadlines: how long an example takes says nothing where others work too.
+settings.register_profile("every day", deadline=None, max_examples=EVERY_DAY)
+settings.register_profile("full", deadline=None, max_examples=100)
+settings.load_profile("full" if FULL else "every day")

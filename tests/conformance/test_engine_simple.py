@@ -23,15 +23,15 @@ class TestSimple(EngineSuite):
     def kind(self) -> EngineKind:
         return EngineKind("simple")
 
+    @pytest.mark.spec("C1")
     def test_a_message_without_a_reader_is_lost(self, site: Site) -> None:
-        """C1"""
         stream, r = site.stream(), Ref("r")
         assert site.publish(stream, Ref("w"), b"early") == []
         site.compile(stream, r, b"")
         assert site.publish(stream, Ref("w"), b"late") == [(r, b"late")]
 
+    @pytest.mark.spec("C10")
     def test_ending_one_pattern_is_cancel_and_compile_of_the_rest(self, site: Site) -> None:
-        """C10"""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"a", b"b")
         site.cancel(stream, r)
@@ -76,6 +76,7 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     context.term()
 
 
+@pytest.mark.spec("ML-05", "ML-09")
 @pytest.mark.parametrize(("error", "raised"), [(ConfigError("no such disk"), ConfigError), (OSError("x"), LoopDied)])
 def test_an_engine_that_does_not_start_says_why(context: Any, error: Exception, raised: type[Exception]) -> None:
     closed: list[bytes] = []
@@ -128,8 +129,8 @@ def test_reports_of_a_stream_that_was_removed_go_nowhere(context: Any) -> None:
     traffic.close()
 
 
+@pytest.mark.spec("ML-02")
 def test_engines_are_found_by_name() -> None:
-    """ML-02"""
     assert engine_class("simple") is SimpleEngine
     assert "simple" in names()
     with pytest.raises(ConfigError, match=r"no stream engine 'nonsense'; there are .*simple"):
@@ -147,6 +148,7 @@ def test_an_engine_can_be_registered_and_goes_before_others_of_its_name(monkeypa
             register("bad", bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.spec("ML-02")
 def test_an_engine_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         importlib.metadata.EntryPoint("theirs", f"{__name__}:Failing", engines.GROUP),

@@ -240,6 +240,7 @@ def events(subject: Subject, event: str) -> int:
     return len([1 for heard, _ in subject.heard if heard == event])
 
 
+@pytest.mark.spec("MP-38")
 def test_mp_38_drain_of_an_idle_publisher_ends(make: Make) -> None:
     subject = make(poll_time=0.05)
     subject.start()
@@ -247,6 +248,7 @@ def test_mp_38_drain_of_an_idle_publisher_ends(make: Make) -> None:
     verdict(subject, lambda: ended(subject))
 
 
+@pytest.mark.spec("MP-38")
 def test_mp_38_the_last_flight_is_told_before_drain_ends(make: Make) -> None:
     subject = make(poll_time=0.05)
     if isinstance(subject, Ours):
@@ -258,6 +260,7 @@ def test_mp_38_the_last_flight_is_told_before_drain_ends(make: Make) -> None:
     verdict(subject, lambda: ended(subject) and events(subject, "acked") == 1)
 
 
+@pytest.mark.spec("MP-41")
 def test_mp_41_a_lost_ack_times_out(make: Make) -> None:
     subject = make(wait_timeout=0.1)
     subject.start()
@@ -265,6 +268,7 @@ def test_mp_41_a_lost_ack_times_out(make: Make) -> None:
     verdict(subject, lambda: events(subject, "timeout") == 1)
 
 
+@pytest.mark.spec("MP-34")
 def test_mp_34_a_hold_starts_because_what_is_published_is_in_flight(make: Make) -> None:
     subject = make(adds=False, max_in_flight=3)
     subject.start()
@@ -273,6 +277,7 @@ def test_mp_34_a_hold_starts_because_what_is_published_is_in_flight(make: Make) 
     verdict(subject, lambda: subject.hold and events(subject, "published") == 3)
 
 
+@pytest.mark.spec("MP-35", "MP-43")
 def test_mp_35_and_mp_43_a_hold_ends_when_flights_settle_not_when_a_pause_is_over(make: Make) -> None:
     subject = make(max_in_flight=1, hold_pause_time=0.3)
     subject.start()
@@ -281,6 +286,7 @@ def test_mp_35_and_mp_43_a_hold_ends_when_flights_settle_not_when_a_pause_is_ove
     verdict(subject, lambda: events(subject, "acked") == 20)
 
 
+@pytest.mark.spec("MP-42")
 def test_mp_42_waiting_for_an_ack_is_no_busy_loop(make: Make) -> None:
     subject = make(wait_timeout=60.0)
     subject.start()
@@ -294,6 +300,7 @@ def test_mp_42_waiting_for_an_ack_is_no_busy_loop(make: Make) -> None:
         assert subject.rounds - before <= 400 * (time.monotonic() - began)
 
 
+@pytest.mark.spec("MP-26")
 def test_mp_26_stop_resolves_every_future(make: Make) -> None:
     subject = make(max_in_flight=1, wait_timeout=60.0)
     subject.start()
@@ -378,8 +385,9 @@ def test_a_refill_mark_that_makes_no_sense_is_refused(make: Make, most: int, ref
         make(max_in_flight=most, refill_allowed_at=refill)
 
 
+@pytest.mark.spec("MP-41")
 def test_the_time_out_runs_from_the_publish_not_from_the_head_of_the_queue(make: Make) -> None:
-    """Ten lost acknowledgements cost one time-out of three seconds, not ten; the text has none at all (MP-41)."""
+    """Ten lost acknowledgements cost one time-out of three seconds, not ten; the text has none at all."""
     subject = make(wait_timeout=3.0)
     subject.start()
     for _ in range(10):

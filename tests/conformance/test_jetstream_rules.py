@@ -115,8 +115,8 @@ def numbered(n: int) -> list[bytes]:
 # --- storing -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("ML-01", "ML-22")
 def test_what_was_acknowledged_is_there_for_another_engine_and_numbers_go_on(desk: Callable[..., Desk]) -> None:
-    """ML-01, ML-22"""
     one = desk()
     assert one.publish(b"a", b"b") == (AckRun(Outcome.STORED, 2, 1),)
     two = desk()
@@ -182,8 +182,8 @@ def test_live_and_replayed_are_alike(desk: Callable[..., Desk]) -> None:
 # --- replay ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("ML-22")
 def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., Desk]) -> None:
-    """ML-22"""
     one = desk()
     one.publish(*numbered(10))
     assert one.read(3, after=7) == [8, 9, 10]
@@ -214,8 +214,8 @@ def test_a_position_that_another_broker_told_is_not_behind_the_end(desk: Callabl
     assert two.read(10, after=40) == list(range(41, 51))
 
 
+@pytest.mark.spec("ML-25")
 def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Callable[..., Desk]) -> None:
-    """ML-25"""
     one = desk()
     one.engine.compile("r", b"^1")
     one.publish(*numbered(12))
@@ -225,8 +225,8 @@ def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Call
     assert one.taken(2) == [13, 15]
 
 
+@pytest.mark.spec("ML-15")
 def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., Desk]) -> None:
-    """ML-15"""
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 0)
@@ -317,8 +317,8 @@ def test_what_retention_took_from_a_reader_is_noted_and_the_rest_comes(
 # --- credit ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("ML-07", "ML-21")
 def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Callable[..., Desk]) -> None:
-    """ML-07, ML-21"""
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 2)
@@ -373,6 +373,7 @@ def test_streams_that_share_one_of_jetstream_do_not_hear_each_other(
     one.until(lambda: not one.engine._behind)
 
 
+@pytest.mark.spec("ML-15")
 def test_a_client_known_by_its_address_does_not_get_its_messages_from_another_broker(
     desk: Callable[..., Desk],
 ) -> None:

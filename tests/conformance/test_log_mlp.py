@@ -162,8 +162,9 @@ def test_ids_come_as_headers_and_odd_octets_are_shown(broker: Broker) -> None:
     ]
 
 
+@pytest.mark.spec("ML-12")
 def test_a_pattern_selects_as_READ_does(broker: Broker) -> None:
-    """ML-12: searched, not anchored."""
+    """Searched, not anchored."""
     topics = ["temp.moscow", "rain.moscow", "temp.madrid", "a.temp.b"]
     with logs(broker.endpoint) as b:
         b.log("st").append(MessageBatch.of(topics, [b""] * 4))

@@ -79,8 +79,8 @@ def nothing(client: MalamuteClient) -> bool:
 # --- the C client's tests ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("ML-12", "ML-15", "C1")
 def test_messages_before_the_reader_are_lost_and_then_only_what_matches_comes_in_order(client: Make) -> None:
-    """C1, ML-12, ML-15"""
     writer, reader = client("writer"), client("reader")
     writer.write("weather")
     writer.send("temp.early", b"0")
@@ -98,8 +98,8 @@ def test_messages_before_the_reader_are_lost_and_then_only_what_matches_comes_in
     assert writer.sync() == (AckRun(Outcome.ACCEPTED, 5),), "sends succeed when nobody reads"
 
 
+@pytest.mark.spec("ML-24", "C2")
 def test_a_broadcast_reaches_both_workers_and_requests_go_round(client: Make) -> None:
-    """C2, ML-24"""
     askers, workers = [client("asker1"), client("asker2")], [client("worker1"), client("worker2")]
     for worker in workers:
         worker.read("broadcast", "announce")
@@ -119,8 +119,8 @@ def test_a_broadcast_reaches_both_workers_and_requests_go_round(client: Make) ->
     assert [w.receive().sender for w in workers] == ["asker2"] * 2
 
 
+@pytest.mark.spec("C3")
 def test_connecting_to_nonsense_fails_and_a_request_outlives_its_sender(broker: Broker, client: Make) -> None:
-    """C3"""
     for url in ("tcp://", "ipc", "nowhere", "http://127.0.0.1:1", "mlp://127.0.0.1:99999", ""):
         with pytest.raises(ConfigError):
             MalamuteClient(url)
@@ -134,9 +134,9 @@ def test_connecting_to_nonsense_fails_and_a_request_outlives_its_sender(broker: 
     assert worker.receive() == Message("service", "printer", "asker", "color.A4", (b"photo",))
 
 
+@pytest.mark.spec("C4")
 @pytest.mark.parametrize("state", ["before", "after"])
 def test_calls_without_a_connection_fail_at_once(broker: Broker, state: str) -> None:
-    """C4"""
     alone = MalamuteClient(broker.endpoint, "alone", timeout=PATIENCE)
     if state == "after":
         alone.open().close()
@@ -155,8 +155,8 @@ def test_calls_without_a_connection_fail_at_once(broker: Broker, state: str) -> 
     assert "closed" in repr(alone) or "start" in repr(alone)
 
 
+@pytest.mark.spec("ML-12", "C5")
 def test_an_invalid_pattern_fails_and_the_client_goes_on(client: Make) -> None:
-    """C5, ML-12"""
     reader, writer = client("r"), client("w")
     for pattern in ("[", ")", "*", "a**"):
         with pytest.raises(CallFailed, match="StreamRead was refused with 300: "):
@@ -169,8 +169,8 @@ def test_an_invalid_pattern_fails_and_the_client_goes_on(client: Make) -> None:
     assert reader.receive().subject == "x"
 
 
+@pytest.mark.spec("C6")
 def test_calls_fail_when_the_broker_dies() -> None:
-    """C6"""
     broker = start()
     with MalamuteClient(broker.endpoint, "c", timeout=PATIENCE) as client:
         client.write("s")
@@ -186,9 +186,9 @@ def test_calls_fail_when_the_broker_dies() -> None:
             client.sync(timeout=0.2)
 
 
+@pytest.mark.spec("C7", "C8")
 @pytest.mark.parametrize("pause", [0.0, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_a_broker_that_comes_back_is_found_and_told_everything_again(pause: float) -> None:
-    """C7, C8"""
     broker = start()
     with MalamuteClient(broker.endpoint, "rc", timeout=PATIENCE) as client:
         client.write("out")
@@ -214,8 +214,9 @@ def test_a_broker_that_comes_back_is_found_and_told_everything_again(pause: floa
             broker.stop()
 
 
+@pytest.mark.spec("ML-22")
 def test_what_is_stored_while_the_connection_is_lost_comes_behind_it_though_nothing_came_before(tmp_path: Path) -> None:
-    """ML-22: each pattern goes on behind the place where it began, also if that was told by the broker alone."""
+    """Each pattern goes on behind the place where it began, also if that was told by the broker alone."""
 
     def serve(bind: str = "") -> Broker:
         return start(bind, engines=(EngineChoice(b"^st$", "durable", {"folder": str(tmp_path)}),))
@@ -265,8 +266,8 @@ def test_a_sync_tells_that_messages_may_be_lost() -> None:
     broker.stop()
 
 
+@pytest.mark.spec("ML-14", "C10")
 def test_cancelling_and_a_narrower_pattern_leaves_only_that(client: Make) -> None:
-    """C10, ML-14"""
     reader, writer = client("r"), client("w")
     writer.write("s")
     reader.read("s", "temp.*")
@@ -279,8 +280,8 @@ def test_cancelling_and_a_narrower_pattern_leaves_only_that(client: Make) -> Non
     assert nothing(reader)
 
 
+@pytest.mark.spec("ML-23", "C11")
 def test_mail_waits_for_a_reader_that_left(client: Make) -> None:
-    """C11, ML-23"""
     writer, reader = client("writer"), client("reader")
     writer.mailbox("reader", "subject 1", [b"one", b"two"])
     assert reader.receive() == Message("mailbox", "reader", "writer", "subject 1", (b"one", b"two"))
@@ -292,8 +293,8 @@ def test_mail_waits_for_a_reader_that_left(client: Make) -> None:
     assert [again.receive().subject for _ in range(2)] == ["subject 2", "subject 3"]
 
 
+@pytest.mark.spec("C12")
 def test_two_offers_and_two_requests_in_order_to_one_worker(client: Make) -> None:
-    """C12"""
     worker, asker = client("worker"), client("asker")
     worker.offer("printer", "bw.*")
     worker.offer("printer", "color.*")
@@ -305,8 +306,8 @@ def test_two_offers_and_two_requests_in_order_to_one_worker(client: Make) -> Non
     ]
 
 
+@pytest.mark.spec("C13")
 def test_a_writer_that_leaves_right_after_sending_is_heard(client: Make) -> None:
-    """C13"""
     reader = client("r")
     reader.read("s")
     for n in range(10):
@@ -316,8 +317,8 @@ def test_a_writer_that_leaves_right_after_sending_is_heard(client: Make) -> None
     assert [reader.receive().content for _ in range(10)] == [(b"%d" % n,) for n in range(10)]
 
 
+@pytest.mark.spec("C14", "C13")
 def test_two_writers_two_streams_two_readers(client: Make) -> None:
-    """C14"""
     readers, writers = [client("r1"), client("r2")], [client("w1"), client("w2")]
     for n, writer in enumerate(writers):
         for reader in readers:
@@ -331,8 +332,8 @@ def test_two_writers_two_streams_two_readers(client: Make) -> None:
         }
 
 
+@pytest.mark.spec("F1")
 def test_many_messages_that_match_and_as_many_that_do_not(client: Make) -> None:
-    """F1"""
     reader, writer = client("r"), client("w")
     reader.read("s", "^(good|END)")
     writer.write("s")
@@ -359,8 +360,8 @@ def test_ids_and_headers_travel(client: Make) -> None:
     assert (got.id, got.headers) == ("id-1", (("A", "1"), ("A", "2"), ("é", "ü")))
 
 
+@pytest.mark.spec("ML-07", "ML-21")
 def test_the_broker_holds_what_the_application_does_not_take(client: Make) -> None:
-    """ML-07, ML-21"""
     reader, writer, manual = client("r", window=10), client("w"), client("m", window=0)
     for one in (reader, manual):
         one.read("s")
@@ -378,8 +379,8 @@ def test_the_broker_holds_what_the_application_does_not_take(client: Make) -> No
     assert [reader.receive().content for _ in range(100)] == [(b"%d" % n,) for n in range(100)]
 
 
+@pytest.mark.spec("ML-26")
 def test_the_fate_of_a_message_is_told(client: Make) -> None:
-    """ML-26"""
     sender, receiver, slow = client("sender"), client("receiver"), client("slow", confirm=False)
     tracker = sender.mailbox("receiver", "x", b"1", tracked=True)
     assert tracker is not None
@@ -760,8 +761,8 @@ def guarded() -> Iterator[Callable[[Callable[[zmq.Socket[bytes]], None], Callabl
         yield make
 
 
+@pytest.mark.spec("ML-27", "C5")
 def test_a_plain_login_is_let_in_or_refused_by_name(guarded: Any) -> None:
-    """C5, ML-27"""
 
     def secure(socket: zmq.Socket[bytes]) -> None:
         socket.plain_server = True
@@ -774,8 +775,8 @@ def test_a_plain_login_is_let_in_or_refused_by_name(guarded: Any) -> None:
     assert "wrong-one" not in str(caught.value)
 
 
+@pytest.mark.spec("ML-27")
 def test_curve_checks_the_broker_and_the_client(guarded: Any) -> None:
-    """ML-27"""
     public, secret = zmq.curve_keypair()
     mine = [key.decode() for key in zmq.curve_keypair()]
 

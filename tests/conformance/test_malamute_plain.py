@@ -41,8 +41,9 @@ def batch(n: int, **columns: Any) -> MessageBatch:
     return MessageBatch.of([f"t.{i % 3}" for i in range(n)], [b"%d" % i for i in range(n)], **columns)
 
 
+@pytest.mark.spec("ML-15")
 def test_the_pong_behind_a_chunk_says_accepted_and_no_more(plain: PlainBroker) -> None:
-    """ML-15: subject = topic, the value is the one content frame; one PING a chunk acknowledges it."""
+    """Subject = topic, the value is the one content frame; one PING a chunk acknowledges it."""
     bridge = bridge_of(plain)
     able = bridge.capabilities
     answers = publish(bridge, batch(3000), first=7)

@@ -74,8 +74,9 @@ def stored(folder: Path, stream: str) -> dict[int, bytes]:
         logs.close()
 
 
+@pytest.mark.spec("ML-15")
 def test_every_sequence_is_the_one_of_the_messages_own_stream(broker: Broker, tmp_path: Path) -> None:
-    """ML-15: interleaved streams keep their order, and an answer names stream and sequence."""
+    """Interleaved streams keep their order, and an answer names stream and sequence."""
     names = [f"d{i * 7 % 13}" for i in range(4000)]
     bridge = bridge_of(broker)
     sent, answered, until = 0, dict[int, tuple[str | None, int]](), time.monotonic() + PATIENCE

@@ -130,8 +130,9 @@ def not_implemented(transport: Transport, key: str) -> None:
 # --- image, end, changes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("SD-01", "SD-02", "SD-04-SD-12", "SD-14", "SD-16", "SD-17", "SD-25", "SD-26", "SD-30", "SD-31")
 def test_the_image_is_a_message_a_source_and_then_its_end_and_then_changes(place: Place) -> None:
-    """SD-01, SD-02, SD-04..SD-12, SD-14, SD-16, SD-17, SD-25, SD-26, SD-30, SD-31: with full support"""
+    """With full support"""
     desk, twin = record(capabilities={"Region": "EU"}), record(number=8, state="NEW_WORD", data_dict=None)
     nameless = record(number=None)
     for made in (desk, twin, nameless):
@@ -147,8 +148,9 @@ def test_the_image_is_a_message_a_source_and_then_its_end_and_then_changes(place
     assert ear.wait(6)[4:] == [changed, record("other", 1)]
 
 
+@pytest.mark.spec("SD-08", "SD-09", "SD-14")
 def test_a_vanished_source_is_never_silence(place: Place) -> None:
-    """SD-08, SD-09, SD-14: SUSPECT and OFFLINE come with the last known record"""
+    """SUSPECT and OFFLINE come with the last known record"""
     ear, known = Ear(), record(capabilities={"Region": "EU"})
     announcer = place.dying(known)
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
@@ -164,8 +166,8 @@ def test_a_vanished_source_is_never_silence(place: Place) -> None:
     assert ear.wait(6)[5:] == [record(state=OFFLINE)]
 
 
+@pytest.mark.spec("SD-04")
 def test_in_the_image_a_suspect_source_is_one_message(place: Place) -> None:
-    """SD-04"""
     place.dying(record()).close()
     place.board.advance(TTL * 0.6)
     ear = Ear()
@@ -173,8 +175,9 @@ def test_in_the_image_a_suspect_source_is_one_message(place: Place) -> None:
     assert ear.wait(2) == [record(data_state="SUSPECT"), "end of the image"]
 
 
+@pytest.mark.spec("SD-19-SD-23")
 def test_messages_wait_for_a_message_callback(place: Place) -> None:
-    """SD-19..SD-23: created without callbacks, which are set later, with the closure"""
+    """Created without callbacks, which are set later, with the closure"""
     place.announce(record())
     ear, discovery = Ear(), SourceDiscovery.create(None, None, place.transport())
     until(lambda: len(discovery._pending) == 2)
@@ -192,8 +195,9 @@ def test_messages_wait_for_a_message_callback(place: Place) -> None:
     assert ear.heard == [record()]
 
 
+@pytest.mark.spec("SD-16")
 def test_callbacks_come_on_the_queue_and_a_full_one_loses_nothing(place: Place) -> None:
-    """SD-16: no more is read than the queue and the waiting room take"""
+    """No more is read than the queue and the waiting room take"""
     queue, ear = Queue("sources", max_events=3), Ear()
     for i in range(10):
         place.announce(record(f"s{i}", i))
@@ -237,8 +241,8 @@ def test_several_discoveries_on_one_transport_each_see_everything(place: Place) 
 # --- what goes wrong ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("SD-21", "SD-24")
 def test_without_an_image_in_time_there_is_an_error_once_and_the_image_later(place: Place) -> None:
-    """SD-21, SD-24"""
     place.announce(record())
     place.board.up = False
     ear = Ear()
@@ -314,8 +318,9 @@ def test_a_source_that_is_missing_in_a_new_image_is_told_as_offline() -> None:
     assert list(sources.image([])) == []
 
 
+@pytest.mark.spec("PE-17")
 def test_readers_that_come_and_go_are_topic_events(place: Place) -> None:
-    """PE-17: SUBSCRIBED and UNSUBSCRIBED"""
+    """SUBSCRIBED and UNSUBSCRIBED"""
     transport, told, ear = place.transport(), Told(), Ear()
     transport.set_transport_topic_callback(told.on_topic)
     SourceDiscovery.create(ear.callbacks(), None, transport)
@@ -330,16 +335,18 @@ def test_readers_that_come_and_go_are_topic_events(place: Place) -> None:
 # --- support -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("SD-18", "SD-31")
 def test_a_bridge_without_discovery_says_not_implemented_and_names_the_property(place: Place) -> None:
-    """SD-18, SD-31: the default bridge is shown not to support it"""
+    """The default bridge is shown not to support it"""
     not_implemented(place.transport(discovery=False), "mama.memory.transport.disc.sourcediscovery.supported")
     with pytest.raises(StatusError, match="INVALID_ARG"):
         SourceDiscovery.create(None, None, None)
 
 
+@pytest.mark.spec("SD-49", "SD-50")
 @pytest.mark.parametrize(("value", "supported"), [("true", True), ("Y", True), ("false", False), (None, False)])
 def test_the_property_of_the_transport_decides(place: Place, value: str | None, supported: bool) -> None:
-    """SD-49, SD-50: missing is false for a transport of a properties file"""
+    """Missing is false for a transport of a properties file"""
     key = "mama.memory.transport.disc.sourcediscovery.supported"
     text = "mama.memory.transport.disc.url=memory://x\n" + (f"{key}={value}\n" if value is not None else "")
     properties = TransportProperties(Properties.parse(text, os.environ), "memory", "disc")
@@ -352,10 +359,11 @@ def test_the_property_of_the_transport_decides(place: Place, value: str | None, 
         not_implemented(transport, key)
 
 
+@pytest.mark.spec("SD-13", "SD-49")
 def test_a_transport_is_made_as_a_properties_file_describes_it(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SD-13, SD-49: by its path, and along WOMBAT_PATH"""
+    """By its path, and along WOMBAT_PATH"""
     place.announce(record())
     (tmp_path / "mama.properties").write_text(
         f"mama.memory.transport.disc.url=memory://{place.name}\n"
@@ -376,8 +384,8 @@ def test_a_transport_is_made_as_a_properties_file_describes_it(
         Transport.from_properties("other", "memory")
 
 
+@pytest.mark.spec("SD-13", "SD-35-SD-48")
 def test_names_and_fids_of_the_fields_come_from_the_properties(place: Place) -> None:
-    """SD-13, SD-35..SD-48"""
     text = "mama.sourcediscovery.source.name=Who\nmama.sourcediscovery.source.fid=20001\n"
     fields = SourceFields.from_properties(Properties.parse(text, os.environ))
     announcer = MemoryDiscovery(place.name)
@@ -391,8 +399,9 @@ def test_names_and_fids_of_the_fields_come_from_the_properties(place: Place) -> 
     assert ear.wait(4)[3] == record(state=OFFLINE, data_state="SUSPECT"), "made by us with the same fields"
 
 
+@pytest.mark.spec("SD-15", "SD-17", "SD-50")
 def test_a_request_on_the_discovery_topic_is_answered_with_the_image(place: Place) -> None:
-    """SD-15, SD-17, SD-50: the way of the specification, by send_from_inbox"""
+    """The way of the specification, by send_from_inbox"""
     place.announce(record())
     place.source.announce(SourceKey("bad", 1), b"", TTL)
     transport, found, errors = place.transport(), list[SourceRecord](), list[str]()
@@ -414,8 +423,9 @@ def test_a_request_on_the_discovery_topic_is_answered_with_the_image(place: Plac
         )
 
 
+@pytest.mark.spec("SD-50")
 def test_the_bridge_itself_knows_the_discovery_topic(place: Place) -> None:
-    """SD-50: by sendFromInboxByIndex"""
+    """By sendFromInboxByIndex"""
     place.announce(record())
     transport, found = place.transport(), list[SourceRecord]()
     inbox = Inbox.create(transport, None, lambda msg, _: found.append(decode_source(msg).record))
@@ -468,8 +478,9 @@ def test_a_question_that_nobody_answers_does_not_keep_a_transport(
     assert ear.heard == []
 
 
+@pytest.mark.spec("SD-29")
 def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: Place) -> None:
-    """SD-29: nothing else changes"""
+    """Nothing else changes"""
     transport, ear = place.transport(), Ear()
     discovery = SourceDiscovery.create(ear.callbacks(), None, transport)
     ear.wait(1)

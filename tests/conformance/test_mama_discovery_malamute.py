@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mama_spark.malamute.client import MalamuteClient
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source
@@ -14,8 +15,9 @@ from mama_spark.testing.stages import Told
 from mama_spark.testing.waiting import until
 
 
+@pytest.mark.spec("SD-14", "SD-26", "SD-31", "PE-05", "PE-17")
 def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) -> None:
-    """SD-14, SD-26, SD-31, PE-05, PE-17: image, its end, changes, and what the broker itself says"""
+    """Image, its end, changes, and what the broker itself says"""
     heard: list[Any] = []
     told = Told()
 

@@ -33,8 +33,9 @@ def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:
     POOL.clear()
 
 
+@pytest.mark.spec("SD-14", "SD-26", "SD-31")
 def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, source: NatsDiscovery) -> None:
-    """SD-14, SD-26, SD-31: image, end of the image, changes, and what the server itself says of a silent source"""
+    """Image, end of the image, changes, and what the server itself says of a silent source"""
     heard: list[Any] = []
 
     def on_msg(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:

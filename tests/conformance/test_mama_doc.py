@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import mama_spark.mama
+import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
@@ -21,8 +20,6 @@ from mama_spark.testing.servers import Admin
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "openmama.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)
-ROWS = dict(re.findall(r"(?m)^\| ((?:PE|SD)-\d\d) \|.*\| (.*) \|$", PAGE))
-ALL = [*(f"PE-{i:02}" for i in range(1, 57)), *(f"SD-{i:02}" for i in range(1, 52))]
 
 #: OpenMAMA's tests as C and C++ name them; what is disabled there is so for lack of a bridge that reports errors.
 UPSTREAM = [
@@ -66,34 +63,6 @@ UPSTREAM = [
 ]
 
 
-def ids_of(text: str) -> Iterator[str]:
-    """Ids that a docstring names; ranges too."""
-    for kind, first, last in re.findall(r"(PE|SD)-(\d\d)(?:\.\.(?:PE-|SD-)?(\d\d))?", text):
-        yield from (f"{kind}-{i:02}" for i in range(int(first), int(last or first) + 1))
-
-
-def ids_by_test() -> dict[str, set[str]]:
-    """What each test of this page's specifications names."""
-    found: dict[str, set[str]] = {}
-    for path in (ROOT / "tests/conformance").glob("test_mama_*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                found[node.name] = set(ids_of(ast.get_docstring(node) or ""))
-    return found
-
-
-def test_every_id_stands_in_the_checklists_with_a_test_that_names_it_or_a_reason() -> None:
-    assert list(ROWS) == ALL
-    tests, silent = ids_by_test(), []
-    for id_, row in ROWS.items():
-        named = re.findall(r"`(test_\w+)`", row)
-        assert named or row.startswith("none: "), id_
-        assert set(named) <= set(tests), f"{id_}: there is no {set(named) - set(tests)}"
-        if named and not any(id_ in tests[name] for name in named):
-            silent.append((id_, named))
-    assert silent == []
-
-
 def test_every_test_of_openmama_is_ported_under_its_name() -> None:
     assert len(UPSTREAM) == 32 + 5
     wanted = {"test_" + re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in UPSTREAM}
@@ -101,8 +70,9 @@ def test_every_test_of_openmama_is_ported_under_its_name() -> None:
     assert set(re.findall(r"(?m)^def (test_\w+)", path.read_text(encoding="utf-8"))) == wanted
 
 
+@pytest.mark.spec("PE-18")
 def test_the_example_of_a_publisher_runs(nats_server: NatsServer) -> None:
-    """PE-18: in the order of the specification"""
+    """In the order of the specification"""
     expected = [("created", "LIVE"), ("stored", "OK"), ("destroyed", "DESTROYING")]
     MemoryBroker.forget("demo")
     with Admin(nats_server.url) as admin:

@@ -23,8 +23,8 @@ def sent(memory: MemoryStage) -> list[MamaMsg]:
     return [decode(m.payload) for m in memory.held()]
 
 
+@pytest.mark.spec("PE-37")
 def test_the_callbacks_are_there_too(stage: Stage) -> None:
-    """PE-37"""
     told, queue = Told(), Queue()
     dq = DQPublisher.create_with_callbacks(
         stage.transport(), queue, stage.symbol, stage.source, None, told.callbacks(), "mine"

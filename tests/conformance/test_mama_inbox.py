@@ -53,8 +53,8 @@ class Answers:
         self.destroyed.append(closure)
 
 
+@pytest.mark.spec("PE-27", "PE-28", "PE-30")
 def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(stage: Stage, told: Told) -> None:
-    """PE-27, PE-28, PE-30"""
     asking, answering, answers = stage.transport(), stage.transport(), Answers()
     replies = Publisher.create_with_callbacks(answering, None, "replies", "ask", None, told.callbacks())
 

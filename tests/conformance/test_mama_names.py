@@ -63,9 +63,9 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.rpartition("_")[2]).lower()
 
 
+@pytest.mark.spec("PE-06-PE-10", "PE-16", "PE-25", "PE-27-PE-29", "PE-35", "PE-37", "PE-44", "SD-16", "SD-19-SD-25")
 @pytest.mark.parametrize("kind", NAMES)
 def test_every_function_and_member_has_its_name(kind: str) -> None:
-    """PE-06..PE-10, PE-16, PE-25, PE-27..PE-29, PE-35, PE-37, PE-44, SD-16, SD-19..SD-25"""
     made: Any = getattr(mama_spark.mama, kind)
     missing = [
         name for name in NAMES[kind].split() if not hasattr(made() if "Callbacks" in kind else made, snake(name))
@@ -73,16 +73,16 @@ def test_every_function_and_member_has_its_name(kind: str) -> None:
     assert missing == []
 
 
+@pytest.mark.spec("PE-22-PE-24", "PE-34")
 @pytest.mark.parametrize("kind", GETTERS)
 def test_every_getter_is_a_property(kind: str, memory_transport: mama_spark.mama.Transport) -> None:
-    """PE-22..PE-24, PE-34"""
     publisher = getattr(mama_spark.mama, kind).create(memory_transport, "symbol", "source", "root")
     missing = [name for name in GETTERS[kind].split() if not hasattr(publisher, snake(name.removeprefix("get")))]
     assert missing == []
 
 
+@pytest.mark.spec("PE-17", "PE-48-PE-54")
 def test_states_and_topic_events_have_their_names_in_their_order() -> None:
-    """PE-17, PE-48..PE-54"""
     assert [s.name for s in mama_spark.mama.PublisherState] == STATES.split()
     assert [e.name for e in mama_spark.mama.TransportTopicEvent] == TOPIC_EVENTS.split()
     assert mama_spark.mama.MAMA_SOURCE_DISCOVERY_TOPIC == "_MAMA_SOURCE_DISCOVERY"

@@ -44,8 +44,8 @@ from mama_spark.testing.waiting import until
 # --- callbacks ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("PE-06-PE-09", "PE-12-PE-15")
 def test_the_callbacks_are_four_by_name_and_unknown_ones_raise() -> None:
-    """PE-06..PE-09, PE-12..PE-15"""
     callbacks = PublisherCallbacks()
     callbacks.on_error = lambda publisher, status, info, closure: None
     assert [callbacks.on_create, callbacks.on_destroy, callbacks.on_success] == [None, None, None]
@@ -61,8 +61,9 @@ def test_the_callbacks_are_four_by_name_and_unknown_ones_raise() -> None:
     assert repr(callbacks) == "<PublisherCallbacks on_error>"
 
 
+@pytest.mark.spec("PE-25", "PE-26")
 def test_the_callbacks_of_a_publisher_are_a_copy_that_nobody_changes(memory: MemoryStage, told: Told) -> None:
-    """PE-25, PE-26: later changes have no effect, and there is no function to set them"""
+    """Later changes have no effect, and there is no function to set them"""
     callbacks = told.callbacks("create")
     transport = memory.transport()
     publisher = Publisher.create_with_callbacks(transport, None, memory.symbol, memory.source, None, callbacks)
@@ -76,8 +77,9 @@ def test_the_callbacks_of_a_publisher_are_a_copy_that_nobody_changes(memory: Mem
     assert told.counters == (1, 0, 0, 0)
 
 
+@pytest.mark.spec("PE-10-PE-12")
 def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: Stage, told: Told) -> None:
-    """PE-10..PE-12: the publisher is LIVE in it; the closure comes back unchanged"""
+    """The publisher is LIVE in it; the closure comes back unchanged"""
     queue = Queue()
     publisher = published(stage, stage.transport(), told, queue=queue)
     assert told.heard == [("create", "LIVE", None, None, threading.current_thread().name)]
@@ -88,8 +90,8 @@ def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: Stage
     queue.destroy()
 
 
+@pytest.mark.spec("PE-41", "PE-46")
 def test_only_supplied_callbacks_come(stage: Stage, told: Told) -> None:
-    """PE-41, PE-46"""
     publisher = published(stage, stage.transport(), told, "destroy")
     publisher.send(a_message())
     publisher.destroy()
@@ -97,8 +99,9 @@ def test_only_supplied_callbacks_come(stage: Stage, told: Told) -> None:
     until(lambda: len(stage.held()) == 1)
 
 
+@pytest.mark.spec("PE-10")
 def test_answers_come_on_the_queue_if_there_is_one(stage: Stage, told: Told) -> None:
-    """PE-10: and on the transport's thread if there is none"""
+    """And on the transport's thread if there is none"""
     if not stage.publisher_style:
         stage = MemoryStage(EventStyle.PUBLISHER)
     queue, transport = Queue("answers"), stage.transport()
@@ -119,8 +122,9 @@ def test_answers_come_on_the_queue_if_there_is_one(stage: Stage, told: Told) -> 
     stage.close()
 
 
+@pytest.mark.spec("PE-09", "PE-36")
 def test_a_success_tells_where_the_message_is_stored(stage: Stage, told: Told) -> None:
-    """PE-09, PE-36: on_success, as released later; off unless set"""
+    """on_success, as released later; off unless set"""
     publisher = published(stage, stage.transport(), told)
     publisher.send(a_message())
     publisher.destroy()
@@ -131,12 +135,13 @@ def test_a_success_tells_where_the_message_is_stored(stage: Stage, told: Told) -
         assert str(success[3]).startswith(f"{name} ")
 
 
+@pytest.mark.spec("PE-20", "PE-21")
 def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
     stage: Stage,
     told: Told,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PE-20, PE-21: neither the API layer nor the bridge does callback work"""
+    """Neither the API layer nor the bridge does callback work"""
     transport = stage.transport()
     made: list[object] = []
 
@@ -163,8 +168,9 @@ def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
 # --- topics ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("PE-22-PE-24")
 def test_root_source_symbol_and_topic_can_be_asked_for(stage: Stage) -> None:
-    """PE-22..PE-24: and travel in headers"""
+    """And travel in headers"""
     transport = stage.transport()
     publisher = Publisher.create(transport, stage.symbol, "b", stage.source)
     assert (publisher.root, publisher.source, publisher.symbol) == (stage.source, "b", stage.symbol)
@@ -179,9 +185,10 @@ def test_root_source_symbol_and_topic_can_be_asked_for(stage: Stage) -> None:
     assert held.headers == {"Mama-Source": [stage.source], "Mama-Symbol": [stage.symbol]}
 
 
+@pytest.mark.spec("PE-31")
 @pytest.mark.parametrize("symbol", ["a b", "a..b", "a.*.b", "a.>", "x" * 200])
 def test_a_bad_topic_is_bad_symbol_at_create(stage: Stage, told: Told, symbol: str) -> None:
-    """PE-31: nothing is returned and nothing is called"""
+    """Nothing is returned and nothing is called"""
     queue = Queue()
     fails(
         Status.BAD_SYMBOL, Publisher.create_with_callbacks, stage.transport(), queue, symbol, stage.source, None,
@@ -199,8 +206,8 @@ def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(stage: Stage,
     assert told.counters == (1, 0, 0, 1), "a failure that is returned is no callback"
 
 
+@pytest.mark.spec("PE-31", "PE-32")
 def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: Stage, told: Told) -> None:
-    """PE-31, PE-32"""
     transport = stage.transport()
     publisher = published(stage, transport, told)
     fails(Status.NULL_ARG, publisher.send, None)
@@ -212,11 +219,11 @@ def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: Stage, told
     assert told.counters == (1, 0, 0, 1)
 
 
+@pytest.mark.spec("PE-15")
 def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
     nats_with_users: Any,
     told: Told,
 ) -> None:
-    """PE-15"""
     on = NatsStage(*nats_with_users)
     publisher = Publisher.create_with_callbacks(on.transport(), None, on.symbol, "nowhere", None, told.callbacks())
     fails(Status.PLATFORM, publisher.send, a_message(), match="no stream takes topic")
@@ -226,8 +233,9 @@ def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
 # --- asynchronous errors -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("PE-01-PE-03", "PE-05", "PE-14", "PE-16", "PE-17", "PE-30")
 def test_a_denied_topic_is_not_entitled_and_names_it(stage: Stage, told: Told) -> None:
-    """PE-01..PE-03, PE-05, PE-14, PE-16, PE-17, PE-30: by exactly one of the two ways"""
+    """By exactly one of the two ways"""
     stage.deny()
     transport = stage.transport()
     transport.set_transport_topic_callback(told.on_topic, "closure")
@@ -253,6 +261,7 @@ def test_a_denied_topic_is_not_entitled_and_names_it(stage: Stage, told: Told) -
     assert transport.callback_errors == 0
 
 
+@pytest.mark.spec("PE-15", "PE-17")
 @pytest.mark.parametrize("style", list(EventStyle))
 @pytest.mark.parametrize(
     ("fault", "status", "event", "info"),
@@ -266,7 +275,6 @@ def test_a_denied_topic_is_not_entitled_and_names_it(stage: Stage, told: Told) -
 def test_every_other_error_is_publish_error_with_the_middlewares_code_and_text(
     style: EventStyle, told: Told, fault: str, status: str, event: str, info: str
 ) -> None:
-    """PE-15, PE-17"""
     on = MemoryStage(style)
     transport = on.transport(answer_timeout=0.2)
     transport.set_transport_topic_callback(told.on_topic)
@@ -326,8 +334,9 @@ def test_a_message_without_acknowledgements_is_neither_success_nor_error(told: T
     on.close()
 
 
+@pytest.mark.spec("PE-17")
 def test_the_seven_topic_events_have_names() -> None:
-    """PE-17: names are compared, because the numbers of the text and of the release collide"""
+    """Names are compared, because the numbers of the text and of the release collide"""
     assert [e.name for e in TransportTopicEvent] == [
         "SUBSCRIBED", "UNSUBSCRIBED", "PUBLISH_CREATE", "PUBLISH_DESTROY", "PUBLISH_ERROR",
         "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_BAD_SYMBOL",
@@ -453,8 +462,9 @@ def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(told: Told) 
 # --- the bridge's side -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("PE-44-PE-47")
 def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: Stage, told: Told) -> None:
-    """PE-44, PE-45, PE-46, PE-47: every bridge has the hook, because it is ours and not the bridge's"""
+    """Every bridge has the hook, because it is ours and not the bridge's"""
     transport = stage.transport()
     parent = Publisher.create(transport, stage.symbol, stage.source)
     made = BridgePublisher.create(transport, stage.symbol, stage.source, None, parent)
@@ -466,8 +476,8 @@ def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: St
     assert set(told.closures) <= {"mine"}
 
 
+@pytest.mark.spec("PE-04", "PE-29")
 def test_callbacks_are_of_one_publisher_although_others_share_its_topic(stage: Stage) -> None:
-    """PE-04, PE-29"""
     transport, ears = stage.transport(), [Told(), Told()]
     publishers = [published(stage, transport, ear) for ear in ears]
     assert set(transport.find_publishers(stage.topic)) == set(publishers)

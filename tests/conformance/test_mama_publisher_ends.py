@@ -30,8 +30,8 @@ from mama_spark.testing.waiting import until
 # --- destroying --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("PE-13", "PE-42")
 def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(stage: Stage, told: Told) -> None:
-    """PE-13, PE-42"""
     queue = Queue()
     publisher = published(stage, stage.transport(), told, queue=queue)
     for i in range(50):
@@ -46,8 +46,9 @@ def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(stage: Stage, 
     queue.destroy()
 
 
+@pytest.mark.spec("PE-53", "PE-55")
 def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(memory: MemoryStage, told: Told) -> None:
-    """PE-53, PE-55: it waits for the bridge as DESTROYING_WAIT_BRIDGE, and is DESTROYED when the bridge is done"""
+    """It waits for the bridge as DESTROYING_WAIT_BRIDGE, and is DESTROYED when the bridge is done"""
     transport = memory.transport(destroy_timeout=0.1, answer_timeout=60)
     publisher = published(memory, transport, told)
     memory.broker.then(["late"])
@@ -131,8 +132,9 @@ def test_a_queue_is_not_destroyed_before_the_publishers_that_use_it(memory: Memo
     assert told.count("create") == 1
 
 
+@pytest.mark.spec("PE-19")
 def test_what_plain_publishers_sent_is_stored_when_the_transport_is_destroyed(stage: Stage) -> None:
-    """PE-19: a process may end next"""
+    """A process may end next"""
     with stage.transport() as transport:
         publisher = Publisher.create(transport, stage.symbol, stage.source)
         for i in range(100):
@@ -252,9 +254,10 @@ def test_a_raising_topic_callback_is_counted(told: Told, caplog: pytest.LogCaptu
     on.close()
 
 
+@pytest.mark.spec("PE-42")
 @pytest.mark.parametrize("queued", [True, False])
 def test_destroy_while_sends_are_answered(stage: Stage, told: Told, queued: bool) -> None:
-    """PE-42: whoever sends, answers and destroys at the same time, on_destroy comes once and last"""
+    """Whoever sends, answers and destroys at the same time, on_destroy comes once and last"""
     queue = Queue("race") if queued else None
     dispatcher = queue.start() if queue is not None else None
     transport = stage.transport()

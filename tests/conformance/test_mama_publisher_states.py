@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mama_spark.bridge import EventStyle
@@ -24,9 +25,11 @@ from mama_spark.mama.states import TABLE
 from mama_spark.testing.stages import MemoryStage, Told, a_message, fails, published
 from mama_spark.testing.waiting import until
 
+from tests.support.examples import examples
 
+
+@pytest.mark.spec("PE-33-PE-35", "PE-48-PE-54")
 def test_the_seven_states_have_their_order_and_names() -> None:
-    """PE-33..PE-35, PE-48..PE-54"""
     names = ["UNKNOWN", "CREATING", "LIVE", "DESTROYING", "DESTROYED_BRIDGE", "DESTROYING_WAIT_BRIDGE", "DESTROYED"]
     assert [state.name for state in PublisherState] == names
     assert [string_for_state(i) for i in range(7)] == names
@@ -105,13 +108,13 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestLife.settings = examples(25, stateful_step_count=12)
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.spec("PE-43")
+@examples(20)
 @given(st.lists(st.sampled_from(["ack", "reject", "lose", "429"]), max_size=12), st.booleans())
 def test_every_send_has_one_callback_or_none_whatever_happens(faults: list[str], queued: bool) -> None:
-    """PE-43"""
     on, told = MemoryStage(EventStyle.PUBLISHER), Told()
     queue = Queue() if queued else None
     transport = on.transport(destroy_timeout=0.01)
@@ -130,8 +133,9 @@ def test_every_send_has_one_callback_or_none_whatever_happens(faults: list[str],
     on.close()
 
 
+@pytest.mark.spec("PE-56")
 def test_the_path_of_a_publisher_is_in_the_table() -> None:
-    """PE-56: the two legal paths"""
+    """The two legal paths"""
     for path in ("CREATING LIVE DESTROYING DESTROYED_BRIDGE DESTROYED",
                  "CREATING LIVE DESTROYING DESTROYING_WAIT_BRIDGE DESTROYED"):  # fmt: skip
         states = [PublisherState[name] for name in path.split()]

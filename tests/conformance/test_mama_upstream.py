@@ -50,8 +50,9 @@ def test_get_transport_impl(stage: Stage, transport: Transport, told: Told) -> N
     assert told.counters == (0, 0, 0, 0)
 
 
+@pytest.mark.spec("PE-19", "PE-39")
 def test_send(stage: Stage, transport: Transport, told: Told) -> None:
-    """PE-19, PE-39: create as before the specification, and publishing works."""
+    """Create as before the specification, and publishing works."""
     publisher = Publisher.create(transport, stage.symbol, stage.source)
     publisher.send(a_message(7))
     publisher.destroy()
@@ -59,6 +60,7 @@ def test_send(stage: Stage, transport: Transport, told: Told) -> None:
     until(lambda: [m.payload for m in stage.held()] == [encode(a_message(7))])
 
 
+@pytest.mark.spec("PE-43")
 def test_event_send_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:
     transport.set_transport_topic_callback(told.on_topic)
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.source, None, told.callbacks())
@@ -247,8 +249,9 @@ def test_publish(stage: Stage, transport: Transport) -> None:
     until(lambda: len(stage.held()) == 10)
 
 
+@pytest.mark.spec("PE-42")
 def test_publish_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:
-    """PE-42: destroy, wait for on_destroy, no callback after it."""
+    """Destroy, wait for on_destroy, no callback after it."""
     queue = Queue("callbacks")
     publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, told.callbacks())
     with queue.start():
@@ -281,8 +284,9 @@ def test_publish_with_callbacks_bad_source(stage: Stage, transport: Transport, t
     assert told.counters == (1, 10 if stage.publisher_style else 0, 0, 1)
 
 
+@pytest.mark.spec("PE-40")
 def test_publish_with_null_callback(stage: Stage, transport: Transport) -> None:
-    """PE-40: NULL instead of callbacks; and the source is a bad one."""
+    """NULL instead of callbacks; and the source is a bad one."""
     stage.deny()
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.denied, None, None)
     for i in range(10):

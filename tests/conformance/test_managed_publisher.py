@@ -38,8 +38,9 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
     desk.close()
 
 
+@pytest.mark.spec("MP-01", "MP-02", "MP-11", "MP-12", "MP-15-MP-22", "MP-28", "MP-33", "MP-39", "MP-25")
 def test_publish_msg_async(desk: Desk) -> None:
-    """MP-01, MP-02, MP-11, MP-12, MP-15 to MP-22, MP-28, MP-33, MP-39: a flight tells all of itself."""
+    """A flight tells all of itself."""
     publisher = desk.publisher().start()
     options = PublishOptions(expected_stream=desk.stream)
     before = time()
@@ -57,8 +58,9 @@ def test_publish_msg_async(desk: Desk) -> None:
     assert stored.headers["Nats-Expected-Stream"] == [desk.stream]
 
 
+@pytest.mark.spec("MP-03", "MP-18")
 def test_the_id_is_sent_for_deduplication(desk: Desk) -> None:
-    """MP-03, MP-18: two publishers of one prefix give the same ids, and the middleware stores them once."""
+    """Two publishers of one prefix give the same ids, and the middleware stores them once."""
     for _ in range(2):
         with desk.publisher(id_prefix="same") as publisher:
             futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(3)]
@@ -75,6 +77,7 @@ def test_publish_msg_async_with_msg_id_is_a_duplicate_the_second_time(desk: Desk
     assert acks[0].sequence == acks[1].sequence
 
 
+@pytest.mark.spec("MP-28")
 def test_publish_async_varieties(desk: Desk) -> None:
     """As testPublishAsyncVarieties and the three plain cases of TestPublishMsgAsync."""
     with desk.publisher() as publisher:
@@ -197,8 +200,9 @@ def test_multithreaded_publish_async(desk: Desk) -> None:
     assert sorted(map(int, desk.payloads())) == list(range(1000))
 
 
+@pytest.mark.spec("MP-09", "MP-14", "MP-41")
 def test_publish_async_ack_timeout(desk: Desk) -> None:
-    """MP-09, MP-14, MP-41: a lost acknowledgement times out, whoever waits for it is told, and its place is free."""
+    """A lost acknowledgement times out, whoever waits for it is told, and its place is free."""
     topic = desk.lose(1)
     with desk.publisher(max_in_flight=1, wait_timeout=0.1) as publisher:
         flight = publisher.publish_async(topic, b"").result(LONG)
@@ -217,6 +221,7 @@ def test_publish_async_ack_timeout_clears_a_stall(desk: Desk) -> None:
     assert all(isinstance(ack_of(f).exception(0), AckTimeout) for f in futures)
 
 
+@pytest.mark.spec("MP-41")
 def test_n_lost_acks_cost_one_time_out(desk: Desk) -> None:
     topic = desk.lose(50)
     publisher = desk.publisher(wait_timeout=1.0).start()
@@ -227,8 +232,9 @@ def test_n_lost_acks_cost_one_time_out(desk: Desk) -> None:
     assert time() - min(began) < 25, "fifty timeouts in a row would take 50 s"
 
 
+@pytest.mark.spec("MP-10-MP-14")
 def test_publish_async_ack_handler(desk: Desk) -> None:
-    """MP-10 to MP-14: the listener hears of each flight once per event, in order, and the future says the same."""
+    """The listener hears of each flight once per event, in order, and the future says the same."""
     quiet = desk.lose(1)
     publisher = desk.publisher(wait_timeout=0.1).start()
     lost = publisher.publish_async(quiet, b"")
@@ -245,6 +251,7 @@ def test_publish_async_ack_handler(desk: Desk) -> None:
     assert len(desk.ear.heard) == 5
 
 
+@pytest.mark.spec("MP-26")
 def test_stop_in_a_callback(desk: Desk) -> None:
     """As "destroy in callback": it ends the publisher, and whoever waits is told."""
     publisher = desk.publisher(max_in_flight=5)
@@ -288,8 +295,8 @@ def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(desk: Desk
     assert refused == ["p-1"]
 
 
+@pytest.mark.spec("MP-23-MP-25")
 def test_own_threads_may_call_the_runners(desk: Desk) -> None:
-    """MP-23, MP-24, MP-25."""
     publisher = desk.publisher()
     threads = [threading.Thread(target=r) for r in (publisher.publish_runner, publisher.flights_runner)]
     for t in threads:
@@ -302,8 +309,9 @@ def test_own_threads_may_call_the_runners(desk: Desk) -> None:
         assert not t.is_alive()
 
 
+@pytest.mark.spec("MP-27", "MP-31", "MP-38")
 def test_drain_of_an_idle_publisher_ends(desk: Desk) -> None:
-    """MP-27, MP-31, MP-38: the text tests the marker only when a message was taken, and never ends here."""
+    """The text tests the marker only when a message was taken, and never ends here."""
     publisher = desk.publisher().start()
     publisher.drain(LONG)
     with pytest.raises(ClientClosed):
@@ -311,6 +319,7 @@ def test_drain_of_an_idle_publisher_ends(desk: Desk) -> None:
     assert "drained" in repr(publisher)
 
 
+@pytest.mark.spec("MP-31")
 def test_message_racing_with_drain_is_published_or_refused_never_lost(desk: Desk) -> None:
     publisher = desk.publisher().start()
     accepted: list[Future[Flight]] = []
@@ -333,8 +342,9 @@ def test_message_racing_with_drain_is_published_or_refused_never_lost(desk: Desk
     assert len(desk.held()) == len(accepted)
 
 
+@pytest.mark.spec("MP-26", "MP-29", "MP-36")
 def test_stop_resolves_everything(desk: Desk) -> None:
-    """MP-26, MP-29, MP-36: the text leaves queue and flights open."""
+    """The text leaves queue and flights open."""
     topic = desk.lose(5)
     publisher = desk.publisher(max_in_flight=5, wait_timeout=LONG).start()
     futures = [publisher.publish_async(topic, b"") for _ in range(20)]
@@ -347,8 +357,9 @@ def test_stop_resolves_everything(desk: Desk) -> None:
         publisher.publish_async(topic, b"")
 
 
+@pytest.mark.spec("MP-08", "MP-35", "MP-43")
 def test_hold_is_ended_by_settlements_not_by_the_pause(desk: Desk) -> None:
-    """MP-08, MP-35, MP-43: with a pause of a minute, the text's loop would take hours."""
+    """With a pause of a minute, the text's loop would take hours."""
     with desk.publisher(max_in_flight=2, hold_pause_time=LONG) as publisher:
         futures = [publisher.publish_async(desk.topic, b"") for _ in range(100)]
     assert all(f.done() for f in futures)
@@ -376,6 +387,7 @@ def test_listener_that_raises_is_counted_and_changes_nothing(desk: Desk) -> None
     assert all(ack_of(f).result(0) for f in futures)
 
 
+@pytest.mark.spec("MP-28")
 def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(desk: Desk) -> None:
     """MP-28 and the unbounded queue of the text."""
     publisher = desk.publisher(queue_size=2)
@@ -406,8 +418,8 @@ def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(desk
     assert asyncio.run(run()).publish_ack_future.result(0).sequence == 1
 
 
+@pytest.mark.spec("MP-03-MP-09")
 def test_defaults_are_those_of_the_specification(desk: Desk) -> None:
-    """MP-03 to MP-09."""
     one, other = ManagedPublisher(desk.target()), ManagedPublisher(desk.target())
     policy = one.window.policy
     assert (policy.max_in_flight, policy.refill_allowed_at, policy.wait_timeout, policy.retry) == (50, 0, 5.0, None)
@@ -415,8 +427,9 @@ def test_defaults_are_those_of_the_specification(desk: Desk) -> None:
     assert one.id_prefix != other.id_prefix
 
 
+@pytest.mark.spec("MP-33")
 def test_flights_are_told_in_the_order_of_their_events(desk: Desk) -> None:
-    """MP-33: published comes before what settles the flight, and messages go in the order in which they came."""
+    """Published comes before what settles the flight, and messages go in the order in which they came."""
     with desk.publisher(max_in_flight=7) as publisher:
         for _ in range(60):
             publisher.publish_async(desk.topic, b"")

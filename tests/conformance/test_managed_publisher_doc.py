@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from pathlib import Path
@@ -17,28 +16,6 @@ from mama_spark.testing.servers import Admin
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "managed-publisher.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)
-ROWS = dict(re.findall(r"(?m)^\| (MP-\d\d) \|(.*)\|$", PAGE))
-
-
-def all_tests() -> set[str]:
-    files = [*(ROOT / "tests/conformance").glob("*.py"), *(ROOT / "tests/unit/publisher").glob("*.py")]
-    return {
-        node.name
-        for path in files
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-
-
-def test_every_id_of_the_specification_stands_in_the_checklist_with_a_test() -> None:
-    assert list(ROWS) == [f"MP-{i:02}" for i in range(1, 44)]
-    assert [id_ for id_, row in ROWS.items() if "`test_" not in row] == []
-
-
-def test_every_test_that_the_page_names_exists() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE))
-    assert len(named) > 30
-    assert named - all_tests() == set()
 
 
 def test_the_example_runs(nats_server: NatsServer) -> None:

@@ -26,8 +26,9 @@ def desk() -> Iterator[MemoryDesk]:
     desk.close()
 
 
+@pytest.mark.spec("MP-04", "MP-34")
 def test_publish_msg_async_with_pending_msgs(desk: MemoryDesk) -> None:
-    """MP-04, MP-34: never more in flight than allowed."""
+    """Never more in flight than allowed."""
     desk.broker.then(["late"] * 12)
     publisher = desk.publisher(max_in_flight=5, wait_timeout=LONG).start()
     futures = [publisher.publish_async("a", b"%d" % i) for i in range(12)]
@@ -51,8 +52,9 @@ def test_publish_async_reset_pending_on_reconnect(desk: MemoryDesk) -> None:
     assert len(desk.broker.messages()) == 100
 
 
+@pytest.mark.spec("MP-06", "MP-32")
 def test_publish_async_retry(desk: MemoryDesk) -> None:
-    """MP-06: nobody there at first; sent again until somebody is."""
+    """Nobody there at first; sent again until somebody is."""
     desk.broker.then(["503"] * 3)
     with desk.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
@@ -70,8 +72,8 @@ def test_publish_async_retry_fails_after_its_attempts(desk: MemoryDesk) -> None:
     assert (error.code, flight.sends) == (503, 3)
 
 
+@pytest.mark.spec("MP-06", "MP-13", "MP-40", "MP-32")
 def test_publish_async_retry_disabled_fails_at_once(desk: MemoryDesk) -> None:
-    """MP-06, MP-13, MP-40."""
     desk.broker.then(["503"])
     with desk.publisher() as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
@@ -257,8 +259,8 @@ def test_publish_async_retry_does_not_stall_others(desk: MemoryDesk) -> None:
     assert ack_of(first).result(0).duplicate
 
 
+@pytest.mark.spec("MP-22")
 def test_expected_last_subject_sequence_subject_is_a_header_and_needs_its_sequence(desk: MemoryDesk) -> None:
-    """MP-22."""
     options = PublishOptions(expected_last_subject_sequence=7, expected_last_subject_sequence_subject="a.*")
     with desk.publisher() as publisher:
         publisher.publish_async("a", b"", options=options)
@@ -271,9 +273,10 @@ def test_expected_last_subject_sequence_subject_is_a_header_and_needs_its_sequen
         PublishOptions(expected_last_subject_sequence_subject="a.*")
 
 
+@pytest.mark.spec("MP-07", "MP-30", "MP-37", "MP-42")
 @pytest.mark.parametrize("under_way", [False, True])
 def test_waiting_loops_do_not_spin(desk: MemoryDesk, under_way: bool) -> None:
-    """MP-07, MP-30, MP-37, MP-42: the text puts each flight back into the queue at once, a core's worth of work."""
+    """The text puts each flight back into the queue at once, a core's worth of work."""
 
     class Counting(MemoryBridge):
         polls = 0

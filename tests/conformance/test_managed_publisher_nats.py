@@ -40,8 +40,9 @@ def desk(tmp_path: Path) -> Iterator[NatsDesk]:
 # --- the connection --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("MP-02")
 def test_a_context_whose_loop_runs_elsewhere_is_found_from_a_plain_thread(desk: NatsDesk) -> None:
-    """MP-02: constructed, used and ended on this thread, which has no event loop."""
+    """Constructed, used and ended on this thread, which has no event loop."""
     with ManagedPublisher(desk.target()) as publisher:
         future = publisher.publish_async(desk.topic, b"x")
     assert ack_of(future).result(0).sequence == 1
@@ -92,11 +93,12 @@ EXPECTATIONS = [
 ]
 
 
+@pytest.mark.spec("MP-22")
 @pytest.mark.parametrize(
     ("good", "bad"), EXPECTATIONS, ids=["stream", "msg id", "seq", "subject seq", "seq for subject"]
 )
 def test_publish_expectations(desk: NatsDesk, good: PublishOptions, bad: PublishOptions) -> None:
-    """MP-22; what carries one is never resent blindly, so a refusal comes after one send."""
+    """What carries one is never resent blindly, so a refusal comes after one send."""
     with desk.publisher(retry_config=RETRY) as publisher:
         assert ack_of(publisher.publish_async("t.x", b"1")).result(LONG).sequence == 1
         refused = publisher.publish_async("t.x", b"bad", options=bad).result(LONG)
@@ -142,8 +144,9 @@ def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(
 # --- refusals --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("MP-06", "MP-13", "MP-40")
 def test_no_stream_fails_at_once_without_retries(desk: NatsDesk) -> None:
-    """As test_publish_async, "no stream", and TestPublishAsyncRetry, "disabled": MP-06, MP-13, MP-40."""
+    """As test_publish_async, "no stream", and TestPublishAsyncRetry, "disabled"."""
     with desk.publisher(wait_timeout=LONG) as publisher:
         flight = publisher.publish_async("nowhere", b"").result(LONG)
         error = flight.publish_ack_future.exception(LONG)
@@ -256,6 +259,7 @@ def test_publish_async_reset_pending_on_reconnect(desk: NatsDesk, end: str, retr
     assert publisher.window.in_flight == 0
 
 
+@pytest.mark.spec("MP-27")
 def test_complete_fires_over_a_restart(desk: NatsDesk) -> None:
     """As TestPublishMsgAsyncWithPendingMsgs and TestPublishAsyncRetry, "complete fires"; later messages go, too."""
     publisher = desk.publisher(retry_config=RETRY).start()

@@ -216,8 +216,9 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
     assert site.broker.clients() == [b"r", b"w"]
 
 
+@pytest.mark.spec("ML-07")
 def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Callable[..., Site]) -> None:
-    """ML-07: credit from the engine back to those who publish."""
+    """Credit from the engine back to those who publish."""
     site = make(Behind.DROP_NEWEST)
     reader = site.peer(b"r")
     assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
@@ -261,8 +262,9 @@ def send_until_held(writer: MalamuteClient) -> int:
     raise AssertionError("it may send for ever")
 
 
+@pytest.mark.spec("ML-07")
 def test_the_bridge_takes_nothing_more_while_the_engine_is_stuck(make: Callable[..., Site]) -> None:
-    """ML-07: ``send`` returns 0 when the broker gives no credit, and all that was taken is acknowledged."""
+    """``send`` returns 0 when the broker gives no credit, and all that was taken is acknowledged."""
     site = make(Behind.DROP_NEWEST)
     url = site.broker.endpoint.replace("tcp", "mlp")
     bridge = MalamuteBridge(MalamuteSettings(LinkSettings((url,), features=FEATURES & ~Feature.CREDIT), "stuck"))

@@ -182,9 +182,10 @@ OURS = {"aaa80f012c024f4b": "aaa80f012c00", "aaa80f01f4024f4b": "aaa80f01f400"}
 SCENARIOS = [v for v in VECTORS if v["kind"] == "scenario"]
 
 
+@pytest.mark.spec("ML-25")
 @pytest.mark.parametrize("vector", SCENARIOS, ids=lambda v: v["name"])
 def test_recorded_conversations_over_tcp(make: Make, vector: dict[str, Any]) -> None:
-    """Byte for byte but for leftover reasons, and one copy a client (ML-25): see the tests of the machine."""
+    """Byte for byte but for leftover reasons, and one copy a client: see the tests of the machine."""
     site = make(timeout=60.0)
     peers: dict[str, Peer] = {}
     skipped = 0
@@ -242,8 +243,8 @@ def test_fatal_inputs_of_the_reference_one_after_another(make: Make) -> None:
     site.healthy()
 
 
+@pytest.mark.spec("S5")
 def test_ping_as_the_only_command_and_then_silence(make: Make) -> None:
-    """S5"""
     site = make(timeout=60.0)
     peer = site.peer()
     peer.send(wire.Ping())
@@ -253,8 +254,8 @@ def test_ping_as_the_only_command_and_then_silence(make: Make) -> None:
     site.healthy()
 
 
+@pytest.mark.spec("S3", "S4")
 def test_clients_and_streams_are_listed(make: Make) -> None:
-    """S3, S4"""
     site = make()
     peers = {name: site.peer(name) for name in (b"a", b"b", b"c")}
     site.peer(b"")
@@ -271,8 +272,8 @@ def test_clients_and_streams_are_listed(make: Make) -> None:
     assert repr(site.broker).startswith(f"<Broker {site.broker.endpoint} <ServerMachine 3 clients, 3 streams")
 
 
+@pytest.mark.spec("C13", "C14")
 def test_a_writer_that_is_gone_right_after_sending_is_heard(make: Make) -> None:
-    """C13"""
     site = make()
     reader, writer = site.peer(b"r"), site.peer(b"w")
     reader.ask(wire.StreamRead(b"st", b""))
@@ -281,8 +282,8 @@ def test_a_writer_that_is_gone_right_after_sending_is_heard(make: Make) -> None:
     assert [d.subject for d in got if isinstance(d, wire.StreamDeliver)] == [b"%d" % n for n in range(100)]
 
 
+@pytest.mark.spec("C14", "C13")
 def test_two_writers_two_streams_two_readers(make: Make) -> None:
-    """C14"""
     site = make()
     readers = [site.peer(b"r%d" % n) for n in range(2)]
     for reader in readers:

@@ -205,8 +205,9 @@ def test_messages_are_made_by_the_encoder_that_is_given_and_one_that_fails_stops
     assert "cannot say this" in caplog.text
 
 
+@pytest.mark.spec("ML-22")
 def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_path: Any) -> None:
-    """ML-22: what happened before the reader came is replayed."""
+    """What happened before the reader came is replayed."""
     choice = EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)})
     _, connect = make((choice,))
     connect(b"early").ask(wire.StreamRead(b"s", b"p"))

@@ -82,8 +82,9 @@ def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> Peer:
     return writer
 
 
+@pytest.mark.spec("ML-07", "ML-21")
 def test_one_busy_stream_gets_all_of_the_credit_and_never_more(broker: Broker, connect: Connect) -> None:
-    """ML-07, ML-21: what two other streams do not use comes back to the one that has something."""
+    """What two other streams do not use comes back to the one that has something."""
     reader = connect(b"r", Feature.CREDIT)
     reader.send(*(wire.StreamRead(name, b"") for name in (b"d1", b"d2", b"live")), wire.Credit(100))
     assert [type(reader.get()) for _ in range(3)] == [Ok] * 3
@@ -102,8 +103,9 @@ def test_one_busy_stream_gets_all_of_the_credit_and_never_more(broker: Broker, c
     assert broker.counters()["lost_deliveries"] == 0
 
 
+@pytest.mark.spec("ML-21")
 def test_a_slow_reader_without_credit_loses_nothing_of_stored_streams(broker: Broker, connect: Connect) -> None:
-    """ML-21: 4 MB for a client whose queue may take 200 kB: the engines hold, on disk."""
+    """4 MB for a client whose queue may take 200 kB: the engines hold, on disk."""
     reader = connect(b"r")
     reader.send(wire.StreamRead(b"d1", b""), wire.StreamRead(b"d2", b""))
     assert [type(reader.get()) for _ in range(2)] == [Ok] * 2

@@ -109,8 +109,8 @@ def test_prometheus_can_read_it(broker: Broker) -> None:
     assert text([awkward]).splitlines()[-1] == 'm{l="a\\"b\\\\c\\nd"} 1'
 
 
+@pytest.mark.spec("S3", "S4")
 def test_clients_and_streams_are_listed_also_over_http(broker: Broker) -> None:
-    """S3, S4"""
     with client(broker, "a") as a, client(broker, "") as b:
         a.read("s", "x")
         b.write("s")

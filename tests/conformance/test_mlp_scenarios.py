@@ -39,8 +39,9 @@ class Content(list[bytes]):
     """Frames whose end can be seen."""
 
 
+@pytest.mark.spec("M1", "M2")
 def test_a_message_lives_as_long_as_somebody_has_it_and_is_not_copied() -> None:
-    """M1, M2: in the original, links of a message are counted by hand."""
+    """In the original, links of a message are counted by hand."""
     engine = SimpleEngine(b"st")
     held: list[Delivery] = []
     engine.traffic(held.append)
@@ -57,6 +58,7 @@ def test_a_message_lives_as_long_as_somebody_has_it_and_is_not_copied() -> None:
     assert alive() is None
 
 
+@pytest.mark.spec("I1")
 @pytest.mark.parametrize(
     ("producers", "consumers", "size", "count"),
     [
@@ -69,7 +71,7 @@ def test_a_message_lives_as_long_as_somebody_has_it_and_is_not_copied() -> None:
 def test_every_message_arrives_between_signal_and_acknowledgement(
     client: Make, producers: int, consumers: int, size: int, count: int
 ) -> None:
-    """I1: consumers signal by mail that they are there, producers send, consumers acknowledge by mail."""
+    """Consumers signal by mail that they are there, producers send, consumers acknowledge by mail."""
     body = b"x" * size
     sources = [client(f"producer-{n}") for n in range(producers)]
     failed: list[BaseException] = []
@@ -108,8 +110,8 @@ def test_every_message_arrives_between_signal_and_acknowledgement(
     assert failed == []
 
 
+@pytest.mark.spec("I2")
 def test_several_producers_of_one_stream_are_heard_each_in_its_order(client: Make) -> None:
-    """I2"""
     reader = client("r")
     reader.read("st", "")
     writers = [client(f"w{n}") for n in range(5)]
@@ -125,8 +127,8 @@ def test_several_producers_of_one_stream_are_heard_each_in_its_order(client: Mak
     assert seen == {f"w{k}": [str(n) for n in range(200)] for k in range(5)}
 
 
+@pytest.mark.spec("I2")
 def test_readers_that_come_and_go_hear_what_is_sent_while_they_are_there(client: Make) -> None:
-    """I2"""
     writer = client("w")
     writer.write("st")
     for n in range(30):
@@ -138,8 +140,9 @@ def test_readers_that_come_and_go_hear_what_is_sent_while_they_are_there(client:
         writer.sync()
 
 
+@pytest.mark.spec("I2")
 def test_a_second_reader_gets_all_frames_too(client: Make) -> None:
-    """I2: there, the first took the content of the message that both got."""
+    """There, the first took the content of the message that both got."""
     readers = [client(f"r{n}") for n in range(3)]
     for reader in readers:
         reader.read("st", "")
@@ -152,8 +155,8 @@ def test_a_second_reader_gets_all_frames_too(client: Make) -> None:
         assert [reader.receive().content for _ in contents] == contents
 
 
+@pytest.mark.spec("I2")
 def test_a_flood_leaves_a_reader_its_order_and_its_other_calls(client: Make) -> None:
-    """I2"""
     reader, writer = client("r", window=100), client("w")
     reader.read("st", "")
     writer.write("st")
@@ -166,8 +169,9 @@ def test_a_flood_leaves_a_reader_its_order_and_its_other_calls(client: Make) -> 
     assert [int(reader.receive().subject) for _ in range(10_000)] == list(range(10_000))
 
 
+@pytest.mark.spec("I2")
 def test_a_star_alone_is_refused_and_stalls_nobody(client: Make) -> None:
-    """I2: it stops the engine of the original at the next message."""
+    """It stops the engine of the original at the next message."""
     reader, writer = client("r"), client("w")
     with pytest.raises(CallFailed, match="300"):
         reader.read("st", "*")

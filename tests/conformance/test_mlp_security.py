@@ -65,9 +65,10 @@ def connect(endpoint: str, client: str, timeout: float = PATIENCE) -> MalamuteCl
     return MalamuteClient(endpoint.replace("tcp", "mlp"), timeout=timeout, **CLIENTS[client])
 
 
+@pytest.mark.spec("C5", "C9", "ML-27")
 @pytest.mark.parametrize(("broker", "client"), WRONG, ids=lambda name: str(name))
 def test_what_does_not_go_together_is_a_matter_of_configuration(ends: ExitStack, broker: str, client: str) -> None:
-    """C5, C9. Not once but always: a race between the two ends of the handshake must not make it a timeout."""
+    """Not once but always: a race between the two ends of the handshake must not make it a timeout."""
     there = start(ends, BROKERS[broker])
     for _ in range(3):
         with pytest.raises(ConfigError, match=WRONG[broker, client]) as caught:

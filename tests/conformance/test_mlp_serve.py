@@ -216,8 +216,8 @@ def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, error: st
 # --- security ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("ML-27", "C5", "C9", "T1")
 def test_plain_lets_in_who_has_a_password(ends: ExitStack, caplog: Any) -> None:
-    """C5, C9, ML-27"""
     broker = ends.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", security=Security({"u": "right"}))))
     url = broker.endpoint
     reader, writer = (
@@ -238,8 +238,8 @@ def test_plain_lets_in_who_has_a_password(ends: ExitStack, caplog: Any) -> None:
     assert "right" not in repr(broker.settings)
 
 
+@pytest.mark.spec("ML-27", "T1", "C5", "C9")
 def test_a_broker_from_a_file_with_a_login(tmp_path: Path, ends: ExitStack) -> None:
-    """T1, ML-27"""
     conf = tmp_path / "broker.toml"
     conf.write_text('[broker]\nbind = "tcp://127.0.0.1:*"\n[security.users]\nreader = "r"\nwriter = "w"\n')
     broker = Process("--conf-file", str(conf), cwd=tmp_path)
@@ -258,9 +258,9 @@ def test_a_broker_from_a_file_with_a_login(tmp_path: Path, ends: ExitStack) -> N
     assert (last.kind, last.address, last.sender, last.content) == ("stream", "weather", "writer", (b"4",))
 
 
+@pytest.mark.spec("ML-27")
 @pytest.mark.parametrize("chosen", [True, False])
 def test_curve_lets_in_who_has_a_key(ends: ExitStack, chosen: bool) -> None:
-    """ML-27"""
     secret = zmq.curve_keypair()[1].decode()
     public, mine = (key.decode() for key in zmq.curve_keypair())
     security = Security(curve_secret_key=secret, curve_clients=(public,) if chosen else None)
@@ -279,9 +279,10 @@ def test_curve_lets_in_who_has_a_key(ends: ExitStack, chosen: bool) -> None:
     assert secret not in repr(broker.settings)
 
 
+@pytest.mark.spec("ML-27")
 @pytest.mark.parametrize("mechanism", ["none", "PLAIN", "CURVE"])
 def test_only_curve_hides_what_travels(ends: ExitStack, mechanism: str) -> None:
-    """ML-27: neither login nor subjects nor contents can be read on the way, in either direction."""
+    """Neither login nor subjects nor contents can be read on the way, in either direction."""
     secret = zmq.curve_keypair()[1].decode()
     users = {"login": "hush-hush"} if mechanism == "PLAIN" else {}
     security = Security(users, curve_secret_key=secret if mechanism == "CURVE" else None)

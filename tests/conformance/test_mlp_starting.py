@@ -89,8 +89,9 @@ def connect() -> Iterator[Connect]:
         broker.stop()
 
 
+@pytest.mark.spec("ML-08", "ML-09")
 def test_a_slow_start_holds_its_own_stream_and_nobody_else(connect: Connect) -> None:
-    """ML-08, ML-09: READ and WRITE of that stream are answered once it is there, all others at once."""
+    """READ and WRITE of that stream are answered once it is there, all others at once."""
     waiting, other = connect(b"waiting"), connect(b"other")
     waiting.send(wire.StreamRead(b"gated", b""))
     waiting.pong()
@@ -178,8 +179,9 @@ def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
         late.send(wire.StreamWrite(b"gated"))
 
 
+@pytest.mark.spec("ML-10")
 def test_stopping_while_an_engine_starts_loses_nothing_that_was_accepted(connect: Connect) -> None:
-    """ML-10: $TERM comes behind all that was said."""
+    """$TERM comes behind all that was said."""
     stored: list[bytes] = []
 
     class Recording(GatedEngine):

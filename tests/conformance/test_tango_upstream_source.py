@@ -100,10 +100,11 @@ def listening(
     return found
 
 
+@pytest.mark.spec("TG-22")
 @pytest.mark.parametrize("event", [EventType.CHANGE, EventType.ARCHIVE], ids=["change_event", "archive_event"])
 @pytest.mark.parametrize("data_type", [DataType.DOUBLE, DataType.LONG64], ids=["", "64"])
 def test_change_event(probe: DeviceProbe, made: Made, event: EventType, data_type: DataType) -> None:
-    """TG-22: up and down by the threshold, an exception once, the first value after it"""
+    """Up and down by the threshold, an exception once, the first value after it"""
     criteria = Criteria(abs_change=2)
     source = made(Attribute("a", data_type, change=criteria, archive=criteria))
     heard = listening(probe, source, "a", event, begin=10, sign=-999)
@@ -134,8 +135,9 @@ def test_archive_event_period(probe: DeviceProbe, made: Made) -> None:
     assert {e["value"]["value"] for e in probe.wait_events(number, 4)} == {5.0}
 
 
+@pytest.mark.spec("TG-05")
 def test_per_event(probe: DeviceProbe, made: Made) -> None:
-    """TG-05: errors are periodic, too"""
+    """Errors are periodic, too"""
     source = made(Attribute("a", period=200))
     source.set(DEVICE, "a", 5.0)
     number = probe.subscribe(source.address(DEVICE), "a", "periodic")
@@ -146,8 +148,9 @@ def test_per_event(probe: DeviceProbe, made: Made) -> None:
     probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 6.0)
 
 
+@pytest.mark.spec("TG-23")
 def test_user_event(probe: DeviceProbe, made: Made) -> None:
-    """TG-23: pushed by code, whatever the criteria; DevEncoded as well"""
+    """Pushed by code, whatever the criteria; DevEncoded as well"""
     source = made(Attribute("a", change=None, archive=None), Attribute("e", DataType.ENCODED))
     heard = listening(probe, source, "a", EventType.USER)
     for value in (1.0, 1.0, 2.0):
@@ -184,8 +187,9 @@ def test_scan(probe: DeviceProbe, made: Made) -> None:
     assert heard.told(3) == [1.0, 1.0, 2.0]
 
 
+@pytest.mark.spec("TG-13")
 def test_att_conf_event(probe: DeviceProbe, made: Made) -> None:
-    """TG-13: the first configuration, then one event for each change"""
+    """The first configuration, then one event for each change"""
     source = made(Attribute("a", unit="V"))
     heard = Listening(probe, source, "a", "attr_conf", lambda: source.configure(DEVICE, "a", unit="A"))
     assert heard.first[0]["config"]["unit"] == "V"
@@ -198,8 +202,9 @@ def test_att_conf_event(probe: DeviceProbe, made: Made) -> None:
     assert units.count("W") == 2
 
 
+@pytest.mark.spec("TG-15")
 def test_catch2_data_ready_event(probe: DeviceProbe, made: Made) -> None:
-    """TG-15: refused where it is not enabled; none at the subscription; counters and order; also while reading fails"""
+    """Refused where it is not enabled; none at the subscription; counters and order; also while reading fails"""
     source = made(Attribute("a", DataType.LONG, data_ready=True), Attribute("b"))
     for attribute, reason in (("b", "API_AttributeNotDataReadyEnabled"), ("nope", "API_AttrNotFound")):
         with pytest.raises(Failed) as caught:
@@ -215,6 +220,7 @@ def test_catch2_data_ready_event(probe: DeviceProbe, made: Made) -> None:
     assert probe.events(heard.number)[-1]["type"] == "DevLong"
 
 
+@pytest.mark.spec("TG-16")
 def test_catch2_dev_intr_event(probe: DeviceProbe, made: Made) -> None:
     """TG-16, PyTango test_subscribe_interface_event: the first one lists all there is; three added at once are one"""
     source = made(Attribute("a"))
@@ -236,8 +242,9 @@ def test_catch2_dev_intr_event(probe: DeviceProbe, made: Made) -> None:
         probe.call("read", device=source.address(DEVICE), attribute="b")
 
 
+@pytest.mark.spec("TG-14")
 def test_pipe_event(made: Made) -> None:
-    """TG-14: a blob, 3,000 elements, an error; PyTango has no pipes any more, so the frames are looked at"""
+    """A blob, 3,000 elements, an error; PyTango has no pipes any more, so the frames are looked at"""
     source = made(Attribute("a"))
     source.push_pipe_event(DEVICE, "Pipe", PipeBlob("first"), time=5)
     with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE) as admin:
@@ -336,9 +343,10 @@ def test_attribute_with_no_events_cannot_be_subscribed(probe: DeviceProbe, made:
         assert reason in caught.value.reasons, (attribute, event)
 
 
+@pytest.mark.spec("TG-23")
 @pytest.mark.parametrize("event", [EventType.CHANGE, EventType.ALARM, EventType.USER, EventType.ARCHIVE])
 def test_exact_ordered_lists_with_exceptions_between(probe: DeviceProbe, made: Made, event: EventType) -> None:
-    """PyTango test_change_event, test_alarm_event, test_user_event, test_archive_event (TG-23)"""
+    """PyTango test_change_event, test_alarm_event, test_user_event, test_archive_event"""
     source = made(Attribute("a"))
     heard = listening(probe, source, "a", event)
     for number in range(1, 6):

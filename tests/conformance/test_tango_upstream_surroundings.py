@@ -177,8 +177,9 @@ def test_subscribe_change_event_from_user_thread(server: TangoServer, subscriber
 # --- what comes ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-14")
 def test_pipe_event(subscriber: TangoSubscriber) -> None:
-    """TG-14. cppTango pipe_event: what is in the pipe at first, then what is pushed: a blob, one with a date, an error,
+    """cppTango pipe_event: what is in the pipe at first, then what is pushed: a blob, one with a date, an error,
     3,000 elements. From our own source, since no server that is to be had sends pipes any more."""
     taken = Taken(subscriber)
     many = PipeBlob("many", tuple(PipeElement(str(n), ValueKind.STRING, (str(n),)) for n in range(3000)))

@@ -174,8 +174,8 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(words: tuple[str, ...], said:
     assert len(error.strip().splitlines()) == 1
 
 
+@pytest.mark.spec("SD-18", "SD-49")
 def test_a_transport_without_discovery_is_not_implemented(tmp_path: Path) -> None:
-    """SD-18, SD-49."""
     path = tmp_path / "mama.properties"
     path.write_text("mama.nats.transport.desk.url=nats://here:4222\n")
     words = ("--option", "transport=desk", "--option", f"properties={path}")

@@ -168,10 +168,11 @@ class Writer:
             assert self.acked.setdefault(n, sequence) == sequence
 
 
+@pytest.mark.spec("ML-01", "ML-22")
 def test_what_was_acknowledged_survives_the_death_of_the_broker_in_mid_write(
     broker: Callable[..., Process], room: Room
 ) -> None:
-    """ML-01, ML-22: everything acknowledged is there under its number, in order, without holes, nothing twice."""
+    """Everything acknowledged is there under its number, in order, without holes, nothing twice."""
     writer = Writer(room)
     for goal in (700, 1_500, 2_100, 2_700, 3_300, 6_000):
         process = broker()
@@ -190,6 +191,7 @@ def test_what_was_acknowledged_survives_the_death_of_the_broker_in_mid_write(
     assert [int(content) for _, _, content in found] == sorted(int(content) for _, _, content in found)
 
 
+@pytest.mark.spec("ML-22")
 def test_replay_over_the_wire_meets_what_is_published_meanwhile(broker: Callable[..., Process], room: Room) -> None:
     process = broker()
     writer = Writer(room)
@@ -207,10 +209,11 @@ def _resident(process: Process) -> int:
     return int(Path(f"/proc/{process.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.spec("ML-21")
 def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_no_memory(
     broker: Callable[..., Process], room: Room
 ) -> None:
-    """ML-21: a client of another implementation, which never gives credit. The store is what holds."""
+    """A client of another implementation, which never gives credit. The store is what holds."""
     process = broker()
     reader = room.socket(process.endpoint, high_water=100)
     for command in (wire.Open(address=b"slow"), wire.StreamRead(b"st", b"")):

@@ -180,10 +180,11 @@ class Writer:
         assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.spec("ML-15", "ML-20")
 def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
     nats_server: NatsServer, site: Site
 ) -> None:
-    """ML-15, ML-20: subjects of any octets, several frames, none; sender and stream as everywhere"""
+    """Subjects of any octets, several frames, none; sender and stream as everywhere"""
     urls = [site.broker(nats_server.url) for _ in range(2)]
     clients = [site.plain(url, name) for url, name in zip(urls, (b"alice", b"bob"), strict=True)]
     for client in clients:

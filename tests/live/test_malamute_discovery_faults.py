@@ -87,10 +87,11 @@ def has(kind: ChangeKind, source: SourceKey | None = DESK) -> Callable[[list[Cha
     return lambda found: any(c.kind is kind and c.source == source for c in found)
 
 
+@pytest.mark.spec("SD-08", "SD-09", "ML-22")
 def test_a_killed_process_is_suspect_then_offline_and_one_more_process_keeps_a_source_alive(
     broker: BrokerProcess, opened: Opened
 ) -> None:
-    """SD-08, SD-09, ML-22: the broker itself says so."""
+    """The broker itself says so."""
     follower = Follower(opened())
     with announcing_process(broker.url, 4.0) as one:
         with announcing_process(broker.url, 4.0) as other:
@@ -206,8 +207,9 @@ class PlainPeer:
         assert isinstance(wire.decode(self.socket.recv_multipart()), wire.Ok)
 
 
+@pytest.mark.spec("PE-05", "PE-17")
 def test_plain_clients_that_come_read_write_and_go_are_topic_events(tmp_path: Path) -> None:
-    """PE-05, PE-17: SUBSCRIBED and UNSUBSCRIBED from READ, CANCEL, CLOSE and expiry; OpenMAMA messages of the rest."""
+    """SUBSCRIBED and UNSUBSCRIBED from READ, CANCEL, CLOSE and expiry; OpenMAMA messages of the rest."""
     conf = tmp_path / "broker.toml"
     conf.write_text(
         f'[broker]\nbind = "tcp://127.0.0.1:*"\n[clients]\ntimeout = "3s"\n[events]\nfolder = "{tmp_path}/events"\n'
@@ -309,15 +311,16 @@ def test_an_image_that_the_broker_has_forgotten_is_no_silence(broker: BrokerProc
         list(reader.read(begin, end))
 
 
+@pytest.mark.spec("SD-18")
 def test_a_broker_that_keeps_no_events_has_no_discovery(tmp_path: Path) -> None:
-    """SD-18: NOT_IMPLEMENTED, and what to do."""
+    """NOT_IMPLEMENTED, and what to do."""
     needed = r"NOT_IMPLEMENTED: .* the table \[events\]"
     with BrokerProcess(tmp_path) as broker, pytest.raises(ConfigError, match=needed):
         discovery_of(broker.url).open()
 
 
+@pytest.mark.spec("SD-18", "SD-31")
 def test_a_broker_as_the_original_has_no_discovery() -> None:
-    """SD-18, SD-31"""
     with PlainBroker() as broker, pytest.raises(ConfigError, match=r"NOT_IMPLEMENTED: .* needs mama broker"):
         discovery_of(broker.url).open()
 

@@ -190,8 +190,9 @@ def check_columns(wire: Wire) -> None:
             assert decode([*wire.frames[row][:3], encoder.data(value.time, value.quality, *numbers)]) == event
 
 
+@pytest.mark.spec("TG-17")
 def test_every_type_and_shape_that_a_real_server_pushes(server: TangoServer, wire: Wire) -> None:
-    """TG-17: scalar, spectrum, image"""
+    """Scalar, spectrum, image"""
     for name, samples in SAMPLES.items():
         square = [samples, samples[::-1]]
         shapes: list[tuple[str, Any, Format, tuple[int, int], list[Any]]] = [
@@ -236,8 +237,8 @@ def test_set_parts_and_qualities_of_a_real_server(server: TangoServer, wire: Wir
     check_columns(wire)
 
 
+@pytest.mark.spec("TG-18")
 def test_errors_of_a_real_server(server: TangoServer, wire: Wire) -> None:
-    """TG-18"""
     wire.subscribe("double")
     found = wire.until(lambda e: e.errors, lambda: server.push_error("double", "MyReason", "my desc", "my.origin"))
     assert found.call.is_except
@@ -261,6 +262,7 @@ def test_the_forms_of_older_clients(server: TangoServer, wire: Wire, idl: int) -
         assert value.data_type is None
 
 
+@pytest.mark.spec("TG-13")
 @pytest.mark.parametrize("idl", [3, 5])
 def test_configurations_of_a_real_server(server: TangoServer, wire: Wire, tmp_path: Path, idl: int) -> None:
     """TG-13, and the form of older clients"""
@@ -281,15 +283,15 @@ def test_configurations_of_a_real_server(server: TangoServer, wire: Wire, tmp_pa
     assert decode(encode(found)) == found
 
 
+@pytest.mark.spec("TG-15")
 def test_data_ready_of_a_real_server(server: TangoServer, wire: Wire) -> None:
-    """TG-15"""
     wire.subscribe("double_spectrum", "data_ready")
     found = wire.until(lambda e: True, lambda: server.do("data_ready", "double_spectrum", counter=-7))
     assert found.data == DataReady("double_spectrum", DataType.DOUBLE, -7)
 
 
+@pytest.mark.spec("TG-16")
 def test_interfaces_of_a_real_server(server: TangoServer, wire: Wire) -> None:
-    """TG-16"""
     wire.subscribe("double")
     wire.push("double", 1.0)  # from here on the connection loses nothing
     wire.subscribe("", "intr_change", 6)

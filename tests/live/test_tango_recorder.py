@@ -49,8 +49,8 @@ def lab(tmp_path: Path) -> Iterator[TangoServer]:
 STATE = encode_one(Kind.STATE, 1, [b"t", b"", b"", b"{"])
 
 
+@pytest.mark.spec("TG-09", "TG-19")
 def test_the_received_frames_stand_in_the_log_unchanged(log: RecordLog, lab: TangoServer) -> None:
-    """TG-09, TG-19"""
     with RecorderThread(log.options, settings(lab)), TangoSubscriber(times=PATIENT, timeout=PATIENCE) as other:
         other.subscribe(lab.address(), "double", "change")
         log.push_until(lab, 2)
@@ -79,8 +79,9 @@ def test_values_that_were_read_are_no_events(log: RecordLog, lab: TangoServer) -
     assert (first.topic.rsplit(".", 2)[1:], first.ctr) == (["double", "change"], 0)
 
 
+@pytest.mark.spec("TG-46")
 def test_what_a_killed_recorder_missed_is_a_gap(log: RecordLog, lab: TangoServer, tmp_path: Path) -> None:
-    """TG-46: every event is in the log, or in a gap of it, exactly once."""
+    """Every event is in the log, or in a gap of it, exactly once."""
     with RecorderProcess(log, lab, tmp_path) as first:
         stored = log.push_until(lab, 20)
         first.end(signal.SIGKILL)
@@ -123,8 +124,8 @@ def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecordLog
     assert running.whole
 
 
+@pytest.mark.spec("TG-44", "TG-45")
 def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecordLog, lab: TangoServer) -> None:
-    """TG-44, TG-45"""
     with RecorderThread(log.options, settings(lab, buffer=100)):
         log.push_until(lab, 3)
         log.room.kill()
@@ -139,8 +140,9 @@ def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecordLog
     assert consecutive(accounted(records))
 
 
+@pytest.mark.spec("TG-36", "TG-41")
 def test_a_server_that_died_and_came_back_is_told(log: RecordLog, lab: TangoServer) -> None:
-    """TG-36, TG-41: OFFLINE when its heartbeats are missed, ONLINE, a value that was read, and a restart."""
+    """OFFLINE when its heartbeats are missed, ONLINE, a value that was read, and a restart."""
     with RecorderThread(log.options, settings(lab)):
         log.push_until(lab, 5)
         lab.kill()

@@ -24,8 +24,8 @@ def database(tmp_path: Path) -> Iterator[TangoDatabase]:
         yield found
 
 
+@pytest.mark.spec("TG-09", "TG-21")
 def test_patterns_are_the_devices_of_the_database_also_later(database: TangoDatabase, tmp_path: Path) -> None:
-    """TG-09, TG-21"""
     with (
         NatsServer(tmp_path / "nats") as server,
         NatsRoom(server) as room,

@@ -39,8 +39,9 @@ def nats(tmp_path: Path) -> Iterator[NatsRoom]:
         yield room
 
 
+@pytest.mark.spec("TG-44", "TG-46")
 def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: Path) -> None:
-    """TG-44, TG-46: over a kill of the recorder, and one of the broker."""
+    """Over a kill of the recorder, and one of the broker."""
     with MalamuteRoom(tmp_path / "broker") as room:
         log = RecordLog(room)
         with RecorderProcess(log, lab, tmp_path) as first:
@@ -64,8 +65,8 @@ def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: P
     assert records[-1].kind is Kind.STOPPED
 
 
+@pytest.mark.spec("TG-46")
 def test_what_a_full_log_refused_is_told_when_it_has_room_again(lab: TangoServer, nats: NatsRoom) -> None:
-    """TG-46"""
     limits = {"max_bytes": 20_000, "discard": "new", "allow_batched": True}
     nats.admin.create_stream(STREAM, ["tango.>"], **limits)
     log = RecordLog(nats)
@@ -111,8 +112,9 @@ def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
     assert " 0 waiting" not in running.out.read_text().splitlines()[-1]
 
 
+@pytest.mark.spec("TG-44", "TG-45")
 def test_spectra_that_are_too_much_for_the_memory_are_counted_and_told(lab: TangoServer, nats: NatsRoom) -> None:
-    """TG-44, TG-45: 100 times 800 kB are more than 4 MiB, which are never taken."""
+    """100 times 800 kB are more than 4 MiB, which are never taken."""
     log, spectrum = RecordLog(nats), "double_spectrum"
     given = settings(lab, attributes=[spectrum], bufferOctets="4 MiB")
     with RecorderThread(log.options, given):

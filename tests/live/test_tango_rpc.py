@@ -61,8 +61,8 @@ def opened(server: TangoServer) -> Device:
 # --- what real servers say -----------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-03", "TG-26")
 def test_a_device_says_what_it_is(either: TangoServer) -> None:
-    """TG-03, TG-26"""
     with opened(either) as device:
         device.ping()
         info = device.info()
@@ -73,8 +73,8 @@ def test_a_device_says_what_it_is(either: TangoServer) -> None:
         assert device.connection.locate(device.key)
 
 
+@pytest.mark.spec("TG-10", "TG-27", "TG-28", "TG-37")
 def test_a_subscription_is_negotiated_confirmed_and_counted(either: TangoServer) -> None:
-    """TG-10, TG-27, TG-28, TG-37"""
     with admin_of(either) as admin:
         info = admin.subscribe(SubscriberInfo(DEVICE, "double", EventType.CHANGE, 5))
         assert (info.release, info.device_idl, info.hwm, info.zmq) == (1033, 6, 1000, 435)
@@ -86,6 +86,7 @@ def test_a_subscription_is_negotiated_confirmed_and_counted(either: TangoServer)
         assert counters == {either.topic("double", "change"): 1}
 
 
+@pytest.mark.spec("TG-27")
 @pytest.mark.parametrize(
     ("attribute", "event", "reason", "retryable"),
     [
@@ -124,8 +125,8 @@ VALUES: dict[str, Any] = {
 }
 
 
+@pytest.mark.spec("TG-17")
 def test_attributes_of_every_type_and_shape_are_read(server: TangoServer) -> None:
-    """TG-17"""
     expected: dict[str, list[Any]] = {}
     for name, value in VALUES.items():
         expected |= {name: [value], f"{name}_spectrum": [value] * 3, f"{name}_image": [value] * 6}
@@ -145,8 +146,8 @@ def test_attributes_of_every_type_and_shape_are_read(server: TangoServer) -> Non
     assert state.content is DevState.ON
 
 
+@pytest.mark.spec("TG-17", "TG-18")
 def test_attributes_carry_time_quality_the_set_part_and_their_own_errors(server: TangoServer) -> None:
-    """TG-17, TG-18"""
     server.tell("double", 1.0, quality="WARNING", time=12345.25)
     server.tell("long", error={"reason": "Broken", "desc": "d", "origin": "o"})
     with opened(server) as device:
@@ -212,8 +213,8 @@ def test_objects_and_operations_that_are_not_there_are_told_apart(server: TangoS
         device.ping()
 
 
+@pytest.mark.spec("TG-21", "TG-30")
 def test_the_database_says_which_devices_there_are_and_which_run(database: TangoDatabase, tmp_path: Path) -> None:
-    """TG-21, TG-30"""
     with pytest.raises(DevFailed, match="DB_DeviceNotDefined"):
         reference_of(parse_device("no/such/device", database.host), timeout=PATIENCE)
     with TangoServer(tmp_path / "server", database=database) as server:
@@ -251,8 +252,8 @@ def test_a_server_that_stands_still_costs_no_more_than_the_deadline_and_its_late
         assert device.command("Echo", "next") == "next"
 
 
+@pytest.mark.spec("TG-41")
 def test_a_killed_server_is_noticed_and_a_new_one_reached_by_the_same_connection(server: TangoServer) -> None:
-    """TG-41"""
     with opened(server) as device:
         device.ping()
         server.kill()
@@ -481,6 +482,7 @@ def test_a_call_waits_for_other_threads_no_longer_than_its_deadline_and_close_wa
         assert isinstance(waiting.exception(PATIENCE), CallLost)
 
 
+@pytest.mark.spec("TG-33")
 def test_addresses_are_tried_in_turn_and_nobody_at_any_is_an_error() -> None:
     """TG-33 in the control plane: an object may name several addresses."""
     nobody = Address("127.0.0.1", free_port())

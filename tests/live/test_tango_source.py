@@ -95,6 +95,7 @@ def attributes_of_all(period: int | None) -> list[Attribute]:
     ]
 
 
+@pytest.mark.spec("TG-17", "TG-19", "TG-22", "TG-23")
 @pytest.mark.parametrize(
     ("event", "little"),
     [
@@ -106,7 +107,7 @@ def attributes_of_all(period: int | None) -> list[Attribute]:
     ],
 )
 def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe, event: EventType, little: bool) -> None:
-    """TG-17, TG-19, TG-22, TG-23; upstream: att_type_event"""
+    """Upstream: att_type_event"""
     qualities = [Quality.VALID, Quality.ALARM, Quality.CHANGING, Quality.WARNING]
     period = 300 if event is EventType.PERIODIC else None
     with source_of(*attributes_of_all(period), Attribute("enc", DataType.ENCODED), little=little) as source:
@@ -140,8 +141,8 @@ def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe, event: 
         assert probe.events(encoded)[-1]["value"]["value"] == ["fmt", "0102ff"]
 
 
+@pytest.mark.spec("TG-17")
 def test_set_parts_empty_values_nan_and_invalid_come_too(probe: DeviceProbe) -> None:
-    """TG-17"""
     attributes = (
         Attribute("rw", settable=True),
         Attribute("spec", format=Format.SPECTRUM),
@@ -164,8 +165,8 @@ def test_set_parts_empty_values_nan_and_invalid_come_too(probe: DeviceProbe) -> 
         assert (invalid["err"], invalid["value"]["value"], invalid["value"]["quality"]) == (False, None, "ATTR_INVALID")
 
 
+@pytest.mark.spec("TG-12", "TG-19", "TG-22", "TG-35")
 def test_every_event_type_reaches_its_subscribers_and_only_those(probe: DeviceProbe) -> None:
-    """TG-12, TG-19, TG-22, TG-35"""
     attribute = Attribute("a", data_ready=True, period=200)
     with source_of(attribute, Attribute("b")) as source:
         address = source.address(DEVICE)
@@ -195,8 +196,8 @@ def test_every_event_type_reaches_its_subscribers_and_only_those(probe: DevicePr
         assert {e["value"]["value"] for e in probe.wait_events(periodic, 4)[1:]} == {4.0}
 
 
+@pytest.mark.spec("TG-11", "TG-18")
 def test_errors_come_with_their_whole_stack_and_values_after_them(probe: DeviceProbe) -> None:
-    """TG-11, TG-18"""
     stack = [
         DevError("First", Severity.ERR, "the cause", "here"),
         DevError("Second", Severity.PANIC, "around it", "there"),
@@ -213,8 +214,9 @@ def test_errors_come_with_their_whole_stack_and_values_after_them(probe: DeviceP
         assert not value["err"]
 
 
+@pytest.mark.spec("TG-03", "TG-13", "TG-21")
 def test_a_client_looks_around_and_reads(probe: DeviceProbe) -> None:
-    """TG-03, TG-13, TG-21: what browsers of devices ask for"""
+    """What browsers of devices ask for"""
     change = Criteria(abs_change=0.5)
     with source_of(Attribute("a", change=change, unit="V"), Attribute("b", DataType.STRING)) as source:
         address = source.address(DEVICE)
@@ -244,8 +246,8 @@ def test_a_client_looks_around_and_reads(probe: DeviceProbe) -> None:
             assert reason in caught.value.reasons, do
 
 
+@pytest.mark.spec("TG-06", "TG-38", "TG-39")
 def test_two_clients_get_the_same_and_one_may_leave(probe: DeviceProbe, tmp_path: Path) -> None:
-    """TG-06, TG-38, TG-39"""
     with source_of(Attribute("a")) as source, DeviceProbe(tmp_path / "other") as other:
         push = source.push_change_event
         one = attached(probe, source, "a", "change", lambda: push(DEVICE, "a", 0.0))
@@ -264,8 +266,9 @@ def test_two_clients_get_the_same_and_one_may_leave(probe: DeviceProbe, tmp_path
         assert not [e for e in [*probe.events(one), *other.events(two)] if e["err"]]
 
 
+@pytest.mark.spec("TG-28", "TG-44")
 def test_a_client_listens_when_its_subscription_has_reached_the_socket(probe: DeviceProbe, tmp_path: Path) -> None:
-    """TG-28, TG-44: and no more when it is gone; what else comes there is nothing."""
+    """And no more when it is gone; what else comes there is nothing."""
     place = (DEVICE, "a", EventType.CHANGE)
     with source_of(Attribute("a")) as source:
         with open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE) as admin:
@@ -332,8 +335,9 @@ def recorded() -> list[tuple[bool, bytes]]:
     ]
 
 
+@pytest.mark.spec("TG-08", "TG-32", "TG-33")
 def test_clients_follow_alternate_endpoints(probe: DeviceProbe) -> None:
-    """TG-08, TG-32, TG-33: the first pair leads nowhere"""
+    """The first pair leads nowhere"""
     nowhere = f"tcp://127.0.0.1:{free_port()}"
     beat, event = free_port(), free_port()
     pairs = [EndpointPair(nowhere, nowhere), EndpointPair(f"tcp://127.0.0.1:{beat}", f"tcp://127.0.0.1:{event}")]
@@ -342,8 +346,9 @@ def test_clients_follow_alternate_endpoints(probe: DeviceProbe) -> None:
         attached(probe, source, "a", "change", lambda: source.push_change_event(DEVICE, "a", 1.0))
 
 
+@pytest.mark.spec("TG-08")
 def test_a_source_on_all_interfaces_tells_clients_the_way_they_came(probe: DeviceProbe) -> None:
-    """TG-08: several network cards"""
+    """Several network cards"""
     with TangoEventSource([Device(DEVICE, [Attribute("a")])], "0.0.0.0", heartbeat_period=BEAT) as source:
         address = f"tango://127.0.0.1:{source.port}/{DEVICE}#dbase=no"
         number = probe.subscribe(address, "a", "change")
@@ -352,8 +357,9 @@ def test_a_source_on_all_interfaces_tells_clients_the_way_they_came(probe: Devic
         assert [place.rpartition(":")[0] for place in source.endpoints()[0]] == ["tcp://10.1.2.3"] * 2
 
 
+@pytest.mark.spec("TG-08")
 def test_ports_are_fixed_or_refused() -> None:
-    """TG-08; upstream: catch2_configure_zmq_ports"""
+    """Upstream: catch2_configure_zmq_ports"""
     ports = [free_port() for _ in range(3)]
     with TangoEventSource([], "127.0.0.1", *ports) as source:
         assert source.port == ports[0]
@@ -392,8 +398,9 @@ def test_times_that_cannot_be_are_refused(times: dict[str, Any]) -> None:
         TangoEventSource([], "127.0.0.1", **times)
 
 
+@pytest.mark.spec("TG-01", "TG-02")
 def test_our_own_subscriber_gets_the_same(tmp_path: Path) -> None:
-    """TG-01, TG-02: both ends are ours"""
+    """Both ends are ours"""
     taken: list[Notice] = []
     attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]
     with source_of(*attributes) as source, TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber:

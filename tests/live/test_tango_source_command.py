@@ -162,8 +162,9 @@ def seen(probe: DeviceProbe, number: int) -> list[float]:
     return [event["value"]["value"] for event in probe.events(number) if not event["err"]]
 
 
+@pytest.mark.spec("TG-01", "TG-22", "TG-23", "TG-35")
 def test_a_real_client_gets_the_rows_in_order_with_quality_and_time(log: Log, command: Command, tmp_path: Path) -> None:
-    """TG-01, TG-22, TG-23, TG-35: change, archive and user events."""
+    """Change, archive and user events."""
     append(log, [1.0, 2.0])
     command.start()
     with DeviceProbe(tmp_path / "probe") as probe:
@@ -223,11 +224,12 @@ def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
     assert command.end(signal.SIGINT) == 0
 
 
+@pytest.mark.spec("TG-40-TG-42")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     log: Log, command: Command, tmp_path: Path, how: signal.Signals
 ) -> None:
-    """TG-40..TG-42: the client comes back by itself; what was stored meanwhile waits for it."""
+    """The client comes back by itself; what was stored meanwhile waits for it."""
     sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     append(log, [0.0])
     command.start()
@@ -250,10 +252,11 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     assert any(values[:i] + values[i + 1 :] == sent for i in range(len(values))), values
 
 
+@pytest.mark.spec("TG-28", "TG-40")
 def test_after_a_restart_what_is_new_waits_until_all_subscriptions_have_reached_the_socket(
     log: Log, command: Command
 ) -> None:
-    """TG-28, TG-40: two clients, the slower one long after it was told where the events are."""
+    """Two clients, the slower one long after it was told where the events are."""
     sent = [4.0, 5.0, 6.0]
     append(log, [0.0])
     command.start()
@@ -295,8 +298,9 @@ def test_what_was_pushed_is_pushed_again_when_asked(log: Log, command: Command, 
     assert "2 records served up to 3" in command.lines[-1]
 
 
+@pytest.mark.spec("TG-06")
 def test_criteria_decide_what_is_an_event(log: Log, nats_server: NatsServer, tmp_path: Path) -> None:
-    """TG-06: updates are filtered by the configuration."""
+    """Updates are filtered by the configuration."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[attribute]]\npattern = "LAB/*/temp*"\nabs_change = 0.5\nunit = "degC"\n')
     command = Command(tmp_path, f"{nats_server.url}/TANGO", "--conf-file", str(rules))

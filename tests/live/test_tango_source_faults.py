@@ -62,10 +62,11 @@ def still_serves(source: TangoEventSource, probe: DeviceProbe) -> None:
 # --- it ends, and comes back -----------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-30", "TG-31", "TG-36", "TG-40-TG-42")
 def test_clients_find_a_source_again_that_was_away_and_stay_with_one_that_is_silent(
     tmp_path: Path, probe: DeviceProbe
 ) -> None:
-    """TG-30, TG-31, TG-36, TG-40, TG-41, TG-42; upstream: cxx_reconnection_zmq. The clients' own constants, so all at
+    """Upstream: cxx_reconnection_zmq. The clients' own constants, so all at
     once: a source that is restarted, one that is killed, one that stands still, and one that only sends heartbeats
     while a client looks at them twice."""
     with ExitStack() as stack:
@@ -105,8 +106,9 @@ def test_clients_find_a_source_again_that_was_away_and_stay_with_one_that_is_sil
 # --- too much ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-44-TG-46")
 def test_a_client_that_stands_still_holds_up_nobody_and_learns_what_it_missed(tmp_path: Path) -> None:
-    """TG-44, TG-45, TG-46: far more than the high-water marks hold, and more than the buffers of TCP"""
+    """Far more than the high-water marks hold, and more than the buffers of TCP"""
     count, first = 60_000, 1000
     with (
         SourceProcess(tmp_path / "source", hwm=100, heartbeat_period=BEAT) as source,
@@ -134,8 +136,9 @@ def test_a_client_that_stands_still_holds_up_nobody_and_learns_what_it_missed(tm
             client.unsubscribe(number)
 
 
+@pytest.mark.spec("TG-45")
 def test_pushing_goes_on_while_answers_are_waited_for(source: TangoEventSource) -> None:
-    """TG-45: a client that asks and never reads its answers is dropped, and nobody waits for it"""
+    """A client that asks and never reads its answers is dropped, and nobody waits for it"""
     source.add_attributes(DEVICE, [Attribute(f"a{n}", description="d" * 50_000) for n in range(20)])
     asked = giop.Request(0, id=1, key=DEVICE.encode(), operation="get_attribute_config_5")
     call = giop.encode(asked, lambda writer: writer.strings(["All attributes_3"]))
@@ -165,8 +168,9 @@ def test_pushing_goes_on_while_answers_are_waited_for(source: TangoEventSource) 
 # --- who does not confirm --------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-37", "TG-43")
 def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TG-37, TG-43: ten minutes of a clock that goes as the test says"""
+    """Ten minutes of a clock that goes as the test says"""
     clock = SimpleNamespace(now=time.monotonic(), time_ns=time.time_ns)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr("mama_spark.tango.source._clock", clock)
@@ -187,10 +191,11 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
         assert source.push_change_event(DEVICE, "silent", 1.0) > 0
 
 
+@pytest.mark.spec("TG-37", "TG-43")
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_real_clients_confirm_in_time(tmp_path: Path, probe: DeviceProbe) -> None:
-    """TG-37, TG-43: the real constants, beyond the ten minutes after which a silent client is dropped"""
+    """The real constants, beyond the ten minutes after which a silent client is dropped"""
     with SourceProcess(tmp_path / "source") as source:
         number = probe.subscribe(source.address, "level", "change")
         until(lambda: len(probe.events(number)) > 1, lambda: source.push("level", 1.0))
@@ -243,8 +248,9 @@ def _mutated(rng: random.Random, calls: list[bytes]) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.spec("TG-45")
 def test_hostile_octets_harm_nobody(source: TangoEventSource, probe: DeviceProbe) -> None:
-    """TG-45: thousands of broken messages; a fresh client is served as if nothing had been"""
+    """Thousands of broken messages; a fresh client is served as if nothing had been"""
     rng, calls, sent = random.Random(SEED), _calls(), 0
     with admin_of(source) as bystander:
         for _ in range(400):
@@ -278,8 +284,9 @@ def test_what_is_no_giop_is_told_so_and_ended(source: TangoEventSource) -> None:
         assert answer[7] == giop.MessageType.MESSAGE_ERROR
 
 
+@pytest.mark.spec("TG-45")
 def test_who_sends_nonsense_and_does_not_read_fills_no_memory(probe: DeviceProbe) -> None:
-    """TG-45: its answers wait, so the connection is still there; what it goes on sending is kept by nobody"""
+    """Its answers wait, so the connection is still there; what it goes on sending is kept by nobody"""
     wide = Attribute("wide", format=Format.SPECTRUM)
     with TangoEventSource([Device(DEVICE, [wide])], "127.0.0.1") as source:
         source.set(DEVICE, "wide", [0.0] * 500_000)
@@ -311,8 +318,9 @@ def test_many_idle_connections_leave_room_for_the_next(source: TangoEventSource,
             found.close()
 
 
+@pytest.mark.spec("TG-35")
 def test_threads_push_at_the_same_time_without_mixing_frames(source: TangoEventSource, probe: DeviceProbe) -> None:
-    """TG-35: frames of an event stay together, counters have no gap"""
+    """Frames of an event stay together, counters have no gap"""
     number = probe.subscribe(source.address(DEVICE), "level", "change")
     until(lambda: len(probe.events(number)) > 1, lambda: source.push_change_event(DEVICE, "level", 0.0))
     begin = len(probe.events(number))

@@ -121,8 +121,9 @@ def elements(value: AttributeValue) -> list[Any]:
     return [x.name if isinstance(x, DevState) else x for x in (read.tolist() if isinstance(read, np.ndarray) else read)]
 
 
+@pytest.mark.spec("TG-17", "TG-19", "TG-24", "TG-35")
 def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, subscriber: TangoSubscriber) -> None:
-    """TG-17, TG-19, TG-24, TG-35; cppTango att_type_event: change, archive, alarm and user events."""
+    """cppTango att_type_event: change, archive, alarm and user events."""
     names = [(t, s, t if s == "scalar" else f"{t}_{s}") for t in SAMPLES for s in ("scalar", "spectrum", "image")]
     events = ("change", "archive", "alarm", "user_event")
     found = subscriber.subscribe_many(
@@ -155,8 +156,8 @@ def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, s
         assert got.read == (Encoded("fmt", b"\1\2\3"),)
 
 
+@pytest.mark.spec("TG-11", "TG-18")
 def test_quality_time_and_errors_come_as_they_were_pushed(server: TangoServer, subscriber: TangoSubscriber) -> None:
-    """TG-11, TG-18"""
     subscription = subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC)
     taker = Taker(subscriber)
     effective(taker, subscription, lambda value: server.push("double", value))
@@ -198,10 +199,10 @@ def test_frames_are_handed_out_as_they_came_and_batches_as_columns(
 # --- events ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-12-TG-16", "TG-19", "TG-22", "TG-23")
 def test_every_event_type_that_servers_send_comes(
     either: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
 ) -> None:
-    """TG-12 to TG-16, TG-19, TG-22, TG-23"""
     either.do("poll", "double_rw", period=20)
     names = ("change", "archive", "alarm", "user_event")
     pushed = {name: subscriber.subscribe(either.address(), "double", name) for name in names}
@@ -258,6 +259,7 @@ def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer,
     assert len(taker.notices) == 2
 
 
+@pytest.mark.spec("TG-21")
 @pytest.mark.parametrize(
     ("attribute", "event", "reason", "kind"),
     [
@@ -270,7 +272,6 @@ def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer,
 def test_a_refused_subscription_raises_why_and_leaves_nothing_behind(
     server: TangoServer, subscriber: TangoSubscriber, attribute: str, event: str, reason: str, kind: type[DevFailed]
 ) -> None:
-    """TG-21"""
     with pytest.raises(kind) as caught:
         subscriber.subscribe(server.address(), attribute, event)
     assert caught.value.reason == reason
@@ -278,8 +279,8 @@ def test_a_refused_subscription_raises_why_and_leaves_nothing_behind(
     assert subscriber.take() == []
 
 
+@pytest.mark.spec("TG-08")
 def test_names_and_settings_that_cannot_be_are_refused_before_anything_is_asked(subscriber: TangoSubscriber) -> None:
-    """TG-08"""
     for name in ("a/b", "tango://h/a/b/c", "a/b/c#dbase=maybe"):
         with pytest.raises(BadAddress):
             subscriber.subscribe(name, "x")
@@ -328,10 +329,10 @@ def test_full_names_with_the_attribute_and_the_variable_of_the_database_are_unde
 # --- callbacks and queues ----------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-25")
 def test_callbacks_that_raise_are_counted_and_delivery_goes_on(
     server: TangoServer, subscriber: TangoSubscriber
 ) -> None:
-    """TG-25"""
     came: list[Any] = []
 
     def callback(notice: Notice) -> None:
@@ -381,10 +382,11 @@ def test_a_callback_can_subscribe(server: TangoServer, subscriber: TangoSubscrib
     taker.until(lambda _: taker.of(made[0]), lambda: server.push("long", 3))
 
 
+@pytest.mark.spec("TG-44")
 def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(
     server: TangoServer, subscriber: TangoSubscriber
 ) -> None:
-    """TG-44: queues of 1, of 5, and of any number."""
+    """Queues of 1, of 5, and of any number."""
     queues = {n: subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC, queue=n) for n in (1, 5, 0)}
     until(lambda: all(len(s.inbox) for s in queues.values()), lambda: server.push("long", -1))
     server.push("long", -2)  # several of -1 may be on their way; behind this one is nothing
@@ -407,8 +409,8 @@ def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(
         shared.get_events()
 
 
+@pytest.mark.spec("TG-38", "TG-39")
 def test_one_of_two_subscriptions_to_the_same_event_can_end(server: TangoServer, subscriber: TangoSubscriber) -> None:
-    """TG-38, TG-39"""
     one, two = (subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC) for _ in range(2))
     taker = Taker(subscriber)
     effective(taker, one, lambda value: server.push("double", value))

@@ -109,6 +109,7 @@ def reasons(notices: list[Notice]) -> set[str]:
 # --- servers that end and come back ------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-30", "TG-40-TG-42")
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(either: TangoServer, end: str) -> None:
     """TG-30, TG-40, TG-41, TG-42, twice: an error each check while it is away, one value that is told apart, and
@@ -137,8 +138,9 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(either: 
         assert subscriber.counts.routes.gaps == 0
 
 
+@pytest.mark.spec("TG-40", "TG-41")
 def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Path) -> None:
-    """TG-40, TG-41. cppTango catch2_configure_zmq_ports: the endpoints are the same, so nothing else tells."""
+    """cppTango catch2_configure_zmq_ports: the endpoints are the same, so nothing else tells."""
     ports = {f"TANGO_ZMQ_{name}_PORT": str(free_port()) for name in ("HEARTBEAT", "EVENT")}
     with (
         TangoServer(tmp_path / "server", environment=ports) as server,
@@ -160,8 +162,9 @@ def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Pa
         assert watch.of(Kind.GAP) == []
 
 
+@pytest.mark.spec("TG-40", "TG-41", "TG-46")
 def test_a_device_that_moved_to_another_server_is_found_there(tmp_path: Path) -> None:
-    """TG-40, TG-41, TG-46: what Tango's own clients before 9.5 never did; that counters begin anew is told."""
+    """What Tango's own clients before 9.5 never did; that counters begin anew is told."""
     with TangoDatabase(tmp_path / "db") as database, TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         with TangoServer(tmp_path / "one", database=database, instance="one") as server:
@@ -175,8 +178,9 @@ def test_a_device_that_moved_to_another_server_is_found_there(tmp_path: Path) ->
             assert subscription.state is State.CONNECTED
 
 
+@pytest.mark.spec("TG-40")
 def test_a_stopped_server_is_missed_and_goes_on_where_it_was(server: TangoServer) -> None:
-    """TG-40: SIGSTOP, SIGCONT. The same process: no restart, nothing lost."""
+    """SIGSTOP, SIGCONT. The same process: no restart, nothing lost."""
     times = Times(check=0.3, late=10.5, confirm=200.0, retry=0.1, retry_max=0.3)
     with TangoSubscriber(times=times, timeout=0.5, tell_states=True) as subscriber:
         watch = Watch(subscriber)
@@ -200,8 +204,9 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(server: TangoServer
         assert subscriber.counts.routes.restarts == 0
 
 
+@pytest.mark.spec("TG-36", "TG-40")
 def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TG-36, TG-40: what came meanwhile waits to be heard; without that, it would connect anew and lose events."""
+    """What came meanwhile waits to be heard; without that, it would connect anew and lose events."""
     clock = SimpleNamespace(time_ns=time.time_ns, ahead=0.0)
     clock.monotonic = lambda: time.monotonic() + clock.ahead
     clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
@@ -252,9 +257,10 @@ def test_one_server_that_is_away_does_not_hold_up_another_one(tmp_path: Path) ->
 # --- servers that are not there ----------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-30")
 @pytest.mark.parametrize("mode", [SubMode.STATELESS, SubMode.ASYNC, SubMode.ASYNC_READ])
 def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path, mode: SubMode) -> None:
-    """TG-30: no exception, an error each period, and connected when it comes."""
+    """No exception, an error each period, and connected when it comes."""
     server = TangoServer(tmp_path / "server", port=free_port())
     with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
@@ -268,8 +274,8 @@ def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path, mode: SubM
             until(lambda: subscription.state is State.CONNECTED)
 
 
+@pytest.mark.spec("TG-30")
 def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    """TG-30"""
     with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", times=FAST, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         subscriber.subscribe("test/lab/1", "long", mode=SubMode.ASYNC_READ)
@@ -281,8 +287,8 @@ def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
                 watch.wait(Kind.INITIAL)
 
 
+@pytest.mark.spec("TG-21")
 def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_is_told(tmp_path: Path) -> None:
-    """TG-21"""
     with TangoSubscriber(times=FAST) as subscriber:
         came: list[Notice] = []
         for mode in (SubMode.SYNC, SubMode.SYNC_READ):
@@ -293,8 +299,8 @@ def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_i
         assert (subscriber.subscriptions, came) == ([], [])
 
 
+@pytest.mark.spec("TG-38")
 def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
-    """TG-38"""
     with TangoSubscriber(times=FAST) as subscriber:
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(
@@ -306,8 +312,9 @@ def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
         assert repr(subscriber).startswith("<TangoSubscriber open, <Lives none, 0 channels>")
 
 
+@pytest.mark.spec("TG-45")
 def test_a_server_that_never_answers_ends_no_subscriber(tmp_path: Path) -> None:
-    """TG-45: a port that takes connections and says nothing; closing does not wait for it."""
+    """A port that takes connections and says nothing; closing does not wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with TangoSubscriber(times=FAST, timeout=0.2) as subscriber:
@@ -316,9 +323,9 @@ def test_a_server_that_never_answers_ends_no_subscriber(tmp_path: Path) -> None:
             assert reasons(watch.wait(Kind.ERROR, 2)) == {"API_DeviceTimedOut"}
 
 
+@pytest.mark.spec("TG-45")
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"GIOP\1\2\1\1" + b"\xff" * 40])
 def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> None:
-    """TG-45"""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -345,8 +352,9 @@ def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> N
 # --- confirmation ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-37")
 def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoServer) -> None:
-    """TG-37: seen in the admin device's black box."""
+    """Seen in the admin device's black box."""
     admin = open_device(parse_device(either.address()).sibling(either.admin), timeout=PATIENCE)
 
     def black_box() -> list[str]:
@@ -377,8 +385,9 @@ def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoSe
         assert topics == {either.topic("double").encode()}
 
 
+@pytest.mark.spec("TG-37", "TG-43")
 def test_an_attribute_that_is_gone_takes_no_other_one_along(server: TangoServer) -> None:
-    """TG-37, TG-43: a server stops at the first confirmation that it refuses; the others are confirmed all the same,
+    """A server stops at the first confirmation that it refuses; the others are confirmed all the same,
     and the one is told until it is there again. A second in place of ten minutes at a source of our own."""
     names = ["kept", "gone", "more"]
     device = Device(DEVICE, [Attribute(name) for name in names])
@@ -413,8 +422,9 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(server: TangoServer)
         assert reasons(watch.of(Kind.ERROR)) == {"API_AttrNotFound"}
 
 
+@pytest.mark.spec("TG-37", "TG-43")
 def test_a_confirmation_that_is_late_does_not_end_those_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TG-37, TG-43: its subscription was cancelled before it went out, and the channel has another one"""
+    """Its subscription was cancelled before it went out, and the channel has another one"""
     late: list[tuple[Any, Any]] = []
     device = Device(DEVICE, [Attribute("first"), Attribute("second")])
     with (
@@ -443,8 +453,9 @@ def test_a_confirmation_that_is_late_does_not_end_those_to_come(monkeypatch: pyt
 # --- floods ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-44-TG-46")
 def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: Path) -> None:
-    """TG-44, TG-45, TG-46: what came and what the gaps tell is all that was pushed, in order."""
+    """What came and what the gaps tell is all that was pushed, in order."""
     pushed = 100_000
     with (
         TangoServer(tmp_path / "server", environment={"TANGO_DS_EVENT_BUFFER_HWM": "1"}) as server,
@@ -477,8 +488,8 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
         assert subscription.state is State.CONNECTED
 
 
+@pytest.mark.spec("TG-44", "TG-45")
 def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(tmp_path: Path) -> None:
-    """TG-44, TG-45"""
     with (
         TangoServer(tmp_path / "server", environment={"TANGO_DS_EVENT_BUFFER_HWM": "10000"}) as server,
         TangoSubscriber(limit=100, times=PATIENT, timeout=PATIENCE) as subscriber,
@@ -495,8 +506,8 @@ def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(tmp_path: Path
         assert subscriber.counts.overflowed == 900
 
 
+@pytest.mark.spec("TG-45")
 def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(server: TangoServer) -> None:
-    """TG-45"""
     gate, came = threading.Event(), []
 
     def callback(notice: Notice) -> None:
@@ -522,17 +533,18 @@ def pair(port: int, scheme: str = "tcp") -> EndpointPair:
     return EndpointPair(f"{scheme}://127.0.0.1:{port}", f"{scheme}://127.0.0.1:{port}")
 
 
+@pytest.mark.spec("TG-33")
 def test_of_several_endpoints_the_first_one_that_listens_is_taken() -> None:
-    """TG-33"""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         first, second = (pair(s.getsockname()[1]) for s in (one, two))
         assert choose([pair(free_port()), first, second]) == first
         assert choose([pair(9, "epgm"), pair(free_port()), second]) == second
 
 
+@pytest.mark.spec("TG-08", "TG-32")
 @pytest.mark.parametrize("host", ["!x", "\xe9", "a@b", "-", "*"])
 def test_an_endpoint_that_is_none_is_told_and_takes_nobody_along(host: str) -> None:
-    """TG-08, TG-32: ZeroMQ raises at such names, in the thread that receives for everybody."""
+    """ZeroMQ raises at such names, in the thread that receives for everybody."""
     attributes = [Attribute("level")]
     with (
         TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as bad,
@@ -556,8 +568,9 @@ def test_a_single_endpoint_is_not_tried() -> None:
     assert choose([nobody]) == nobody
 
 
+@pytest.mark.spec("TG-32")
 def test_multicast_is_refused_by_its_name_and_nobody_listening_is_told() -> None:
-    """TG-32; cppTango cxx_zmcast01 to 03, which receive it."""
+    """cppTango cxx_zmcast01 to 03, which receive it."""
     with pytest.raises(MulticastRefused, match=r"multicast are not supported: epgm://127\.0\.0\.1:9"):
         choose([pair(9, "epgm"), pair(10, "pgm")])
     with pytest.raises(BadEndpoint):
@@ -566,10 +579,10 @@ def test_multicast_is_refused_by_its_name_and_nobody_listening_is_told() -> None
         choose([pair(free_port()), pair(free_port())])
 
 
+@pytest.mark.spec("TG-10", "TG-44")
 def test_the_high_water_mark_is_the_given_one_or_the_variables_or_the_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TG-10, TG-44"""
     monkeypatch.delenv("TANGO_EVENT_BUFFER_HWM", raising=False)
     with TangoServer(tmp_path / "ds") as server:
         found = []

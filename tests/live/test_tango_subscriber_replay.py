@@ -110,6 +110,7 @@ def test_a_hundred_thousand_events_of_many_topics_come_through_numbered_and_deco
     assert (counts.events, counts.gaps, counts.copies, counts.bad) == (len(values), 0, 0, 0)
 
 
+@pytest.mark.spec("TG-46")
 def test_counters_that_wrap_stand_still_at_zero_or_go_back(publisher: Publisher) -> None:
     """TG-46, and servers that send 0 for ever."""
     topic = b"tango://h:1/a/b/c/d.idl5_change"
@@ -120,8 +121,8 @@ def test_counters_that_wrap_stand_still_at_zero_or_go_back(publisher: Publisher)
     assert "".join(kinds) == "eee" + "ge" + "eee" + "ge" + "re"
 
 
+@pytest.mark.spec("TG-45")
 def test_hostile_messages_end_nothing(publisher: Publisher) -> None:
-    """TG-45"""
     topic = b"tango://h:1/a/b/c/d.idl5_change"
     publisher.start([topic])
     hostile: list[list[bytes]] = [
@@ -147,8 +148,8 @@ def test_disconnecting_and_connecting_again_tells_no_end_of_a_connection(publish
     assert publisher.receiver.lost == []
 
 
+@pytest.mark.spec("TG-41")
 def test_the_end_of_a_connection_is_told(publisher: Publisher) -> None:
-    """TG-41"""
     publisher.start([b"tango://h:1/a/b/c/d.idl5_change"])
     publisher.socket.close()
     until(lambda: publisher.receiver.lost)

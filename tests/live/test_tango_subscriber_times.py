@@ -24,8 +24,9 @@ def server(tmp_path: Path) -> Iterator[TangoServer]:
         yield started
 
 
+@pytest.mark.spec("TG-36", "TG-41")
 def test_a_killed_server_is_back_within_40_seconds_twice(server: TangoServer) -> None:
-    """TG-36, TG-41. cppTango cxx_reconnection_zmq: at least one error, one synthetic value, later events; twice."""
+    """cppTango cxx_reconnection_zmq: at least one error, one synthetic value, later events; twice."""
     with TangoSubscriber(timeout=10.0) as subscriber:
         notices: list[Notice] = []
 
@@ -45,8 +46,9 @@ def test_a_killed_server_is_back_within_40_seconds_twice(server: TangoServer) ->
             assert seen(Kind.RESUBSCRIPTION) == 1
 
 
+@pytest.mark.spec("TG-37", "TG-43")
 def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(server: TangoServer) -> None:
-    """TG-37, TG-43: the server ends what is not confirmed; heartbeats go on, and no counter shows it. A late
+    """The server ends what is not confirmed; heartbeats go on, and no counter shows it. A late
     confirmation alone brings the events back. cppTango back_ch_event, back_per_event: pushed and periodic events come
     all the time."""
     server.do("poll", "plain", period=500)

@@ -106,10 +106,10 @@ def logged(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.spec("PE-12", "PE-13", "PE-17", "SD-05-SD-12")
 def test_batch_is_online_while_it_publishes_and_offline_at_its_commit(
     spark: SparkSession, nats_server: NatsServer, watcher: Watcher, tmp_path: Path
 ) -> None:
-    """PE-12, PE-13, PE-17, SD-05..SD-12"""
     write(orders(spark, 1_000), nats_server, sourceName="prices", flightLog=str(tmp_path / "log"))
     assert watcher.states() == ["ONLINE", "OFFLINE"]
     online, offline = watcher.records()
@@ -129,10 +129,11 @@ def test_batch_is_online_while_it_publishes_and_offline_at_its_commit(
     ]
 
 
+@pytest.mark.spec("PE-19")
 def test_batch_without_discovery_leaves_no_trace_of_it(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
 ) -> None:
-    """PE-19: who asks for nothing gets what there was before."""
+    """Who asks for nothing gets what there was before."""
     write(orders(spark, 10), nats_server, announce="false", flightLog=str(tmp_path), topicEvents="off")
     assert admin.api("STREAM.NAMES")["streams"] == ["ORDERS"]
     assert {r["kind"] for r in logged(tmp_path)} == {"flight"}
@@ -252,10 +253,11 @@ def test_missing_permission_for_discovery_is_named_before_the_first_message(
         assert admin.info("ORDERS")["state"]["messages"] == 0
 
 
+@pytest.mark.spec("SD-18", "SD-49", "SD-50")
 def test_transport_without_discovery_is_not_implemented(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
 ) -> None:
-    """SD-18, SD-49, SD-50; the rest of the options comes from the file."""
+    """The rest of the options comes from the file."""
     file = tmp_path / "mama.properties"
     file.write_text(f"mama.nats.transport.desk.url={nats_server.url}\n")
     rows, given = orders(spark, 10), {"transport": "desk", "properties": str(file)}

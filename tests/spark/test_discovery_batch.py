@@ -32,10 +32,11 @@ def image(spark: SparkSession, url: str, **options: str) -> DataFrame:
     return spark.read.format("mamadiscovery").option("url", url).options(**options).load()
 
 
+@pytest.mark.spec("SD-04-SD-12", "SD-14")
 def test_a_batch_read_is_the_image_with_one_row_a_source(
     spark: SparkSession, nats_server: NatsServer, stranger: Stranger
 ) -> None:
-    """SD-04 to SD-12, SD-14: OK, SUSPECT and OFFLINE ones, two of one name, and one that cannot be read."""
+    """OK, SUSPECT and OFFLINE ones, two of one name, and one that cannot be read."""
     frame = image(spark, nats_server.url)
     assert to_arrow_schema(frame.schema, timezone="UTC").equals(SCHEMA)
     assert frame.count() == 0
@@ -72,10 +73,11 @@ def test_a_batch_read_is_the_image_with_one_row_a_source(
     assert {row["transport"] for row in rows.values()} == {nats_server.url}
 
 
+@pytest.mark.spec("SD-13", "SD-35", "SD-36", "SD-49", "SD-18", "SD-50")
 def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
     spark: SparkSession, nats_server: NatsServer, stranger: Stranger, tmp_path: Path
 ) -> None:
-    """SD-13, SD-35, SD-36, SD-49: and a transport without the property is NOT_IMPLEMENTED (SD-18, SD-50)."""
+    """And a transport without the property is NOT_IMPLEMENTED."""
     path = tmp_path / "mama.properties"
     prefix = "mama.nats.transport.desk."
     path.write_text(
@@ -94,6 +96,7 @@ def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
     assert (row.source_name, row.transport, row.bridge, row.event) == ("other", "desk", "nats", "unknown")
 
 
+@pytest.mark.spec("SD-18")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -105,7 +108,6 @@ def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
 def test_what_cannot_be_read_is_refused_before_a_task_runs(
     spark: SparkSession, options: dict[str, str], said: str
 ) -> None:
-    """SD-18."""
     with pytest.raises(Exception, match=said):
         spark.read.format("mamadiscovery").options(**options).load().collect()
 

@@ -76,8 +76,9 @@ def failure(query: StreamingQuery) -> str:
     return str(e.value)
 
 
+@pytest.mark.spec("SD-14", "SD-26")
 def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, place: Stranger) -> None:
-    """SD-14, SD-26; two sources of one name; a corrupt record in the image and one among the changes."""
+    """Two sources of one name; a corrupt record in the image and one among the changes."""
     for number in (7, 8):
         place.say(desk(number))
     place.say(b"junk", SourceKey("bad", 1))
@@ -243,8 +244,9 @@ def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case:
     assert "deleted" in failure(case.start(strict, "strict", now=True))
 
 
+@pytest.mark.spec("PE-05", "PE-17")
 def test_readers_that_know_nothing_of_us_come_and_go_and_our_own_are_left_out(case: Case, place: Stranger) -> None:
-    """PE-05, PE-17: SUBSCRIBED and UNSUBSCRIBED."""
+    """SUBSCRIBED and UNSUBSCRIBED."""
     place.create_stream("ORDERS", ["orders.>"])
     told, without = Told(), Told()
     case.run(told)

@@ -74,10 +74,11 @@ def failure(query: StreamingQuery) -> str:
     return str(e.value)
 
 
+@pytest.mark.spec("SD-14", "SD-26", "PE-17")
 def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
     case: Case, broker: BrokerProcess, desks: Desks
 ) -> None:
-    """SD-14, SD-26, PE-17: sources, events of publishers, and plain clients that come and go."""
+    """Sources, events of publishers, and plain clients that come and go."""
     desks.say(desk(7, qos_rate="BEST"))
     desks.say(b"junk", SourceKey("bad", 1))
     rows = case.spark.read.format("mamadiscovery").option("url", broker.url).load().collect()
@@ -196,10 +197,10 @@ def announced(spark: SparkSession, url: str, n: int, **options: str) -> None:
     rows.write.format("mamapub").options(**given).mode("append").save()
 
 
+@pytest.mark.spec("PE-12", "PE-13", "PE-17", "SD-05-SD-12")
 def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_commit(
     case: Case, broker: BrokerProcess
 ) -> None:
-    """PE-12, PE-13, PE-17, SD-05..SD-12"""
     announced(case.spark, broker.url, 100, sourceName="prices")
     told = Told()
     case.run(told, startingOffsets="earliest")
@@ -236,8 +237,8 @@ def test_an_announced_stream_stays_online_and_is_offline_when_its_block_is_left(
     assert offline["status"] is None, "it says so itself"
 
 
+@pytest.mark.spec("SD-18")
 def test_announcing_to_a_broker_that_keeps_no_events_is_not_implemented(spark: SparkSession, tmp_path: Path) -> None:
-    """SD-18"""
     with BrokerProcess(tmp_path) as plain:
         with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
             announced(spark, plain.url, 10)

@@ -84,10 +84,11 @@ def check(flights: list[dict[str, Any]], sent: DataFrame, stored: list[tuple[int
     conserve(outcomes, stored, sent=len(payloads)).raise_faults()
 
 
+@pytest.mark.spec("ML-15", "ML-22")
 def test_rows_of_a_durable_stream_are_stored_once_under_the_sequences_of_the_flight_log(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
-    """ML-15, ML-22; a repeated batch with ``txnAppId`` under another version of the log stores nothing twice."""
+    """A repeated batch with ``txnAppId`` under another version of the log stores nothing twice."""
     df = orders(spark, 3000)
     flights = write(df, f"{url}/orders", tmp_path / "log", idPrefix="job")
     assert {(f["event"], f["ack_level"], f["stream"], f["duplicate"], f["bridge"]) for f in flights} == {
@@ -144,10 +145,11 @@ def spread(spark: SparkSession, n: int) -> DataFrame:
     return orders(spark, n).selectExpr("*", "element_at(array('A', 'B', 'memory', 'C'), cast(k % 4 as int) + 1) stream")
 
 
+@pytest.mark.spec("ML-15")
 def test_each_row_goes_to_the_stream_of_its_column_and_the_flight_log_says_which(
     spark: SparkSession, durable: MalamuteRoom, tmp_path: Path
 ) -> None:
-    """ML-15; ids count for one stream, and are repeated by a job that runs again."""
+    """Ids count for one stream, and are repeated by a job that runs again."""
     df = spread(spark, 2000)
     flights = write(df, durable.url, tmp_path / "log", idPrefix="job")
     wanted = {r.k: (r.stream, r.topic, bytes(r.value)) for r in df.collect()}

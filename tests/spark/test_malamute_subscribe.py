@@ -98,8 +98,8 @@ class Query:
         return sorted(row["sequence"] for row in self.rows())
 
 
+@pytest.mark.spec("ML-15", "ML-22")
 def test_what_mamapub_wrote_is_read_back_row_for_row(spark: SparkSession, process: BrokerProcess, stream: str) -> None:
-    """ML-15, ML-22."""
     sent = spark.range(0, 2000, 1, 2).selectExpr(
         "concat('orders.r', cast(id % 7 as string)) AS topic",
         "cast(concat('row ', id) as binary) AS value",
@@ -119,11 +119,12 @@ def test_what_mamapub_wrote_is_read_back_row_for_row(spark: SparkSession, proces
     assert back.where("timestamp > now() - interval 1 hour AND timestamp <= now() + interval 1 minute").count() == 2000
 
 
+@pytest.mark.spec("ML-27")
 @pytest.mark.parametrize("mechanism", ["PLAIN", "CURVE"])
 def test_who_may_writes_and_reads_back_over_a_secured_connection(
     spark: SparkSession, tmp_path: Path, mechanism: str
 ) -> None:
-    """ML-27: by the options of the format; who may not is told why, and no secret is told to anybody."""
+    """By the options of the format; who may not is told why, and no secret is told to anybody."""
     (_, secret), (mine, my_secret) = ([key.decode() for key in zmq.curve_keypair()] for _ in range(2))
     plain = mechanism == "PLAIN"
     security = Security({"u": "hush"}) if plain else Security(curve_secret_key=secret, curve_clients=(mine,))
@@ -146,10 +147,10 @@ def test_who_may_writes_and_reads_back_over_a_secured_connection(
         assert not any(word in said for word in ("hush", my_secret, KEYS[1]))
 
 
+@pytest.mark.spec("ML-12")
 def test_a_batch_takes_what_topics_pattern_and_offsets_select(
     spark: SparkSession, process: BrokerProcess, stream: str
 ) -> None:
-    """ML-12."""
     process.store(stream, batch(400))
     given = {"url": process.url, "stream": stream}
     assert [r.sequence for r in reads(spark, **given, topics="temp.1")] == list(range(2, 401, 4))
@@ -174,10 +175,11 @@ def test_a_broker_that_is_not_ours_is_not_implemented(spark: SparkSession) -> No
     assert "keeps nothing that could be read back" in text
 
 
+@pytest.mark.spec("ML-21")
 def test_available_now_restarts_behind_the_last_row_in_batches_of_the_limit(
     spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:
-    """ML-21: what a batch may take is the credit that its tasks give."""
+    """What a batch may take is the credit that its tasks give."""
     query = Query(spark, tmp_path, url=f"{process.url}/{stream}")
     process.store(stream, batch(250))
     first = query.run(maxOffsetsPerTrigger="100")

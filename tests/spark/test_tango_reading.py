@@ -101,10 +101,10 @@ def subscribed(spark: SparkSession, server: NatsServer, **options: str) -> DataF
     return spark.read.format("mamasub").options(**given).load()
 
 
+@pytest.mark.spec("TG-11", "TG-12", "TG-17")
 def test_values_of_every_type_are_in_the_column_of_their_type(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer
 ) -> None:
-    """TG-11, TG-12, TG-17"""
     at = 1_700_000_000.25
     with recording(nats_server, lab, attributes=list(VALUES)):
         for attribute in VALUES:
@@ -145,10 +145,10 @@ def test_the_set_part_has_columns_of_its_own(
     assert rows["double_rw"].origin == "initial"
 
 
+@pytest.mark.spec("TG-18")
 def test_errors_stand_beside_the_values(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer
 ) -> None:
-    """TG-18"""
     with recording(nats_server, lab):
         push_until(admin, lab)
         lab.push_error("double", "Broken", "it broke", "here")
@@ -176,10 +176,11 @@ def test_what_is_no_record_is_a_row_with_its_octets_or_a_failure(
         subscribed(spark, nats_server, failOnCorrupt="true").collect()
 
 
+@pytest.mark.spec("TG-46")
 def test_a_stream_goes_on_over_restarts_and_tells_the_gap(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer, tmp_path: Path
 ) -> None:
-    """TG-46: from device server through recorder and log into Delta; query and recorder end in between."""
+    """From device server through recorder and log into Delta; query and recorder end in between."""
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
 
     def run() -> None:
@@ -232,10 +233,10 @@ def discovered(spark: SparkSession, server: NatsServer, tmp_path: Path, **option
     return run
 
 
+@pytest.mark.spec("TG-13", "TG-16", "TG-36", "TG-41")
 def test_devices_are_sources_and_what_happens_to_them_are_rows(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer, tmp_path: Path
 ) -> None:
-    """TG-13, TG-16, TG-36, TG-41"""
     source = f"tango://{lab.host}/{lab.devices[0]}#dbase=no"
     run = discovered(spark, nats_server, tmp_path, startingOffsets="earliest")
     with recording(nats_server, lab, attributes=["double", "level"], events="change,attr_conf,intr_change"):

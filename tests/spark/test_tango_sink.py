@@ -68,10 +68,11 @@ def readings(spark: SparkSession, n: int) -> DataFrame:
     )
 
 
+@pytest.mark.spec("TG-22", "TG-23")
 def test_every_row_is_a_record_of_the_log_and_acked_as_stored(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
 ) -> None:
-    """TG-22, TG-23: conservation: as many records as rows, payload equal, each where its flight says it is."""
+    """Conservation: as many records as rows, payload equal, each where its flight says it is."""
     write(readings(spark, N), nats_server, flightLog=str(tmp_path / "log"), flightLogPayload="all")
     verdict(admin, "TANGO", tmp_path / "log", sent=N).raise_faults()
     table = flights(tmp_path / "log")
@@ -107,8 +108,9 @@ VALUES: list[tuple[str, str, Any]] = [
 ]
 
 
+@pytest.mark.spec("TG-17")
 def test_a_value_of_every_type_arrives_as_it_was(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
-    """TG-17: a column has one type, so each is a write."""
+    """A column has one type, so each is a write."""
     for sql, kind, _ in VALUES:
         df = spark.sql(f"SELECT 'd/f/m' AS device, '{kind}' AS attribute, {sql} AS value")
         write(df, nats_server)

@@ -119,8 +119,8 @@ def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
 class QuestionRules:
     """What holds for every engine."""
 
+    @pytest.mark.spec("ML-22")
     def test_an_engine_answers_questions_or_says_why_not(self, site: Site, kind: EngineKind) -> None:
-        """ML-22"""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")
         cls = engine_class(kind.engine) if isinstance(kind.engine, str) else kind.engine
@@ -156,6 +156,7 @@ class ReadableRules:
             asker.accept(b"s")
             assert asker.bounds() == (1, n)
 
+    @pytest.mark.spec("ML-22")
     @pytest.mark.parametrize("op", _FETCHES)
     def test_what_is_fetched_is_what_was_accepted(self, asker: Asker, op: Op) -> None:
         """A block has the frames of each message together."""

@@ -43,8 +43,8 @@ class EngineSuite(QuestionRules):
         yield site
         site.close()
 
+    @pytest.mark.spec("ML-09", "ML-11", "E1")
     def test_start_verbose_destroy(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
-        """E1, ML-09, ML-11"""
         caplog.set_level(logging.INFO, "mama_spark.malamute")
         stream = site.stream()
         stream.verbose()
@@ -53,13 +53,13 @@ class EngineSuite(QuestionRules):
         for name in ("COMPILE", "ACCEPT"):
             assert name in caplog.text
 
+    @pytest.mark.spec("ML-10")
     def test_a_stream_that_was_never_used_ends(self, site: Site) -> None:
-        """ML-10"""
         site.stream(traffic=False).destroy(PATIENCE)
         assert site.threads() == []
 
+    @pytest.mark.spec("ML-05", "ML-08", "ML-10")
     def test_an_actor_has_one_thread_which_term_ends_behind_what_was_said_before(self, site: Site) -> None:
-        """ML-05, ML-08, ML-10"""
         stream, r = site.stream(b"of its own"), Ref("r")
         assert site.threads() == ["stream-of its own"], "it is there when the constructor returns"
         stream.compile(r, b"")
@@ -71,8 +71,9 @@ class EngineSuite(QuestionRules):
             assert time.monotonic() < end
             time.sleep(0.01)
 
+    @pytest.mark.spec("ML-04", "ML-16", "ML-17")
     def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_named(self, site: Site) -> None:
-        """ML-04, ML-16, ML-17: any PULL on ``inproc://`` hears from each stream when there is something to take."""
+        """Any PULL on ``inproc://`` hears from each stream when there is something to take."""
         pull = site.context.socket(zmq.PULL)
         try:
             pull.bind("inproc://of-this-test")
@@ -96,8 +97,9 @@ class EngineSuite(QuestionRules):
         finally:
             pull.close(0)
 
+    @pytest.mark.spec("ML-03", "ML-13")
     def test_a_client_is_any_reference_and_a_pattern_is_for_the_engine_alone(self, site: Site) -> None:
-        """ML-03, ML-13: what travels is the reference itself; equal ones are one client."""
+        """What travels is the reference itself; equal ones are one client."""
         stream = site.stream()
         clients: list[Hashable] = [Ref("r"), 7, "seven", b"7", ("a", 1), frozenset("x"), None]
         for client in clients:
@@ -107,8 +109,8 @@ class EngineSuite(QuestionRules):
         assert {client for client, _ in got} == {*clients} - {("a", 1)}
         assert any(client is clients[0] for client, _ in got)
 
+    @pytest.mark.spec("ML-12", "ML-15", "ML-19")
     def test_what_matches_is_delivered_in_order_with_its_sender_and_content(self, site: Site) -> None:
-        """ML-12, ML-15, ML-19"""
         stream, r, w = site.stream(), Ref("r"), Ref("w")
         site.compile(stream, r, b"^temp")
         content = [[b"1"], [], [b""], [b"two", b"frames"]]
@@ -131,21 +133,23 @@ class EngineSuite(QuestionRules):
         assert [one.subject for one in report if isinstance(one, Delivery)] == [b"between"]
         assert report.index(Taken()) == 0
 
+    @pytest.mark.spec("ML-15")
     def test_own_messages_do_not_come_back(self, site: Site) -> None:
-        """ML-15"""
         stream, a, b = site.stream(), Ref("a"), Ref("b")
         site.compile(stream, a, b"")
         site.compile(stream, b, b"")
         assert site.publish(stream, a, b"1") == [(b, b"1")]
 
+    @pytest.mark.spec("ML-25")
     def test_one_copy_however_many_patterns_match(self, site: Site) -> None:
-        """ML-25; the reference sends one a pattern"""
+        """The reference sends one a pattern"""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"temp.*", b".*", b"t", b"temp.*")
         assert site.publish(stream, Ref("w"), b"temp.x", b"rain.x") == [(r, b"temp.x"), (r, b"rain.x")]
 
+    @pytest.mark.spec("ML-12")
     def test_compile_is_idempotent_and_one_pattern_serves_many_clients(self, site: Site) -> None:
-        """ML-12; the example of the specification forgets the second client of a pattern"""
+        """The example of the specification forgets the second client of a pattern"""
         stream, refs = site.stream(), [Ref(str(n)) for n in range(3)]
         for ref in refs:
             site.compile(stream, ref, b"p", b"p")
@@ -153,8 +157,8 @@ class EngineSuite(QuestionRules):
         assert len(got) == 3
         assert {client for client, _ in got} == set(refs)
 
+    @pytest.mark.spec("ML-14")
     def test_cancel_ends_all_of_one_client_and_is_idempotent(self, site: Site) -> None:
-        """ML-14"""
         stream, a, b = site.stream(), Ref("a"), Ref("b")
         site.cancel(stream, Ref("unknown"))
         site.compile(stream, a, b"x", b"y")
@@ -165,8 +169,8 @@ class EngineSuite(QuestionRules):
         site.compile(stream, a, b"y")
         assert site.publish(stream, Ref("w"), b"x", b"y") == [(b, b"x"), (a, b"y")]
 
+    @pytest.mark.spec("ML-18")
     def test_traffic_is_idempotent_and_goes_to_the_first_endpoint(self, site: Site) -> None:
-        """ML-18"""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")
         other = Traffic(site.context)
@@ -210,13 +214,15 @@ class EngineSuite(QuestionRules):
         got = site.publish(stream, Ref("w"), *[b"a" * 254 + b"!"] * 100)
         assert sum(client is r for client, _ in got) == 100
 
+    @pytest.mark.spec("ML-13")
     def test_octets_that_are_no_text_pass(self, site: Site) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"\xff\xfe")
         assert site.publish(stream, Ref("w"), b"\xff\xfe\x80", b"\xff") == [(r, b"\xff\xfe\x80")]
 
+    @pytest.mark.spec("S6")
     def test_a_consumer_leaves_while_its_message_is_in_the_engine(self, site: Site) -> None:
-        """S6: no use after free. The reference lives as long as something refers to it, and no longer."""
+        """No use after free. The reference lives as long as something refers to it, and no longer."""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")
         for n in range(1000):
@@ -230,8 +236,8 @@ class EngineSuite(QuestionRules):
         gc.collect()
         assert gone() is None, "an engine forgets a client that was cancelled"
 
+    @pytest.mark.spec("ML-08", "ML-17", "ML-16")
     def test_streams_do_not_hear_each_other(self, site: Site) -> None:
-        """ML-08, ML-17"""
         one, two, r = site.stream(b"one"), site.stream(b"two"), Ref("r")
         site.compile(one, r, b"")
         site.compile(two, r, b"")
@@ -311,8 +317,9 @@ class EngineSuite(QuestionRules):
         assert {run.outcome for run in (*first.runs, *second.runs)} == {Outcome.STORED}
         assert 0 < first.runs[0].first < second.runs[0].first
 
+    @pytest.mark.spec("ML-07", "ML-21")
     def test_credit_given_to_an_engine_never_loses_a_message(self, site: Site) -> None:
-        """ML-07, ML-21: an engine either leaves holding to the broker or delivers the rest on further credit."""
+        """An engine either leaves holding to the broker or delivers the rest on further credit."""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")
         stream.credit(r, 2)

@@ -93,8 +93,8 @@ def test_records_markers_and_events_are_changes_and_the_rest_is_none() -> None:
         assert change is None or change.source == DESK
 
 
+@pytest.mark.spec("PE-17")
 def test_readers_that_come_and_go_are_topic_events() -> None:
-    """PE-17"""
     event = BrokerEvent("SUBSCRIBED", b"r\xff", b"prices", b"^eu", 5)
     one = Stored(3, 5, event.subject.decode(), b"raw", dict(event.headers))
     told = Change(ChangeKind.SUBSCRIBED, 5, "_MAMA_EVENTS", 3, payload=b"raw", topic="prices",
@@ -190,6 +190,7 @@ def test_another_log_is_one_of_another_identity_or_one_that_ends_before_what_was
 # --- what the broker says, in OpenMAMA's words -----------------------------------------------------------------------
 
 
+@pytest.mark.spec("PE-17")
 @pytest.mark.parametrize(
     ("said", "event", "topic", "status", "code", "info"),
     [
@@ -211,7 +212,6 @@ def test_the_broker_says_it_in_words_of_openmama(
     code: int | None,
     info: str,
 ) -> None:
-    """PE-17"""
     record = decode_event(decode(broker_event(*said, 1_700_000_000_000_001)))
     assert (record.kind, record.at_us) == ("topic", 1_700_000_000_000_001)
     assert (record.event, record.topic, record.status, record.code, record.info) == (event, topic, status, code, info)

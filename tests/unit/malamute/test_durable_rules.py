@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.engines import Delivery, durable, durable_store
 from mama_spark.malamute.engines.durable import DurableEngine
 from mama_spark.malamute.engines.durable_store import Store, StoreFull, StoreReader, store_path
 from mama_spark.malamute.extensions import NOTHING, AckRun, Extension, Outcome
+
+from tests.support.examples import examples
 
 SECOND = 1_000_000
 
@@ -84,8 +86,8 @@ def numbered(n: int) -> list[bytes]:
 # --- storing -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("ML-01", "ML-22")
 def test_what_was_acknowledged_is_there_after_a_restart_and_numbers_go_on(desk: Callable[..., Desk]) -> None:
-    """ML-01, ML-22"""
     one = desk()
     assert one.publish(b"a", b"b") == (AckRun(Outcome.STORED, 2, 1),)
     one.engine.close()
@@ -158,8 +160,8 @@ def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) 
     assert one.sync("silent") == ()
 
 
+@pytest.mark.spec("ML-14")
 def test_cancel_ends_subscriptions_and_not_the_acknowledgements(desk: Callable[..., Desk]) -> None:
-    """ML-14"""
     one = desk()
     one.engine.compile("w", b"")
     one.engine.accept("w", b"", b"1", [], NOTHING)
@@ -170,8 +172,8 @@ def test_cancel_ends_subscriptions_and_not_the_acknowledgements(desk: Callable[.
 # --- replay ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("ML-22")
 def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., Desk]) -> None:
-    """ML-22"""
     one = desk()
     one.publish(*numbered(10))
     assert one.read(after=7) == [8, 9, 10]
@@ -201,8 +203,8 @@ def test_replay_gives_only_what_matches(desk: Callable[..., Desk]) -> None:
     assert one.read(pattern=b"^.$") == list(range(1, 10))
 
 
+@pytest.mark.spec("ML-25")
 def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Callable[..., Desk]) -> None:
-    """ML-25"""
     one = desk()
     one.engine.compile("r", b"^1")
     one.publish(*numbered(12))
@@ -212,16 +214,16 @@ def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Call
     assert one.taken() == [13, 15]
 
 
+@pytest.mark.spec("ML-12")
 def test_compile_again_replays_nothing(desk: Callable[..., Desk]) -> None:
-    """ML-12"""
     one = desk()
     one.publish(*numbered(3))
     assert one.read() == [1, 2, 3]
     assert one.read() == []
 
 
+@pytest.mark.spec("ML-15")
 def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., Desk]) -> None:
-    """ML-15"""
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 0)
@@ -270,7 +272,7 @@ def test_readers_behind_take_turns(desk: Callable[..., Desk], monkeypatch: pytes
     assert min(counts) >= 60, counts
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_live_and_replay_meet_without_a_hole_or_a_double(tmp_path: Path, seed: int) -> None:
     """Any mix of publishing, subscribing with and without position, credit and idleness."""
@@ -325,8 +327,8 @@ def test_live_and_replay_meet_without_a_hole_or_a_double(tmp_path: Path, seed: i
 # --- credit ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("ML-07", "ML-21")
 def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Callable[..., Desk]) -> None:
-    """ML-07, ML-21"""
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 0)
@@ -575,11 +577,12 @@ def test_a_damaged_or_foreign_store_is_an_error_that_names_it(
     assert path.read_bytes() == before, "and is left as it is"
 
 
+@pytest.mark.spec("ML-22")
 @pytest.mark.parametrize("every", [1, 4, 1000])
 def test_a_store_that_was_never_closed_knows_all_it_has(
     tmp_path: Path, desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
-    """ML-22: its state is written now and then, and what came since is counted."""
+    """Its state is written now and then, and what came since is counted."""
     monkeypatch.setattr(durable_store, "NOTED_EVERY", every)
     one = desk(max_messages=12)
     for count in (3, 5, 1):

@@ -63,6 +63,7 @@ def test_different_streams_have_different_names(one: bytes, other: bytes) -> Non
     assert re.fullmatch(r"[A-Za-z0-9_%-]+", encode_name(one))
 
 
+@pytest.mark.spec("ML-19")
 @given(
     subject=NO_NUL,
     sender=NO_NUL,
@@ -73,7 +74,7 @@ def test_different_streams_have_different_names(one: bytes, other: bytes) -> Non
 def test_a_message_comes_back_as_it_was(
     subject: bytes, sender: bytes, content: list[bytes], message_id: bytes, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    """ML-19: through the columns and frames that go to the server, and the rules that it has for headers."""
+    """Through the columns and frames that go to the server, and the rules that it has for headers."""
     post = Post(2, None, 1, sender, subject, content, message_id, tuple(headers))
     batch = batch_of([post], "e", "p")
     assert check(batch, 1 << 20) == ({}, None), "nothing that the server would refuse, or obey"

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.malamute import frames as fr
 from mama_spark.malamute import blocks, wire
@@ -17,6 +17,8 @@ from mama_spark.malamute.extensions import Extension, Feature, read, write
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.wire import BadFrame, encode
 from mama_spark.message import MessageBatch
+
+from tests.support.examples import examples
 
 OURS = Feature.BLOCKS | Feature.ACKS | Feature.HEADERS | Feature.SENDING
 names = st.text("abcXYZ-_", min_size=1, max_size=5)
@@ -43,7 +45,7 @@ def connected(features: Feature = OURS, **values: Any) -> ServerMachine:
     return machine
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(message, min_size=1, max_size=8), st.booleans(), st.booleans(), st.integers(0, 3))
 def test_a_block_leads_to_what_its_messages_lead_to_one_by_one(
     rows: list[tuple[Any, ...]], with_headers: bool, with_ids: bool, cut: int
@@ -147,7 +149,7 @@ def test_what_is_no_block_changes_nothing(frames: list[bytes]) -> None:
     assert machine.counters["malformed"] == 1
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(0, 5), st.lists(st.binary(max_size=40) | st.just(SEND), max_size=4))
 def test_whatever_comes_is_unpacked_or_refused(count: int, content: list[bytes]) -> None:
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.malamute import frames as fr
 from mama_spark.bridges.malamute.settings import MalamuteSettings, stream_of
@@ -15,6 +15,8 @@ from mama_spark.malamute.extensions import Extension, read, write
 from mama_spark.malamute.wire import StreamSend, decode, encode
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
+
+from tests.support.examples import examples
 
 names = st.text("abcXYZ-_", min_size=1, max_size=5)
 values = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r\n\0"), max_size=300)
@@ -27,7 +29,7 @@ def one(topic: str, payload: bytes, pairs: dict[str, list[str]] | None, id_: str
     return encode(StreamSend(topic.encode(), [payload], write(Extension(message_id=id_.encode(), headers=flat))))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(message, min_size=1, max_size=8), st.booleans(), st.booleans(), st.integers(0, 3))
 def test_columns_and_codec_make_the_same_octets(
     rows: list[tuple[Any, ...]], with_headers: bool, with_ids: bool, cut: int

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute import wire
@@ -25,6 +25,8 @@ from mama_spark.malamute.clients import Client
 from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.wire import Command, Error, Ok, Pong, decode, encode
+
+from tests.support.examples import examples
 
 VECTORS: dict[str, dict[str, Any]] = {
     v["name"]: v for v in json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())
@@ -110,8 +112,9 @@ def test_recorded_conversations_byte_for_byte(name: str) -> None:
         assert machine.out == []
 
 
+@pytest.mark.spec("C7")
 def test_the_recorded_reconnection_after_a_restart_byte_for_byte() -> None:
-    """C7: the queued PING gets ERROR 500; OPEN, then WRITE, READ and OFFER without waiting."""
+    """The queued PING gets ERROR 500; OPEN, then WRITE, READ and OFFER without waiting."""
     machine = connected()
     machine.settings = Settings(b"rc")
     machine.write(b"out", FAR)
@@ -139,8 +142,8 @@ def test_every_step_of_the_table_leads_to_a_state_of_the_table() -> None:
             assert set(steps) >= {Event.OK, Event.INVALID, Event.MALFORMED, Event.CLOSE}
 
 
+@pytest.mark.spec("C4")
 def test_commands_before_connect_fail_and_say_so() -> None:
-    """C4"""
     machine = ClientMachine()
     for command in (wire.StreamWrite(b"s"), wire.StreamRead(b"s", b"p"), wire.ServiceOffer(b"s", b"p")):
         with pytest.raises(ClientClosed, match=r"not connected \(start\)"):
@@ -161,8 +164,9 @@ def test_sending_before_writing_is_refused_here_and_not_by_the_broker() -> None:
     machine.send(b"t")
 
 
+@pytest.mark.spec("C5")
 def test_a_refused_call_says_why_and_the_client_goes_on() -> None:
-    """C5: an invalid pattern"""
+    """An invalid pattern"""
     machine = connected()
     call = machine.read(b"s", b"[", FAR)
     told(machine, Error(300, b"no pattern"))
@@ -183,8 +187,8 @@ def test_a_refused_open_fails_connect_and_everything_after() -> None:
         machine.ping(0.0, FAR)
 
 
+@pytest.mark.spec("C3")
 def test_connecting_to_nobody_fails_at_its_deadline() -> None:
-    """C3"""
     machine = ClientMachine()
     call = machine.connect(0.0, 10.0)
     now = 0.0
@@ -361,7 +365,7 @@ ACTS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(ACTS, max_size=40))
 def test_nothing_a_broker_says_raises_and_no_call_stays_open(acts: list[Any]) -> None:
     machine, now = ClientMachine(Settings(b"me", ALL)), 0.0
@@ -430,7 +434,7 @@ class Pair:
                     self.client.receive(frames, self.now)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.sampled_from(["restart", "lose", "silence", "wait", "write", "read", "send"]), max_size=20))
 def test_client_and_broker_find_together_again_whatever_happens(events: list[str]) -> None:
     pair = Pair()

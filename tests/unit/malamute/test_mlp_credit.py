@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute import wire
 from mama_spark.malamute.clients import Client, Settings
@@ -14,6 +15,8 @@ from mama_spark.malamute.engines import Delivery
 from mama_spark.malamute.extensions import Extension, Feature, write
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.wire import encode
+
+from tests.support.examples import examples
 
 STREAMS = [b"h1", b"h2", b"h3", b"live"]  #: the last does not hold
 
@@ -167,10 +170,11 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.spec("ML-07", "ML-21")
 @given(steps=STEPS, limited=st.booleans())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(steps: list[Any], limited: bool) -> None:
-    """ML-07, ML-21: whatever comes between: nothing beyond credit, nothing of an engine that holds is lost or late."""
+    """Whatever comes between: nothing beyond credit, nothing of an engine that holds is lost or late."""
     site = Site()
     reader = site.open(b"r", Feature.CREDIT if limited else None)
     site.say(b"r", *(wire.StreamRead(name, b"") for name in STREAMS))
@@ -221,8 +225,9 @@ def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(st
     assert site.machine.counters["lost_deliveries"] == 0
 
 
+@pytest.mark.spec("ML-21")
 def test_with_less_credit_than_streams_it_goes_round() -> None:
-    """ML-21: credit of one, three streams, messages only on the last."""
+    """Credit of one, three streams, messages only on the last."""
     site = Site()
     site.open(b"r", Feature.CREDIT)
     site.say(b"r", *(wire.StreamRead(name, b"") for name in STREAMS[:3]), wire.Credit(1))
@@ -235,8 +240,9 @@ def test_with_less_credit_than_streams_it_goes_round() -> None:
     assert subjects(site, b"h3") == [b"a", b"b"]
 
 
+@pytest.mark.spec("ML-21")
 def test_nobody_is_looked_at_who_needs_no_turn_any_more() -> None:
-    """ML-21: a client has enough credit again, and another one is gone."""
+    """A client has enough credit again, and another one is gone."""
     site = Site()
     for name in (b"r", b"gone"):
         site.open(name, Feature.CREDIT)
@@ -250,8 +256,9 @@ def test_nobody_is_looked_at_who_needs_no_turn_any_more() -> None:
     assert not site.machine.rotating
 
 
+@pytest.mark.spec("ML-21")
 def test_credit_lent_to_idle_engines_is_called_back_for_what_waits() -> None:
-    """ML-21: all credit is lent to a stream that has nothing, and a message of another kind comes."""
+    """All credit is lent to a stream that has nothing, and a message of another kind comes."""
     site = Site()
     reader = site.open(b"r", Feature.CREDIT)
     site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"live", b""), wire.Credit(5))
@@ -278,8 +285,9 @@ def test_a_busy_stream_gets_what_an_idle_one_does_not_use_without_waiting_for_it
     assert len(subjects(site, b"h2")) == 99, "all but the one that the idle stream keeps"
 
 
+@pytest.mark.spec("ML-21")
 def test_an_unlimited_client_that_does_not_read_is_lent_a_window_and_loses_nothing() -> None:
-    """ML-21: for a stored stream the policy for slow readers never comes to pass; the engine holds."""
+    """For a stored stream the policy for slow readers never comes to pass; the engine holds."""
     site = Site(queue=10_000)
     reader = site.open(b"r")
     site.say(b"r", wire.StreamRead(b"h1", b""))

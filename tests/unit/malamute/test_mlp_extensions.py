@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute import wire
 from mama_spark.malamute.extensions import ALL, NOTHING, AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.wire import BadFrame
+
+from tests.support.examples import examples
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 EXTENSIONS = st.builds(
@@ -49,7 +51,7 @@ def test_nothing_is_nothing() -> None:
     assert Extension(sequence=0)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.binary(max_size=80), st.booleans())
 def test_unreadable_bytes_say_nothing_and_raise_nothing(octets: bytes, ours: bool) -> None:
     extension = read((b"MS\x01" if ours else b"") + octets)

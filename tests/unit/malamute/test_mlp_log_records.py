@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.malamute.records import block, records
 from mama_spark.bridges.malamute.selecting import pattern_of, selection_of
@@ -21,6 +21,8 @@ from mama_spark.malamute.patterns import Pattern
 from mama_spark.malamute.questions import Answer, Question, Selection, numbers
 from mama_spark.malamute.wire import StreamDeliver, encode
 from mama_spark.testing.log_suite import rows
+
+from tests.support.examples import examples
 
 OCTETS = st.binary(max_size=8).map(lambda octets: octets.replace(b"\0", b"?"))
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6).map(str.encode)
@@ -43,7 +45,7 @@ def expected(message: StreamDeliver, extension: Extension) -> tuple[Any, ...]:
     return extension.sequence, message.subject.decode(), payload, headers or None
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.lists(MESSAGES, min_size=1, max_size=8))
 def test_columns_say_what_the_frames_say(messages: list[StreamDeliver]) -> None:
     """Against the decoder that takes one message at a time."""
@@ -59,14 +61,14 @@ def test_columns_say_what_the_frames_say(messages: list[StreamDeliver]) -> None:
     assert together.times.tolist() == found.times.tolist()
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_what_is_no_block_is_refused(frames: list[bytes]) -> None:
     with pytest.raises(Unavailable):
         block(frames)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.booleans())
 def test_whatever_a_broker_sends_is_taken_or_refused(frames: list[bytes], ours: bool) -> None:
     stamp = write(Extension(sequence=1, time=2))
@@ -103,7 +105,7 @@ WITH_WILDCARDS = st.builds(
 )
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(TOPICS, WITH_WILDCARDS)
 def test_a_topic_with_wildcards_selects_the_same_here_and_at_the_broker(topic: str, wanted: str) -> None:
     assert Pattern(pattern_of(wanted)).search(topic.encode()) is topic_filter([wanted])(topic.encode())
@@ -144,7 +146,7 @@ class Broker:
         return Answer(0, body=numbers(up_to, len(self.sizes))), found
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.data())
 def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st.DataObject) -> None:
     """Also when all that was asked for is lost now and then."""

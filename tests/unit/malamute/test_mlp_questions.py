@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.malamute import questions as qu
 from mama_spark.malamute import server_desk, wire
@@ -21,6 +21,8 @@ from mama_spark.malamute.questions import Answer, Op, Question, Selection, parse
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.shelf import Shelf, name_of
 from mama_spark.malamute.wire import BadFrame, StatusCode
+
+from tests.support.examples import examples
 
 NAMES = st.binary(max_size=20).map(lambda octets: octets.replace(b"\0", b"?"))
 U63 = st.integers(0, 2**63 - 1)
@@ -66,7 +68,7 @@ def test_the_layout_is_fixed() -> None:
     assert frame.hex() == "aaa802" + "4d5301" + "0a0001" + "3f"
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.binary(max_size=60), st.sampled_from([b"", *(bytes([op]) for op in Op)]))
 def test_what_is_no_question_or_answer_is_not_understood_and_raises_nothing(octets: bytes, op: bytes) -> None:
     for parse in (parse_question, parse_answer, qu.number_of):
@@ -285,7 +287,7 @@ def test_a_reader_opens_no_more_streams_than_there_may_be() -> None:
     assert reasons == [(3, b"too many streams"), (4, b"there is no such stream")]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.binary(max_size=60) | QUESTIONS.map(Question.pack), max_size=30))
 def test_whatever_is_asked_the_machine_goes_on(packed: list[bytes]) -> None:
     room = Room()
@@ -348,7 +350,7 @@ def test_patterns_are_refused_with_the_reason(engine: DurableEngine) -> None:
         assert answer.reason.startswith(reason)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(QUESTIONS.filter(lambda q: q.op not in (Op.NAMES, Op.TRIM)))
 def test_whatever_is_asked_the_engine_answers(engine: DurableEngine, question: Question) -> None:
     answer, records = engine.ask(question)

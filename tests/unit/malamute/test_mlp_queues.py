@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.letters import Letter, Limits, Store
@@ -12,8 +13,8 @@ def drained(queue: ByteQueue[str]) -> list[str]:
     return [queue.get() for _ in range(len(queue))]
 
 
+@pytest.mark.spec("B1")
 def test_without_a_limit_everything_comes_out_in_order() -> None:
-    """B1"""
     queue: ByteQueue[str] = ByteQueue()
     for letter in "abcdefghijklmnopqrstuvwxyz":
         assert queue.put(letter, 1) == []
@@ -21,8 +22,9 @@ def test_without_a_limit_everything_comes_out_in_order() -> None:
     assert queue.size == 0
 
 
+@pytest.mark.spec("B2", "B3")
 def test_what_does_not_fit_is_dropped_and_what_fitted_is_kept() -> None:
-    """B2, B3: 10 of 10 octets fit in 100, the 11th is dropped"""
+    """10 of 10 octets fit in 100, the 11th is dropped"""
     queue: ByteQueue[str] = ByteQueue(100)
     for n in range(10):
         assert queue.put(str(n), 10) == []
@@ -32,8 +34,8 @@ def test_what_does_not_fit_is_dropped_and_what_fitted_is_kept() -> None:
     assert repr(queue) == "<ByteQueue 0 items, 0 of 100 octets, 1 dropped>"
 
 
+@pytest.mark.spec("B4")
 def test_a_raised_limit_counts_for_what_comes_then() -> None:
-    """B4"""
     queue: ByteQueue[int] = ByteQueue(100)
     for n in range(11):
         queue.put(n, 10)
@@ -42,8 +44,8 @@ def test_a_raised_limit_counts_for_what_comes_then() -> None:
     assert list(queue) == [*range(10), 11, 12]
 
 
+@pytest.mark.spec("B5")
 def test_the_warning_comes_once_beyond_its_mark_and_again_after_half_was_drained() -> None:
-    """B5"""
     queue: ByteQueue[int] = ByteQueue(None, 100)
     warned = []
     for n in range(12):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute import server_machine, wire
 from mama_spark.malamute.clients import Client, Settings, Slot
@@ -20,6 +20,8 @@ from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.server_states import EVENTS, TABLE, Event, State
 from mama_spark.malamute.wire import Command, Error, Ok, Pong, StatusCode, decode, encode
+
+from tests.support.examples import examples
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())
 OK, INVALID, FAILED, PONG = Ok(), Error(500), Error(300), Pong()
@@ -110,13 +112,13 @@ OURS = {
 }
 
 
+@pytest.mark.spec("ML-25")
 @pytest.mark.parametrize("vector", scenarios())
 def test_recorded_conversations_byte_for_byte(vector: dict[str, Any]) -> None:
     """Replies of one client in the order given; those to different clients may interleave.
 
     Ours differs twice. The reason of an error after CONFIRM is empty, where the reference repeats what lay in memory.
-    And a client with two matching patterns gets one copy (ML-25), where the reference sends one a pattern.
-    """
+    And a client with two matching patterns gets one copy, where the reference sends one a pattern."""
     desk = Desk(timeout=1.0)
     expected: dict[str, list[list[str]]] = {}
     for step in vector["steps"]:
@@ -195,8 +197,8 @@ def test_every_command_has_an_event_and_every_event_a_next_state() -> None:
     assert set(TABLE[State.START]) == set(Event) - from_outside
 
 
+@pytest.mark.spec("S1", "S2")
 def test_write_first_is_an_invalid_command() -> None:
-    """S1"""
     assert Desk().send("a", wire.StreamWrite(b"s")) == [INVALID]
 
 
@@ -231,8 +233,8 @@ def subjects(commands: list[Command]) -> list[bytes]:
     return [c.subject for c in commands if isinstance(c, wire.StreamDeliver)]
 
 
+@pytest.mark.spec("S2", "S1")
 def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
-    """S2"""
     desk = Desk()
     written(desk, b"weather")
     desk.open("r")
@@ -462,8 +464,9 @@ def test_a_client_without_credit_is_unlimited() -> None:
     assert len(subjects(desk.got("r"))) == 50
 
 
+@pytest.mark.spec("ML-07", "ML-21")
 def test_nothing_is_delivered_beyond_credit_and_all_kinds_count() -> None:
-    """ML-07, ML-21: stream, mailbox and service deliveries together; replies do not count."""
+    """Stream, mailbox and service deliveries together; replies do not count."""
     desk = Desk()
     written(desk)
     desk.open("r")
@@ -620,8 +623,9 @@ def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> N
     assert desk.got("w") == [Error(502, b"the disk is full")]
 
 
+@pytest.mark.spec("ML-26")
 def test_trackers_and_confirms() -> None:
-    """ML-26: the sender learns what became of a message, from the receiver where that can say it."""
+    """The sender learns what became of a message, from the receiver where that can say it."""
     desk = Desk()
     desk.open("w", features=Feature.CONFIRM)
     desk.open("own", features=Feature.CONFIRM)
@@ -633,6 +637,7 @@ def test_trackers_and_confirms() -> None:
     assert desk.got("w") == [wire.Confirm(b"t3"), wire.Confirm(b"t2", 300, b"no")]
 
 
+@pytest.mark.spec("ML-26")
 def test_timeouts_of_letters_are_honoured() -> None:
     desk = Desk(timeout=0)
     desk.open("w", features=Feature.CONFIRM)
@@ -674,8 +679,8 @@ def test_letters_that_are_too_old_go_whatever_their_order_and_nobody_waits_for_i
 # --- mailboxes and services (ML-23, ML-24) ---------------------------------------------------------------------------
 
 
+@pytest.mark.spec("C11", "ML-23")
 def test_mailbox_messages_wait_for_an_absent_client_and_come_in_order_after_its_ok() -> None:
-    """C11"""
     desk = Desk()
     desk.open("w")
     desk.send("w", wire.MailboxSend(b"r", b"1", content=[b"a", b"b"]), wire.MailboxSend(b"r", b"2"))
@@ -707,8 +712,9 @@ def test_mailboxes_are_limited_each_and_together_and_the_sender_is_told() -> Non
     assert put(b"c", 5) == []
 
 
+@pytest.mark.spec("C2", "C12", "C3", "ML-24")
 def test_requests_go_round_and_wait_when_nobody_offers() -> None:
-    """C2, C12, C3: the requester may be gone."""
+    """The requester may be gone."""
     desk = Desk()
     desk.open("q")
     desk.send("q", wire.ServiceSend(b"svc", b"early.1"), wire.ServiceSend(b"svc", b"other"), wire.Close())
@@ -796,7 +802,7 @@ def left_behind(machine: ServerMachine) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(STEPS, st.sampled_from(Overflow), st.booleans())
 def test_the_machine_never_raises_and_keeps_its_books(steps: list[Any], overflow: Overflow, obedient: bool) -> None:
     total = 100 + 4 * OVERHEAD

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute import wire
 from mama_spark.malamute.wire import BadFrame, Command, ExtraFrames, decode, encode
+
+from tests.support.examples import examples
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())
 
@@ -59,9 +61,10 @@ def test_recorded_frames_are_read_and_written_byte_for_byte(vector: dict[str, An
         assert encode(want) == frames
 
 
+@pytest.mark.spec("P1-P18")
 @pytest.mark.parametrize("number", range(1, 19), ids=[f"P{n}" for n in range(1, 19)])
 def test_each_command_keeps_its_fields_when_sent_twice(number: int) -> None:
-    """P1-P18: set fields, send twice, receive, compare; and through the text form, here ``repr``."""
+    """Set fields, send twice, receive, compare; and through the text form, here ``repr``."""
     cls = wire.COMMANDS[number]
     command = cls(**{f.name: SAMPLES[f.name] for f in fields(cls)})  # type: ignore[arg-type]
     first, second = encode(command), encode(command)
@@ -193,7 +196,7 @@ def refused_or_read(frames: list[bytes]) -> None:
     agree(frames)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.one_of(st.lists(st.binary(max_size=60), max_size=4), mutated()))
 def test_any_frames_are_read_or_refused(frames: list[bytes]) -> None:
     refused_or_read(frames)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.mama import events
 from mama_spark.mama.events import FIELDS, EventRecord, decode_event, encode_event
@@ -29,17 +29,16 @@ RECORDS = st.builds(
 ERROR = EventRecord("topic", TransportTopicEvent.PUBLISH_ERROR, 1_700_000_000_123_456, topic="a.b", code=404)
 
 
-@settings(deadline=None)
+@pytest.mark.spec("PE-17")
 @given(RECORDS)
 def test_any_event_comes_back_as_it_went(record: EventRecord) -> None:
-    """PE-17"""
     assert decode_event(decode(encode(encode_event(record)))) == record
 
 
+@pytest.mark.spec("PE-15", "PE-17", "PE-35")
 @pytest.mark.parametrize("event", TransportTopicEvent)
 @pytest.mark.parametrize("state", PublisherState)
 def test_events_statuses_and_states_travel_as_names(event: TransportTopicEvent, state: PublisherState) -> None:
-    """PE-15, PE-17, PE-35"""
     record = replace(ERROR, event=event, status=Status.NOT_ENTITLED.name, state=string_for_state(state))
     msg = encode_event(record)
     assert msg.get("EventName", 10102) == event.name
@@ -55,8 +54,8 @@ def test_the_documented_fields_are_those_that_are_written() -> None:
     assert not {fid for _, fid, _ in FIELDS.values()} & DEFAULT_FIELDS.by_fid.keys()
 
 
+@pytest.mark.spec("PE-15")
 def test_what_a_middleware_says_gets_through_whatever_it_is() -> None:
-    """PE-15"""
     record = replace(ERROR, info="denied\0 \ud800 é")
     assert decode_event(decode(encode(encode_event(record)))).info == "denied\ufffd ? é"
 

@@ -8,10 +8,12 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.mama.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.omnm import BadMessage, decode, encode
+
+from tests.support.examples import examples
 
 T: type[FieldType] = FieldType
 
@@ -78,7 +80,7 @@ def test_every_type_but_unknown_is_covered() -> None:
 
 @pytest.mark.parametrize("field_type", VALUES)
 def test_each_type_comes_back_as_it_went(field_type: FieldType) -> None:
-    @settings(max_examples=40, deadline=None)
+    @examples(40)
     @given(IDS, VALUES[field_type])
     def check(identity: tuple[str, int], value: Any) -> None:
         msg = built([(identity, (field_type, value))])
@@ -89,7 +91,7 @@ def test_each_type_comes_back_as_it_went(field_type: FieldType) -> None:
     check()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(MESSAGES)
 def test_any_message_comes_back_as_it_went(msg: MamaMsg) -> None:
     data = encode(msg)
@@ -97,7 +99,7 @@ def test_any_message_comes_back_as_it_went(msg: MamaMsg) -> None:
     assert encode(decode(data)) == data
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(MESSAGES, st.data())
 def test_a_cut_message_is_refused_or_has_fewer_fields(msg: MamaMsg, data: st.DataObject) -> None:
     whole = encode(msg)
@@ -119,14 +121,14 @@ def read_or_refused(data: bytes) -> None:
         assert decode(encode(msg)).as_dict() == msg.as_dict()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     read_or_refused(data)
     read_or_refused(b"O\x01\x00" + data)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(MESSAGES, st.randoms(use_true_random=False))
 def test_damaged_messages_are_read_or_refused(msg: MamaMsg, chance: random.Random) -> None:
     data = bytearray(encode(msg))

@@ -150,8 +150,8 @@ def test_a_property_of_the_bridge_comes_before_one_of_all_bridges() -> None:
     assert TransportProperties(transport.properties, "zmq", "desk").get("maxInFlight") == "1"
 
 
+@pytest.mark.spec("SD-49")
 def test_discovery_is_supported_where_the_property_says_so_and_missing_means_no() -> None:
-    """SD-49"""
     properties = Properties.parse(FILE, {})
     desk, plain = (TransportProperties(properties, "nats", name) for name in ("desk", "plain"))
     assert desk.discovery_supported is True
@@ -161,8 +161,8 @@ def test_discovery_is_supported_where_the_property_says_so_and_missing_means_no(
     assert TransportProperties(off, "nats", "x").discovery_supported is False
 
 
+@pytest.mark.spec("SD-13", "SD-49")
 def test_options_of_a_transport_are_completed_and_a_spark_option_wins(file: str) -> None:
-    """SD-13, SD-49"""
     given = {"transport": "desk", "properties": file, "maxinflight": "64", "topic": "t"}
     made = expand(given, KNOWN, {})
     assert made.options == {
@@ -211,8 +211,8 @@ def test_without_a_transport_nothing_is_read_and_the_bridge_decides(file: str) -
     assert made.fields == DEFAULT_FIELDS
 
 
+@pytest.mark.spec("SD-13")
 def test_a_file_without_a_transport_still_names_the_fields(file: str) -> None:
-    """SD-13"""
     made = expand({"properties": file}, KNOWN, {})
     assert made.options == {"properties": file}
     assert made.discovery_supported is None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.mama import sources
@@ -45,20 +45,20 @@ def message(*fields: tuple[str, int, FieldType, Any]) -> MamaMsg:
     return msg
 
 
+@pytest.mark.spec("SD-17")
 def test_the_topic_of_the_request_is_reserved() -> None:
-    """SD-17"""
     assert sources.MAMA_SOURCE_DISCOVERY_TOPIC == "_MAMA_SOURCE_DISCOVERY"
 
 
+@pytest.mark.spec("SD-05", "SD-06", "SD-08-SD-12")
 def test_a_full_record_is_written_and_read_byte_by_byte() -> None:
-    """SD-05, SD-06, SD-08..SD-12"""
     data = BYTES["omnm_source_record_full"]
     assert encode(encode_source(FULL)) == data
     assert decode_source(decode(data)) == (FULL, ())
 
 
+@pytest.mark.spec("SD-05")
 def test_a_record_may_be_a_name_and_nothing_else() -> None:
-    """SD-05"""
     data = BYTES["omnm_source_record_name_only"]
     assert encode(encode_source(SourceRecord("PY_SRC"))) == data
     record = decode_source(decode(data)).record
@@ -67,8 +67,8 @@ def test_a_record_may_be_a_name_and_nothing_else() -> None:
     assert record.key == ("PY_SRC", None)
 
 
+@pytest.mark.spec("SD-07")
 def test_each_capability_is_one_string_field_and_comes_back() -> None:
-    """SD-07"""
     record = SourceRecord("S", capabilities={"Region": "EU", "Publishers": "4"})
     assert [(f.name, f.fid, f.type.name) for f in encode_source(record)][1:] == [
         ("Region", 0, "STRING"), ("Publishers", 0, "STRING"),
@@ -76,15 +76,15 @@ def test_each_capability_is_one_string_field_and_comes_back() -> None:
     assert decode_source(encode_source(record)) == (record, ())
 
 
-@settings(deadline=None)
+@pytest.mark.spec("SD-05-SD-12")
 @given(RECORDS)
 def test_any_record_comes_back_as_it_went(record: SourceRecord) -> None:
-    """SD-05..SD-12: values that no enumeration knows stay as they are"""
+    """Values that no enumeration knows stay as they are"""
     assert decode_source(decode(encode(encode_source(record)))) == (record, ())
 
 
+@pytest.mark.spec("SD-07")
 def test_what_is_not_known_is_kept_as_text() -> None:
-    """SD-07"""
     record, collisions = decode_source(
         message(
             ("SourceName", 10001, FieldType.STRING, "S"),
@@ -104,15 +104,15 @@ def test_what_is_not_known_is_kept_as_text() -> None:
     assert collisions == ()
 
 
+@pytest.mark.spec("SD-13")
 def test_a_fid_that_another_program_uses_is_a_collision_and_does_no_harm() -> None:
-    """SD-13"""
     record, collisions = decode_source(decode(BYTES["omnm_source_record_collision"]))
     assert record == SourceRecord("S", capabilities={"MdSeqNum": "17"})
     assert collisions == ("MdSeqNum[10001] has the fid of SourceName",)
 
 
+@pytest.mark.spec("SD-13")
 def test_a_name_of_ours_with_another_fid_is_a_collision_and_kept() -> None:
-    """SD-13"""
     record, collisions = decode_source(
         message(("SourceName", 10001, FieldType.STRING, "S"), ("SourceState", 10002, FieldType.STRING, "ONLINE"))
     )
@@ -140,8 +140,8 @@ def test_a_field_without_name_or_without_fid_is_ours_by_the_other() -> None:
     assert (record, collisions) == (SourceRecord("S", state="OFFLINE"), ())
 
 
+@pytest.mark.spec("SD-06")
 def test_an_id_of_any_integer_width_is_taken() -> None:
-    """SD-06"""
     msg = message(("SourceName", 10001, FieldType.STRING, "S"), ("SourceID", 10002, FieldType.I16, 5))
     assert decode_source(msg).record.id == 5
 
@@ -188,17 +188,17 @@ DEFAULTS = [
 ]
 
 
+@pytest.mark.spec("SD-35-SD-48")
 def test_the_fourteen_properties_have_defaults() -> None:
-    """SD-35..SD-48"""
     assert tuple(word for word, _, _ in DEFAULTS) == WORDS
     fields = SourceFields.from_properties(Properties.parse("", {}))
     assert fields == DEFAULT_FIELDS == SourceFields()
     assert [(word, *getattr(fields, word)) for word in WORDS] == DEFAULTS
 
 
+@pytest.mark.spec("SD-13", "SD-35-SD-48")
 @pytest.mark.parametrize(("word", "name", "fid"), DEFAULTS, ids=WORDS)
 def test_each_of_the_fourteen_properties_changes_its_field_and_no_other(word: str, name: str, fid: int) -> None:
-    """SD-13, SD-35..SD-48"""
     named = SourceFields.from_properties(Properties.parse(f"mama.sourcediscovery.{word}.name=Mine", {}))
     numbered = SourceFields.from_properties(Properties.parse(f"mama.sourcediscovery.{word}.fid=333", {}))
     assert getattr(named, word) == FieldId("Mine", fid)
@@ -211,8 +211,8 @@ def test_each_of_the_fourteen_properties_changes_its_field_and_no_other(word: st
         assert decode_source(decode(encode(msg)), made) == (record, ())
 
 
+@pytest.mark.spec("SD-13")
 def test_a_reader_with_other_fields_reports_collisions() -> None:
-    """SD-13"""
     mine = SourceFields(sourcestate=FieldId("SourceState", 555))
     record, collisions = decode_source(encode_source(FULL), mine)
     assert record.state is None
@@ -220,6 +220,7 @@ def test_a_reader_with_other_fields_reports_collisions() -> None:
     assert collisions == ("SourceState[10003] has the name of fid 555",)
 
 
+@pytest.mark.spec("SD-35-SD-48")
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -232,7 +233,6 @@ def test_a_reader_with_other_fields_reports_collisions() -> None:
     ],
 )
 def test_fids_are_16_bits_and_nothing_is_given_twice(text: str, why: str) -> None:
-    """SD-35..SD-48"""
     with pytest.raises(ConfigError, match=why) as e:
         SourceFields.from_properties(Properties.parse(f"mama.sourcediscovery.{text}", {}, "conf/my.properties"))
     assert str(e.value).startswith("conf/my.properties")

@@ -36,17 +36,17 @@ S: TypeAlias = PublisherState
 E: TypeAlias = PublisherStep
 
 
+@pytest.mark.spec("PE-48-PE-54")
 def test_the_seven_states_have_the_released_values() -> None:
-    """PE-48..PE-54"""
     assert [(s.name, s.value) for s in S] == [
         ("UNKNOWN", 0), ("CREATING", 1), ("LIVE", 2), ("DESTROYING", 3), ("DESTROYED_BRIDGE", 4),
         ("DESTROYING_WAIT_BRIDGE", 5), ("DESTROYED", 6),
     ]  # fmt: skip
 
 
+@pytest.mark.spec("PE-33")
 @pytest.mark.parametrize(("state", "event"), list(product(S, E)), ids=lambda x: x.name)
 def test_a_publisher_makes_the_steps_of_the_table_and_no_other(state: S, event: E) -> None:
-    """PE-33"""
     if event in TABLE[state]:
         assert step(state, event) is TABLE[state][event]
     else:
@@ -59,8 +59,9 @@ def paths(state: S) -> list[str]:
     return [f"{state.name} -{event.value}-> {rest}" for event, rest in steps] or [state.name]
 
 
+@pytest.mark.spec("PE-55", "PE-56")
 def test_two_ways_lead_from_create_to_destroyed() -> None:
-    """PE-55, PE-56: the bridge's onDestroy comes during destroy, or late"""
+    """The bridge's onDestroy comes during destroy, or late"""
     live = "CREATING -created-> LIVE -destroy-> DESTROYING"
     assert paths(S.CREATING) == [
         f"{live} -bridge_destroyed-> DESTROYED_BRIDGE -freed-> DESTROYED",
@@ -68,22 +69,22 @@ def test_two_ways_lead_from_create_to_destroyed() -> None:
     ]
 
 
+@pytest.mark.spec("PE-48", "PE-54")
 def test_unknown_is_never_entered_or_left_and_destroyed_is_the_end() -> None:
-    """PE-48, PE-54"""
     assert TABLE.keys() == set(S)
     assert S.UNKNOWN not in {after for steps in TABLE.values() for after in steps.values()}
     assert TABLE[S.UNKNOWN] == TABLE[S.DESTROYED] == {}
 
 
+@pytest.mark.spec("PE-35")
 def test_states_have_strings() -> None:
-    """PE-35"""
     assert [string_for_state(s) for s in S] == [s.name for s in S]
     assert string_for_state(2) == "LIVE"
     assert string_for_state(7) == string_for_state(-1) == "State not recognised"
 
 
+@pytest.mark.spec("PE-17")
 def test_topic_events_are_names() -> None:
-    """PE-17"""
     assert [str(e) for e in TransportTopicEvent] == [
         "SUBSCRIBED", "UNSUBSCRIBED", "PUBLISH_CREATE", "PUBLISH_DESTROY", "PUBLISH_ERROR",
         "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_BAD_SYMBOL",
@@ -93,9 +94,9 @@ def test_topic_events_are_names() -> None:
     assert len(TransportEvent) == 12
 
 
+@pytest.mark.spec("PE-17")
 @pytest.mark.parametrize("status", Status)
 def test_each_status_means_one_topic_event(status: Status) -> None:
-    """PE-17"""
     special = {Status.NOT_ENTITLED: "PUBLISH_ERROR_NOT_ENTITLED", Status.BAD_SYMBOL: "PUBLISH_ERROR_BAD_SYMBOL"}
     assert topic_event_for(status) == special.get(status, "PUBLISH_ERROR")
     assert topic_event_for(int(status)) == topic_event_for(status)
@@ -105,9 +106,9 @@ def publish_errors(cls: type[PublishError]) -> list[type[PublishError]]:
     return [cls, *(c for sub in cls.__subclasses__() if sub.__module__ == errors.__name__ for c in publish_errors(sub))]
 
 
+@pytest.mark.spec("PE-15")
 @pytest.mark.parametrize("cls", publish_errors(PublishError))
 def test_every_error_of_a_bridge_has_a_mama_status(cls: type[PublishError]) -> None:
-    """PE-15"""
     special = {
         errors.NotEntitled: Status.NOT_ENTITLED, errors.BadTopic: Status.BAD_SYMBOL,
         errors.BadRow: Status.INVALID_ARG, errors.TooLarge: Status.INVALID_ARG,
@@ -121,8 +122,8 @@ def test_a_status_that_a_bridge_names_itself_is_taken(name: str) -> None:
     assert status_of(errors.Refused("no", status=name)) is Status[name]
 
 
+@pytest.mark.spec("PE-15")
 def test_status_codes_have_strings() -> None:
-    """PE-15"""
     assert string_for_status(0) == "MAMA_STATUS_OK"
     assert string_for_status(Status.NOT_ENTITLED) == "MAMA_STATUS_NOT_ENTITLED"
     assert string_for_status(9030) == "MAMA_ENTITLE_NO_SERVERS_SPECIFIED"
@@ -130,8 +131,8 @@ def test_status_codes_have_strings() -> None:
     assert (len(Status), len(MsgType), len(MsgStatus), len(SubscriptionMsgType)) == (69, 36, 17, 13)
 
 
+@pytest.mark.spec("PE-31")
 def test_a_status_error_says_its_status_and_is_for_good() -> None:
-    """PE-31"""
     error = StatusError(Status.NOT_IMPLEMENTED, "set mama.nats.transport.x.sourcediscovery.supported")
     assert str(error) == "NOT_IMPLEMENTED: set mama.nats.transport.x.sourcediscovery.supported"
     assert str(StatusError(Status.NULL_ARG)) == "NULL_ARG"

@@ -7,6 +7,7 @@ from mama_spark.mama.status import Status, StatusError
 from mama_spark.mama.topics import framed_topic, join_topic
 
 
+@pytest.mark.spec("PE-22-PE-24")
 @pytest.mark.parametrize(
     ("parts", "topic"),
     [
@@ -20,13 +21,12 @@ from mama_spark.mama.topics import framed_topic, join_topic
     ],
 )
 def test_our_bridges_join_all_parts_and_skip_missing_ones(parts: tuple[str | None, ...], topic: str) -> None:
-    """PE-22..PE-24"""
     assert join_topic(*parts) == topic
 
 
+@pytest.mark.spec("PE-22-PE-24")
 @pytest.mark.parametrize(("place", "most"), [(0, 5), (1, 64), (2, 128)])
 def test_parts_have_a_length_in_bytes(place: int, most: int) -> None:
-    """PE-22..PE-24"""
     for char in ("a", "é", "€", "\U0001f600"):
         size = len(char.encode())
         parts = [None, None, None]

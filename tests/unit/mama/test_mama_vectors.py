@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.mama import capture, frames, naming, omnm, topics
 from mama_spark.mama.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.omnm import BadMessage
 from mama_spark.mama.properties import Properties
 from mama_spark.mama.status import Status, StatusError
+
+from tests.support.examples import examples
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "openmama.json").read_text())
 
@@ -207,7 +209,7 @@ def test_what_is_bad_is_refused_by_its_own_layer(v: dict[str, Any]) -> None:
     assert e.value.info
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=160), st.sampled_from([v for v in VECTORS if v["kind"] in ("frame", "naming", "capture")]))
 def test_any_other_bytes_are_read_or_refused_by_every_layer(data: bytes, v: dict[str, Any]) -> None:
     good = bytes.fromhex(v["hex"])

@@ -6,9 +6,11 @@ from functools import cache
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats.subjects import Filters, covers, filters_of, overlap
+
+from tests.support.examples import examples
 
 PATTERNS = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).flatmap(
     lambda tokens: st.sampled_from([".".join(tokens), ".".join([*tokens, ">"]), ">"])
@@ -26,7 +28,7 @@ def _all(patterns: list[str]) -> frozenset[str]:
     return frozenset().union(*map(matched, patterns))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(PATTERNS, PATTERNS)
 def test_overlap_and_cover_are_what_the_matched_subjects_say(one: str, other: str) -> None:
     a, b = matched(one), matched(other)
@@ -34,7 +36,7 @@ def test_overlap_and_cover_are_what_the_matched_subjects_say(one: str, other: st
     assert covers(one, other) == (b <= a)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(PATTERNS, min_size=1, max_size=4), st.lists(PATTERNS, min_size=1, max_size=2))
 def test_filters_lose_no_subject_of_the_stream_and_none_holds_another(topics: list[str], stream: list[str]) -> None:
     filters = filters_of(topics, stream)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats import records, wire
 from mama_spark.bridges.nats.records import (
@@ -27,6 +27,8 @@ from mama_spark.bridges.nats.records import (
 )
 from mama_spark.bridges.nats.tap import Tap
 from mama_spark.message import HEADERS_TYPE
+
+from tests.support.examples import examples
 
 SID = 7
 PLAIN = "$JS.ACK.S.mama-x"
@@ -89,7 +91,7 @@ def held_to(gather: Gather, sent: list[Delivery], first: int = 1) -> None:
     assert headers == [d.headers for d in sent]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(DELIVERIES, st.sampled_from(FORMS), st.data())
 def test_every_cut_gives_the_same_records(sent: list[Delivery], form: tuple[str, str], data: st.DataObject) -> None:
     stream = b"".join(frame(d, reply(i, form)) for i, d in enumerate(sent, 1))
@@ -205,7 +207,7 @@ BLOCKS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(BLOCKS, st.integers(0, 2), st.booleans())
 def test_headers_in_columns_are_those_read_one_by_one(blocks: list[bytes | None], behind: int, few: bool) -> None:
     expected = [read_block(b) or None if b else None for b in blocks] + [None] * behind
@@ -282,7 +284,7 @@ def test_malformed_deliveries_are_left_to_the_protocol(data: bytes) -> None:
     assert Cutter(SID).take(malformed, 0) == (0, 0)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200), st.data())
 def test_hostile_bytes_never_crash(noise: bytes, data: st.DataObject) -> None:
     good = b"".join(frame(Delivery("s", [("A", ["b"])] if i % 2 else None, b"xyz"), reply(i)) for i in range(1, 5))
@@ -330,7 +332,7 @@ class Hearing:
         self.said.append((subject, status, text))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.DataObject) -> None:
     others = [
@@ -405,7 +407,7 @@ def test_a_new_connection_forgets_what_was_cut() -> None:
 # --- holes ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.sets(st.integers(5, 40)), st.integers(5, 40), st.integers(5, 40))
 def test_holes_and_ranges_are_what_sets_say(there: set[int], one: int, other: int) -> None:
     low, high = sorted((one, other))

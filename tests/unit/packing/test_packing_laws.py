@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import SchemaError
 from mama_spark.log import Records
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.packing import Packed, Packer, Rows, Unpacked, codec_of, halves, singles, unpack
+
+from tests.support.examples import examples
 
 Row = dict[str, Any]
 
@@ -102,7 +104,7 @@ def message_rows(found: Unpacked, schema: pa.Schema) -> list[Row]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_what_is_packed_is_unpacked_row_for_row_in_the_order_of_its_topic(kind: str, data: st.DataObject) -> None:
     pack_option, schema, row = KINDS[kind]
@@ -253,7 +255,7 @@ def test_rows_of_different_streams_and_parts_never_share_a_pack() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=20)
+@examples(20)
 @given(data=st.data())
 def test_refused_packs_come_apart_into_halves_and_single_rows(kind: str, data: st.DataObject) -> None:
     option, schema, row = KINDS[kind]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.message import HEADERS_TYPE, MessageBatch
@@ -77,7 +77,6 @@ def test_golden_ids_pin_version_1_of_the_format() -> None:
 
 
 @given(rows_strategy)
-@settings(deadline=None)
 def test_hash_is_the_documented_one_for_any_row(rows: list[Row]) -> None:
     assert [i.split("-")[3] for i in ids_of(rows)] == [slow_hash(r) for r in rows]
 
@@ -92,7 +91,6 @@ def test_hash_does_not_depend_on_how_long_payloads_are_read(size: int) -> None:
 
 
 @given(rows_strategy, st.lists(st.integers(0, 40), max_size=4), st.randoms(use_true_random=False))
-@settings(deadline=None)
 def test_no_id_twice_and_any_order_gives_the_same_set(rows: list[Row], cuts: list[int], rng: random.Random) -> None:
     rows = rows + rows[: len(rows) // 2]
     edges = [min(c, len(rows)) for c in cuts]

@@ -201,6 +201,7 @@ def refuse(window: Window, tokens: list[int], error: PublishError, at: float) ->
     window.refused(Refusals(np.array(tokens, np.int64), error, at))
 
 
+@pytest.mark.spec("MP-05")
 def test_mp_34_hold_begins_at_max_in_flight_and_mp_43_ends_at_the_refill_mark() -> None:
     window, block = launched(Policy(10, 4), 30)
     assert window.in_flight == 10

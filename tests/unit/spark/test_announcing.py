@@ -97,8 +97,9 @@ def test_source_stands_on_the_board_before_the_first_message(name: str) -> None:
     assert kinds[0] is ChangeKind.RECORD
 
 
+@pytest.mark.spec("SD-07")
 def test_capabilities_say_where_and_what_and_keep_secrets() -> None:
-    """SD-07; law 11"""
+    """Law 11"""
     given = {"url": "nats://me:secret@h:4222", "announce": "true", "topicPrefix": "md"}
     record = source_record(
         SinkOptions.parse(given), "q-1", streaming=True, query_name="ticks", app_name="app", app_id="local-1"
@@ -146,8 +147,8 @@ def test_events_of_two_attempts_are_told_apart(name: str) -> None:
     assert len(events(name)) == 2 * before
 
 
+@pytest.mark.spec("PE-14", "PE-15")
 def test_error_is_told_while_the_partition_goes_on(name: str) -> None:
-    """PE-14, PE-15"""
     seen = threading.Event()
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -162,8 +163,8 @@ def test_error_is_told_while_the_partition_goes_on(name: str) -> None:
     assert (error.topic, error.status) == ("b.*", "BAD_SYMBOL")
 
 
+@pytest.mark.spec("PE-01")
 def test_lost_connection_is_an_error_of_the_publisher(name: str, tmp_path: Path) -> None:
-    """PE-01"""
     MemoryBroker.get(name).then(["disconnect"])
     assert publish(options(name), "a").tally.acked == 1
     (error,) = [e for e in events(name) if e.event == "error"]
@@ -269,16 +270,16 @@ def test_transport_of_a_file_gives_options_and_a_given_option_wins(
     assert (o.url, o.max_in_flight, o.wait_timeout) == (("nats://h1:4222",), 5, 9.0)
 
 
+@pytest.mark.spec("SD-18", "SD-49", "SD-50")
 def test_transport_without_the_property_is_not_implemented_and_names_it(tmp_path: Path) -> None:
-    """SD-18, SD-49, SD-50"""
     found = read_options(SinkOptions, properties(tmp_path, "mama.nats.transport.desk.url=nats://h:4222"))
     with pytest.raises(StatusError, match=r"mama\.nats\.transport\.desk\.sourcediscovery\.supported") as e:
         check_announce(found.options, found.discovery)
     assert e.value.status is Status.NOT_IMPLEMENTED
 
 
+@pytest.mark.spec("SD-18")
 def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SD-18"""
     monkeypatch.setattr(bridges, "load", lambda name: None)  # none of those that are there lacks it
     monkeypatch.setattr(SinkOptions, "bridge_name", "malamute")
     with pytest.raises(StatusError, match="the bridge 'malamute' has no source discovery") as e:
@@ -286,9 +287,10 @@ def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pyte
     assert e.value.status is Status.NOT_IMPLEMENTED
 
 
+@pytest.mark.spec("SD-13")
 @pytest.mark.parametrize("kind", [SinkOptions, DiscoveryOptions])
 def test_a_file_without_a_transport_gives_the_fields_alone(kind: type[TransportOptions], tmp_path: Path) -> None:
-    """SD-13: with the url given as ever"""
+    """With the url given as ever"""
     file = properties(tmp_path, "mama.sourcediscovery.source.name=Wer")["properties"]
     found = read_options(kind, {"url": "nats://h:4222", "properties": file})
     assert found.discovery.fields.source == FieldId("Wer", 10001)
@@ -296,8 +298,8 @@ def test_a_file_without_a_transport_gives_the_fields_alone(kind: type[TransportO
     assert found.options.url == ("nats://h:4222",)
 
 
+@pytest.mark.spec("SD-13", "SD-35-SD-48")
 def test_fields_of_the_file_are_those_of_the_source_message(name: str, tmp_path: Path) -> None:
-    """SD-13, SD-35..SD-48"""
     given = properties(
         tmp_path,
         f"mama.memory.transport.desk.url=memory://{name}",

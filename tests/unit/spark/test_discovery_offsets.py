@@ -69,8 +69,8 @@ def test_the_first_offset_is_what_was_asked_for_and_needs_nobody(board: MemoryBo
     assert reader(board, startingOffsets=begin).initialOffset() == {"v": 1, "begin": begin}
 
 
+@pytest.mark.spec("SD-14", "SD-26")
 def test_a_stream_is_the_image_its_end_and_then_changes(board: MemoryBoard, source: MemoryDiscovery) -> None:
-    """SD-14, SD-26."""
     announce(source, DESK, "one")
     made = reader(board)
     start = made.initialOffset()
@@ -256,8 +256,8 @@ def test_a_bridge_that_does_not_open_is_closed_and_tried_again() -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("SD-18", "SD-49", "SD-50")
 def test_a_transport_without_discovery_is_not_implemented_and_names_the_property(tmp_path: Path) -> None:
-    """SD-18, SD-49, SD-50."""
     path = tmp_path / "mama.properties"
     path.write_text("mama.nats.transport.desk.url=nats://here:4222\n")
     given = {"transport": "desk", "properties": str(path)}
@@ -274,8 +274,8 @@ def test_a_transport_without_discovery_is_not_implemented_and_names_the_property
     assert job.fields.source.fid == 20001
 
 
+@pytest.mark.spec("SD-18")
 def test_a_bridge_whose_discovery_no_other_process_sees_is_not_implemented() -> None:
-    """SD-18."""
     with pytest.raises(StatusError) as e:
         plan_discovery({"url": "memory://here"})
     assert e.value.status is Status.NOT_IMPLEMENTED

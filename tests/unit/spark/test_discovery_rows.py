@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import Change, ChangeKind, SourceKey
 from mama_spark.mama.discovered import BAD_RECORD, INFO_LENGTH, Reader, Row
@@ -95,8 +95,8 @@ def test_columns_are_those_of_the_design_in_order_and_what_spark_makes_of_the_sc
     assert to_arrow_schema(spark, timezone="UTC").equals(SCHEMA)
 
 
+@pytest.mark.spec("SD-04-SD-12")
 def test_a_source_record_fills_a_column_for_each_capability_it_names() -> None:
-    """SD-04, SD-05, SD-06, SD-07, SD-08, SD-09, SD-10, SD-11, SD-12."""
     said = SourceRecord("desk", 7, "ONLINE", "OK", "FILTERED", "DELAYED", "MARKETDATA", {"Region": "eu"})
     got = row(record(said))
     raw = encode(encode_source(said))
@@ -126,6 +126,7 @@ def test_a_source_without_an_id_and_one_with_the_largest() -> None:
     assert row(record(SourceRecord("most", most), SourceKey("most", most)))["source_id"] == Decimal(most)
 
 
+@pytest.mark.spec("SD-08", "SD-09")
 @pytest.mark.parametrize(
     ("state", "data_state", "event"),
     [
@@ -142,13 +143,13 @@ def test_a_source_without_an_id_and_one_with_the_largest() -> None:
 def test_the_event_of_a_source_says_what_it_is_and_values_stay_as_they_are(
     state: str | None, data_state: str | None, event: str
 ) -> None:
-    """SD-08, SD-09; values that no enumeration knows are kept."""
+    """Values that no enumeration knows are kept."""
     got = row(record(SourceRecord("desk", 7, state, data_state)))
     assert (got["event"], got.get("source_state"), got.get("source_data_state")) == (event, state, data_state)
 
 
+@pytest.mark.spec("SD-13")
 def test_fields_are_found_by_the_names_and_numbers_of_the_properties_and_collisions_are_reported() -> None:
-    """SD-13."""
     fields = SourceFields(source=FieldId("Feed", 20001))
     msg = MamaMsg()
     msg.add_string("Feed", 20001, "desk")
@@ -223,6 +224,7 @@ def test_a_source_that_was_not_renewed_is_a_row_with_what_the_middleware_says(
     assert "capabilities" not in got
 
 
+@pytest.mark.spec("PE-05", "PE-16", "PE-17")
 def test_publisher_and_topic_events_are_rows_with_names_and_never_numbers() -> None:
     """PE-05, PE-16, PE-17 and the rows of kind publisher."""
     said = EventRecord("publisher", "error", AT - 5, "desk", 7, "md.SRC.IBM", "md", "SRC", "IBM",
@@ -263,8 +265,9 @@ def test_the_end_of_the_image_and_a_gap_are_rows() -> None:
     assert (gap["kind"], gap["gap_from"], gap["gap_to"], gap["origin"]) == ("gap", 3, 9, "MAMA_EVENTS")
 
 
+@pytest.mark.spec("SD-14")
 def test_the_image_is_one_row_a_source_also_where_the_middleware_has_the_last_word() -> None:
-    """SD-14: two sources of one name are two rows."""
+    """Two sources of one name are two rows."""
     twin = SourceKey("desk", 8)
     changes = [
         record(SourceRecord("desk", 7, "ONLINE", "OK", data_dict="D")),
@@ -279,8 +282,8 @@ def test_the_image_is_one_row_a_source_also_where_the_middleware_has_the_last_wo
     assert (second.event, second.source_id) == ("online", 8)
 
 
+@pytest.mark.spec("SD-26")
 def test_a_stream_begins_with_one_row_a_source_and_then_has_one_a_change() -> None:
-    """SD-26."""
     said = record(SourceRecord("desk", 7, "ONLINE", "OK"))
     image = [replace(said, origin="MAMA_SOURCES"), Change(ChangeKind.SUSPECT, AT + 1, "MAMA_SOURCES", 20, DESK)]
     changes = [said, Change(ChangeKind.SUSPECT, AT + 2, "MAMA_EVENTS", 21, DESK)]
@@ -310,7 +313,6 @@ KEYS = st.none() | st.builds(SourceKey, st.text(), st.none() | st.integers(0, 2*
 TEXTS = st.none() | st.text(st.characters(codec=None), max_size=20)  # lone surrogates included
 
 
-@settings(deadline=None)
 @given(
     kind=st.sampled_from(ChangeKind),
     payload=st.none() | st.binary(max_size=200) | st.binary(max_size=200).map(lambda b: b"O\x01\x00" + b),

@@ -41,8 +41,8 @@ def told(events: list[EventRecord]) -> list[tuple[Any, ...]]:
     return [(e.kind, e.event, e.topic, e.state, e.at_us) for e in events]
 
 
+@pytest.mark.spec("PE-48-PE-51", "PE-54")
 def test_publisher_walks_the_states_of_the_specification() -> None:
-    """PE-48, PE-49, PE-50, PE-51, PE-54"""
     events = PartitionEvents("topic", "p")
     assert told(events.create(1)) == [("publisher", "create", None, "CREATING", 1)]
     assert told(events.live(2)) == [("publisher", "live", None, "LIVE", 2)]
@@ -63,8 +63,8 @@ def test_publisher_that_never_lived_is_not_destroyed() -> None:
     assert not events.ended
 
 
+@pytest.mark.spec("PE-17")
 def test_topic_is_created_at_its_first_message_and_destroyed_once() -> None:
-    """PE-17"""
     events = live()
     assert told(went_well(events, ["b", "a", "b", "a"])) == [
         ("topic", "PUBLISH_CREATE", "b", None, 10),
@@ -91,6 +91,7 @@ def test_root_source_and_symbol_are_those_that_travel_with_the_message() -> None
     assert (without.root, without.source, without.symbol) == (None, None, None)
 
 
+@pytest.mark.spec("PE-14", "PE-15", "PE-17")
 @pytest.mark.parametrize(
     ("error", "event", "status"),
     [
@@ -102,14 +103,14 @@ def test_root_source_and_symbol_are_those_that_travel_with_the_message() -> None
     ids=lambda v: v if isinstance(v, str) else type(v).__name__,
 )
 def test_failed_message_is_an_error_of_its_topic_by_name(error: PublishError, event: str, status: str) -> None:
-    """PE-14, PE-15, PE-17: names, never numbers; the middleware's code and text go with them."""
+    """Names, never numbers; the middleware's code and text go with them."""
     (e,) = went_wrong(live(), ["a"], [error])
     assert (e.kind, e.event, e.topic, e.status) == ("topic", event, "a", status)
     assert (e.code, e.info) == (error.code or None, error.info)
 
 
+@pytest.mark.spec("PE-33")
 def test_errors_never_change_the_state() -> None:
-    """PE-33"""
     events = live()
     went_wrong(events, ["a"], [NotEntitled("denied")])
     events.trouble(5, None, "the connection was lost")

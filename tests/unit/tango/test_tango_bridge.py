@@ -81,9 +81,10 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.spec("TG-17")
 @pytest.mark.parametrize(("column", "data_type", "value"), NUMBERS, ids=lambda v: getattr(v, "name", None))
 def test_a_number_becomes_a_scalar_of_its_type(column: pa.Array, data_type: DataType, value: float) -> None:
-    """TG-17: the value as attributes have it."""
+    """The value as attributes have it."""
     found = one(column)
     assert (found.data_type, found.format, found.r_dim, found.name) == (data_type, Format.SCALAR, (1, 0), "Position")
     assert found.read.tolist() == [value]  # type: ignore[union-attr]
@@ -146,6 +147,7 @@ def test_state_and_status_cannot_be_something_else(column: pa.Array) -> None:
     assert reasons(encoded) == {0: told, 1: told}
 
 
+@pytest.mark.spec("TG-12", "TG-17")
 @given(
     st.lists(
         st.tuples(
@@ -160,7 +162,7 @@ def test_state_and_status_cannot_be_something_else(column: pa.Array) -> None:
 def test_each_row_has_its_own_name_value_quality_and_time_however_they_are_mixed(
     rows: list[tuple[str, float, Quality, int]],
 ) -> None:
-    """TG-12, TG-17: also where numbers of many attributes are written together."""
+    """Also where numbers of many attributes are written together."""
     encoded = encode(
         pa.RecordBatch.from_pydict(
             {

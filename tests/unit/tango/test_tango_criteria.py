@@ -237,8 +237,8 @@ def test_a_device_is_made_of_the_schema_of_a_table() -> None:
         Device.from_schema("x/y/z", pa.schema([("t", pa.timestamp("us"))]))
 
 
+@pytest.mark.spec("TG-13")
 def test_clients_get_the_criteria_with_the_configuration() -> None:
-    """TG-13"""
     change, archive = Criteria(abs_change=0.5, rel_change=(-5, 10)), Criteria(period=60_000)
     config = Attribute("a", change=change, archive=archive, period=500, unit="V").config()
     assert (config.ch_event.abs_change, config.ch_event.rel_change) == ("0.5", "-5,10")

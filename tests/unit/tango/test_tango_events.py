@@ -126,9 +126,10 @@ def whole(event: Event | Heartbeat) -> dict[str, Any]:
 # --- the rules -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-11-TG-19")
 @pytest.mark.parametrize("vector", vectors("event", "heartbeat"))
 def test_recorded_frames_are_read_to_the_last_octet_and_written_back(vector: dict[str, Any]) -> None:
-    """TG-11 to TG-19: every event and its data. Padding is zero in what is written; the vectors with the padding of
+    """Every event and its data. Padding is zero in what is written; the vectors with the padding of
     real senders are the same events, so their octets come back with zeros."""
     event = decode(frames_of(vector))
     assert whole(event) == vector["decoded"]
@@ -257,9 +258,9 @@ def test_a_call_info_of_another_shape_is_read_too() -> None:
         assert frames.read_call(frames.write_call(call, little), little) == call
 
 
+@pytest.mark.spec("TG-36")
 @pytest.mark.parametrize("little", [True, False])
 def test_heartbeats_have_three_frames(little: bool) -> None:
-    """TG-36"""
     topic = b"tango://vm:11001/dserver/ds/inst#dbase=no.heartbeat"
     found = decode(events.heartbeat(topic, little))
     assert isinstance(found, Heartbeat)
@@ -273,8 +274,8 @@ def test_every_field_of_a_configuration_is_in_its_table() -> None:
         assert [name for name, _ in table.fields] == [f.name for f in fields(table.cls)]
 
 
+@pytest.mark.spec("TG-19")
 def test_event_types_have_the_numbers_and_names_of_the_wire() -> None:
-    """TG-19"""
     told = {event.wire_name: int(event) for event in EventType}
     assert told == {
         "change": 0, "quality": 1, "periodic": 2, "archive": 3, "user_event": 4, "attr_conf": 5, "data_ready": 6,

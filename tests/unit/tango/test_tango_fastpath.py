@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango import fastpath
 from mama_spark.tango.cdr import CdrError
@@ -31,6 +31,8 @@ from mama_spark.tango.types import (
     ValueKind,
     same_content,
 )
+
+from tests.support.examples import examples
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
 EVENTS = [[bytes.fromhex(h) for h in v["hex"]] for v in VECTORS if v["kind"] in ("event", "bad") and len(v["hex"]) == 4]
@@ -120,7 +122,7 @@ def spoiled(draw: st.DrawFn) -> Frames:
     return frames
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(scalar_events() | st.sampled_from(EVENTS) | spoiled(), max_size=12), st.integers(1, 3))
 def test_columns_say_what_the_general_way_says(rows: list[Frames], times: int) -> None:
     """Also when the layouts were learnt before, from these rows."""
@@ -194,7 +196,7 @@ def test_announced_counts_allocate_nothing_in_a_batch() -> None:
 # --- writing ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(scalar_events())
 def test_a_scalar_is_written_as_the_general_way_writes_it(frames: Frames) -> None:
     event = decode(frames)

@@ -185,9 +185,9 @@ def plain_value(value: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.spec("TG-26-TG-28")
 @EVERY
 def test_every_recorded_message_is_read_to_its_last_octet(vector: dict[str, Any]) -> None:
-    """TG-26, TG-27, TG-28"""
     message, value, reader = understand(bytes.fromhex(vector["hex"]), operation_of(vector))
     assert plain(message, value) == vector["decoded"]
     reader.finish()

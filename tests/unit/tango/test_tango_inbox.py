@@ -45,8 +45,9 @@ def large(ctr: int, octets: int) -> Notice:
     return Notice("a", Kind.EVENT, 0, frames(ctr, bytes(octets)), ctr)
 
 
+@pytest.mark.spec("TG-44", "TG-45")
 def test_what_waits_is_bounded_in_octets_too() -> None:
-    """TG-44, TG-45: a spectrum of 8 MB, again and again, is not kept a hundred thousand times."""
+    """A spectrum of 8 MB, again and again, is not kept a hundred thousand times."""
     inbox, spectrum = Inbox(100_000, octets=64 << 20), bytes(8 << 20)
     for ctr in range(1, 101):
         inbox.put([Notice("a", Kind.EVENT, 0, frames(ctr, spectrum), ctr)])
@@ -68,9 +69,10 @@ def test_one_notice_that_is_larger_than_all_that_may_wait_comes() -> None:
     assert inbox.dropped == 1
 
 
+@pytest.mark.spec("TG-44")
 @given(st.integers(0, 7), st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
 def test_what_is_taken_and_what_an_overflow_tells_is_all_that_came(limit: int, steps: list[tuple[str, bool]]) -> None:
-    """TG-44: whoever takes when, nothing is lost without being told, and the order stays."""
+    """Whoever takes when, nothing is lost without being told, and the order stays."""
     inbox, put, got, n = Inbox(limit), {"a": 0, "b": 0}, {"a": 0, "b": 0}, 0
     taken: list[int] = []
     for who, take in [*steps, ("a", True)]:
@@ -157,9 +159,9 @@ def test_a_topic_begins_a_message(messages: list[list[bytes]]) -> None:
     assert [list(found) for found in split([frame for message in messages for frame in message])] == messages
 
 
+@pytest.mark.spec("TG-45")
 @given(st.lists(st.one_of(st.just(TOPIC), NO_TOPICS)), st.lists(EVENTS, min_size=1))
 def test_events_behind_anything_are_found(before: list[bytes], messages: list[list[bytes]]) -> None:
-    """TG-45"""
     found = [list(one) for one in split([*before, *(frame for message in messages for frame in message)])]
     assert found[-len(messages) :] == messages
     assert [frame for one in found[: -len(messages)] for frame in one] == before
@@ -172,8 +174,8 @@ def kinds(notices: list[Notice]) -> list[Kind]:
     return [notice.kind for notice in notices]
 
 
+@pytest.mark.spec("TG-46")
 def test_markers_come_before_their_event_and_to_everybody_who_listens() -> None:
-    """TG-46"""
     routes, one, two = Routes(), Target(), Target()
     assert routes.add(TOPIC, EventType.CHANGE, one)
     assert not routes.add(TOPIC, EventType.CHANGE, two)
@@ -198,8 +200,9 @@ def test_the_counter_of_data_ready_means_nothing() -> None:
     assert kinds(found) == 4 * [Kind.EVENT]
 
 
+@pytest.mark.spec("TG-34", "TG-45")
 def test_what_is_no_event_or_wanted_by_nobody_is_counted() -> None:
-    """TG-34, TG-45: who sends is told by the topic alone."""
+    """Who sends is told by the topic alone."""
     routes, target = Routes(), Target()
     routes.add(TOPIC, EventType.CHANGE, target)
     beat = heartbeat(b"tango://h:1/dserver/d/i.heartbeat")

@@ -123,8 +123,8 @@ def test_names_of_devices_are_read(text: str, expected: DeviceName) -> None:
     assert parse_device(str(found)) == found
 
 
+@pytest.mark.spec("TG-26")
 def test_the_object_of_a_device_is_the_database_or_itself() -> None:
-    """TG-26"""
     assert parse_device("tango://h:1/a/b/c").reference == Reference((Address("h", 1),), b"database")
     assert parse_device("tango://h:1/a/b/c#dbase=no").reference == Reference((Address("h", 1),), b"a/b/c")
     admin = parse_device("tango://h:1/a/b/c#dbase=no").sibling("dserver/X/y")

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mama_spark.tango.life import (
@@ -33,6 +32,8 @@ from mama_spark.tango.life import (
 from mama_spark.tango.lives import Lives
 from mama_spark.tango.negotiation import Confirmation, EndpointPair
 from mama_spark.tango.types import DevError, EventType, Severity
+
+from tests.support.examples import examples
 
 PAIR, OTHER = EndpointPair("tcp://h:1", "tcp://h:2"), EndpointPair("tcp://h:3", "tcp://h:4")
 CHANNEL = "tango://h:1/dserver/ds/i"
@@ -92,8 +93,8 @@ def test_a_step_that_the_table_does_not_have_raises() -> None:
         lives.agreed(0.0, id, agreement())
 
 
+@pytest.mark.spec("TG-36", "TG-37")
 def test_the_defaults_are_those_of_the_specification() -> None:
-    """TG-36, TG-37"""
     times = Times()
     assert (times.check, times.late, times.confirm) == (10.0, 10.0, 200.0)
 
@@ -101,8 +102,9 @@ def test_the_defaults_are_those_of_the_specification() -> None:
 # --- beginning and end -------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-29", "TG-31", "TG-32")
 def test_an_agreement_connects_listens_and_reads_the_first_value() -> None:
-    """TG-29, TG-31, TG-32: two channels, both spellings of the heartbeat."""
+    """Two channels, both spellings of the heartbeat."""
     lives, id = one()
     assert lives.agreed(0.0, id, agreement()) == [
         Connect(CHANNEL, PAIR, BEATS),
@@ -137,8 +139,9 @@ def test_who_wants_no_first_value_gets_one_after_a_reconnection_all_the_same() -
     assert Read(id, Reading.RESUBSCRIPTION) in lives.agreed(11.0, id, agreement())
 
 
+@pytest.mark.spec("TG-38", "TG-39")
 def test_the_last_one_to_cancel_ends_listening_and_the_connections() -> None:
-    """TG-38, TG-39: there is no message for it."""
+    """There is no message for it."""
     lives, first = connected()
     (second,), _ = lives.subscribe([wanted()])
     lives.agreed(0.0, second, agreement())
@@ -159,8 +162,8 @@ def test_what_was_cancelled_before_it_was_connected_changes_nothing_later() -> N
 # --- servers that are away ---------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-30", "TG-42")
 def test_a_server_that_is_away_is_tried_for_ever_with_a_back_off_and_an_error_each_period() -> None:
-    """TG-30, TG-42"""
     lives, id = one()
     errors = lives.failed(0.0, id, AWAY)
     assert reasons(errors) == ["API_CantConnectToDevice"]
@@ -189,8 +192,8 @@ def test_attributes_of_one_device_are_negotiated_together() -> None:
 # --- heartbeats --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-36")
 def test_heartbeats_in_time_keep_it_connected() -> None:
-    """TG-36"""
     lives, id = connected()
     for now in range(9, 190, 9):
         assert lives.beat(float(now), CHANNEL) == []
@@ -205,8 +208,8 @@ def test_the_heartbeat_of_either_spelling_counts() -> None:
     assert lives.state(id) is State.CONNECTED
 
 
+@pytest.mark.spec("TG-41")
 def test_a_missed_heartbeat_is_told_and_the_server_asked_again() -> None:
-    """TG-41"""
     lives, id = connected()
     assert lives.tick(10.0) == []  # not older than 10 s
     actions = lives.tick(20.0)
@@ -216,8 +219,8 @@ def test_a_missed_heartbeat_is_told_and_the_server_asked_again() -> None:
     assert lives.state(id) is State.RECONNECTING
 
 
+@pytest.mark.spec("TG-42")
 def test_as_long_as_it_is_away_an_error_comes_with_each_check() -> None:
-    """TG-42"""
     lives, id = connected()
     told, now = [], 0.0
     while now < 60:
@@ -275,8 +278,9 @@ def test_a_heartbeat_does_not_connect_what_the_new_server_does_not_know() -> Non
     assert reasons(lives.failed(31.0, second, AWAY)) == ["API_CantConnectToDevice"]
 
 
+@pytest.mark.spec("TG-46")
 def test_a_device_that_is_found_at_another_server_leaves_the_first_one_and_its_counters() -> None:
-    """TG-46: it is told once, however many listen"""
+    """It is told once, however many listen"""
     lives, first = connected()
     (second,), _ = lives.subscribe([wanted()])
     lives.agreed(0.0, second, agreement())
@@ -298,8 +302,8 @@ def test_a_server_that_names_another_topic_is_listened_to_there() -> None:
     assert kinds == [Unlisten, Disconnect, Connect, Listen, TellState, Read]
 
 
+@pytest.mark.spec("TG-41")
 def test_an_ended_connection_is_a_missed_heartbeat_at_once() -> None:
-    """TG-41"""
     lives, id = connected()
     actions = lives.lost(1.0, CHANNEL)
     assert actions[0] == TellState(id, False)
@@ -333,8 +337,8 @@ def alive(lives: Lives, start: int, end: int) -> list[tuple[float, Action]]:
     return done
 
 
+@pytest.mark.spec("TG-37")
 def test_the_whole_channel_is_confirmed_each_200_seconds_with_the_names_of_its_topics() -> None:
-    """TG-37"""
     lives, first = connected()
     (second,), _ = lives.subscribe([wanted("y")])
     lives.agreed(0.0, second, agreement("y"))
@@ -344,8 +348,9 @@ def test_the_whole_channel_is_confirmed_each_200_seconds_with_the_names_of_its_t
     assert [now for now, _ in alive(lives, 300, 502)] == [500.0]
 
 
+@pytest.mark.spec("TG-37")
 def test_a_failed_confirmation_is_told_and_tried_again_with_the_next_check() -> None:
-    """TG-37: servers that reject it silently would end the events after 600 s."""
+    """Servers that reject it silently would end the events after 600 s."""
     lives, id = connected()
     alive(lives, 1, 201)
     assert lives.unconfirmed(201.0, CHANNEL, AWAY, away=False, unknown=False) == [Tell(id, AWAY)]
@@ -353,8 +358,8 @@ def test_a_failed_confirmation_is_told_and_tried_again_with_the_next_check() -> 
     assert lives.unconfirmed(212.0, CHANNEL, AWAY, away=True, unknown=False) == []
 
 
+@pytest.mark.spec("TG-37")
 def test_what_a_server_refuses_to_confirm_is_told_alone_and_tried_again_with_the_next_check() -> None:
-    """TG-37"""
     lives, first = connected()
     (second,), _ = lives.subscribe([wanted("y")])
     lives.agreed(0.0, second, agreement("y"))
@@ -524,4 +529,4 @@ class AnyLife(RuleBasedStateMachine):
 
 
 TestAnyLife = AnyLife.TestCase
-TestAnyLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyLife.settings = examples(150, stateful_step_count=40)

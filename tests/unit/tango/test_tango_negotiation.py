@@ -30,16 +30,16 @@ OTHER = EndpointPair("tcp://10.0.0.1:1", "tcp://10.0.0.1:2")
 TOPIC, CHANNEL = "tango://vm:1/test/pub/1/scal#dbase=no.idl5_change", "tango://vm:1/dserver/ds/inst"
 
 
+@pytest.mark.spec("TG-09", "TG-19")
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.name)
 @pytest.mark.parametrize("prefixed", [False, True])
 def test_subscriber_info_comes_back(event: EventType, prefixed: bool) -> None:
-    """TG-09, TG-19"""
     info = SubscriberInfo("test/pub/1", "scal", event, 6, prefixed=prefixed)
     assert SubscriberInfo.parse(info.argin()) == info
 
 
+@pytest.mark.spec("TG-09", "TG-27")
 def test_subscriber_info_stands_in_the_order_that_real_clients_send() -> None:
-    """TG-09, TG-27"""
     info = SubscriberInfo("test/fake/1", "val", EventType.CHANGE, 6)
     assert info.argin() == ["test/fake/1", "val", "subscribe", "change", "6"]
 
@@ -54,6 +54,7 @@ def test_a_client_that_reconnects_says_idl_0_and_the_prefix() -> None:
     assert (info.event, info.idl, info.prefixed) == (EventType.CHANGE, 0, True)
 
 
+@pytest.mark.spec("TG-19")
 @pytest.mark.parametrize(
     "argin",
     [
@@ -67,22 +68,22 @@ def test_a_client_that_reconnects_says_idl_0_and_the_prefix() -> None:
     ],
 )
 def test_a_subscription_to_what_is_no_event_is_refused_as_real_servers_do(argin: list[str]) -> None:
-    """QUALITY is no event any more, and a heartbeat never was one (TG-19)."""
+    """QUALITY is no event any more, and a heartbeat never was one."""
     with pytest.raises(DevFailed) as caught:
         SubscriberInfo.parse(argin)
     assert caught.value.reason == "API_WrongNumberOfArgs"
 
 
+@pytest.mark.spec("TG-10", "TG-20", "TG-33")
 @pytest.mark.parametrize("pairs", [(PAIR,), (PAIR, OTHER), (PAIR, OTHER, PAIR)], ids=["one", "two", "three"])
 @pytest.mark.parametrize("names", [(TOPIC, CHANNEL), (None, None)], ids=["named", "unnamed"])
 def test_subscription_info_comes_back(pairs: tuple[EndpointPair, ...], names: tuple[str | None, str | None]) -> None:
-    """TG-10, TG-20, TG-33"""
     info = SubscriptionInfo(1033, 6, 1000, 81920, 20000, 435, pairs, *names)
     assert SubscriptionInfo.parse(*info.argout()) == info
 
 
+@pytest.mark.spec("TG-08", "TG-10", "TG-28")
 def test_subscription_info_is_read_from_what_a_real_server_said() -> None:
-    """TG-08, TG-10, TG-28"""
     strings = [*PAIR, TOPIC, CHANNEL]
     info = SubscriptionInfo.parse([1033, 6, 1000, 192940800, 192940928, 435], strings)
     assert (info.release, info.device_idl, info.hwm, info.zmq) == (1033, 6, 1000, 435)
@@ -132,8 +133,8 @@ def test_any_answer_is_read_or_refused(longs: list[int], strings: list[str]) -> 
             continue
 
 
+@pytest.mark.spec("TG-37")
 def test_confirmations_are_triples() -> None:
-    """TG-37"""
     both = [Confirmation("a/b/c", "x", "idl5_change"), Confirmation("a/b/d", "y", "alarm")]
     assert confirm_argin(both) == ["a/b/c", "x", "idl5_change", "a/b/d", "y", "alarm"]
     assert parse_confirm(confirm_argin(both)) == both
@@ -191,9 +192,9 @@ def outcome(status: giop.ReplyStatus, write: Any, little: bool = True) -> Any:
     return caught.value
 
 
+@pytest.mark.spec("TG-18")
 @pytest.mark.parametrize("little", [True, False])
 def test_a_stack_of_errors_comes_back(little: bool) -> None:
-    """TG-18"""
     stack = (DevError("A", Severity.ERR, "why", "where"), DevError("B", Severity.PANIC, "é", ""))
     found = outcome(
         giop.ReplyStatus.USER_EXCEPTION, lambda writer: calls.write_failure(writer, DevFailed(stack)), little

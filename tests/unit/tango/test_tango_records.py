@@ -170,8 +170,8 @@ def restored(recording: Recording) -> Recording:
     return after
 
 
+@pytest.mark.spec("TG-46")
 def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
-    """TG-46"""
     found = take(Recording("r"), event(1), told(notices.Kind.GAP, Gap(2, 4)), event(5))
     assert kinds(found) == [Kind.EVENT, Kind.GAP, Kind.EVENT]
     assert (found.first[1], found.last[1], found.count[1], found.cause[1]) == (2, 4, 3, Cause.WAY)
@@ -232,8 +232,8 @@ def test_restarts_and_overflows_are_told() -> None:
     assert recording.gaps == 1
 
 
+@pytest.mark.spec("TG-36", "TG-41")
 def test_a_device_is_written_when_it_changes_and_only_then() -> None:
-    """TG-36, TG-41"""
     recording = Recording("r")
     lives = (Kind.ONLINE, Kind.SUSPECT, Kind.OFFLINE)
 
@@ -292,8 +292,9 @@ def gaps(found: Recorded) -> list[tuple[int, int, int, int]]:
     return list(zip(*(getattr(found, n).tolist() for n in ("first", "last", "count", "cause")), strict=True))
 
 
+@pytest.mark.spec("TG-46")
 def test_what_the_log_refused_is_told_until_it_takes_it() -> None:
-    """TG-46: events, values that were read, and gaps of which nobody was told so."""
+    """Events, values that were read, and gaps of which nobody was told so."""
     recording = Recording("r")
     made = take(recording, *map(event, range(1, 6)))
     recording.refused(some(made, 1, 2))
@@ -341,8 +342,8 @@ def test_a_recorder_that_was_killed_before_it_told_is_found_out_by_the_counters(
     assert after(some(made, 0, 3, 1, 4)) == [(2, 3, 1, Cause.REFUSED)]
 
 
+@pytest.mark.spec("TG-15")
 def test_counters_that_are_the_users_own_tell_of_nothing_missing() -> None:
-    """TG-15"""
     ready = Topic(CHANGE.tango_host, CHANGE.device, CHANGE.attribute, EventType.DATA_READY, CHANGE.dbase)
     after = Recording("r")
     made = [encode_one(Kind.EVENT, 5, [ready.encode(), b"\1", b"c" * 21, b"d"], ctr=ctr) for ctr in (3, 900)]

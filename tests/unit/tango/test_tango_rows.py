@@ -83,11 +83,11 @@ BOTH: list[tuple[DataType, Content, str, list[Any], list[Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.spec("TG-12", "TG-17")
 @pytest.mark.parametrize(("data_type", "content", "column", "read", "written"), BOTH, ids=lambda v: str(v)[:20])
 def test_what_was_read_and_what_was_set_stand_in_the_columns_of_their_type(
     data_type: DataType, content: Content, column: str, read: list[Any], written: list[Any]
 ) -> None:
-    """TG-12, TG-17"""
     value = AttributeValue("attr", KIND_OF[data_type], content, AT, data_type=data_type, w_dim=ONE)
     found = shown(value)
     assert filled(found) == {f"value_{column}": read, f"set_{column}": written}
@@ -140,8 +140,8 @@ def test_where_a_value_comes_from_is_told(kind: Kind, told: str, origin: str) ->
     assert (found["kind"], found["origin"]) == (told, origin)
 
 
+@pytest.mark.spec("TG-18", "TG-46")
 def test_errors_gaps_and_restarts_have_their_columns() -> None:
-    """TG-18, TG-46"""
     found = row(encode_one(Kind.EVENT, 5, encode(Event(TOPIC, CallInfo(4, True), None, ERRORS)), ctr=4))
     told = [{"reason": "Broken", "severity": "ERR", "desc": "it broke", "origin": "here"}]
     assert (found["kind"], found["errors"], found["quality"]) == ("event", told, None)
@@ -158,8 +158,8 @@ def test_errors_gaps_and_restarts_have_their_columns() -> None:
     assert (found["kind"], found["errors"], found["event"]) == ("offline", told, "heartbeat")
 
 
+@pytest.mark.spec("TG-14", "TG-15")
 def test_what_has_no_columns_of_its_own_is_json() -> None:
-    """TG-14, TG-15"""
     ready = event_topic("db:1", "a/b/c", "attr", EventType.DATA_READY, dbase=True)
     found = row(encode_one(Kind.EVENT, 5, encode(Event(ready, CallInfo(0), DataReady("attr", 5, -7)))))
     assert json.loads(found["detail"]) == {"name": "attr", "data_type": 5, "ctr": -7}
@@ -186,6 +186,7 @@ def discovered(payload: bytes, kind: ChangeKind = ChangeKind.EVENT) -> Row:
     return reader.row(Change(kind, 9, "TANGO", 7, key, payload, record_topic(TOPIC)))
 
 
+@pytest.mark.spec("TG-36", "TG-41")
 @pytest.mark.parametrize(
     ("kind", "event", "state", "data_state"),
     [
@@ -195,7 +196,6 @@ def discovered(payload: bytes, kind: ChangeKind = ChangeKind.EVENT) -> Row:
     ],
 )
 def test_the_life_of_a_device_is_that_of_a_source(kind: Kind, event: str, state: str, data_state: str) -> None:
-    """TG-36, TG-41"""
     data = write_except(ERRORS) if kind is not Kind.ONLINE else b""
     frames: Sequence[bytes] = (device_topic("db:1", "a/b/c", True).encode(), b"\1", usual_call(0, bool(data)), data)
     found = discovered(encode_one(kind, 5_000, frames), ChangeKind.RECORD)
@@ -209,6 +209,7 @@ def test_the_life_of_a_device_is_that_of_a_source(kind: Kind, event: str, state:
     assert found.info == (None if kind is Kind.ONLINE else "Broken: it broke")
 
 
+@pytest.mark.spec("TG-46")
 @pytest.mark.parametrize(
     ("kind", "count", "cause", "row_kind", "info"),
     [
@@ -220,7 +221,6 @@ def test_the_life_of_a_device_is_that_of_a_source(kind: Kind, event: str, state:
     ],
 )
 def test_missing_events_and_restarts_are_rows(kind: Kind, count: int, cause: Cause, row_kind: str, info: str) -> None:
-    """TG-46"""
     frames = (TOPIC.encode(), b"\1", usual_call(0))
     found = discovered(encode_one(kind, 5, frames, first=4, last=8, count=count, cause=cause))
     assert (found.kind, found.gap_from, found.gap_to, found.symbol) == (row_kind, 4, 8, "attr")

@@ -148,6 +148,7 @@ def test_answers_come_in_the_version_and_order_of_the_question(source: Source, m
     assert found.boolean()
 
 
+@pytest.mark.spec("TG-03")
 @pytest.mark.parametrize(
     ("type_id", "expected"),
     [
@@ -161,12 +162,12 @@ def test_answers_come_in_the_version_and_order_of_the_question(source: Source, m
 )
 @pytest.mark.parametrize("key", [DEVICE, ADMIN, DEVICE.upper()])
 def test_devices_are_of_idl_5(source: Source, key: str, type_id: str, expected: bool) -> None:
-    """TG-03: also the admin device is one."""
+    """Also the admin device is one."""
     assert source.call(key, "_is_a", lambda w: w.string(type_id)).boolean() is expected
 
 
+@pytest.mark.spec("TG-03")
 def test_a_device_says_who_it_is(source: Source) -> None:
-    """TG-03"""
     assert not source.call(DEVICE, "_non_existent").boolean()
     source.call(DEVICE, "ping").finish()
     assert source.call(DEVICE, "_get_name").string() == DEVICE
@@ -227,9 +228,9 @@ def read(source: Source, *names: str, operation: str = "read_attributes_5") -> l
     return read_values(found, operation)
 
 
+@pytest.mark.spec("TG-17")
 @pytest.mark.parametrize("operation", ["read_attributes_3", "read_attributes_4", "read_attributes_5"])
 def test_attributes_have_their_last_values(source: Source, operation: str) -> None:
-    """TG-17"""
     source.told("scal", 2.5, quality=Quality.WARNING)
     source.told("spec", [1, 2, 3])
     source.told("set", 1.0, written=2.0)
@@ -247,8 +248,8 @@ def test_one_unknown_attribute_does_not_spoil_the_others(source: Source) -> None
     assert status.read == ("The device is in ON state.",)
 
 
+@pytest.mark.spec("TG-13")
 def test_configurations_are_told(source: Source) -> None:
-    """TG-13"""
     found = source.call(DEVICE, "get_attribute_config_5", lambda w: w.strings(["All attributes_3"]))
     names = [structs.CONFIG_5.read(found).name for _ in range(found.ulong())]
     assert names == ["Scal", "spec", "set", "level", "tick", "silent", "unset", "text", "State", "Status"]
@@ -259,9 +260,9 @@ def test_configurations_are_told(source: Source) -> None:
         source.call(DEVICE, "get_attribute_config_5", lambda w: w.strings(["nope"]))
 
 
+@pytest.mark.spec("TG-03")
 @pytest.mark.parametrize(("key", "some"), [(DEVICE, {"Init", "State", "Status"}), (ADMIN, {"QueryEventSystem"})])
 def test_commands_are_listed_and_run(source: Source, key: str, some: set[str]) -> None:
-    """TG-03"""
     found = source.call(key, "command_list_query_2")
     commands = [structs.COMMAND_INFO.read(found) for _ in range(found.ulong())]
     found.finish()
@@ -279,8 +280,8 @@ def test_commands_are_listed_and_run(source: Source, key: str, some: set[str]) -
 # --- subscriptions -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-10", "TG-20", "TG-26", "TG-28", "TG-31", "TG-33", "TG-35", "TG-36")
 def test_a_subscription_is_answered_with_all_that_the_client_needs(source: Source) -> None:
-    """TG-10, TG-20, TG-26, TG-28, TG-31, TG-33, TG-35, TG-36"""
     info = source.subscribe()
     assert (info.release, info.device_idl, info.hwm, info.zmq) == (1033, 5, 1000, 435)
     assert info.endpoints == PAIRS
@@ -288,6 +289,7 @@ def test_a_subscription_is_answered_with_all_that_the_client_needs(source: Sourc
     assert info.channel == f"{PREFIX}dserver/mama/t#dbase=no"
 
 
+@pytest.mark.spec("TG-19", "TG-22")
 @pytest.mark.parametrize(
     ("attribute", "event", "idl", "end"),
     [
@@ -304,10 +306,10 @@ def test_a_subscription_is_answered_with_all_that_the_client_needs(source: Sourc
     ],
 )
 def test_each_event_type_has_its_topic(source: Source, attribute: str, event: str, idl: str, end: str) -> None:
-    """TG-19, TG-22"""
     assert source.subscribe(attribute, event, idl).topic == f"{PREFIX}test/pub/1{end}"
 
 
+@pytest.mark.spec("TG-19", "TG-27")
 @pytest.mark.parametrize(
     ("argin", "reason"),
     [
@@ -331,7 +333,6 @@ def test_each_event_type_has_its_topic(source: Source, attribute: str, event: st
     ],
 )
 def test_a_refused_subscription_says_why(source: Source, argin: list[str], reason: str) -> None:
-    """TG-19, TG-27"""
     with pytest.raises(DevFailed) as caught:
         source.command(ADMIN, "ZmqEventSubscriptionChange", argin)
     assert caught.value.reason == reason
@@ -365,15 +366,16 @@ def test_the_event_system_can_be_queried(source: Source) -> None:
 # --- what is sent --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-39")
 def test_nothing_is_sent_to_nobody(source: Source) -> None:
-    """TG-39: and what was told is read all the same"""
+    """And what was told is read all the same"""
     assert source.push("scal", 3.0) == []
     assert source.told("level", 3.0) == []
     assert read(source, "scal")[0].read.tolist() == [3.0]  # type: ignore[union-attr]
 
 
+@pytest.mark.spec("TG-35")
 def test_counters_go_by_attribute_and_event_type_from_one_on(source: Source) -> None:
-    """TG-35"""
     source.subscribe("scal", "change")
     source.subscribe("scal", "archive")
     source.settled("set", "change")
@@ -409,8 +411,9 @@ def test_the_first_event_after_a_new_client_goes_out_twice(source: Source) -> No
     assert len(source.push("scal", 1.0)) == 2
 
 
+@pytest.mark.spec("TG-45")
 def test_clients_that_are_remembered_are_bounded(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TG-45: whoever calls under ever new names, or whoever comes and goes for years, fills no memory"""
+    """Whoever calls under ever new names, or whoever comes and goes for years, fills no memory"""
     monkeypatch.setattr("mama_spark.tango.source_board.MOST_CLIENTS", 3)
     for pid in range(20):
         source.subscribe(pid=pid)
@@ -424,8 +427,8 @@ def test_clients_that_are_remembered_are_bounded(source: Source, monkeypatch: py
     assert len(source.push("scal", 1.0)) == 1
 
 
+@pytest.mark.spec("TG-09")
 def test_old_clients_get_their_own_form_and_the_same_counter(source: Source) -> None:
-    """TG-09"""
     source.settled(idl="5")
     source.settled(idl="4")
     new, old = source.push("scal", 2.5)
@@ -465,8 +468,8 @@ def test_events_come_in_the_order_that_was_set(little: bool) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.spec("TG-11", "TG-18")
 def test_errors_are_events_with_the_flag(source: Source) -> None:
-    """TG-11, TG-18"""
     source.settled()
     slot, error = source.board.slot(DEVICE, "scal"), DevError("Broken", Severity.PANIC, "d", "o")
     (event,) = events(source.board.push(slot, EventType.CHANGE, Reading.failed([error], 5), source.now))
@@ -474,16 +477,17 @@ def test_errors_are_events_with_the_flag(source: Source) -> None:
     assert read(source, "scal")[0].errors == (error,)
 
 
+@pytest.mark.spec("TG-06")
 def test_detection_holds_back_what_is_pushed(source: Source) -> None:
-    """TG-06: compared with the value that clients read when they subscribed"""
+    """Compared with the value that clients read when they subscribed"""
     source.told("level", 1.0)
     source.settled("level")
     pushed = [len(source.push("level", value)) for value in (1.4, 1.5, 1.9, 2.0)]
     assert pushed == [0, 1, 0, 1]
 
 
+@pytest.mark.spec("TG-06", "TG-22")
 def test_a_new_value_leads_to_the_events_that_it_is_worth(source: Source) -> None:
-    """TG-06, TG-22"""
     source.told("level", 1.0)
     for event in ("change", "archive", "alarm"):
         source.settled("level", event)
@@ -499,8 +503,8 @@ def test_an_alarm_goes_with_a_pushed_change(source: Source) -> None:
     assert source.push("scal", 1.0, quality=Quality.WARNING) == []
 
 
+@pytest.mark.spec("TG-05", "TG-22")
 def test_periodic_events_come_by_the_clock(source: Source) -> None:
-    """TG-05, TG-22"""
     source.told("tick", 1.0)
     source.settled("tick", "periodic")
     assert source.board.wake() == source.now  # the first heartbeat
@@ -527,8 +531,8 @@ def test_an_archive_event_comes_when_its_period_is_over(source: Source) -> None:
     assert values(source.due()) == [3.0]
 
 
+@pytest.mark.spec("TG-31", "TG-36")
 def test_heartbeats_come_every_nine_seconds_and_twice_for_a_new_client(source: Source) -> None:
-    """TG-31, TG-36"""
     assert source.board.beats(source.now) == []  # nobody subscribed
     source.subscribe()
     first = source.board.beats(source.now)
@@ -545,9 +549,10 @@ def test_heartbeats_come_every_nine_seconds_and_twice_for_a_new_client(source: S
     assert len(source.board.beats(source.now + 9)) == 2
 
 
+@pytest.mark.spec("TG-37", "TG-43")
 @pytest.mark.parametrize(("event", "attribute"), [("change", "scal"), ("periodic", "tick"), ("archive", "level")])
 def test_who_does_not_confirm_is_dropped_after_600_seconds(source: Source, event: str, attribute: str) -> None:
-    """TG-37, TG-43: the counter stands still"""
+    """The counter stands still"""
     kind = {"change": EventType.CHANGE, "periodic": EventType.PERIODIC, "archive": EventType.ARCHIVE}[event]
     source.settled(attribute, event)
     source.push(attribute, 1.0, kind)
@@ -568,8 +573,8 @@ def test_who_does_not_confirm_is_dropped_after_600_seconds(source: Source, event
     assert event_.call.ctr == next(iter(before.values()))
 
 
+@pytest.mark.spec("TG-37")
 def test_confirming_keeps_a_subscription(source: Source) -> None:
-    """TG-37"""
     source.settled("scal")
     source.settled("level")
     for _ in range(10):
@@ -598,9 +603,10 @@ def test_frames_that_others_encoded_are_sent_as_they_are(source: Source, form: s
     assert sent[0] == made[0]
 
 
+@pytest.mark.spec("TG-09")
 @pytest.mark.parametrize("little", [True, False])
 def test_older_clients_get_the_frames_of_others_in_their_own_form(source: Source, little: bool) -> None:
-    """TG-09: with the same counter, and in the order of octets that they came in; what they cannot read is a gap"""
+    """With the same counter, and in the order of octets that they came in; what they cannot read is a gap"""
     for idl in ("5", "4"):
         source.settled(idl=idl)
     slot = source.board.slot(DEVICE, "scal")
@@ -620,8 +626,8 @@ def test_older_clients_get_the_frames_of_others_in_their_own_form(source: Source
     assert config.data == replace(slot.config, root_attr_name="", enum_labels=())
 
 
+@pytest.mark.spec("TG-15", "TG-16")
 def test_interfaces_and_data_ready_are_told(source: Source) -> None:
-    """TG-15, TG-16"""
     source.settled("", "intr_change")
     source.settled("spec", "data_ready")
     state = source.board.device(DEVICE)
@@ -682,8 +688,9 @@ def test_tables_that_say_nothing_clear_are_refused(columns: dict[str, Any]) -> N
         list(groups_of(columns, EventType.CHANGE, 0))
 
 
+@pytest.mark.spec("TG-45")
 def test_arguments_that_are_cut_short_are_answered_too(source: Source) -> None:
-    """TG-45: each cut of each call gets a reply, and nothing is subscribed to by half a call"""
+    """Each cut of each call gets a reply, and nothing is subscribed to by half a call"""
     writer = Writer(True)
     write_command(writer, CommandCall("ZmqEventSubscriptionChange", STRINGS, [DEVICE, "scal", "subscribe", "change"]))
     whole = writer.getvalue()

@@ -106,15 +106,17 @@ def test_long_topics_are_refused_and_few_are_remembered() -> None:
     assert topics._parse_known.cache_parameters()["maxsize"] == 16384
 
 
+@pytest.mark.spec("TG-31", "TG-36")
 @pytest.mark.parametrize("suffix", ["", "#dbase=no"])
 def test_heartbeats_are_looked_for_in_both_spellings_the_told_one_first(suffix: str) -> None:
-    """TG-31, TG-36: real servers without a database name the channel without the suffix and beat with it."""
+    """Real servers without a database name the channel without the suffix and beat with it."""
     spellings = heartbeat_topics(f"tango://VM:11001/dserver/DS/inst{suffix}")
     assert spellings[0] == f"tango://vm:11001/dserver/ds/inst{suffix}.heartbeat"
     assert set(spellings) == {f"tango://vm:11001/dserver/ds/inst{s}.heartbeat" for s in ("", "#dbase=no")}
     assert {parse(text).dbase for text in spellings} == {True, False}
 
 
+@pytest.mark.spec("TG-08")
 @pytest.mark.parametrize(
     ("endpoint", "found"),
     [
@@ -124,7 +126,6 @@ def test_heartbeats_are_looked_for_in_both_spellings_the_told_one_first(suffix: 
     ],
 )
 def test_endpoints_have_a_host_and_a_port(endpoint: str, found: tuple[str, int]) -> None:
-    """TG-08"""
     assert check_endpoint(endpoint) == found
     assert not is_multicast(endpoint)
 
@@ -139,9 +140,9 @@ def test_other_endpoints_are_refused(endpoint: str) -> None:
     assert not isinstance(caught.value, MulticastRefused)
 
 
+@pytest.mark.spec("TG-32")
 @pytest.mark.parametrize("endpoint", ["epgm://226.20.21.22:2222", "pgm://eth0;226.1.1.1:5555", "EPGM://x:1"])
 def test_multicast_is_refused_by_name(endpoint: str) -> None:
-    """TG-32"""
     assert is_multicast(endpoint)
     with pytest.raises(MulticastRefused, match="multicast"):
         check_endpoint(endpoint)

@@ -67,9 +67,10 @@ def test_every_type_comes_back_with_its_value(data: st.DataObject, name: str, li
     reader.finish()
 
 
+@pytest.mark.spec("TG-10")
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6), st.lists(LATIN, max_size=4), st.booleans())
 def test_numbers_and_strings_come_back_together(numbers: list[int], texts: list[str], little: bool) -> None:
-    """DevVarLongStringArray, the form of SUBSCRIPTION_INFO (TG-10)."""
+    """DevVarLongStringArray, the form of SUBSCRIPTION_INFO."""
     reader = Reader(written(LONGS_AND_STRINGS, (numbers, texts), little), little)
     code, (found, strings) = read_any(reader)
     assert code == LONGS_AND_STRINGS

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from mama_spark.tango import events, structs
@@ -39,6 +39,8 @@ from mama_spark.tango.types import (
 )
 from mama_spark.tango.union import read_union, write_union
 from mama_spark.tango.values import read_value, write_value
+
+from tests.support.examples import examples
 
 TEXT = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=12)
 LONG = st.integers(-(2**31), 2**31 - 1)
@@ -80,7 +82,7 @@ def values(draw: st.DrawFn, idl: int = 5) -> AttributeValue:
 TOPICS = {5: "tango://h:1/a/b/c/d.idl5_change", 4: "tango://h:1/a/b/c/d.change", 3: "tango://h:1/a/b/c/d.change"}
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @pytest.mark.parametrize("idl", [5, 4, 3])
 @given(st.data(), st.booleans())
 def test_every_value_comes_back(idl: int, data: st.DataObject, little: bool) -> None:
@@ -96,7 +98,7 @@ def test_every_value_comes_back(idl: int, data: st.DataObject, little: bool) -> 
             read_value(Reader(octets[:size], little), idl)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @pytest.mark.parametrize("idl", [5, 4])
 @given(st.data(), st.booleans())
 def test_every_value_comes_back_in_an_event(idl: int, data: st.DataObject, little: bool) -> None:
@@ -298,10 +300,10 @@ DATA = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.spec("TG-13-TG-16")
+@examples(300)
 @given(DATA, st.booleans())
 def test_configurations_interfaces_pipes_and_data_ready_come_back(told: tuple[Any, Any, Any], little: bool) -> None:
-    """TG-13, TG-14, TG-15, TG-16"""
     event_type, idl, data = told
     attribute = "" if event_type is EventType.INTERFACE_CHANGE else "/x"
     topic = parse(f"tango://h:1/a/b/c{attribute}.{'idl5_' if idl else ''}{event_type.wire_name}")
@@ -310,10 +312,11 @@ def test_configurations_interfaces_pipes_and_data_ready_come_back(told: tuple[An
     assert decode(frames) == event
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.spec("TG-18")
+@examples(200)
 @given(ERRORS, st.booleans(), st.sampled_from(["d.idl5_change", "d.change", "d.pipe", "d.data_ready", "d.alarm"]))
 def test_errors_come_back_on_every_topic(errors: tuple[DevError, ...], little: bool, name: str) -> None:
-    """TG-18: a flag in the call info, and a stack of errors instead of data"""
+    """A flag in the call info, and a stack of errors instead of data"""
     event = Event(parse(f"tango://h:1/a/b/c/{name}"), CallInfo(3, is_except=True), None, errors, little)
     assert decode(encode(event)) == event
 

@@ -1,0 +1,114 @@
+"""The checklists of the specifications in docs/, written from the marks of the tests.
+
+    python scripts/spec_checklist.py --write     fill the last column of each checklist
+    python scripts/spec_checklist.py --check     say what is out of date or missing, and fail
+
+A row of a checklist begins with an id, or several (``P1-P18``, ``S1, S2``), and ends with the tests that are marked
+with it, ``@pytest.mark.spec("ML-07")`` or ``spec("SD-35-SD-48")``. A row without a test says ``none: `` and why. Marks
+are read from the source: nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Page -> the ids that its checklists must have, in order.
+PAGES: dict[str, list[str]] = {
+    "managed-publisher.md": [f"MP-{n:02}" for n in range(1, 44)],
+    "openmama.md": [*(f"PE-{n:02}" for n in range(1, 57)), *(f"SD-{n:02}" for n in range(1, 52))],
+    "malamute.md": [
+        *(f"ML-{n:02}" for n in range(1, 28)),
+        *(f"{kind}{n}" for kind, last in zip("PMEBSCTFI", (18, 2, 1, 5, 6, 14, 1, 1, 2), strict=True)
+          for n in range(1, last + 1)),
+    ],
+    "tango.md": [f"TG-{n:02}" for n in range(1, 47)],
+}  # fmt: skip
+SHOWN = 4  #: tests named in a row; of more, the number is told
+ROW = re.compile(r"^\| (?P<ids>(?:[A-Z]{2}-\d\d|[PMEBSCTFI]\d+)[-, A-Z0-9]*?) \|(?P<text>.*)\| (?P<last>[^|]*) \|$")
+
+
+def expand(ids: str) -> list[str]:
+    """``P1-P3, S2`` -> ``P1 P2 P3 S2``"""
+    found = []
+    for prefix, first, last in re.findall(r"([A-Z]{2}-|[A-Z])(\d+)(?:-\1(\d+))?", ids):
+        found += [f"{prefix}{n:0{len(first)}}" for n in range(int(first), int(last or first) + 1)]
+    return found
+
+
+def _marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.spec":
+            yield from (id_ for argument in decorator.args for id_ in expand(ast.literal_eval(argument)))
+
+
+def ids_to_tests(root: Path) -> dict[str, list[str]]:
+    """Id -> names of the tests that are marked with it, in order of files and lines; suites that ship are read too."""
+    found: dict[str, list[str]] = {}
+    for folder in (root / "tests", root / "connector" / "mama_spark" / "testing"):
+        for path in sorted(folder.rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            if "mark.spec(" not in text:
+                continue
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    for id_ in _marks(node):
+                        found.setdefault(id_, []).append(node.name)
+    return found
+
+
+def _cell(tests: list[str]) -> str:
+    shown = ", ".join(f"`{test}`" for test in tests[:SHOWN])
+    return shown + (f" and {len(tests) - SHOWN} more" if len(tests) > SHOWN else "")
+
+
+def filled(page: str, tests: dict[str, list[str]]) -> str:
+    """The page with the last column of its checklists written anew."""
+    lines = []
+    for line in page.split("\n"):
+        row = ROW.match(line)
+        if row:
+            found = list(dict.fromkeys(test for id_ in expand(row["ids"]) for test in tests.get(id_, ())))
+            if found:
+                line = f"| {row['ids']} |{row['text']}| {_cell(found)} |"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def faults(pages: dict[str, str], tests: dict[str, list[str]]) -> list[str]:
+    """What is wrong with the checklists of these pages (name -> text), a line each."""
+    found = [f"no page lists {id_}, which {tests[id_][0]} is marked with"
+             for id_ in sorted(tests.keys() - {id_ for ids in PAGES.values() for id_ in ids})]  # fmt: skip
+    for name, wanted in PAGES.items():
+        rows = [row for line in pages[name].split("\n") if (row := ROW.match(line))]
+        listed = [id_ for row in rows for id_ in expand(row["ids"])]
+        found += [f"{name}: {id_} has {listed.count(id_)} rows" for id_ in wanted if listed.count(id_) != 1]
+        for row in rows:
+            for id_ in expand(row["ids"]):
+                if id_ not in tests and not row["last"].startswith("none: "):
+                    found.append(f"{name}: no test is marked with {id_}, and the row does not say why (none: ...)")
+        if filled(pages[name], tests) != pages[name]:
+            found.append(f"{name} is out of date: run make docs")
+    return found
+
+
+def main(words: list[str]) -> int:
+    tests = ids_to_tests(ROOT)
+    if words == ["--write"]:
+        for name in PAGES:
+            path = ROOT / "docs" / name
+            path.write_text(filled(path.read_text(encoding="utf-8"), tests), encoding="utf-8")
+    elif words != ["--check"]:
+        print(__doc__)
+        return 2
+    found = faults({name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAGES}, tests)
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What tests share and nobody else needs."""

@@ -1,0 +1,48 @@
+"""The checklists in docs/ are complete and name the tests that are marked with each id."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from scripts.spec_checklist import PAGES, ROOT, faults, ids_to_tests
+
+TESTS = ids_to_tests(ROOT)
+
+
+def pages() -> dict[str, str]:
+    return {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAGES}
+
+
+def test_every_id_of_every_specification_has_a_test_or_a_reason() -> None:
+    assert faults(pages(), TESTS) == []
+
+
+def test_an_id_that_loses_its_test_is_found() -> None:
+    less = {id_: names for id_, names in TESTS.items() if id_ != "ML-07"}
+    assert "malamute.md: no test is marked with ML-07, and the row does not say why (none: ...)" in faults(
+        pages(), less
+    )
+
+
+def test_an_id_that_no_page_lists_is_found() -> None:
+    found = faults(pages(), {**TESTS, "ML-99": ["test_x"]})
+    assert found == ["no page lists ML-99, which test_x is marked with"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_row_too_few_is_found(name: str) -> None:
+    first = PAGES[name][0]
+    less = "\n".join(line for line in pages()[name].split("\n") if not line.startswith(f"| {first}"))
+    assert f"{name}: {first} has 0 rows" in faults({**pages(), name: less}, TESTS)
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "connector" / "mama_spark" / "testing").glob("*.py")]
+    files = {path.name for path in sources}
+    names = {name for path in sources for name in re.findall(r"def (test_\w+)\(", path.read_text(encoding="utf-8"))}
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"\b(test_\w+\.py)", text)) <= files, page.name
+        assert set(re.findall(r"\b(test_\w+)\b(?!\.py)", text)) <= names, page.name
