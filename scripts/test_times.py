@@ -1,6 +1,6 @@
 """Where the time of a test run goes: a pytest plugin that sums it, and a command that shows the sums of an earlier run.
 
-    pytest -p scripts.test_times            ten lines at the end, details in .run/test-times.json
+    pytest                                  ten lines at the end, details in .run/test-times.json (or $TEST_TIMES)
     python scripts/test_times.py            the last run by folder and file, the slowest tests, the processes started
     python scripts/test_times.py A B        two runs side by side, by folder
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-REPORT = Path(".run/test-times.json")
+REPORT = Path(os.environ.get("TEST_TIMES", ".run/test-times.json"))
 PHASES = ("setup", "call", "teardown")
 
 
