@@ -1,5 +1,10 @@
 """What holds for all tests."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.examples import EVERY_DAY, FULL
@@ -12,3 +17,10 @@ settings.register_profile(
 )
 settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
 settings.load_profile("full" if FULL else "every day")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.support.scheduling import FileScheduling  # only where xdist is at work
+
+    return FileScheduling(config, log) if config.option.dist == "loadfile" else None

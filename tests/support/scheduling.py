@@ -1,0 +1,34 @@
+"""Which worker of xdist runs which test files.
+
+A file stays on one worker and shares what it has started. Two workers run those of ``tests/spark`` first, so that there
+are two Java processes and not one a worker; the others run what mostly waits for servers. Files of ``tests/unit`` come
+last: they are short, and so all workers end at about the same time.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+SPARK_WORKERS = 2
+SPARK = "tests/spark/"
+
+
+class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Hands out whole files."""
+
+    def _next_file(self, node: WorkerController) -> str | None:
+        """The file that this worker should run next, or None: it has done its part."""
+        names = list(self.workqueue)
+        spark = [name for name in names if name.startswith(SPARK)]
+        rest = [name for name in names if not name.startswith(SPARK)]
+        mine = self.nodes.index(node) < SPARK_WORKERS
+        return next(iter([*spark, *rest] if mine else rest), None)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        name = self._next_file(node)
+        if name is None:
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(name, last=False)
+        super()._assign_work_unit(node)
