@@ -1,4 +1,5 @@
-"""What nats-py leaves behind when it connects: transports that it forgets, and tasks that go on connecting."""
+"""TLS where it was asked for, and what nats-py leaves behind when it connects: transports that it forgets, and tasks
+that go on connecting."""
 
 from __future__ import annotations
 
@@ -6,7 +7,33 @@ import asyncio
 import contextlib
 from typing import Any
 
+import nats.errors
 from nats.aio.client import Client
+
+
+class TlsNotOffered(nats.errors.SecureConnWantedError):
+    """TLS was asked for and the server has none. Nothing was sent."""
+
+    def __str__(self) -> str:
+        return (
+            "TLS was asked for (tls:// or a tls option) and this server does not offer it: nothing was sent, no "
+            "credentials either. Configure TLS in the server, or ask for none"
+        )
+
+
+class TlsClient(Client):
+    """A client that uses TLS with every server, or does not use the server.
+
+    nats-py itself upgrades only where the server's INFO says ``tls_required``, and sends its credentials in plain to
+    all others. Holds for each reconnect and for servers that a cluster tells of, too.
+    """
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and not self.options["tls_handshake_first"]:  # the first line, before CONNECT
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise TlsNotOffered
+            info["tls_required"] = True  # else it upgrades only where all clients must
+        await super()._process_info(info, initial_connection)
 
 
 def close_abandoned(client: Client) -> None:

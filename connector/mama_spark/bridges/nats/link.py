@@ -26,7 +26,7 @@ from ...errors import ConfigError, MamaError, Unavailable
 from . import wire
 from .acks import Columns, Reply, classify, classify_parts
 from .client_errors import from_client
-from .connecting import close_abandoned, stop_reconnecting
+from .connecting import TlsClient, close_abandoned, stop_reconnecting
 from .errors import denied
 from .frames import Frames
 from .loop import Loop
@@ -93,7 +93,8 @@ class Link:
         :raises ConfigError: credentials, TLS, or the inbox is denied
         :raises Unavailable: nobody answers
         """
-        link = cls(loop, Client(), settings.fast)
+        options = _connect_options(settings)
+        link = cls(loop, TlsClient() if "tls" in options else Client(), settings.fast)
         fatal: asyncio.Future[MamaError] = loop.loop.create_future()
 
         async def on_error(error: Exception) -> None:
@@ -104,7 +105,6 @@ class Link:
                 fatal.set_result(translated)
             link._on_error(error)
 
-        options = _connect_options(settings)
         connecting = asyncio.ensure_future(
             link.client.connect(
                 error_cb=on_error,
