@@ -4,8 +4,7 @@ get them."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,39 +27,16 @@ from mama_spark.tango.types import (
     InterfaceChange,
     Quality,
 )
-from mama_spark.testing.tango_servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer
+from mama_spark.testing.tango_servers import PATIENCE, PATIENT, DeviceProbe, TangoServer
 from mama_spark.testing.waiting import until
 
-DEVICE = "test/lab/1"
+from tests.support.tango import Labs
+
 SAMPLES: dict[str, list[Any]] = {
     "boolean": [True, False], "short": [-32768, 32767], "long": [-(2**31), 7], "long64": [-(2**63), 2**63 - 1],
     "float": [1.5, -0.25], "double": [1e300, -2.5], "uchar": [0, 255], "ushort": [0, 65535], "ulong": [0, 2**32 - 1],
     "ulong64": [0, 2**64 - 1], "string": ["hello", "\xe9 \xfc"], "enum": [2, 0], "state": ["MOVING", "ON"],
 }  # fmt: skip
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[TangoServer]:
-    """Without a database."""
-    with TangoServer(tmp_path / "server") as started:
-        yield started
-
-
-@pytest.fixture(params=["nodb", "database"])
-def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TangoServer]:
-    """With and without a database."""
-    if request.param == "nodb":
-        with TangoServer(tmp_path / "server") as started:
-            yield started
-        return
-    with TangoDatabase(tmp_path / "db") as database, TangoServer(tmp_path / "server", database=database) as started:
-        yield started
-
-
-@pytest.fixture
-def subscriber() -> Iterator[TangoSubscriber]:
-    with TangoSubscriber(times=PATIENT, timeout=PATIENCE) as opened:
-        yield opened
 
 
 class Taker:
@@ -157,13 +133,13 @@ def test_every_type_in_every_shape_comes_as_it_was_pushed(either: TangoServer, s
 
 
 @pytest.mark.spec("TG-11", "TG-18")
-def test_quality_time_and_errors_come_as_they_were_pushed(server: TangoServer, subscriber: TangoSubscriber) -> None:
-    subscription = subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC)
+def test_quality_time_and_errors_come_as_they_were_pushed(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+    subscription = subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC)
     taker = Taker(subscriber)
-    effective(taker, subscription, lambda value: server.push("double", value))
-    server.push("double", 2.5, quality="WARNING", time=1_700_000_000.25)
-    server.push_error("double", "MyReason", "my desc", "my.origin")
-    server.push("double", 3.5, quality="CHANGING")
+    effective(taker, subscription, lambda value: lab.push("double", value))
+    lab.push("double", 2.5, quality="WARNING", time=1_700_000_000.25)
+    lab.push_error("double", "MyReason", "my desc", "my.origin")
+    lab.push("double", 3.5, quality="CHANGING")
     one, error, two = taker.until(lambda n: len(n) >= 3)
     assert (one.value.quality, one.value.time) == (Quality.WARNING, 1_700_000_000_250_000_000)
     assert two.value.quality is Quality.CHANGING
@@ -175,13 +151,13 @@ def test_quality_time_and_errors_come_as_they_were_pushed(server: TangoServer, s
 
 
 def test_frames_are_handed_out_as_they_came_and_batches_as_columns(
-    server: TangoServer, subscriber: TangoSubscriber
+    lab: TangoServer, subscriber: TangoSubscriber
 ) -> None:
-    subscription = subscriber.subscribe(server.address(), "double")
+    subscription = subscriber.subscribe(lab.address(), "double")
     taker = Taker(subscriber)
-    effective(taker, subscription, lambda value: server.push("double", value))
-    server.do("burst", "double", count=500)
-    server.push_error("double", "Last")
+    effective(taker, subscription, lambda value: lab.push("double", value))
+    lab.do("burst", "double", count=500)
+    lab.push_error("double", "Last")
     until(lambda: len(subscriber.inbox) == 501)
     batches = [subscriber.take_batch(200) for _ in range(3)]
     assert [len(batch) for batch in batches] == [200, 200, 101]
@@ -201,7 +177,7 @@ def test_frames_are_handed_out_as_they_came_and_batches_as_columns(
 
 @pytest.mark.spec("TG-12-TG-16", "TG-19", "TG-22", "TG-23")
 def test_every_event_type_that_servers_send_comes(
-    either: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
+    either: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
 ) -> None:
     either.do("poll", "double_rw", period=20)
     names = ("change", "archive", "alarm", "user_event")
@@ -227,8 +203,7 @@ def test_every_event_type_that_servers_send_comes(
     taker.until(lambda _: taker.of(ready), lambda: either.do("data_ready", "double", counter=42))
     assert taker.of(ready)[0].data == DataReady("double", 5, 42)
     taker.until(lambda _: len(taker.of(periodic)) >= 2)
-    with DeviceProbe(tmp_path / "probe") as probe:
-        probe.call("configure", device=either.address(), attribute="double", changes={"label": "new label"})
+    probe.call("configure", device=either.address(), attribute="double", changes={"label": "new label"})
     found = taker.until(lambda _: taker.of(config)) and taker.of(config)[0].data
     assert isinstance(found, AttributeConfig)
     assert (found.name, found.label) == ("double", "new label")
@@ -270,11 +245,12 @@ def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer,
     ],
 )
 def test_a_refused_subscription_raises_why_and_leaves_nothing_behind(
-    server: TangoServer, subscriber: TangoSubscriber, attribute: str, event: str, reason: str, kind: type[DevFailed]
+    lab: TangoServer, subscriber: TangoSubscriber, attribute: str, event: str, reason: str, kind: type[DevFailed]
 ) -> None:
-    with pytest.raises(kind) as caught:
-        subscriber.subscribe(server.address(), attribute, event)
-    assert caught.value.reason == reason
+    for mode in (SubMode.SYNC, SubMode.SYNC_READ):
+        with pytest.raises(kind) as caught:
+            subscriber.subscribe(lab.address(), attribute, event, mode=mode)
+        assert caught.value.reason == reason
     assert subscriber.subscriptions == []
     assert subscriber.take() == []
 
@@ -293,15 +269,15 @@ def test_names_and_settings_that_cannot_be_are_refused_before_anything_is_asked(
         subscriber.subscribe("tango://h:1/a/b/c", "x", callback=print, queue=1)
 
 
-def test_a_subscriber_that_is_not_open_takes_no_subscriptions(server: TangoServer) -> None:
+def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) -> None:
     subscriber = TangoSubscriber()
     assert repr(subscriber).startswith("<TangoSubscriber not open, <Lives none")
     with pytest.raises(ClientClosed):
-        subscriber.subscribe(server.address(), "double")
+        subscriber.subscribe(lab.address(), "double")
     with subscriber:
-        subscription = subscriber.subscribe(server.address(), "double")
-        assert repr(subscription) == f"<Subscription {server.address().replace('#', '/double#')}.change connected>"
-        assert subscription.topic == server.topic("double")
+        subscription = subscriber.subscribe(lab.address(), "double")
+        assert repr(subscription) == f"<Subscription {lab.address().replace('#', '/double#')}.change connected>"
+        assert subscription.topic == lab.topic("double")
     assert subscription.state is State.CANCELLED
     assert [notice.kind for notice in subscriber.take()] == [Kind.INITIAL]  # what came can still be taken
     subscriber.close()
@@ -310,46 +286,44 @@ def test_a_subscriber_that_is_not_open_takes_no_subscriptions(server: TangoServe
 
 
 def test_full_names_with_the_attribute_and_the_variable_of_the_database_are_understood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab_with_database: TangoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with TangoDatabase(tmp_path / "db") as database, TangoServer(tmp_path / "ds", database=database) as server:
-        monkeypatch.setenv("TANGO_HOST", database.host)
-        with TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber:
-            found = [
-                subscriber.subscribe(f"{server.address()}/double"),
-                subscriber.subscribe(f"{DEVICE.upper()}/Double"),
-                subscriber.subscribe(DEVICE, "DOUBLE"),
-            ]
-            assert {s.topic for s in found} == {server.topic("double")}
-            with pytest.raises(DevFailed) as caught:
-                subscriber.subscribe("test/lab/none", "double")
-            assert caught.value.reason
+    (device,) = lab_with_database.devices
+    monkeypatch.setenv("TANGO_HOST", lab_with_database.host)
+    with TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber:
+        found = [
+            subscriber.subscribe(f"{lab_with_database.address()}/double"),
+            subscriber.subscribe(f"{device.upper()}/Double"),
+            subscriber.subscribe(device, "DOUBLE"),
+        ]
+        assert {s.topic for s in found} == {lab_with_database.topic("double")}
+        with pytest.raises(DevFailed) as caught:
+            subscriber.subscribe("test/lab/none", "double")
+        assert caught.value.reason
 
 
 # --- callbacks and queues ----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("TG-25")
-def test_callbacks_that_raise_are_counted_and_delivery_goes_on(
-    server: TangoServer, subscriber: TangoSubscriber
-) -> None:
+def test_callbacks_that_raise_are_counted_and_delivery_goes_on(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     came: list[Any] = []
 
     def callback(notice: Notice) -> None:
         came.append(numbers([notice])[0])
         raise RuntimeError("as wanted")
 
-    subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC, callback=callback)
-    until(lambda: came, lambda: server.push("double", 0.0))
-    server.push("double", 1.0)
-    server.push("double", 2.0)
+    subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC, callback=callback)
+    until(lambda: came, lambda: lab.push("double", 0.0))
+    lab.push("double", 1.0)
+    lab.push("double", 2.0)
     until(lambda: came[-2:] == [1.0, 2.0])
     until(lambda: subscriber.counts.callback_errors == len(came))
     assert subscriber.take() == []
 
 
 def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
-    server: TangoServer, subscriber: TangoSubscriber
+    lab: TangoServer, subscriber: TangoSubscriber
 ) -> None:
     came: list[Any] = []
     other: list[Any] = []
@@ -359,97 +333,96 @@ def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
         notice.subscription.unsubscribe()
         notice.subscription.unsubscribe()
 
-    stays = subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC, callback=other.append)
-    until(lambda: other, lambda: server.push("double", 0.0))
-    subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC, callback=callback)
-    until(lambda: came, lambda: server.push("double", 1.0))
-    server.do("burst", "double", count=20)
+    stays = subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC, callback=other.append)
+    until(lambda: other, lambda: lab.push("double", 0.0))
+    subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC, callback=callback)
+    until(lambda: came, lambda: lab.push("double", 1.0))
+    lab.do("burst", "double", count=20)
     until(lambda: numbers(other[-1:]) == [19])
     assert len(came) == 1
     assert subscriber.subscriptions == [stays]
 
 
-def test_a_callback_can_subscribe(server: TangoServer, subscriber: TangoSubscriber) -> None:
+def test_a_callback_can_subscribe(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     made: list[Subscription] = []
 
     def callback(notice: Notice) -> None:
         if not made:
-            made.append(subscriber.subscribe(server.address(), "long"))
+            made.append(subscriber.subscribe(lab.address(), "long"))
 
-    subscriber.subscribe(server.address(), "double", callback=callback)
+    subscriber.subscribe(lab.address(), "double", callback=callback)
     until(lambda: made)
     taker = Taker(subscriber)
-    taker.until(lambda _: taker.of(made[0]), lambda: server.push("long", 3))
+    taker.until(lambda _: taker.of(made[0]), lambda: lab.push("long", 3))
 
 
 @pytest.mark.spec("TG-44")
-def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(
-    server: TangoServer, subscriber: TangoSubscriber
-) -> None:
+def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """Queues of 1, of 5, and of any number."""
-    queues = {n: subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC, queue=n) for n in (1, 5, 0)}
-    until(lambda: all(len(s.inbox) for s in queues.values()), lambda: server.push("long", -1))
-    server.push("long", -2)  # several of -1 may be on their way; behind this one is nothing
+    queues = {n: subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, queue=n) for n in (1, 5, 0)}
+    until(lambda: all(len(s.inbox) for s in queues.values()), lambda: lab.push("long", -1))
+    lab.push("long", -2)  # several of -1 may be on their way; behind this one is nothing
     seen: list[Notice] = []
     until(lambda: -2 in numbers(seen), lambda: seen.extend(queues[0].get_events()))  # the one that is told last
     for subscription in queues.values():
         subscription.get_events()
     dropped = subscriber.counts.overflowed
-    server.do("burst", "long", count=20)
+    lab.do("burst", "long", count=20)
     until(lambda: len(queues[0].inbox) == 20)
     until(lambda: subscriber.counts.overflowed - dropped == 19 + 15)
-    assert {n: numbers(s.get_events()) for n, s in queues.items()} == {
+    taken = {n: s.get_events() for n, s in queues.items()}
+    assert {n: numbers(notices) for n, notices in taken.items()} == {
         1: [19],
         5: [15, 16, 17, 18, 19],
         0: list(range(20)),
     }
+    assert [n.received for n in taken[0]] == sorted(n.received for n in taken[0])
     assert queues[0].get_events() == []
-    shared = subscriber.subscribe(server.address(), "double")
+    shared = subscriber.subscribe(lab.address(), "double")
     with pytest.raises(ConfigError, match="no queue of its own"):
         shared.get_events()
 
 
 @pytest.mark.spec("TG-38", "TG-39")
-def test_one_of_two_subscriptions_to_the_same_event_can_end(server: TangoServer, subscriber: TangoSubscriber) -> None:
-    one, two = (subscriber.subscribe(server.address(), "double", mode=SubMode.SYNC) for _ in range(2))
+def test_one_of_two_subscriptions_to_the_same_event_can_end(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+    one, two = (subscriber.subscribe(lab.address(), "double", mode=SubMode.SYNC) for _ in range(2))
     taker = Taker(subscriber)
-    effective(taker, one, lambda value: server.push("double", value))
+    effective(taker, one, lambda value: lab.push("double", value))
     one.unsubscribe()
     assert one.state is State.CANCELLED
-    server.push("double", 5.0)
+    lab.push("double", 5.0)
     taker.until(lambda n: 5.0 in numbers([x for x in n if x.kind is Kind.EVENT]))
     assert taker.of(one) == []
     two.unsubscribe()
     assert subscriber._channels.wait(PATIENCE)
-    other = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
-    server.push("double", 6.0)
+    other = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
+    lab.push("double", 6.0)
     taker.notices.clear()
-    taker.until(lambda _: taker.of(other), lambda: server.push("long", 1))
+    taker.until(lambda _: taker.of(other), lambda: lab.push("long", 1))
     assert taker.of(two) == []
     assert subscriber.counts.routes.strays == 0
 
 
 def test_what_a_new_client_makes_servers_send_twice_comes_once(
-    server: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
+    lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
 ) -> None:
-    subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+    subscription = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
     taker = Taker(subscriber)
-    effective(taker, subscription, lambda value: server.push("long", value))
-    with DeviceProbe(tmp_path / "probe") as probe:
-        probe.subscribe(server.address(), "long", "change", quiet=True)
-        server.do("burst", "long", count=10)
-        taker.until(lambda _: len(taker.of(subscription)) >= 10)
+    effective(taker, subscription, lambda value: lab.push("long", value))
+    probe.subscribe(lab.address(), "long", "change", quiet=True)
+    lab.do("burst", "long", count=10)
+    taker.until(lambda _: len(taker.of(subscription)) >= 10)
     assert numbers(taker.of(subscription)) == list(range(10))
     assert subscriber.counts.routes.copies > 0
     assert subscriber.counts.routes.gaps == 0
 
 
-def test_many_threads_subscribe_at_once(server: TangoServer, subscriber: TangoSubscriber) -> None:
+def test_many_threads_subscribe_at_once(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     names = ["double", "long", "short", "ushort", "float", "string", "ulong", "enum"]
     made: list[Subscription] = []
 
     def work(name: str) -> None:
-        made.append(subscriber.subscribe(server.address(), name))
+        made.append(subscriber.subscribe(lab.address(), name))
 
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
@@ -462,26 +435,23 @@ def test_many_threads_subscribe_at_once(server: TangoServer, subscriber: TangoSu
     assert all(len(taker.of(s, Kind.INITIAL)) == 1 for s in made)
 
 
-def test_many_devices_of_a_server_share_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_devices_of_a_server_share_connections(
+    database_labs: Labs, subscriber: TangoSubscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a database each has one of its own until there are many, since a process may not open any number of files"""
     monkeypatch.setattr("mama_spark.tango.reading._OWN_CONNECTIONS", 3)
-    devices = [f"test/lab/{n}" for n in range(8)]
-    with (
-        TangoDatabase(tmp_path / "db") as database,
-        TangoServer(tmp_path / "ds", devices, database=database) as server,
-        TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber,
-    ):
-        found = [subscriber.subscribe(server.address(device), "long") for device in devices]
-        assert len({device.connection for device in subscriber._desk._devices.values()}) == 3
-        taker = Taker(subscriber)
-        for device, subscription in zip(devices, found, strict=True):
-            taker.until(lambda _, s=subscription: taker.of(s), lambda d=device: server.push("long", 1, device=d))  # type: ignore[misc]
-            assert numbers(taker.of(subscription, Kind.INITIAL)) == [0]
+    lab = database_labs.fresh(8)
+    found = [subscriber.subscribe(lab.address(device), "long") for device in lab.devices]
+    assert len({device.connection for device in subscriber._desk._devices.values()}) == 3
+    taker = Taker(subscriber)
+    for device, subscription in zip(lab.devices, found, strict=True):
+        taker.until(lambda _, s=subscription: taker.of(s), lambda d=device: lab.push("long", 1, device=d))  # type: ignore[misc]
+        assert numbers(taker.of(subscription, Kind.INITIAL)) == [0]
 
 
-def test_a_thousand_subscriptions_in_one_process(tmp_path: Path) -> None:
+def test_a_thousand_subscriptions_in_one_process(labs: Labs, subscriber: TangoSubscriber) -> None:
     """25 devices with 40 attributes each: all agreed on, all read, all get their events."""
-    devices = [f"test/lab/{n}" for n in range(25)]
+    lab = labs.fresh(25)
     types = [t for t in SAMPLES if t != "state"]
     names = [t + s for t in types for s in ("", "_spectrum", "_image")] + [
         "double_rw",
@@ -489,26 +459,22 @@ def test_a_thousand_subscriptions_in_one_process(tmp_path: Path) -> None:
         "string_rw",
         "float_rw",
     ]
-    assert len(devices) * len(names) == 1000
-    with (
-        TangoServer(tmp_path / "ds", devices) as server,
-        TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber,
-    ):
-        found = subscriber.subscribe_many([(server.address(d), n, "change") for d in devices for n in names])
-        assert {s.state for s in found} == {State.CONNECTED}
-        taker = Taker(subscriber)
-        taker.more()
-        assert {id(n.subscription) for n in taker.notices if n.kind is Kind.INITIAL} == {id(s) for s in found}
-        taker.notices.clear()
-        last = subscriber.subscribe(server.address(devices[0]), "double", "archive")
-        taker.until(lambda _: taker.of(last), lambda: server.push("double", 1.0, "archive", device=devices[0]))
-        last.unsubscribe()  # the publisher has heard of it, so it has of all before
-        taker.notices.clear()
-        for device in devices:
-            for name in names:
-                type_, _, shape = name.removesuffix("_rw").partition("_")
-                server.push(name, shaped(type_, shape or "scalar")[0], device=device)
-        wanted = set(found)
-        taker.until(lambda notices: {n.subscription for n in notices if n.kind is Kind.EVENT} == wanted)
-        assert {n.kind for n in taker.notices} == {Kind.EVENT}
-        assert len(subscriber.subscriptions) == 1000
+    assert len(lab.devices) * len(names) == 1000
+    found = subscriber.subscribe_many([(lab.address(d), n, "change") for d in lab.devices for n in names])
+    assert {s.state for s in found} == {State.CONNECTED}
+    taker = Taker(subscriber)
+    taker.more()
+    assert {id(n.subscription) for n in taker.notices if n.kind is Kind.INITIAL} == {id(s) for s in found}
+    taker.notices.clear()
+    last = subscriber.subscribe(lab.address(lab.devices[0]), "double", "archive")
+    taker.until(lambda _: taker.of(last), lambda: lab.push("double", 1.0, "archive", device=lab.devices[0]))
+    last.unsubscribe()  # the publisher has heard of it, so it has of all before
+    taker.notices.clear()
+    for device in lab.devices:
+        for name in names:
+            type_, _, shape = name.removesuffix("_rw").partition("_")
+            lab.push(name, shaped(type_, shape or "scalar")[0], device=device)
+    wanted = set(found)
+    taker.until(lambda notices: {n.subscription for n in notices if n.kind is Kind.EVENT} == wanted)
+    assert {n.kind for n in taker.notices} == {Kind.EVENT}
+    assert len(subscriber.subscriptions) == 1000

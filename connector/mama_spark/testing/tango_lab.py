@@ -112,6 +112,7 @@ class Lab(Device):  # type: ignore[misc]
         super().init_device()
         self.told: dict[str, dict[str, Any]] = {}
         self.written: list[list[Any]] = []
+        self.polled: set[str] = set()
         self.set_state(tango.DevState.ON)
         self.set_status("fine")
         for name in [*NAMES, *WRITABLE, "State", "Status"]:
@@ -266,12 +267,20 @@ def poll(device: str, attribute: str, period: int) -> None:
     found = _device(device)
     if period:
         found.poll_attribute(attribute, period)
+        found.polled.add(attribute)
     else:
         found.stop_poll_attribute(attribute)
+        found.polled.discard(attribute)
+
+
+def rest(device: str) -> None:
+    """The server reads nothing of the device by itself any more."""
+    for attribute in tuple(_device(device).polled):
+        poll(device, attribute, 0)
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (tell, state, written, push, burst, data_ready, add, remove, poll)
+    f.__name__: f for f in (tell, state, written, push, burst, data_ready, add, remove, poll, rest)
 }
 
 

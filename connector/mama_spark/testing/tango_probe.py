@@ -163,6 +163,13 @@ def unsubscribe(subscription: int) -> None:
     proxy.unsubscribe_event(found)
 
 
+def forget() -> None:
+    """All subscriptions and devices."""
+    for number in tuple(_subscriptions):
+        unsubscribe(number)
+    _proxies.clear()
+
+
 def counted(subscription: int) -> dict[str, Any]:
     """How many events came (errors among them), and the first and last value of a quiet one."""
     listener = _subscriptions[subscription][2]
@@ -247,7 +254,7 @@ def commands(device: str) -> list[str]:
 HANDLERS: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
-        subscribe, unsubscribe, counted, read, write, lock, unlock, command, admin, configure, config, info, ping,
+        subscribe, unsubscribe, forget, counted, read, write, lock, unlock, command, admin, configure, config, info, ping,
         attributes, commands,
     )
 }  # fmt: skip

@@ -16,6 +16,7 @@ The device class is in :mod:`mama_spark.testing.tango_lab`: what attributes ther
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import socket
 import struct
@@ -177,6 +178,12 @@ class TangoServer(_Server):
         super().__init__(folder, environment, port)
         self.devices, self.instance, self.database = tuple(devices), instance, database
         self.key = "" if database else self.admin
+
+    def only(self, *devices: str) -> Self:
+        """The same running server, seen as one that has these devices alone; neither started nor ended by this."""
+        view = copy.copy(self)
+        view.devices = devices
+        return view
 
     @property
     def admin(self) -> str:

@@ -1,0 +1,141 @@
+"""Real Tango processes that all tests of one pytest process share: device servers with and without a database, and a
+client. Each test gets devices that nobody had before it, and leaves no polling and no subscription behind. Tests that
+kill, stop, restart or configure a process start one of their own, not a shared one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mama_spark.tango.life import Times
+from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.testing.tango_servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer
+
+__all__ = [
+    "FAST",
+    "Labs",
+    "database_labs",
+    "either",
+    "lab",
+    "lab_with_database",
+    "labs",
+    "own_lab",
+    "probe",
+    "shared_probe",
+    "subscriber",
+    "tango_database",
+]
+
+_DEVICES = 120  #: of one server; one of them costs 2 ms and 0.2 MB
+
+#: Of subscribers whose servers end: those are missed since their connection ends. Heartbeats of real servers come each
+#: 9 s, and a new connection hears none before: ``late`` allows for that, and for a machine that stands still meanwhile.
+FAST = Times(check=0.3, late=30.0, confirm=200.0, retry=0.1, retry_max=0.3)
+
+
+class Labs:
+    """Devices of a server that is started when the first one is wanted. When it has no more, another one takes its
+    place: a test must not keep devices for the next one."""
+
+    def __init__(self, folder: Path, database: TangoDatabase | None = None) -> None:
+        self._folder, self._database = folder, database
+        self._instances = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._server: TangoServer | None = None
+        self._left: list[str] = []
+
+    def fresh(self, count: int = 1) -> TangoServer:
+        """The server, as one that has so many devices, which are new."""
+        if self._server is None or len(self._left) < count:
+            self.close()
+            instance = f"shared{next(self._instances)}"
+            names = [f"test/lab/{next(self._numbers)}" for _ in range(_DEVICES)]
+            self._server = TangoServer(self._folder / instance, names, database=self._database, instance=instance)
+            self._server.start()
+            self._left = names
+        taken, self._left = self._left[:count], self._left[count:]
+        return self._server.only(*taken)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+
+
+def _rest(server: TangoServer) -> None:
+    for device in server.devices:
+        server.do("rest", device=device)
+
+
+@pytest.fixture(scope="session")
+def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
+    """Without a database."""
+    found = Labs(tmp_path_factory.mktemp("labs"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def tango_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TangoDatabase]:
+    with TangoDatabase(tmp_path_factory.mktemp("tango-database")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def database_labs(tango_database: TangoDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
+    """With a database."""
+    found = Labs(tmp_path_factory.mktemp("database-labs"), tango_database)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def lab(labs: Labs) -> Iterator[TangoServer]:
+    """A device of the shared server without a database."""
+    server = labs.fresh()
+    yield server
+    _rest(server)
+
+
+@pytest.fixture
+def lab_with_database(database_labs: Labs) -> Iterator[TangoServer]:
+    """A device of the shared server with a database."""
+    server = database_labs.fresh()
+    yield server
+    _rest(server)
+
+
+@pytest.fixture(params=["nodb", "database"])
+def either(request: pytest.FixtureRequest) -> TangoServer:
+    """With and without a database."""
+    found: TangoServer = request.getfixturevalue("lab" if request.param == "nodb" else "lab_with_database")
+    return found
+
+
+@pytest.fixture
+def own_lab(tmp_path: Path) -> Iterator[TangoServer]:
+    """A server of this test's own without a database, which it may kill, stop and restart."""
+    with TangoServer(tmp_path / "lab") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def shared_probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceProbe]:
+    with DeviceProbe(tmp_path_factory.mktemp("probe")) as started:
+        yield started
+
+
+@pytest.fixture
+def probe(shared_probe: DeviceProbe) -> Iterator[DeviceProbe]:
+    """The shared client, without a subscription."""
+    yield shared_probe
+    shared_probe.call("forget")
+
+
+@pytest.fixture
+def subscriber() -> Iterator[TangoSubscriber]:
+    """One that misses no heartbeat of a slow server."""
+    with TangoSubscriber(times=PATIENT, timeout=PATIENCE) as opened:
+        yield opened
