@@ -10,7 +10,7 @@ PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 # A test's JVM lives too short to earn back what the second compiler costs.
 test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
-.PHONY: help setup setup-run run test test-fast test-slow check format bench serve docs clean
+.PHONY: help setup setup-run run test test-fast coverage mutate test-slow check format bench serve docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,7 +30,17 @@ test: setup ## all tests except the slow ones (ARGS=... goes to pytest)
 test-fast: setup ## the tests that need no server and no Spark
 	@$(RUN) $(PYTEST) tests/unit tests/test_architecture.py tests/test_specifications.py $(ARGS)
 
-test-slow: setup ## soak and 10-million-row runs
+coverage: setup ## all tests once more, with the lines and branches that they run by package (BEFORE=report.json: beside it)
+	@rm -rf .run/coverage; mkdir -p .run/coverage
+	@$(RUN) $(PYTEST) -m "not slow" --cov --cov-config=$(CURDIR)/pyproject.toml --cov-report= $(ARGS) || true
+	@$(ENV) coverage json -q -o .run/coverage.json
+	@$(ENV) python scripts/coverage_by_package.py $(BEFORE) .run/coverage.json
+
+mutate: setup ## plant small faults in the product, one at a time, and see that the tests catch each (15 minutes)
+	@$(RUN) python -m tests.seeded_faults.run $(ARGS)
+
+test-slow: setup ## soak and 10-million-row runs, and all examples of the property tests
+	@HYPOTHESIS_PROFILE=full $(RUN) $(PYTEST) tests/unit $(ARGS)
 	@$(RUN) pytest -m slow --timeout 7200 $(ARGS)
 
 check: setup ## style, types, architecture, generated docs
