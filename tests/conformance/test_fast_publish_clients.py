@@ -24,7 +24,6 @@ test_atomic_publish* (38)                              atomic batches, of 1,000 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.acks import Flow, Gap, Guilty, Reply, Stored, classify_parts
 from mama_spark.bridges.nats.errors import from_reply
 from mama_spark.bridges.nats.fast import MAX_MESSAGES, OUTSTANDING, FastBatch, Phase, Settled, reply_prefix
-from mama_spark.bridges.nats.pool import POOL
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import ExpectationFailed, NotSent, PublishError, Refused, Uncertain
 from mama_spark.message import MessageBatch
@@ -45,13 +43,6 @@ from mama_spark.testing.waiting import eventually
 
 FAST: dict[str, Any] = {"ack_mode": "batch", "dedup": False}
 WRONG = {"Nats-Expected-Last-Sequence": ["99"]}
-
-
-@pytest.fixture
-def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats") as server:
-        yield server
-    POOL.clear()  # nobody's connection outlives its server
 
 
 @pytest.fixture
@@ -91,7 +82,7 @@ def test_add_commit_message_headers_and_state(admin: Admin, bridge: NatsBridge) 
 
 def test_wire_operations_and_requested_prefix_are_stable(bridge: NatsBridge, nats_server: NatsServer) -> None:
     """Also orbit.go's ReplyPrefixUnchangedOnFlowChange: the flow that was asked for stays in every reply subject."""
-    with PlainWire(nats_server.port) as observer:
+    with PlainWire(nats_server.url) as observer:
         observer.subscribe(b"s.>")
         assert bridge.send(batch_of(1), 0) == 1
         start = observer.message().reply
@@ -142,6 +133,7 @@ def test_large_batch(admin: Admin, nats_server: NatsServer) -> None:
         assert [int(m.payload) for m in admin.messages("S")] == list(range(n))
 
 
+@pytest.mark.own_server
 def test_commit_respects_ack_timeout(admin: Admin, nats_server: NatsServer) -> None:
     with Driver(nats_server.url, wait_timeout=0.3, resend_uncertain=False, **FAST) as driver:
         driver.begin(["s.a"], 100)
@@ -191,6 +183,7 @@ def test_concurrent_publishers_have_independent_inboxes(admin: Admin, nats_serve
     assert sorted(stored(admin)) == list(range(400))
 
 
+@pytest.mark.own_server
 def test_cancellation_after_handoff_closes_and_unsubscribes(admin: Admin, nats_server: NatsServer) -> None:
     """``stop`` while the answers are missing: every flight gets its verdict, and the connection is of use again."""
     with Driver(nats_server.url, wait_timeout=60.0, **FAST) as driver:
@@ -226,6 +219,7 @@ def test_abort_is_idempotent_and_releases_inbox(admin: Admin, nats_server: NatsS
     assert stored(admin) == list(range(10))
 
 
+@pytest.mark.own_server
 def test_cleanup_tolerates_real_transport_teardown(admin: Admin, bridge: NatsBridge, nats_server: NatsServer) -> None:
     assert bridge.send(batch_of(5), 0) == 5
     nats_server.kill()
@@ -389,7 +383,7 @@ def test_invalid_configuration_cannot_be_reached_from_the_window(
         NatsSettings((nats_server.url,), stream="S", ack_mode="batch", dedup=False, max_in_flight=window)
     )
     bridge.open()
-    with PlainWire(nats_server.port) as observer:
+    with PlainWire(nats_server.url) as observer:
         observer.subscribe(b"s.>")
         assert bridge.send(batch_of(1), 0) == 1
         assert b".%d.fail." % flow in (observer.message().reply or b"")

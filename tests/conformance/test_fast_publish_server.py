@@ -92,7 +92,7 @@ def stream(server: NatsServer, request: pytest.FixtureRequest) -> Iterator[Strea
     name = request.node.name.partition("[")[0].upper()
     with Admin(server.url) as admin:
         admin.create_stream(name, [f"{name}.>"], allow_batched=True)
-        made = Stream(admin, name, server.port)
+        made = Stream(admin, name, server.url)
         yield made
         made.close()
 
@@ -100,17 +100,17 @@ def stream(server: NatsServer, request: pytest.FixtureRequest) -> Iterator[Strea
 class Stream:
     """One of the test's own, which takes batches."""
 
-    def __init__(self, admin: Admin, name: str, port: int) -> None:
-        self.admin, self.name, self.wire = admin, name, PlainWire(port)
+    def __init__(self, admin: Admin, name: str, url: str) -> None:
+        self.admin, self.name, self.wire = admin, name, PlainWire(url)
         self._wires = [self.wire]
-        self._port = port
+        self._url = url
 
     def close(self) -> None:
         for one in self._wires:
             one.close()
 
     def another_wire(self) -> PlainWire:
-        self._wires.append(PlainWire(self._port))
+        self._wires.append(PlainWire(self._url))
         return self._wires[-1]
 
     def batch(self, name: str = "uuid", flow: int = 10, wire: PlainWire | None = None) -> Sent:
@@ -286,7 +286,7 @@ def test_jetstream_fast_batch_publish_limits(tmp_path: Path) -> None:
     limits = 'limits { batch { max_inflight_per_stream: 1, timeout: "2s" } }'
     with NatsServer(tmp_path / "n", jetstream=limits) as server, Admin(server.url) as admin:
         admin.create_stream("S", ["S.>"], allow_batched=True)
-        stream = Stream(admin, "S", server.port)
+        stream = Stream(admin, "S", server.url)
         longest = stream.batch("A" * 64)
         longest.put()
         longest.end()

@@ -11,9 +11,7 @@ from mama_spark.bridges.nats.pool import POOL
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
-from mama_spark.testing.servers import Admin, nats_server
-
-__all__ = ["nats_server"]
+from mama_spark.testing.servers import Admin
 
 
 def die(bridge: DiscoveryBridge) -> None:

@@ -6,9 +6,8 @@ import pytest
 from mama_spark.bridges.nats import announcer
 from mama_spark.bridges.nats.pool import POOL
 from mama_spark.testing.discovering import opened
-from mama_spark.testing.servers import nats_server
 
-__all__ = ["nats_server", "opened"]
+__all__ = ["opened"]
 
 
 @pytest.fixture(autouse=True)

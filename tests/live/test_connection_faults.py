@@ -36,7 +36,7 @@ def admin(nats_server: NatsServer) -> Iterator[Admin]:
 
 @pytest.fixture
 def proxy(nats_server: NatsServer) -> Iterator[Proxy]:
-    with Proxy(nats_server.port) as proxy:
+    with Proxy(nats_server.url) as proxy:
         yield proxy
 
 
@@ -198,6 +198,7 @@ def test_what_only_fast_ingest_can_do_fails_with_the_reason_when_it_is_off(
         driver.conserved(admin)
 
 
+@pytest.mark.own_server
 def test_order_is_kept_in_each_of_two_streams_over_a_kill(admin: Admin, nats_server: NatsServer) -> None:
     admin.create_stream("T", ["t.>"], allow_batched=True)
     with Driver(nats_server.url, ack_mode="batch", ordered=True) as driver:

@@ -48,6 +48,7 @@ def publish_one(url: str, **options: Any) -> None:
     bridge.close()
 
 
+@pytest.mark.own_server
 def test_micro_batches_share_one_connection(broker: NatsServer) -> None:
     before = connections(broker)
     for _ in range(5):
@@ -55,6 +56,7 @@ def test_micro_batches_share_one_connection(broker: NatsServer) -> None:
     assert connections(broker) == before + 1
 
 
+@pytest.mark.own_server
 def test_other_options_get_another_connection(broker: NatsServer) -> None:
     before = connections(broker)
     publish_one(broker.url)
@@ -62,6 +64,7 @@ def test_other_options_get_another_connection(broker: NatsServer) -> None:
     assert connections(broker) == before + 2
 
 
+@pytest.mark.own_server
 def test_a_connection_that_died_while_idle_is_not_given_out(broker: NatsServer) -> None:
     publish_one(broker.url)
     broker.kill()
@@ -69,6 +72,7 @@ def test_a_connection_that_died_while_idle_is_not_given_out(broker: NatsServer) 
     publish_one(broker.url)
 
 
+@pytest.mark.own_server
 def test_connections_that_did_not_come_about_are_closed_at_once(broker: NatsServer) -> None:
     """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""
     bridge = NatsBridge(NatsSettings((broker.url,)))
@@ -103,6 +107,7 @@ def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> Non
     eventually(lambda: link.closed and not link.client.is_connected, "it is closed")
 
 
+@pytest.mark.own_server
 def test_a_forked_process_makes_its_own_connection(broker: NatsServer) -> None:
     script = (
         "import os, sys\n"
@@ -178,6 +183,7 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
     assert asyncio.run(main()) == (600, True)
 
 
+@pytest.mark.own_server
 def test_check_tells_what_is_fine_and_what_is_not(broker: NatsServer) -> None:
     said: list[str] = []
     assert check.run(NatsSettings((broker.url,), stream="S"), ["s.a"], say=said.append) == 0
@@ -234,6 +240,7 @@ def test_a_server_ends_with_the_process_that_started_it() -> None:
     eventually(lambda: not listening(port), "the server is gone, too")
 
 
+@pytest.mark.own_server
 def test_a_server_that_is_started_again_waits_for_its_port(broker: NatsServer, tmp_path: Path) -> None:
     """While it is down its port is anybody's: every connection that others open may be given it for a moment."""
     broker.kill()
@@ -279,6 +286,7 @@ def stubborn(attempts: list[str]) -> Callable[..., Coroutine[Any, Any, None]]:
     return connect
 
 
+@pytest.mark.own_server
 def test_a_closed_connection_does_not_go_on_connecting(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +302,7 @@ def test_a_closed_connection_does_not_go_on_connecting(
     assert reconnecting.done()
 
 
+@pytest.mark.own_server
 @pytest.mark.parametrize("end", ["connected", "closed"])
 def test_a_forgotten_attempt_to_connect_does_not_go_on(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: str
@@ -332,6 +341,7 @@ def test_the_first_attempt_to_connect_ends_in_time(monkeypatch: pytest.MonkeyPat
         POOL.lease(NatsSettings(("nats://127.0.0.1:1",), connect_timeout=0.2))
 
 
+@pytest.mark.own_server
 def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:
     for _ in range(3):
         nats_server.pause()

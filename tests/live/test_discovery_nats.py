@@ -111,6 +111,7 @@ def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
         NatsDiscovery(NatsSettings((server.url,))).open()
 
 
+@pytest.mark.own_server
 def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
     bridge = opened("one")
     start = bridge.begin("latest")
@@ -306,6 +307,7 @@ def test_a_hundred_thousand_events_are_told_at_once(
 # --- servers that go -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_server
 def test_a_server_restart_while_announcing_and_reading_costs_nothing(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:

@@ -237,6 +237,7 @@ def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(nats_s
         there.close()
 
 
+@pytest.mark.own_server
 def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follows_in_order(
     nats_server: NatsServer, site: Site
 ) -> None:
@@ -305,6 +306,7 @@ def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: 
         assert sorted(got) == sorted(b"payload %d" % n for n in range(1_500)), "each once, over the other broker"
 
 
+@pytest.mark.own_server
 def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
     nats_server: NatsServer, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -88,6 +88,7 @@ def held_to(found: list[Record], n: int = MANY) -> None:
 # --- the server, and the way to it ---------------------------------------------------------------------------
 
 
+@pytest.mark.own_server
 @BOTH
 @pytest.mark.parametrize("way", ["kill", "stop"])
 def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, fast: bool | None, way: str) -> None:
@@ -105,7 +106,7 @@ def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, fast: boo
 @BOTH
 def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, name: str, fast: bool | None) -> None:
     fill(shared.url, name)
-    with Proxy(shared.port) as proxy, reading(proxy.url, fast) as logs:
+    with Proxy(shared.url) as proxy, reading(proxy.url, fast) as logs:
         found: list[Record] = []
         for i, batch in enumerate(logs.log(name).read(0, MANY)):
             found += rows(batch)
@@ -118,7 +119,7 @@ def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, name: str, f
 @BOTH
 def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, name: str, fast: bool | None) -> None:
     fill(shared.url, name)
-    with Proxy(shared.port) as proxy:
+    with Proxy(shared.url) as proxy:
         with reading(proxy.url, fast) as logs:
             log = logs.log(name)
             batches = log.read(0, MANY)

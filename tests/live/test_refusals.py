@@ -191,6 +191,7 @@ def test_topics_without_a_stream_are_bad_rows_and_only_all_of_them_an_error(nats
         bridge.close()
 
 
+@pytest.mark.own_server
 def test_ten_thousand_topics_of_one_stream_cost_a_few_questions(nats_server: NatsServer) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["s.>"])
@@ -216,6 +217,7 @@ def test_repeats_are_acknowledged_as_duplicates(nats_server: NatsServer) -> None
                 driver.conserved(admin)
 
 
+@pytest.mark.own_server
 def test_late_acknowledgements_of_an_earlier_lease_are_not_taken_for_new_ones(nats_server: NatsServer) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["s.>"])

@@ -11,6 +11,8 @@ from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 
+pytestmark = pytest.mark.own_server
+
 MODES: list[dict[str, Any]] = [{"ack_mode": "message"}, {"ack_mode": "message", "fast": False}, {"ack_mode": "batch"}]
 IDS = ["message", "public calls", "batch"]
 

@@ -320,6 +320,7 @@ def test_criteria_decide_what_is_an_event(log: Log, nats_server: NatsServer, tmp
         assert command.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.own_server
 def test_it_waits_while_the_log_is_away(log: Log, nats_server: NatsServer, command: Command, tmp_path: Path) -> None:
     append(log, [1.0])
     command.start()

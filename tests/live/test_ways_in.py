@@ -137,6 +137,7 @@ def test_a_server_that_wants_a_client_certificate_gets_one(tmp_path: Path) -> No
         bridge.close()
 
 
+@pytest.mark.own_server
 def test_of_several_servers_one_that_is_up_will_do(nats_server: NatsServer, tmp_path: Path) -> None:
     with NatsServer(tmp_path / "gone") as gone:
         dead = gone.url

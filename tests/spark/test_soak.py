@@ -278,7 +278,7 @@ def test_every_row_is_published_and_read_once_through_a_long_time_of_faults(serv
     seed = int(os.environ.get("MAMA_SOAK_SEED", random.SystemRandom().randrange(1_000_000)))
     print(f"MAMA_SOAK_SEED={seed} MAMA_SOAK_MINUTES={MINUTES:g}")
     feed, memory = Feed(tmp_path / "input"), Memory()
-    with Admin(server.url) as admin, Proxy(server.port) as proxy:
+    with Admin(server.url) as admin, Proxy(server.url) as proxy:
         admin.create_stream(STREAM, ["flights.>"], duplicate_window=3_600_000_000_000)
         job = Job(tmp_path, proxy)
         faults = Faults(random.Random(seed), server, admin, proxy, job)

@@ -1,7 +1,8 @@
 """NATS servers for tests: a plugin, named in ``tests/conftest.py``.
 
 ``nats_server`` and ``nats_cluster`` are accounts of servers that all tests of the process share. A test that stops,
-pauses, fills or configures a server, or reads its counters, takes ``own_server``, which nobody else uses.
+pauses, fills or configures a server, or reads its counters, is marked ``own_server``: then ``nats_server``, and what is
+made with it, is a server that nobody else uses.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from pathlib import Path
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.testing.accounts import Accounts, SharedCluster, SharedServer
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "own_server(config, jetstream): nats_server is a server that no other test uses")
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +39,14 @@ def account(accounts: Accounts, *, config: str = "", jetstream: str = "") -> Ite
 
 
 @pytest.fixture
-def nats_server(nats_accounts: Accounts) -> Iterator[SharedServer]:
-    """A new account of the shared server, without streams."""
-    with account(nats_accounts) as server:
+def nats_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    """Without streams: a new account of the shared server, or of a server of its own where the test is marked so."""
+    mark = request.node.get_closest_marker("own_server")
+    if mark is not None:
+        with NatsServer(tmp_path / "nats", **mark.kwargs) as own:
+            yield own
+        return
+    with account(request.getfixturevalue("nats_accounts")) as server:
         yield server
 
 
@@ -45,11 +55,4 @@ def nats_cluster(nats_accounts: Accounts) -> Iterator[SharedCluster]:
     """A new account of the shared cluster of three servers, without streams."""
     cluster = nats_accounts.take_cluster()
     yield cluster
-    nats_accounts.give_back(cluster.nodes[0].account)
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[NatsServer]:
-    """A server of this test's own, without streams."""
-    with NatsServer(tmp_path / "nats") as server:
-        yield server
+    nats_accounts.give_back(cluster.account)

@@ -6,6 +6,9 @@ import socket
 from itertools import count
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlparse
+
+import orjson
 
 from ..bridges.nats import wire
 from ..bridges.nats.acks import Reply, classify
@@ -16,16 +19,20 @@ _PATIENCE = 60.0
 class PlainWire:
     """Publishes with any reply subject, and reads answers as this package does.
 
+    :param url: of the server, with user and password if it wants them
     :ivar inbox: prefix of the reply subjects whose answers :meth:`answer` gets
     """
 
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=_PATIENCE)
+    def __init__(self, url: str) -> None:
+        server = urlparse(url)
+        self._socket = socket.create_connection((server.hostname, server.port), timeout=_PATIENCE)
         self._reader = wire.Reader()
         self._numbers = count(1)
         self._frames: list[wire.Frame] = []
         self.inbox = b"_INBOX.%d." % self._socket.getsockname()[1]
-        self._socket.sendall(b'CONNECT {"verbose":false,"headers":true,"no_responders":true}\r\n')
+        user = {"user": server.username, "pass": server.password} if server.username else {}
+        asked = {"verbose": False, "headers": True, "no_responders": True, **user}
+        self._socket.sendall(b"CONNECT %s\r\n" % orjson.dumps(asked))
         self.subscribe(self.inbox + b">")
 
     def close(self) -> None:

@@ -8,18 +8,20 @@ import threading
 import time
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlparse
 
 
 class Proxy:
-    """Forwards TCP connections from a free port to ``port`` on loopback.
+    """Forwards TCP connections from a free port to the server.
 
+    :param server: its URL
     :param keep: remember in :attr:`heard` all that passes
     """
 
-    def __init__(self, port: int, keep: bool = False) -> None:
+    def __init__(self, server: str, keep: bool = False) -> None:
         self._keep = keep
         self.heard = bytearray()
-        self._to = port
+        self._to = urlparse(server)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -31,7 +33,9 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        return f"nats://127.0.0.1:{self.port}"
+        """As the server's, with the same user and password."""
+        user = self._to.netloc.rpartition("@")
+        return f"{self._to.scheme}://{user[0]}{user[1]}127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._run(self._accept)
@@ -78,7 +82,7 @@ class Proxy:
             except OSError:  # closed
                 return
             try:
-                far = socket.create_connection(("127.0.0.1", self._to))
+                far = socket.create_connection((self._to.hostname, self._to.port))
             except OSError:
                 near.close()
                 continue

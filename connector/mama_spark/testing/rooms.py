@@ -19,11 +19,13 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
+from urllib.parse import quote
 
 from ..bridges.nats.server import NatsServer
 from ..errors import ConfigError
 from ..malamute.engines.durable_store import StoreReader, store_path
 from ..malamute.engines.frames import unpack_headers
+from .accounts import SharedServer
 from .ports import lasting_port
 from .servers import Admin, StoredMessage
 
@@ -103,11 +105,12 @@ class NatsRoom:
         return self.admin.messages(stream)
 
     def counter(self, stream: str) -> Callable[[], int]:
-        return partial(_held_by_nats, self.server.monitor, stream)
+        account = self.server.account if isinstance(self.server, SharedServer) else "$G"
+        return partial(_held_by_nats, self.server.monitor, account, stream)
 
 
-def _held_by_nats(monitor: str, stream: str) -> int:
-    with urllib.request.urlopen(f"{monitor}/jsz?streams=true", timeout=PATIENCE) as page:
+def _held_by_nats(monitor: str, account: str, stream: str) -> int:
+    with urllib.request.urlopen(f"{monitor}/jsz?streams=true&acc={quote(account)}", timeout=PATIENCE) as page:
         accounts = json.load(page)["account_details"]
     return sum(s["state"]["messages"] for a in accounts for s in a.get("stream_detail", ()) if s["name"] == stream)
 

@@ -1,7 +1,4 @@
-"""Real servers for tests: started on free ports with their store in the test's folder, gone with the test.
-
-Import the fixtures into a ``conftest.py``: ``from mama_spark.testing.servers import nats_server``.
-"""
+"""What tests of NATS servers need: a client that makes streams and reads them, and certificates."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import contextlib
 import datetime
 import ipaddress
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,13 +15,11 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import nats
 import orjson
-import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from ..bridges.nats.connecting import close_abandoned
 from ..bridges.nats.loop import Loop
-from ..bridges.nats.server import NatsServer
 
 T = TypeVar("T")
 _PATIENCE = 60.0
@@ -41,13 +36,6 @@ class StoredMessage(NamedTuple):
     topic: str
     payload: bytes
     headers: dict[str, list[str]]
-
-
-@pytest.fixture
-def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
-    """A server of this test's own, without streams."""
-    with NatsServer(tmp_path / "nats") as server:
-        yield server
 
 
 class Admin:
