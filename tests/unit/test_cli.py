@@ -1,19 +1,40 @@
-"""The command ``mama``, as a process of its own."""
+"""The command ``mama``: in this process, and as one of its own where that is the point."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from mama_spark import __version__
+from mama_spark import __version__, cli
 
 
-def mama(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mama_spark.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment or None)
+class Done(NamedTuple):
+    """What a command printed, and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def mama(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs the command in this process."""
+
+    def run(*words: str) -> Done:
+        code: int | str | None
+        try:
+            code = cli.main(list(words))
+        except SystemExit as end:
+            code = end.code
+        assert code is None or isinstance(code, int)
+        return Done(code or 0, *capsys.readouterr())
+
+    return run
 
 
 def test_help_and_version_import_no_library() -> None:
@@ -27,7 +48,16 @@ def test_help_and_version_import_no_library() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert all(word in done.stdout for word in ("serve", "check", "flights", "docs"))
-    assert mama("--version").stdout.strip() == f"mama-spark {__version__}"
+
+
+def test_the_module_runs_as_a_program_with_the_exit_code_of_the_command() -> None:
+    command = [sys.executable, "-m", "mama_spark.cli"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, f"mama-spark {__version__}")
+    done = subprocess.run([*command, "flights", "no/such/log"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("mama: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -40,7 +70,7 @@ def test_help_and_version_import_no_library() -> None:
         ("docs", "options", "--check", "no-such-file.md"),
     ],
 )
-def test_an_error_of_ours_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
+def test_an_error_of_ours_is_one_line_and_exit_code_2(mama: Callable[..., Done], words: tuple[str, ...]) -> None:
     done = mama(*words)
     assert done.returncode == 2
     assert done.stderr.startswith("mama: ")
@@ -48,13 +78,13 @@ def test_an_error_of_ours_is_one_line_and_exit_code_2(words: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize("words", [(), ("unknown",), ("flights",), ("flights", "sweep", "x", "--older-than", "soon")])
-def test_wrong_usage_is_exit_code_2(words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_exit_code_2(mama: Callable[..., Done], words: tuple[str, ...]) -> None:
     done = mama(*words)
     assert done.returncode == 2
     assert "usage: mama" in done.stderr
 
 
-def test_check_says_that_nobody_answers(tmp_path: Path) -> None:
+def test_check_says_that_nobody_answers(mama: Callable[..., Done], tmp_path: Path) -> None:
     conf = tmp_path / "job.toml"
     conf.write_text('[mamapub]\nurl = "nats://127.0.0.1:1"\n')
     done = mama("check", "--conf-file", str(conf))
@@ -63,7 +93,7 @@ def test_check_says_that_nobody_answers(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_docs_options_writes_and_recognises_a_stale_file(tmp_path: Path) -> None:
+def test_docs_options_writes_and_recognises_a_stale_file(mama: Callable[..., Done], tmp_path: Path) -> None:
     page = tmp_path / "options.md"
     assert mama("docs", "options", "--write", str(page)).returncode == 0
     assert mama("docs", "options", "--check", str(page)).returncode == 0
