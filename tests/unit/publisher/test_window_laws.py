@@ -1,4 +1,4 @@
-"""The window under scripted outcomes: conservation, bounds, deadlines, order; a million sends in all where there is time."""
+"""The window under scripted outcomes: conservation, bounds, deadlines, order; a million sends where there is time."""
 
 from __future__ import annotations
 
