@@ -21,7 +21,7 @@ from .ipc import read_pack
 
 #: The id of a pack names the pack; its rows have ids of their own, or none.
 _ID_HEADER = "Nats-Msg-Id"
-_OF_THE_PACK = pa.array([PACK, PACK_ROWS, _ID_HEADER])
+_OF_THE_PACK = [PACK, PACK_ROWS, _ID_HEADER]
 
 _ALIGNMENT = 8  #: bytes, of what an Arrow IPC stream consists of
 
@@ -289,7 +289,7 @@ class _Unpacking:
         headers = self._records.headers
         assert headers is not None
         rows, keys, items = _entries(headers)
-        own = pc.is_in(keys, value_set=_OF_THE_PACK).to_numpy(zero_copy_only=False)
+        own = pc.is_in(keys, value_set=pa.array(_OF_THE_PACK, keys.type)).to_numpy(zero_copy_only=False)
         keep = np.flatnonzero(~own | ~self._packed[rows])
         if not len(keep):
             return None
