@@ -6,7 +6,6 @@ import itertools
 import socket
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +113,8 @@ class Wire:
                 except NotAnEvent:
                     continue
                 assert isinstance(event, Event)
+                if event.topic.device != self.server.devices[0]:
+                    continue  # of another test
                 self.frames.append(frames)
                 if wanted(event):
                     return event
@@ -145,14 +146,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[TangoServer]:
-    with TangoServer(tmp_path / "ds") as running:
-        yield running
-
-
-@pytest.fixture
-def wire(server: TangoServer) -> Iterator[Wire]:
-    wire = Wire(server)
+def wire(lab: TangoServer) -> Iterator[Wire]:
+    wire = Wire(lab)
     yield wire
     wire.close()
 
@@ -191,7 +186,7 @@ def check_columns(wire: Wire) -> None:
 
 
 @pytest.mark.spec("TG-17")
-def test_every_type_and_shape_that_a_real_server_pushes(server: TangoServer, wire: Wire) -> None:
+def test_every_type_and_shape_that_a_real_server_pushes(lab: TangoServer, wire: Wire) -> None:
     """Scalar, spectrum, image"""
     for name, samples in SAMPLES.items():
         square = [samples, samples[::-1]]
@@ -204,14 +199,14 @@ def test_every_type_and_shape_that_a_real_server_pushes(server: TangoServer, wir
         for attribute, given, format_, dims, want in shapes:
             if attribute == "state":
                 continue  # the device's own, which is another test's
-            assert wire.subscribe(attribute) == server.topic(attribute)
+            assert wire.subscribe(attribute) == lab.topic(attribute)
             value = wire.push(attribute, given, dims)
             assert (value.name, value.format, value.data_type) == (attribute, format_, TYPES[name])
             assert plain(value) == content_of(name, want)
     check_columns(wire)
 
 
-def test_state_status_and_encoded_of_a_real_server(server: TangoServer, wire: Wire) -> None:
+def test_state_status_and_encoded_of_a_real_server(lab: TangoServer, wire: Wire) -> None:
     for attribute in ("State", "Status", "encoded"):
         wire.subscribe(attribute)
     state = wire.push("State")
@@ -220,7 +215,7 @@ def test_state_status_and_encoded_of_a_real_server(server: TangoServer, wire: Wi
     assert wire.push("encoded", {"format": "fmt", "data": "010203"}).content == (Encoded("fmt", b"\1\2\3"),)
 
 
-def test_set_parts_and_qualities_of_a_real_server(server: TangoServer, wire: Wire) -> None:
+def test_set_parts_and_qualities_of_a_real_server(lab: TangoServer, wire: Wire) -> None:
     for attribute in ("double_rw", "string_rw", "double"):
         wire.subscribe(attribute)
     value = wire.push("double_rw", 2.5)
@@ -238,9 +233,9 @@ def test_set_parts_and_qualities_of_a_real_server(server: TangoServer, wire: Wir
 
 
 @pytest.mark.spec("TG-18")
-def test_errors_of_a_real_server(server: TangoServer, wire: Wire) -> None:
+def test_errors_of_a_real_server(lab: TangoServer, wire: Wire) -> None:
     wire.subscribe("double")
-    found = wire.until(lambda e: e.errors, lambda: server.push_error("double", "MyReason", "my desc", "my.origin"))
+    found = wire.until(lambda e: e.errors, lambda: lab.push_error("double", "MyReason", "my desc", "my.origin"))
     assert found.call.is_except
     error = found.errors[0]
     assert (error.reason, error.desc, error.origin) == ("MyReason", "my desc", "my.origin")
@@ -248,7 +243,7 @@ def test_errors_of_a_real_server(server: TangoServer, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("idl", [3, 4])
-def test_the_forms_of_older_clients(server: TangoServer, wire: Wire, idl: int) -> None:
+def test_the_forms_of_older_clients(lab: TangoServer, wire: Wire, idl: int) -> None:
     """AttributeValue_4, and the ``any`` of AttributeValue_3 on the same topic"""
     for name, samples in SAMPLES.items():
         if idl == 3 and name == "enum":
@@ -264,16 +259,15 @@ def test_the_forms_of_older_clients(server: TangoServer, wire: Wire, idl: int) -
 
 @pytest.mark.spec("TG-13")
 @pytest.mark.parametrize("idl", [3, 5])
-def test_configurations_of_a_real_server(server: TangoServer, wire: Wire, tmp_path: Path, idl: int) -> None:
+def test_configurations_of_a_real_server(lab: TangoServer, wire: Wire, probe: DeviceProbe, idl: int) -> None:
     """TG-13, and the form of older clients"""
     wire.subscribe("level", "attr_conf", idl)
     numbers = itertools.count()
-    with DeviceProbe(tmp_path / "probe") as probe:
 
-        def change() -> None:
-            probe.call("configure", device=server.address(), attribute="level", changes={"label": f"L{next(numbers)}"})
+    def change() -> None:
+        probe.call("configure", device=lab.address(), attribute="level", changes={"label": f"L{next(numbers)}"})
 
-        found = wire.until(lambda e: isinstance(e.data, AttributeConfig), change)
+    found = wire.until(lambda e: isinstance(e.data, AttributeConfig), change)
     config = found.data
     assert isinstance(config, AttributeConfig)
     assert (config.name, config.unit, config.ch_event.abs_change) == ("level", "V", "0.5")
@@ -284,18 +278,18 @@ def test_configurations_of_a_real_server(server: TangoServer, wire: Wire, tmp_pa
 
 
 @pytest.mark.spec("TG-15")
-def test_data_ready_of_a_real_server(server: TangoServer, wire: Wire) -> None:
+def test_data_ready_of_a_real_server(lab: TangoServer, wire: Wire) -> None:
     wire.subscribe("double_spectrum", "data_ready")
-    found = wire.until(lambda e: True, lambda: server.do("data_ready", "double_spectrum", counter=-7))
+    found = wire.until(lambda e: True, lambda: lab.do("data_ready", "double_spectrum", counter=-7))
     assert found.data == DataReady("double_spectrum", DataType.DOUBLE, -7)
 
 
 @pytest.mark.spec("TG-16")
-def test_interfaces_of_a_real_server(server: TangoServer, wire: Wire) -> None:
+def test_interfaces_of_a_real_server(lab: TangoServer, wire: Wire) -> None:
     wire.subscribe("double")
     wire.push("double", 1.0)  # from here on the connection loses nothing
     wire.subscribe("", "intr_change", 6)
-    server.do("add", "double_more")
+    lab.do("add", "double_more")
     found = wire.until(lambda e: isinstance(e.data, InterfaceChange), lambda: None)
     assert isinstance(found.data, InterfaceChange)
     assert "double_more" in [a.name for a in found.data.atts]

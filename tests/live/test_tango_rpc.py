@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,29 +26,6 @@ from mama_spark.tango.types import DevState, Encoded, EventType, Quality
 from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port
 from mama_spark.testing.waiting import until
 
-DEVICE = "test/lab/1"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[TangoServer]:
-    """Without a database."""
-    with TangoServer(tmp_path / "server") as started:
-        yield started
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[TangoDatabase]:
-    with TangoDatabase(tmp_path / "database") as started:
-        yield started
-
-
-@pytest.fixture(params=["nodb", "database"])
-def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TangoServer]:
-    """With and without a database."""
-    found = request.getfixturevalue("database") if request.param == "database" else None
-    with TangoServer(tmp_path / "server", database=found) as started:
-        yield started
-
 
 def admin_of(server: TangoServer) -> Device:
     return open_device(parse_device(server.address()).sibling(server.admin), timeout=PATIENCE)
@@ -66,7 +43,7 @@ def test_a_device_says_what_it_is(either: TangoServer) -> None:
     with opened(either) as device:
         device.ping()
         info = device.info()
-        assert (info.dev_class, info.server_id, info.server_version) == ("Lab", "Lab/t", 6)
+        assert (info.dev_class, info.server_id, info.server_version) == ("Lab", f"Lab/{either.instance}", 6)
         assert device.adm_name().lower() == either.admin
         assert [device.is_a(idl) for idl in (4, 5, 6, 7)] == [True, True, True, False]
         assert not device.non_existent()
@@ -76,14 +53,21 @@ def test_a_device_says_what_it_is(either: TangoServer) -> None:
 @pytest.mark.spec("TG-10", "TG-27", "TG-28", "TG-37")
 def test_a_subscription_is_negotiated_confirmed_and_counted(either: TangoServer) -> None:
     with admin_of(either) as admin:
-        info = admin.subscribe(SubscriberInfo(DEVICE, "double", EventType.CHANGE, 5))
+        info = admin.subscribe(SubscriberInfo(either.devices[0], "double", EventType.CHANGE, 5))
         assert (info.release, info.device_idl, info.hwm, info.zmq) == (1033, 6, 1000, 435)
         assert info.topic == either.topic("double")
         assert info.channel == f"tango://{either.host}/{either.admin}"
         assert all(place.startswith("tcp://127.0.0.1:") for pair in info.endpoints for place in pair)
-        admin.confirm([Confirmation(DEVICE, "double", "idl5_change"), Confirmation(DEVICE, "double", "idl5_change")])
+        admin.confirm(
+            [
+                Confirmation(either.devices[0], "double", "idl5_change"),
+                Confirmation(either.devices[0], "double", "idl5_change"),
+            ]
+        )
         counters = admin.query_event_system()["server"]["event_counters"]
-        assert counters == {either.topic("double", "change"): 1}
+        assert {topic: n for topic, n in counters.items() if either.devices[0] in topic} == {
+            either.topic("double", "change"): 1
+        }
 
 
 @pytest.mark.spec("TG-27")
@@ -96,17 +80,17 @@ def test_a_subscription_is_negotiated_confirmed_and_counted(either: TangoServer)
     ],
 )
 def test_a_refused_subscription_says_why(
-    server: TangoServer, attribute: str, event: EventType, reason: str, retryable: bool
+    lab: TangoServer, attribute: str, event: EventType, reason: str, retryable: bool
 ) -> None:
-    with admin_of(server) as admin, pytest.raises(DevFailed) as caught:
-        admin.subscribe(SubscriberInfo(DEVICE, attribute, event, 5))
+    with admin_of(lab) as admin, pytest.raises(DevFailed) as caught:
+        admin.subscribe(SubscriberInfo(lab.devices[0], attribute, event, 5))
     assert (caught.value.reason, caught.value.retryable) == (reason, retryable)
 
 
-def test_the_names_of_interface_changes_have_no_attribute(server: TangoServer) -> None:
-    with admin_of(server) as admin:
-        info = admin.subscribe(SubscriberInfo(DEVICE, "", EventType.INTERFACE_CHANGE, 5))
-    assert info.topic == f"tango://{server.host}/{DEVICE}#dbase=no.intr_change"
+def test_the_names_of_interface_changes_have_no_attribute(lab: TangoServer) -> None:
+    with admin_of(lab) as admin:
+        info = admin.subscribe(SubscriberInfo(lab.devices[0], "", EventType.INTERFACE_CHANGE, 5))
+    assert info.topic == f"tango://{lab.host}/{lab.devices[0]}#dbase=no.intr_change"
 
 
 VALUES: dict[str, Any] = {
@@ -126,20 +110,20 @@ VALUES: dict[str, Any] = {
 
 
 @pytest.mark.spec("TG-17")
-def test_attributes_of_every_type_and_shape_are_read(server: TangoServer) -> None:
+def test_attributes_of_every_type_and_shape_are_read(lab: TangoServer) -> None:
     expected: dict[str, list[Any]] = {}
     for name, value in VALUES.items():
         expected |= {name: [value], f"{name}_spectrum": [value] * 3, f"{name}_image": [value] * 6}
-        server.tell(name, value)
-        server.tell(f"{name}_spectrum", [value] * 3)
-        server.tell(f"{name}_image", [[value] * 3] * 2)
-    with opened(server) as device:
+        lab.tell(name, value)
+        lab.tell(f"{name}_spectrum", [value] * 3)
+        lab.tell(f"{name}_image", [[value] * 3] * 2)
+    with opened(lab) as device:
         for found in device.read(list(expected)):
             assert found.content is not None
             assert list(found.content)[: found.r_dim.size] == expected[found.name], found.name  # type: ignore[arg-type]
             assert tuple(found.r_dim) == {"spectrum": (3, 0), "image": (3, 2)}.get(found.name.split("_")[-1], (1, 0))
-        server.tell("encoded", {"format": "f", "data": "0102"})
-        server.tell("state_spectrum", ["FAULT", "ON"])
+        lab.tell("encoded", {"format": "f", "data": "0102"})
+        lab.tell("state_spectrum", ["FAULT", "ON"])
         encoded, states, state = device.read(["encoded", "state_spectrum", "State"])
     assert encoded.content == (Encoded("f", b"\1\2"),)
     assert states.content == (DevState.FAULT, DevState.ON)
@@ -147,10 +131,10 @@ def test_attributes_of_every_type_and_shape_are_read(server: TangoServer) -> Non
 
 
 @pytest.mark.spec("TG-17", "TG-18")
-def test_attributes_carry_time_quality_the_set_part_and_their_own_errors(server: TangoServer) -> None:
-    server.tell("double", 1.0, quality="WARNING", time=12345.25)
-    server.tell("long", error={"reason": "Broken", "desc": "d", "origin": "o"})
-    with opened(server) as device:
+def test_attributes_carry_time_quality_the_set_part_and_their_own_errors(lab: TangoServer) -> None:
+    lab.tell("double", 1.0, quality="WARNING", time=12345.25)
+    lab.tell("long", error={"reason": "Broken", "desc": "d", "origin": "o"})
+    with opened(lab) as device:
         double, long, both, none = device.read(["double", "long", "double_rw", "nope"])
     assert (double.quality, double.time) == (Quality.WARNING, 12_345_250_000_000)
     assert long.errors[0][:1] + long.errors[0][2:] == ("Broken", "d", "o")
@@ -158,16 +142,16 @@ def test_attributes_carry_time_quality_the_set_part_and_their_own_errors(server:
     assert none.errors[0].reason == "API_AttrNotFound"
 
 
-def test_values_of_megabytes_are_read(server: TangoServer) -> None:
-    with opened(server) as device:
-        server.tell("double_spectrum", list(range(200_000)))
+def test_values_of_megabytes_are_read(lab: TangoServer) -> None:
+    with opened(lab) as device:
+        lab.tell("double_spectrum", list(range(200_000)))
         (found,) = device.read(["double_spectrum"])
         assert isinstance(found.content, np.ndarray)
         np.testing.assert_array_equal(found.content, np.arange(200_000.0))
 
 
-def test_commands_take_and_give_values_or_fail_with_their_stack(server: TangoServer) -> None:
-    with opened(server) as device:
+def test_commands_take_and_give_values_or_fail_with_their_stack(lab: TangoServer) -> None:
+    with opened(lab) as device:
         assert device.command("Echo", "häßlich") == "häßlich"
         assert device.command("Init") is None
         assert device.command("State") == DevState.ON.value
@@ -177,19 +161,19 @@ def test_commands_take_and_give_values_or_fail_with_their_stack(server: TangoSer
         assert caught.value.errors[0].desc == "as wanted"
         with pytest.raises(DevFailed, match="API_CommandNotFound"):
             device.command("Nope")
-        with admin_of(server) as admin:
-            assert admin.command("QueryDevice") == [f"Lab::{DEVICE}"]
+        with admin_of(lab) as admin:
+            assert f"Lab::{lab.devices[0]}" in admin.command("QueryDevice")
             numbers, texts = admin.command("ZmqEventSubscriptionChange", ["info"])
             assert (numbers.tolist(), len(texts)) == ([1033], 2)
 
 
 @pytest.mark.parametrize("minor", [0, 1, 2])
 @pytest.mark.parametrize("little", [True, False], ids=["little", "big"])
-def test_real_servers_understand_every_version_and_order(server: TangoServer, minor: int, little: bool) -> None:
-    request = Request(minor, little, id=7, key=DEVICE.encode(), operation="command_inout_4")
+def test_real_servers_understand_every_version_and_order(lab: TangoServer, minor: int, little: bool) -> None:
+    request = Request(minor, little, id=7, key=lab.devices[0].encode(), operation="command_inout_4")
     data = giop.encode(request, lambda writer: write_command(writer, Call("Echo", STRING, "text")))
     splitter = giop.Splitter()
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+    with socket.create_connection(("127.0.0.1", lab.port), PATIENCE) as connection:
         connection.sendall(data)
         while (found := splitter.next_message()) is None:
             splitter.feed(connection.recv(65536))
@@ -200,30 +184,31 @@ def test_real_servers_understand_every_version_and_order(server: TangoServer, mi
     reader.finish()
 
 
-def test_objects_and_operations_that_are_not_there_are_told_apart(server: TangoServer) -> None:
-    with opened(server) as device:
+def test_objects_and_operations_that_are_not_there_are_told_apart(lab: TangoServer) -> None:
+    with opened(lab) as device:
         with pytest.raises(SystemException) as caught:
             device.call("no_such_operation", None, lambda _: None)
         assert (caught.value.name, caught.value.retryable) == ("BAD_OPERATION", False)
-        stranger = Device(device.connection, b"test/lab/2")
+        stranger = Device(device.connection, b"test/lab/none")
         with pytest.raises(SystemException) as caught:
             stranger.ping()
         assert (caught.value.name, caught.value.retryable) == ("OBJECT_NOT_EXIST", True)
-        assert not device.connection.locate(b"test/lab/2")
+        assert not device.connection.locate(b"test/lab/none")
         device.ping()
 
 
 @pytest.mark.spec("TG-21", "TG-30")
-def test_the_database_says_which_devices_there_are_and_which_run(database: TangoDatabase, tmp_path: Path) -> None:
+def test_the_database_says_which_devices_there_are_and_which_run(tango_database: TangoDatabase, tmp_path: Path) -> None:
     with pytest.raises(DevFailed, match="DB_DeviceNotDefined"):
-        reference_of(parse_device("no/such/device", database.host), timeout=PATIENCE)
-    with TangoServer(tmp_path / "server", database=database) as server:
-        name = parse_device(DEVICE, database.host)
+        reference_of(parse_device("no/such/device", tango_database.host), timeout=PATIENCE)
+    device = "test/own/1"
+    with TangoServer(tmp_path / "server", [device], database=tango_database, instance="own") as server:
+        name = parse_device(device, tango_database.host)
         first = reference_of(name, timeout=PATIENCE)
         assert first.addresses == (Address("127.0.0.1", server.port),)
-        with open_device("sys/database/2", tango_host=database.host, timeout=PATIENCE) as found:
-            assert found.import_device(DEVICE).exported
-            assert found.import_device(DEVICE).server == "Lab/t"
+        with open_device("sys/database/2", tango_host=tango_database.host, timeout=PATIENCE) as found:
+            assert found.import_device(device).exported
+            assert found.import_device(device).server == "Lab/own"
         server.kill()  # what it had exported stays there
         with pytest.raises(ServerAway):
             open_device(name, timeout=PATIENCE)
@@ -238,25 +223,25 @@ def test_the_database_says_which_devices_there_are_and_which_run(database: Tango
 
 
 def test_a_server_that_stands_still_costs_no_more_than_the_deadline_and_its_late_reply_is_dropped(
-    server: TangoServer,
+    own_lab: TangoServer,
 ) -> None:
-    with opened(server) as device:
+    with opened(own_lab) as device:
         device.ping()
-        server.pause()
+        own_lab.pause()
         began = time.monotonic()
         with pytest.raises(CallLost, match=r"within 0\.2 s"):
             device.command("Echo", "late", timeout=0.2)
         assert time.monotonic() - began < PATIENCE
         assert not device.connection.closed
-        server.resume()
+        own_lab.resume()
         assert device.command("Echo", "next") == "next"
 
 
 @pytest.mark.spec("TG-41")
-def test_a_killed_server_is_noticed_and_a_new_one_reached_by_the_same_connection(server: TangoServer) -> None:
-    with opened(server) as device:
+def test_a_killed_server_is_noticed_and_a_new_one_reached_by_the_same_connection(own_lab: TangoServer) -> None:
+    with opened(own_lab) as device:
         device.ping()
-        server.kill()
+        own_lab.kill()
         with pytest.raises(ServerAway):
             device.ping()
         assert device.connection.closed
@@ -264,28 +249,27 @@ def test_a_killed_server_is_noticed_and_a_new_one_reached_by_the_same_connection
             device.ping()
         with pytest.raises(ServerAway):
             device.connection.open()
-        server.start()
+        own_lab.start()
         device.connection.open()
         device.ping()
 
 
-def test_threads_share_a_connection(server: TangoServer) -> None:
-    with opened(server) as device, ThreadPoolExecutor(8) as pool:
+def test_threads_share_a_connection(lab: TangoServer) -> None:
+    with opened(lab) as device, ThreadPoolExecutor(8) as pool:
         texts = [f"text {n}" for n in range(200)]
         assert list(pool.map(lambda text: device.command("Echo", text), texts)) == texts
 
 
-def test_a_real_client_gets_what_a_real_server_pushes(either: TangoServer, tmp_path: Path) -> None:
+def test_a_real_client_gets_what_a_real_server_pushes(either: TangoServer, probe: DeviceProbe) -> None:
     """The tools of these tests themselves."""
-    with DeviceProbe(tmp_path / "probe") as probe:
-        number = probe.subscribe(either.address(), "double", "change")
-        until(lambda: len(probe.events(number)) > 1, lambda: either.push("double", 1.0))
-        either.push("double", 2.5, quality="ALARM")
-        found = probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.5)
-        assert found["value"]["quality"] == "ATTR_ALARM"
-        either.push_error("double", "Mine")
-        assert probe.wait_event(number, lambda e: e["err"])["errors"][0]["reason"] == "Mine"
-        probe.unsubscribe(number)
+    number = probe.subscribe(either.address(), "double", "change")
+    until(lambda: len(probe.events(number)) > 1, lambda: either.push("double", 1.0))
+    either.push("double", 2.5, quality="ALARM")
+    found = probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.5)
+    assert found["value"]["quality"] == "ATTR_ALARM"
+    either.push_error("double", "Mine")
+    assert probe.wait_event(number, lambda e: e["err"])["errors"][0]["reason"] == "Mine"
+    probe.unsubscribe(number)
 
 
 # --- servers that misbehave ----------------------------------------------------------------------------------

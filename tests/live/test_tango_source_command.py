@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +21,8 @@ import zmq
 from mama_spark.bridges import log_bridge, publisher_bridge
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
+from mama_spark.cli import parser
+from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.log import Log
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
@@ -27,15 +31,22 @@ from mama_spark.tango.events import Event, decode, encode
 from mama_spark.tango.frames import CallInfo
 from mama_spark.tango.ior import parse_device
 from mama_spark.tango.negotiation import SubscriberInfo
+from mama_spark.tango.notices import Kind as NoticeKind
+from mama_spark.tango.notices import Notice
 from mama_spark.tango.records import Kind, encode_one
 from mama_spark.tango.rpc import open_device
+from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.tango.subscription import SubMode
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
+from mama_spark.terminal import tango_source
 from mama_spark.terminal.record import log_options
 from mama_spark.testing.rooms import MalamuteRoom
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port
-from mama_spark.testing.waiting import until
+from mama_spark.testing.waiting import eventually, until
+
+from tests.support.tango import FAST
 
 DEVICE = "lab/cell/1"
 ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")
@@ -44,45 +55,80 @@ MICROS = 1_700_000_000_000_000
 
 
 class Command:
-    """The program, with a position file and a port of its own that stay over restarts."""
+    """The command in a thread of this process, with a position file and a port of its own that stay over restarts."""
 
     def __init__(self, folder: Path, log: str, *more: str) -> None:
         self.port, self.position = free_port(), folder / "position.json"
-        self._log, self._more, self._said = log, more, folder / "said.txt"
-        self.process: subprocess.Popen[bytes] | None = None
+        self._log, self._more = log, more
+        self.lines: list[str] = []
+        self._stop = threading.Event()
+        self._ended: Future[int] = Future()
+
+    @contextmanager
+    def _stopping(self) -> Iterator[threading.Event]:
+        yield self._stop
+
+    def words(self, *more: str) -> list[str]:
+        words = ["tango-source", "--from", self._log, "--bind", f"127.0.0.1:{self.port}"]
+        return [*words, "--heartbeat", str(BEAT), "--position", str(self.position), *self._more, *more]
 
     def start(self, *more: str) -> None:
-        words = ["tango-source", "--from", self._log, "--bind", f"127.0.0.1:{self.port}"]
-        words += ["--heartbeat", str(BEAT), "--position", str(self.position), *self._more, *more]
-        with self._said.open("w") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "mama_spark.cli", *words], stdout=said, stderr=subprocess.STDOUT
-            )
+        self.lines, self._stop, self._ended = [], threading.Event(), Future()
+        threading.Thread(target=self._run, args=(self._ended, self.words(*more)), daemon=True).start()
         self.wait_line("ready:")
 
+    def _run(self, ended: Future[int], words: list[str]) -> None:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(tango_source, "stopping", self._stopping)
+                patch.setattr(tango_source, "say", self.lines.append)
+                patch.setattr(tango_source, "warn", self.lines.append)
+                args = parser().parse_args(words)
+                ended.set_result(args.run(args))
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            ended.set_exception(error)
+
     @property
-    def lines(self) -> list[str]:
-        """What it said since it was started."""
-        return self._said.read_text().splitlines()
+    def running(self) -> bool:
+        return not self._ended.done()
 
     def wait_line(self, text: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not any(text in line for line in self.lines):
-            assert time.monotonic() < end, self.lines
-            assert self.process is not None
-            assert self.process.poll() is None, self.lines
-            time.sleep(0.01)
+        eventually(lambda: any(text in line for line in self.lines) or not self.running, text)
+        if not any(text in line for line in self.lines):
+            self._ended.result()
+            raise AssertionError(self.lines)
 
-    def end(self, how: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(how)
-        code = self.process.wait(PATIENCE)
-        self.process = None
-        return code
+    def end(self) -> int:
+        """Its exit code."""
+        self._stop.set()
+        return self._ended.result(PATIENCE)
 
     @property
     def address(self) -> str:
         return f"tango://127.0.0.1:{self.port}/{DEVICE}#dbase=no"
+
+
+class CommandProcess:
+    """The program as users run it."""
+
+    def __init__(self, command: Command, folder: Path) -> None:
+        self._command, self._said = command, folder / "said.txt"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *more: str) -> None:
+        with self._said.open("w") as said:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mama_spark.cli", *self._command.words(*more)], stdout=said, stderr=said
+            )
+        ended = self._process.poll
+        eventually(lambda: "ready:" in self._said.read_text() or ended() is not None, "ready")
+        assert ended() is None, self._said.read_text()
+
+    def end(self, how: signal.Signals) -> int:
+        """Its exit code."""
+        assert self._process is not None
+        self._process.send_signal(how)
+        return self._process.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -99,7 +145,15 @@ def log(nats_server: NatsServer) -> Iterator[Log]:
 def command(nats_server: NatsServer, tmp_path: Path) -> Iterator[Command]:
     made = Command(tmp_path, f"{nats_server.url}/TANGO")
     yield made
-    if made.process is not None:
+    made._stop.set()
+    eventually(lambda: made._ended.done() or not made.lines, "the command has ended")
+
+
+@pytest.fixture
+def process(command: Command, tmp_path: Path) -> Iterator[CommandProcess]:
+    made = CommandProcess(command, tmp_path)
+    yield made
+    if made._process is not None and made._process.poll() is None:
         made.end(signal.SIGKILL)
 
 
@@ -163,35 +217,36 @@ def seen(probe: DeviceProbe, number: int) -> list[float]:
 
 
 @pytest.mark.spec("TG-01", "TG-22", "TG-23", "TG-35")
-def test_a_real_client_gets_the_rows_in_order_with_quality_and_time(log: Log, command: Command, tmp_path: Path) -> None:
+def test_a_real_client_gets_the_rows_in_order_with_quality_and_time(
+    log: Log, command: Command, probe: DeviceProbe
+) -> None:
     """Change, archive and user events."""
     append(log, [1.0, 2.0])
     command.start()
-    with DeviceProbe(tmp_path / "probe") as probe:
-        numbers = [probe.subscribe(command.address, "temperature", e) for e in ("change", "archive", "user_event")]
-        assert [probe.wait_events(n, 1)[0]["value"]["value"] for n in numbers] == [2.0] * 3  # a readable last value
-        words = ["VALID", "ALARM", "WARNING", "CHANGING"]
-        values = [10.0 + i for i in range(200)]
-        marks = iter(range(10**6))
-        until(
-            lambda: all(len(probe.events(n)) > 1 for n in numbers),
-            lambda: append(log, [-1.0 - next(marks)], time=pa.array([MICROS], pa.timestamp("us", "UTC"))),
-        )
-        append(log, values, quality=[words[i % 4] for i in range(200)])
-        for number in numbers:
-            probe.wait_event(number, lambda e: e["value"]["value"] == values[-1])
-            events = [e["value"] for e in probe.events(number) if not e["err"] and e["value"]["value"] >= 10]
-            assert [e["value"] for e in events] == values
-            assert [e["quality"].removeprefix("ATTR_") for e in events] == [words[i % 4] for i in range(200)]
-            assert [e["time"] for e in events] == [(MICROS + i) * 1000 for i in range(200)]
-    assert command.end(signal.SIGTERM) == 0
+    numbers = [probe.subscribe(command.address, "temperature", e) for e in ("change", "archive", "user_event")]
+    assert [probe.wait_events(n, 1)[0]["value"]["value"] for n in numbers] == [2.0] * 3  # a readable last value
+    words = ["VALID", "ALARM", "WARNING", "CHANGING"]
+    values = [10.0 + i for i in range(200)]
+    marks = iter(range(10**6))
+    until(
+        lambda: all(len(probe.events(n)) > 1 for n in numbers),
+        lambda: append(log, [-1.0 - next(marks)], time=pa.array([MICROS], pa.timestamp("us", "UTC"))),
+    )
+    append(log, values, quality=[words[i % 4] for i in range(200)])
+    for number in numbers:
+        probe.wait_event(number, lambda e: e["value"]["value"] == values[-1])
+        events = [e["value"] for e in probe.events(number) if not e["err"] and e["value"]["value"] >= 10]
+        assert [e["value"] for e in events] == values
+        assert [e["quality"].removeprefix("ATTR_") for e in events] == [words[i % 4] for i in range(200)]
+        assert [e["time"] for e in events] == [(MICROS + i) * 1000 for i in range(200)]
+    assert command.end() == 0
     assert any("ended: " in line for line in command.lines)
 
 
 def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
-    log: Log, command: Command, tmp_path: Path
+    log: Log, command: Command, process: CommandProcess, probe: DeviceProbe
 ) -> None:
-    command.start()
+    process.start()
     columns: dict[str, pa.Array] = {
         "truth": pa.array([True]),
         "short": pa.array([-3], pa.int16()),
@@ -206,50 +261,55 @@ def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
     }
     for name, column in columns.items():
         append(log, column, name)
-    with DeviceProbe(tmp_path / "probe") as probe:
 
-        def read(name: str) -> Any:
-            return probe.call("read", device=command.address, attribute=name)
+    def read(name: str) -> Any:
+        return probe.call("read", device=command.address, attribute=name)
 
-        def is_there() -> bool:
-            try:
-                return bool(read("State")["value"] == "MOVING")
-            except Failed:
-                return False
+    def is_there() -> bool:
+        try:
+            return bool(read("State")["value"] == "MOVING")
+        except Failed:
+            return False
 
-        until(is_there)
-        for name, column in columns.items():
-            if name != "State":
-                assert read(name)["value"] == column[0].as_py(), name
-    assert command.end(signal.SIGINT) == 0
+    until(is_there)
+    for name, column in columns.items():
+        if name != "State":
+            assert read(name)["value"] == column[0].as_py(), name
+    assert process.end(signal.SIGINT) == 0
 
 
 @pytest.mark.spec("TG-40-TG-42")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
-    log: Log, command: Command, tmp_path: Path, how: signal.Signals
+    log: Log, command: Command, process: CommandProcess
 ) -> None:
     """The client comes back by itself; what was stored meanwhile waits for it."""
     sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     append(log, [0.0])
-    command.start()
-    with DeviceProbe(tmp_path / "probe") as probe:
-        number = probe.subscribe(command.address, "temperature", "change")
+    process.start()
+    notices: list[Notice] = []
+    with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+
+        def values(kind: NoticeKind = NoticeKind.EVENT) -> list[float]:
+            notices.extend(subscriber.take())
+            found = [n.value.read for n in notices if n.kind is kind]
+            return [float(np.asarray(read)[0]) for read in found]
+
+        subscriber.subscribe(command.address, "temperature", mode=SubMode.SYNC)
         marks = iter(range(10**6))
-        until(lambda: len(probe.events(number)) > 1, lambda: append(log, [-1.0 - next(marks)]))
+        until(values, lambda: append(log, [-1.0 - next(marks)]))
         append(log, sent[:3])
-        probe.wait_event(number, lambda e: e["value"]["value"] == sent[2])
+        until(lambda: values()[-1] == sent[2])
         until(lambda: listening(command) == 1)
-        command.end(how)
+        process.end(signal.SIGKILL)
         append(log, sent[3:6])
-        command.start("--hold", str(PATIENCE))
-        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == sent[5])
+        process.start("--hold", str(PATIENCE))
+        until(lambda: values()[-1] == sent[5])
         append(log, sent[6:])
-        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == sent[6])
-        values = [v for v in seen(probe, number) if v > 0]
-    # on its return the client reads the value there is: the only one that it has twice
-    assert len(values) == len(sent) + 1
-    assert any(values[:i] + values[i + 1 :] == sent for i in range(len(values))), values
+        until(lambda: values()[-1] == sent[6])
+        assert [value for value in values() if value > 0] == sent
+        assert len(values(NoticeKind.RESUBSCRIPTION)) == 1
+        assert subscriber.counts.routes.gaps == 0
+    assert process.end(signal.SIGTERM) == 0
 
 
 @pytest.mark.spec("TG-28", "TG-40")
@@ -262,10 +322,10 @@ def test_after_a_restart_what_is_new_waits_until_all_subscriptions_have_reached_
     command.start()
     with Listener(command), Listener(command):
         until(lambda: listening(command) == 2)
-        command.end(signal.SIGKILL)
+        command.end()
     append(log, sent)
     command.start("--hold", str(PATIENCE))
-    with Listener(command) as one, Listener(command, after=1.0) as two:
+    with Listener(command) as one, Listener(command, after=0.3) as two:
         assert [one.value() for _ in sent] == [two.value() for _ in sent] == sent
     assert f"waiting up to {PATIENCE:g} s for 2 subscriptions to come back" in "".join(command.lines)
 
@@ -275,10 +335,10 @@ def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: Log, command:
     command.start()
     with Listener(command):
         until(lambda: listening(command) == 1)
-        command.end(signal.SIGKILL)
+        command.end()
     command.start("--hold", str(PATIENCE))
     command.wait_line("for 1 subscriptions to come back")
-    assert command.end(signal.SIGTERM) == 0
+    assert command.end() == 0
     assert listening(command) == 1
     append(log, [4.0])
     command.start("--hold", str(PATIENCE))
@@ -286,49 +346,46 @@ def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: Log, command:
         assert one.value() == 4.0
 
 
-def test_what_was_pushed_is_pushed_again_when_asked(log: Log, command: Command, tmp_path: Path) -> None:
+def test_what_was_pushed_is_pushed_again_when_asked(log: Log, command: Command) -> None:
     append(log, [1.0, 2.0, 3.0])
     command.start()
-    assert command.end(signal.SIGTERM) == 0
+    assert command.end() == 0
     assert "0 records served up to 3" in command.lines[-1]
     command.start("--begin", "2")
     command.wait_line("from record 2 on")
     until(lambda: '"served":3' in command.position.read_text())
-    assert command.end(signal.SIGTERM) == 0
+    assert command.end() == 0
     assert "2 records served up to 3" in command.lines[-1]
 
 
 @pytest.mark.spec("TG-06")
-def test_criteria_decide_what_is_an_event(log: Log, nats_server: NatsServer, tmp_path: Path) -> None:
+def test_criteria_decide_what_is_an_event(log: Log, command: Command, probe: DeviceProbe, tmp_path: Path) -> None:
     """Updates are filtered by the configuration."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[attribute]]\npattern = "LAB/*/temp*"\nabs_change = 0.5\nunit = "degC"\n')
-    command = Command(tmp_path, f"{nats_server.url}/TANGO", "--conf-file", str(rules))
     append(log, [0.0])
-    command.start()
-    try:
-        with DeviceProbe(tmp_path / "probe") as probe:
-            change = probe.subscribe(command.address, "temperature", "change")
-            user = probe.subscribe(command.address, "temperature", "user_event")
-            until(lambda: len(probe.events(user)) > 1, lambda: append(log, [0.0]))
-            append(log, [0.4, 0.5, 0.9, 1.0])
-            probe.wait_event(user, lambda e: e["value"]["value"] == 1.0)
-            probe.wait_event(change, lambda e: e["value"]["value"] == 1.0)
-            assert [v for v in seen(probe, change) if v] == [0.5, 1.0]
-            assert [v for v in seen(probe, user) if v] == [0.4, 0.5, 0.9, 1.0]
-    finally:
-        assert command.end(signal.SIGTERM) == 0
+    command.start("--conf-file", str(rules))
+    change = probe.subscribe(command.address, "temperature", "change")
+    user = probe.subscribe(command.address, "temperature", "user_event")
+    until(lambda: len(probe.events(user)) > 1, lambda: append(log, [0.0]))
+    append(log, [0.4, 0.5, 0.9, 1.0])
+    probe.wait_event(user, lambda e: e["value"]["value"] == 1.0)
+    probe.wait_event(change, lambda e: e["value"]["value"] == 1.0)
+    assert [v for v in seen(probe, change) if v] == [0.5, 1.0]
+    assert [v for v in seen(probe, user) if v] == [0.4, 0.5, 0.9, 1.0]
+    assert command.end() == 0
 
 
 @pytest.mark.own_server
-def test_it_waits_while_the_log_is_away(log: Log, nats_server: NatsServer, command: Command, tmp_path: Path) -> None:
+@pytest.mark.own_server
+def test_it_waits_while_the_log_is_away(log: Log, nats_server: NatsServer, command: Command) -> None:
     append(log, [1.0])
     command.start()
     nats_server.kill()
     nats_server.start()
     append(log, [2.0])
     until(lambda: '"served":2' in command.position.read_text())
-    assert command.end(signal.SIGTERM) == 0
+    assert command.end() == 0
 
 
 def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: Log, command: Command) -> None:
@@ -345,23 +402,20 @@ def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: Log, 
         [encode_one(Kind.STARTED, 5), encode_one(Kind.EVENT, 5, frames, ctr=1)],
     )
     log.append(recorded)
-    words = [sys.executable, "-m", "mama_spark.cli", "tango-source", "--from", command._log]
-    words += ["--position", str(command.position)]
-    refused = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
-    assert refused.returncode == 2
-    assert "the log TANGO holds what a recorder wrote (mama record), and no rows of mamapub" in refused.stderr
+    with pytest.raises(ConfigError, match=r"the log TANGO holds what a recorder wrote .*, and no rows of mamapub"):
+        command.start()
     append(log, [1.0])
     command.start()
     log.append(recorded)
     command.wait_line("also holds what a recorder wrote (mama record), which is not served")
     append(log, [2.0])
     until(lambda: '"served":6' in command.position.read_text())
-    assert command.end(signal.SIGTERM) == 0
+    assert command.end() == 0
     assert "1 records served up to 6" in command.lines[-1]
 
 
-def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: Path) -> None:
-    with MalamuteRoom(tmp_path / "broker") as room, DeviceProbe(tmp_path / "probe") as probe:
+def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: Path, probe: DeviceProbe) -> None:
+    with MalamuteRoom(tmp_path / "broker") as room:
         options = log_options(room.options("TANGO"))
         writer = LastingPublisher(lambda: publisher_bridge(options))  # streams are made by who writes
         assert writer.write(rows([1.0]))
@@ -381,22 +435,18 @@ def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: 
         append(log, [2.0])
         probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.0)
         assert [v for v in seen(probe, number) if v > 0] == [1.0, 2.0]
-        command.end(signal.SIGKILL)
+        command.end()
         last = append(log, [3.0, 4.0])
         command.start("--hold", "0")
         until(lambda: f'"served":{last}' in command.position.read_text())
-        assert command.end(signal.SIGTERM) == 0
+        assert command.end() == 0
         assert f" 2 records served up to {last}," in command.lines[-1]
         bridge.close()
 
 
 def test_two_sources_do_not_share_a_position(log: Log, command: Command) -> None:
     command.start()
-    other = subprocess.run(
-        [sys.executable, "-m", "mama_spark.cli", "tango-source", "--from", command._log,
-         "--position", str(command.position)],
-        capture_output=True, text=True, timeout=PATIENCE, env={**os.environ},
-    )  # fmt: skip
-    assert other.returncode == 2
-    assert "another source goes on from" in other.stderr
-    assert command.end(signal.SIGTERM) == 0
+    args = parser().parse_args(["tango-source", "--from", command._log, "--position", str(command.position)])
+    with pytest.raises(Unavailable, match="another source goes on from"):
+        args.run(args)
+    assert command.end() == 0

@@ -275,8 +275,8 @@ def poll(device: str, attribute: str, period: int) -> None:
 
 def rest(device: str) -> None:
     """The server reads nothing of the device by itself any more."""
-    for attribute in tuple(_device(device).polled):
-        poll(device, attribute, 0)
+    for name in tuple(_device(device).polled):
+        poll(device, name, 0)
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {

@@ -254,8 +254,8 @@ def commands(device: str) -> list[str]:
 HANDLERS: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
-        subscribe, unsubscribe, forget, counted, read, write, lock, unlock, command, admin, configure, config, info, ping,
-        attributes, commands,
+        subscribe, unsubscribe, forget, counted, read, write, lock, unlock, command, admin, configure, config, info,
+        ping, attributes, commands,
     )
 }  # fmt: skip
 

@@ -16,14 +16,14 @@ The device class is in :mod:`mama_spark.testing.tango_lab`: what attributes ther
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
+import signal
 import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Never, Self
 
 from ..tango.life import Times
 from .tango_process import Event, Failed, TangoProcess
@@ -36,6 +36,7 @@ __all__ = [
     "DeviceProbe",
     "Event",
     "Failed",
+    "SharedServer",
     "TangoDatabase",
     "TangoMirror",
     "TangoServer",
@@ -179,11 +180,9 @@ class TangoServer(_Server):
         self.devices, self.instance, self.database = tuple(devices), instance, database
         self.key = "" if database else self.admin
 
-    def only(self, *devices: str) -> Self:
-        """The same running server, seen as one that has these devices alone; neither started nor ended by this."""
-        view = copy.copy(self)
-        view.devices = devices
-        return view
+    def only(self, *devices: str) -> SharedServer:
+        """The same running server, seen as one that has these devices alone."""
+        return SharedServer(self, devices)
 
     @property
     def admin(self) -> str:
@@ -231,6 +230,27 @@ class TangoServer(_Server):
     def push_error(self, attribute: str, reason: str, desc: str = "", origin: str = "", event: str = "change") -> None:
         """Push one event that is an error."""
         self.do("push", attribute, event=event, error={"reason": reason, "desc": desc, "origin": origin})
+
+
+class SharedServer(TangoServer):
+    """Some devices of a running server, as if there were no others; nobody can end it, pause it or start it."""
+
+    def __init__(self, server: TangoServer, devices: tuple[str, ...]) -> None:
+        self.__dict__.update(server.__dict__)
+        self.devices = devices
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{TangoServer.__name__}.log"
+
+    def spawn(self) -> Never:
+        raise AssertionError("other tests use this server: take own_lab to start and stop one")
+
+    def pause(self) -> Never:
+        self.spawn()
+
+    def _end(self, number: signal.Signals) -> Never:
+        self.spawn()
 
 
 class TangoMirror(_Server):
