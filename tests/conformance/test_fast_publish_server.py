@@ -29,9 +29,12 @@ from mama_spark.bridges.nats.acks import Flow, Gap, Guilty, Reply, Stored
 from mama_spark.bridges.nats.fast import END, PING, START, FastBatch, Phase, parse_reply, reply_prefix, reply_suffix
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import ExpectationFailed, NotSent, Overrun, PublishError, Refused, TooLarge, Uncertain
+from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.plain_wire import PlainWire
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
+
+from tests.support.nats import account
 
 WRONG = {"Nats-Expected-Last-Sequence": "100"}
 APPEND = 1
@@ -82,8 +85,8 @@ class Sent:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path_factory.mktemp("nats")) as server:
+def server(nats_accounts: Accounts) -> Iterator[NatsServer]:
+    with account(nats_accounts) as server:
         yield server
 
 

@@ -16,15 +16,18 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.engines import Delivery, jetstream, jetstream_sender
 from mama_spark.malamute.engines.jetstream import JetStreamEngine
 from mama_spark.malamute.extensions import NOTHING, AckRun, Extension, Outcome
+from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.servers import Admin
+
+from tests.support.nats import account
 
 PATIENCE = 60.0
 Runs = tuple[AckRun, ...]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path_factory.mktemp("nats"), jetstream="max_mem: 64MB") as server:
+def server(nats_accounts: Accounts) -> Iterator[NatsServer]:
+    with account(nats_accounts) as server:
         yield server
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -12,12 +11,14 @@ from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.logs import NatsLogs
-from mama_spark.bridges.nats.pool import POOL
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.message import MessageBatch
+from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.log_suite import LogSite, LogSuite
 from mama_spark.testing.servers import Admin
+
+from tests.support.nats import account
 
 
 class TestMemoryLogs(LogSuite):
@@ -36,10 +37,9 @@ class TestMemoryLogs(LogSuite):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with NatsServer(Path(tmp_path_factory.mktemp("logs")) / "nats") as server:
+def server(nats_accounts: Accounts) -> Iterator[NatsServer]:
+    with account(nats_accounts) as server:
         yield server
-        POOL.clear()
 
 
 @pytest.fixture(scope="module")

@@ -407,8 +407,8 @@ def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, t
     server.stop()
 
 
-def test_a_live_jetstream_context_is_a_transport(tmp_path: Path, told: Told) -> None:
-    desk = NatsDesk.started(tmp_path)
+def test_a_live_jetstream_context_is_a_transport(nats_server: NatsServer, told: Told) -> None:
+    desk = NatsDesk(nats_server)
     try:
         with Transport.create("pub", desk.target()) as transport:
             publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from itertools import pairwise
-from pathlib import Path
 from time import time
 from typing import Any
 
@@ -32,8 +31,8 @@ RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
 
 @pytest.fixture(params=["memory", "nats"])
-def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    desk: Desk = MemoryDesk() if request.param == "memory" else NatsDesk.started(tmp_path)
+def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    desk: Desk = MemoryDesk() if request.param == "memory" else NatsDesk(request.getfixturevalue("nats_server"))
     yield desk
     desk.close()
 

@@ -27,8 +27,8 @@ def test_the_example_runs(nats_server: NatsServer) -> None:
         assert [m.payload for m in admin.messages("ORDERS")] == [b"hello"] * 10
 
 
-def test_the_example_for_plain_threads_runs(tmp_path: Path) -> None:
-    desk = NatsDesk.started(tmp_path)
+def test_the_example_for_plain_threads_runs(nats_server: NatsServer) -> None:
+    desk = NatsDesk(nats_server)
     try:
         desk.admin.create_stream("ORDERS", ["orders.>"])
         names: dict[str, Any] = {

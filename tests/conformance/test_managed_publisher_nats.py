@@ -12,6 +12,7 @@ import nats
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.pool import POOL
+from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import (
     AckTimeout,
     ConfigError,
@@ -31,8 +32,8 @@ RETRY = RetryConfig.doubling(0.05, 0.2, deadline=LONG)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[NatsDesk]:
-    desk = NatsDesk.started(tmp_path)
+def desk(nats_server: NatsServer) -> Iterator[NatsDesk]:
+    desk = NatsDesk(nats_server)
     yield desk
     desk.close()
 
@@ -232,6 +233,7 @@ def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path
 # --- outages ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.own_server
 @pytest.mark.parametrize("end", ["restart", "SIGKILL"])
 @pytest.mark.parametrize("retry", [RETRY, None], ids=["retry", "once"])
 def test_publish_async_reset_pending_on_reconnect(desk: NatsDesk, end: str, retry: RetryConfig | None) -> None:
@@ -259,6 +261,7 @@ def test_publish_async_reset_pending_on_reconnect(desk: NatsDesk, end: str, retr
     assert publisher.window.in_flight == 0
 
 
+@pytest.mark.own_server
 @pytest.mark.spec("MP-27")
 def test_complete_fires_over_a_restart(desk: NatsDesk) -> None:
     """As TestPublishMsgAsyncWithPendingMsgs and TestPublishAsyncRetry, "complete fires"; later messages go, too."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from mama_spark.bridge import PublisherBridge
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.pool import POOL
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
 from mama_spark.testing.servers import Admin
 
 
-def site_of(folder: Path, **options: Any) -> Iterator[Site]:
-    with NatsServer(folder / "nats") as server, Admin(server.url) as admin:
+def site_of(server: NatsServer, **options: Any) -> Iterator[Site]:
+    with Admin(server.url) as admin:
         admin.create_stream("T", ["t.>"], allow_batched=True)
         silent = options | {"ack_mode": "none", "ordered": False}
         yield Site(
@@ -25,31 +23,30 @@ def site_of(folder: Path, **options: Any) -> Iterator[Site]:
             refused={"Nats-Expected-Stream": ["OTHER"]},
             stored=lambda: [Stored(*m) for m in admin.messages("T")],
         )
-        POOL.clear()
 
 
 class TestMessageMode(BridgeSuite):
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Iterator[Site]:
-        yield from site_of(tmp_path)
+    def site(self, nats_server: NatsServer) -> Iterator[Site]:
+        yield from site_of(nats_server)
 
 
 class TestMessageModeByPublicCalls(BridgeSuite):
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Iterator[Site]:
-        yield from site_of(tmp_path, fast=False)
+    def site(self, nats_server: NatsServer) -> Iterator[Site]:
+        yield from site_of(nats_server, fast=False)
 
 
 class TestBatchMode(BridgeSuite):
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Iterator[Site]:
-        yield from site_of(tmp_path, ack_mode="batch")
+    def site(self, nats_server: NatsServer) -> Iterator[Site]:
+        yield from site_of(nats_server, ack_mode="batch")
 
 
 class TestBatchModeInOrder(BridgeSuite):
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Iterator[Site]:
-        yield from site_of(tmp_path, ack_mode="batch", ordered=True)
+    def site(self, nats_server: NatsServer) -> Iterator[Site]:
+        yield from site_of(nats_server, ack_mode="batch", ordered=True)
 
     def test_it_claims_to_keep_order(self, bridge: PublisherBridge) -> None:
         assert bridge.capabilities.ordered

@@ -131,8 +131,10 @@ class MemoryDesk(Desk):
 class NatsDesk(Desk):
     """Publishers over a live JetStream context whose event loop runs on a thread of its own.
 
-    :param server: running
+    :param server: running; left so
     """
+
+    _own = False
 
     def __init__(self, server: NatsServer, *, domain: str | None = None, **options: Any) -> None:
         super().__init__()
@@ -159,10 +161,12 @@ class NatsDesk(Desk):
         """With a server of its own, which :meth:`close` ends."""
         server = NatsServer(folder / "nats", config=config, jetstream=jetstream).start()
         try:
-            return cls(server, **options)
+            desk = cls(server, **options)
         except BaseException:
             server.stop()
             raise
+        desk._own = True
+        return desk
 
     def target(self) -> JetStreamContext:
         return self.client.jetstream(domain=self._domain)
@@ -180,5 +184,6 @@ class NatsDesk(Desk):
         if self.server.running:
             self.loop.run(self.client.close(), LONG, "closing")
             self.admin.__exit__(None, None, None)
-        self.server.stop()
+        if self._own:
+            self.server.stop()
         self.loop.stop()
