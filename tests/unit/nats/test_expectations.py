@@ -1,0 +1,25 @@
+"""Every header by which a message expects something makes a blind resend unsafe."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.bridges.nats import headers
+from mama_spark.message import MessageBatch
+from mama_spark.publisher.api import PublishOptions
+
+EXPECTATIONS = PublishOptions(
+    expected_stream="S",
+    expected_last_msg_id="id",
+    expected_last_sequence=1,
+    expected_last_subject_sequence=2,
+    expected_last_subject_sequence_subject="a.>",
+).headers()
+
+
+@pytest.mark.parametrize("name", [*EXPECTATIONS, *map(str.lower, EXPECTATIONS)])
+def test_an_expectation_makes_its_row_fragile(name: str) -> None:
+    rows: list[dict[str, list[str]] | None] = [None, {"a": ["b"], name: ["1"]}, {"Nats-TTL": ["5s"]}]
+    bad, fragile = headers.check(MessageBatch.of(["t"] * 3, [b""] * 3, rows), 1000)
+    assert not bad
+    assert fragile is not None
+    assert fragile.tolist() == [False, True, False]
