@@ -624,6 +624,22 @@ def test_nonsense_from_a_broker_is_ignored(scripted: Scripted, answer: list[byte
         stack.callback(client.close, 0.05)
 
 
+def test_closing_does_not_wait_for_a_broker_that_goes_before_it_answers() -> None:
+    script = Scripted()
+    client = MalamuteClient(script.url, "c", timeout=PATIENCE, **C_CLIENT)
+    opening = threading.Thread(target=client.open)
+    opening.start()
+    identity, _ = script.get()
+    script.put(identity, *encode(Ok()))
+    opening.join(PATIENCE)
+    closing = threading.Thread(target=client.close, args=(1e6,))
+    closing.start()
+    assert decode(script.get()[1]) == wire.Close()
+    script.close()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+
+
 def test_a_pong_may_overtake_other_answers(scripted: Scripted) -> None:
     """A broker whose engine takes its time to start is not dead, and what it answers then counts."""
     client = MalamuteClient(scripted.url, "c", timeout=PATIENCE, features=None, window=None, ping=0.05, silence=1e6)

@@ -395,7 +395,8 @@ class Link:
             elif event == zmq.EVENT_DISCONNECTED:
                 with self.changed:
                     now = time.monotonic()
-                    if self.machine.state is State.CONNECTED or now - self._made > _FLAPPING:
+                    settled = self.machine.state in (State.CONNECTED, State.TERMINATING)
+                    if settled or now - self._made > _FLAPPING:
                         self.machine.lost(now)
                         return  # the socket will be replaced
 

@@ -1,4 +1,4 @@
-"""A Malamute broker as a process of its own, which can be killed and started again at its place."""
+"""A Malamute broker for tests: in this process, or as a process of its own, which can be killed and started again."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ folder = "{folder}"
 """
 
 
-class BrokerProcess:
-    """``mama broker`` with durable streams, on a port that it keeps.
-
+class _Durable:
+    """
     :param folder: for its configuration and its streams
     :param pattern: streams that are durable; others are ``simple``
     :param settings: lines of TOML for the durable streams
@@ -38,9 +37,55 @@ class BrokerProcess:
     def __init__(self, folder: Path, pattern: str = "^orders$", settings: str = "") -> None:
         self.folder, self.streams = folder, folder / "streams"
         self._pattern, self._settings = pattern, settings
+        self.url = ""
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def configure(self) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        conf = self.folder / "broker.toml"
+        conf.write_text(_CONF.format(pattern=self._pattern, folder=self.streams, settings=self._settings))
+        return conf
+
+    def store(self, stream: str, batch: MessageBatch) -> int:
+        """Publish by a client of its own; the last sequence."""
+        from ..bridges.malamute.appending import append
+        from ..bridges.malamute.settings import MalamuteSettings
+        from ..malamute.link import LinkSettings
+
+        return append(MalamuteSettings(LinkSettings((self.url,))), stream, batch, _PATIENCE) or 0
+
+
+class BrokerHere(_Durable):
+    """What :class:`BrokerProcess` is, in threads of this process: for tests that do not kill it.
+
+    :ivar broker: that runs
+    """
+
+    def __enter__(self) -> Self:
+        from ..malamute.broker import Broker
+        from ..malamute.configuration import load
+        from ..mama.broker_events import broker_event
+
+        settings = load(self.configure(), "tcp://127.0.0.1:*")
+        self.broker = Broker(settings, encode=lambda event: broker_event(*event))
+        self.broker.start()
+        self.url = self.broker.endpoint.replace("tcp://", "mlp://")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.broker.stop()
+
+
+class BrokerProcess(_Durable):
+    """``mama broker`` with durable streams, on a port that it keeps."""
+
+    def __init__(self, folder: Path, pattern: str = "^orders$", settings: str = "") -> None:
+        super().__init__(folder, pattern, settings)
         self._bind = f"tcp://127.0.0.1:{lasting_port()}"
         self._process: subprocess.Popen[str] | None = None
-        self.url = ""
 
     def __repr__(self) -> str:
         return f"<BrokerProcess {self.url} {'runs' if self.running else 'stopped'}>"
@@ -57,15 +102,9 @@ class BrokerProcess:
     def running(self) -> bool:
         return self._process is not None
 
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
     def start(self) -> None:
         """At the same port as before; whoever had it meanwhile is waited for."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        conf = self.folder / "broker.toml"
-        conf.write_text(_CONF.format(pattern=self._pattern, folder=self.streams, settings=self._settings))
+        conf = self.configure()
         until = time.monotonic() + _PATIENCE
         while not self._started(conf):
             if time.monotonic() > until:
@@ -103,11 +142,3 @@ class BrokerProcess:
         assert process.stdout is not None
         process.wait(_PATIENCE)
         process.stdout.close()
-
-    def store(self, stream: str, batch: MessageBatch) -> int:
-        """Publish by a client of its own; the last sequence."""
-        from ..bridges.malamute.appending import append
-        from ..bridges.malamute.settings import MalamuteSettings
-        from ..malamute.link import LinkSettings
-
-        return append(MalamuteSettings(LinkSettings((self.url,))), stream, batch, _PATIENCE) or 0

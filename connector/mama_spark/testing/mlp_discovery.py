@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from ..bridge import SourceKey
 from ..bridges.malamute import discovery_announcer
@@ -21,17 +21,20 @@ from ..malamute.link import LinkSettings
 from ..mama.events import EventRecord, encode_event
 from ..mama.omnm import encode
 from ..mama.sources import SourceRecord, encode_source
-from .brokers import BrokerProcess
+from .brokers import BrokerHere, BrokerProcess
 
 LASTING = 600.0  #: seconds; nobody waits for so long
+B = TypeVar("B", BrokerHere, BrokerProcess)
 
 
-def discovering_broker(folder: Path, settings: str = "") -> BrokerProcess:
-    """``mama broker`` that keeps its events.
+def discovering(kind: type[B], folder: Path) -> B:
+    """A broker that keeps its events."""
+    return kind(folder, settings=f'[events]\nfolder = "{folder / "events"}"\n')
 
-    :param settings: lines of the table ``[events]``
-    """
-    return BrokerProcess(folder, settings=f'[events]\nfolder = "{folder / "events"}"\n{settings}')
+
+def discovering_broker(folder: Path) -> BrokerProcess:
+    """``mama broker`` that keeps its events."""
+    return discovering(BrokerProcess, folder)
 
 
 def discovery_of(url: str, name: str = "one", patience: float = 60.0) -> MalamuteDiscovery:
