@@ -141,6 +141,8 @@ def bridge_of(url: str, stream: str = "st", **values: Any) -> MalamuteBridge:
 
 
 class TestMemoryStream(BridgeSuite):
+    without = frozenset({"sequence", "dedup", "ordered"})
+
     @pytest.fixture
     def site(self, broker: Broker, reader: Any) -> Site:
         return Site(
@@ -159,6 +161,8 @@ class TestMemoryStream(BridgeSuite):
 
 class TestStoredStream(BridgeSuite):
     """ML-22, ML-26: sequences, duplicates and refusals as an engine that stores says them."""
+
+    without = frozenset({"ordered"})
 
     @pytest.fixture
     def site(self, broker: Broker, reader: Any) -> Site:
@@ -182,6 +186,8 @@ class TestStoredStream(BridgeSuite):
 
 class TestForeignBroker(BridgeSuite):
     """A broker that does not announce our extensions: the PONG of a PING behind each chunk says ``accepted``."""
+
+    without = frozenset({"sequence", "dedup", "headers", "ordered"})
 
     @pytest.fixture
     def broker(self) -> Iterator[Broker]:
@@ -326,6 +332,8 @@ def test_answers_add_up(broker: Broker) -> None:
 
 class TestDurableStream(BridgeSuite):
     """The same on a real store: sequences, ids stored once, headers read back."""
+
+    without = frozenset({"ordered"})
 
     @pytest.fixture
     def broker(self, tmp_path: Path) -> Iterator[Broker]:

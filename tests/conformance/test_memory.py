@@ -9,6 +9,8 @@ from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
 
 
 class TestMemory(BridgeSuite):
+    without = frozenset({"ordered"})
+
     @pytest.fixture
     def site(self) -> Iterator[Site]:
         name = uuid4().hex

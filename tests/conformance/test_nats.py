@@ -26,24 +26,32 @@ def site_of(server: NatsServer, **options: Any) -> Iterator[Site]:
 
 
 class TestMessageMode(BridgeSuite):
+    without = frozenset({"ordered"})
+
     @pytest.fixture
     def site(self, nats_server: NatsServer) -> Iterator[Site]:
         yield from site_of(nats_server)
 
 
 class TestMessageModeByPublicCalls(BridgeSuite):
+    without = frozenset({"ordered"})
+
     @pytest.fixture
     def site(self, nats_server: NatsServer) -> Iterator[Site]:
         yield from site_of(nats_server, fast=False)
 
 
 class TestBatchMode(BridgeSuite):
+    without = frozenset({"sequence", "ordered"})
+
     @pytest.fixture
     def site(self, nats_server: NatsServer) -> Iterator[Site]:
         yield from site_of(nats_server, ack_mode="batch")
 
 
 class TestBatchModeInOrder(BridgeSuite):
+    without = frozenset({"sequence"})
+
     @pytest.fixture
     def site(self, nats_server: NatsServer) -> Iterator[Site]:
         yield from site_of(nats_server, ack_mode="batch", ordered=True)

@@ -14,6 +14,8 @@ from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
 
 
 class TestTango(BridgeSuite):
+    without = frozenset({"ordered"})
+
     @pytest.fixture
     def site(self) -> Iterator[Site]:
         name = uuid4().hex

@@ -5,7 +5,8 @@
         def site(self):
             yield Site(make=..., stored=...)
 
-The bridges that the factory gives are not open; the suite opens and closes them.
+The bridges that the factory gives are not open; the suite opens and closes them. A bridge names what it cannot do in
+:attr:`BridgeSuite.without`; the rules that this excuses are recorded as ``excused`` in the report of their tests.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -97,8 +98,24 @@ def publish(bridge: PublisherBridge, batch: MessageBatch, first: int = 0) -> Ans
     return answers
 
 
+#: What a bridge may be without.
+OPTIONAL = ("sequence", "dedup", "headers", "ordered")
+
+Record = Callable[[str, object], None]
+
+
 class BridgeSuite:
-    """Rules of :class:`mama_spark.bridge.PublisherBridge`, one test each."""
+    """Rules of :class:`mama_spark.bridge.PublisherBridge`, one test each.
+
+    :cvar without: those of :data:`OPTIONAL` that the bridge under test does not have, no more and no fewer
+    """
+
+    without: ClassVar[frozenset[str]] = frozenset()
+
+    def _excused(self, record_property: Record, capability: str) -> None:
+        """This rule is about what the bridge does not have: a count of these stands at the end of a run."""
+        assert capability in self.without, f"{type(self).__name__} does not say that it is without {capability!r}"
+        record_property("excused", f"{type(self).__name__} without {capability}")
 
     @pytest.fixture
     def site(self) -> Any:
@@ -126,30 +143,40 @@ class BridgeSuite:
             zip(batch.topics.to_pylist(), batch.payloads.to_pylist(), strict=True)
         )
 
-    def test_sequences_rise_and_point_at_the_stored_message(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_sequences_rise_and_point_at_the_stored_message(
+        self, site: Site, bridge: PublisherBridge, record_property: Record
+    ) -> None:
         batch = self._batch(site, 200)
         answers = publish(bridge, batch)
         if not bridge.capabilities.sequence:
             assert set(answers.sequence.values()) == {-1}, "a bridge that tells sequences must say so"
+            self._excused(record_property, "sequence")
             return
         by_sequence = {s.sequence: s.payload for s in site.stored()}
         order = [answers.sequence[t] for t in sorted(answers.sequence)]
         assert order == sorted(order)
         assert [by_sequence[s] for s in order] == batch.payloads.to_pylist()
 
-    def test_the_same_id_is_stored_once_if_the_bridge_deduplicates(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_the_same_id_is_stored_once_if_the_bridge_deduplicates(
+        self, site: Site, bridge: PublisherBridge, record_property: Record
+    ) -> None:
         batch = self._batch(site, 50, ids=True)
         first = publish(bridge, batch)
         again = publish(bridge, batch, first=50)
         assert not first.error
         assert not again.error
         assert len(site.stored()) == (50 if bridge.capabilities.dedup else 100)
-        if bridge.capabilities.dedup and bridge.capabilities.sequence:
-            assert not any(first.duplicate.values())
-            assert all(again.duplicate.values())
-            assert list(again.sequence.values()) == list(first.sequence.values())
+        if not bridge.capabilities.dedup:
+            self._excused(record_property, "dedup")
+            return
+        if not bridge.capabilities.sequence:
+            self._excused(record_property, "sequence")
+            return
+        assert not any(first.duplicate.values())
+        assert all(again.duplicate.values())
+        assert list(again.sequence.values()) == list(first.sequence.values())
 
-    def test_headers_come_back(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_headers_come_back(self, site: Site, bridge: PublisherBridge, record_property: Record) -> None:
         headers: list[dict[str, list[str]] | None] = [
             {"A-b": ["1", "2"], "C": ["x y"]},
             None,
@@ -159,6 +186,7 @@ class BridgeSuite:
         bad = bridge.prepare(batch).bad
         if not bridge.capabilities.headers:
             assert [row for row, _ in bad] == [0, 2]
+            self._excused(record_property, "headers")
             return
         assert not bad
         publish(bridge, batch)
@@ -198,15 +226,17 @@ class BridgeSuite:
         assert isinstance(error, BadRow)
 
     def test_payload_and_headers_up_to_the_limit_pass_and_beyond_it_are_flagged(
-        self, site: Site, bridge: PublisherBridge
+        self, site: Site, bridge: PublisherBridge, record_property: Record
     ) -> None:
         limit = bridge.capabilities.max_payload
         sizes = [limit, limit + 1]
         bad = bridge.prepare(MessageBatch.of([site.topics[0]] * 2, [bytes(s) for s in sizes])).bad
         assert [(row, type(error)) for row, error in bad] == [(1, TooLarge)]
-        if bridge.capabilities.headers:
-            batch = MessageBatch.of([site.topics[0]], [bytes(limit - 5)], [{"name": ["a value of some bytes"]}])
-            assert [type(error) for _, error in bridge.prepare(batch).bad] == [TooLarge]
+        if not bridge.capabilities.headers:
+            self._excused(record_property, "headers")
+            return
+        batch = MessageBatch.of([site.topics[0]], [bytes(limit - 5)], [{"name": ["a value of some bytes"]}])
+        assert [type(error) for _, error in bridge.prepare(batch).bad] == [TooLarge]
 
     def test_a_message_of_the_largest_size_is_stored(self, site: Site, bridge: PublisherBridge) -> None:
         batch = MessageBatch.of([site.topics[0]], [b"x" * min(bridge.capabilities.max_payload, 8 << 20)])
@@ -265,9 +295,12 @@ class BridgeSuite:
         opened.close()
         assert "closed" in repr(opened).lower()
 
-    def test_order_is_kept_behind_what_the_middleware_refuses(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_order_is_kept_behind_what_the_middleware_refuses(
+        self, site: Site, bridge: PublisherBridge, record_property: Record
+    ) -> None:
         """Whoever claims to keep it; what follows a refused message is refused, too, and goes again in order."""
         if not bridge.capabilities.ordered:
+            self._excused(record_property, "ordered")
             return
         assert site.refused is not None, "the suite needs a message that the middleware refuses"
         n, guilty = 300, {50, 51, 120, 299}
@@ -321,6 +354,7 @@ class BridgeSuite:
 
     def test_capabilities_are_plausible(self, bridge: PublisherBridge) -> None:
         able = bridge.capabilities
+        assert {name for name in OPTIONAL if not getattr(able, name)} == self.without, "no rule is excused by mistake"
         assert able.max_payload > 0
         assert able.max_topic > 0
         assert able.ack is not Ack.NONE or not able.sequence

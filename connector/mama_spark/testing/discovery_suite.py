@@ -36,7 +36,7 @@ class DiscoverySite:
     :ivar ttl: seconds after which a source that is not renewed is OFFLINE; short where time really passes
     :ivar lasting: the same for sources that shall stay: their renewals may be late by a sixth of it
     :ivar die: end the process of this (open) bridge without a word: nothing is renewed for it any more
-    :ivar lose: make the middleware forget the ``n`` oldest changes; None if it cannot be asked to
+    :ivar lose: make the middleware forget the ``n`` oldest changes
     :ivar clock: moves the clock of the middleware by so many seconds; None where time really passes
     """
 
@@ -44,7 +44,7 @@ class DiscoverySite:
     ttl: float
     lasting: float
     die: Callable[[DiscoveryBridge], None]
-    lose: Callable[[int], None] | None = None
+    lose: Callable[[int], None]
     clock: Callable[[float], None] | None = None
 
     def let_pass(self, seconds: float) -> None:
@@ -326,8 +326,6 @@ class DiscoverySuite:
     def test_what_was_lost_before_it_was_read_is_a_gap(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        if site.lose is None:
-            return  # this middleware cannot be made to forget
         source.tell(DESK, [b"0", b"1", b"2", b"3"], ["0", "1", "2", "3"])
         all_of_it = follow(reader, reader.begin("earliest"), lambda changes: len(changes) == 4)
         start = reader.begin(((all_of_it[0].origin, all_of_it[0].sequence or 0),))
