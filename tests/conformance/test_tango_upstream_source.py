@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,12 +36,6 @@ DEVICE, OTHER = "test/pub/1", "test/pub/2"
 BROKEN = (DevError("Broken", Severity.ERR, "d", "o"),)
 NAN = float("nan")
 Made = Callable[..., TangoEventSource]
-
-
-@pytest.fixture
-def probe(tmp_path: Path) -> Iterator[DeviceProbe]:
-    with DeviceProbe(tmp_path / "probe") as started:
-        yield started
 
 
 @pytest.fixture
@@ -125,14 +118,6 @@ def test_change_event_of_a_spectrum(probe: DeviceProbe, made: Made) -> None:
     for value in ([1, 3], [1, 2, 3], [1], [3]):
         source.set(DEVICE, "a", value)
     assert heard.told(3) == [[1, 2, 3], [1], [3]]
-
-
-def test_archive_event_period(probe: DeviceProbe, made: Made) -> None:
-    """archive_event: an event is due when the period is over, whatever the value"""
-    source = made(Attribute("a", archive=Criteria(abs_change=1000, period=200)))
-    source.set(DEVICE, "a", 5.0)
-    number = probe.subscribe(source.address(DEVICE), "a", "archive")
-    assert {e["value"]["value"] for e in probe.wait_events(number, 4)} == {5.0}
 
 
 @pytest.mark.spec("TG-05")

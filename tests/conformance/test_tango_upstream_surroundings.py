@@ -14,7 +14,6 @@ import pytest
 from mama_spark.tango.device import Attribute, Criteria, Device
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.ior import parse_device
-from mama_spark.tango.life import Times
 from mama_spark.tango.negotiation import SubscriberInfo
 from mama_spark.tango.notices import Kind, Notice
 from mama_spark.tango.rpc import open_device
@@ -45,14 +44,9 @@ from mama_spark.testing.tango_servers import (
 )
 from mama_spark.testing.waiting import until
 
+from tests.support.tango import FAST
+
 DEVICE = "test/pub/1"
-FAST = Times(check=0.3, late=30.0, retry=0.1, retry_max=0.3)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[TangoServer]:
-    with TangoServer(tmp_path / "server") as started:
-        yield started
 
 
 @pytest.fixture
@@ -97,14 +91,10 @@ def first(notice: Notice) -> Any:
 # --- others have a say ---------------------------------------------------------------------------------------
 
 
-def test_event_lock(tmp_path: Path, subscriber: TangoSubscriber) -> None:
+def test_event_lock(lab_with_database: TangoServer, subscriber: TangoSubscriber, tmp_path: Path) -> None:
     """cppTango event_lock: a device that another client has locked can be subscribed to, is read, and sends events."""
-    taken = Taken(subscriber)
-    with (
-        TangoDatabase(tmp_path / "db") as database,
-        TangoServer(tmp_path / "server", database=database) as server,
-        DeviceProbe(tmp_path / "probe", tango_host=database.host) as probe,
-    ):
+    taken, server = Taken(subscriber), lab_with_database
+    with DeviceProbe(tmp_path / "probe", tango_host=server.host) as probe:
         probe.call("lock", device=server.address())
         with open_device(server.address(), timeout=PATIENCE) as device, pytest.raises(DevFailed) as caught:
             device.command("Echo", "locked out")
@@ -117,15 +107,13 @@ def test_event_lock(tmp_path: Path, subscriber: TangoSubscriber) -> None:
         probe.call("unlock", device=server.address())
 
 
-def test_fwd_att(tmp_path: Path, subscriber: TangoSubscriber) -> None:
+def test_fwd_att(
+    lab_with_database: TangoServer, tango_database: TangoDatabase, tmp_path: Path, subscriber: TangoSubscriber
+) -> None:
     """cppTango cxx_fwd_att: events of an attribute that another server's device has; its own name is in the topic
     alone, since the value has that of the root."""
-    taken = Taken(subscriber)
-    with (
-        TangoDatabase(tmp_path / "db") as database,
-        TangoServer(tmp_path / "server", database=database) as server,
-        TangoMirror(tmp_path / "mirror", f"{server.devices[0]}/long", database) as mirror,
-    ):
+    taken, server = Taken(subscriber), lab_with_database
+    with TangoMirror(tmp_path / "mirror", f"{server.devices[0]}/long", tango_database) as mirror:
         subscription = subscriber.subscribe(mirror.address, "forwarded")
         taken.wait(Kind.EVENT, act=lambda: server.push("long", 3))
         assert first(taken.notices[-1]) == 3
@@ -138,39 +126,36 @@ def test_fwd_att(tmp_path: Path, subscriber: TangoSubscriber) -> None:
 
 
 def test_device_proxy_in_server_receives_events(
-    server: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
+    lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
 ) -> None:
     """cppTango cxx_server_event, PyTango test_device_proxy_in_server_receives_events and
     test_push_event_with_event_callback: a server that is a client pushes an event in the callback of another one."""
-    with (
-        TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1", heartbeat_period=BEAT) as source,
-        DeviceProbe(tmp_path / "probe") as probe,
-    ):
+    with TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1", heartbeat_period=BEAT) as source:
 
         def callback(notice: Notice) -> None:
             if notice.kind is Kind.EVENT:
                 source.push_change_event(DEVICE, "doubled", 2.0 * first(notice))
 
-        subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC, callback=callback)
+        subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, callback=callback)
         number = probe.subscribe(source.address(DEVICE), "doubled", "change")
-        until(lambda: len(probe.events(number)) > 1, lambda: server.push("long", -1))
+        until(lambda: len(probe.events(number)) > 1, lambda: lab.push("long", -1))
         for value in (1, 2, 3):
-            server.push("long", value)
+            lab.push("long", value)
         probe.wait_event(number, lambda event: event["value"]["value"] == 6.0)
         assert [event["value"]["value"] for event in probe.events(number)[-3:]] == [2.0, 4.0, 6.0]
 
 
-def test_subscribe_change_event_from_user_thread(server: TangoServer, subscriber: TangoSubscriber) -> None:
+def test_subscribe_change_event_from_user_thread(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """PyTango: subscribed in a thread that ends; the events go on, the callback runs in the subscriber's own thread."""
     callers: list[str] = []
     thread = threading.Thread(
         target=lambda: subscriber.subscribe(
-            server.address(), "long", callback=lambda notice: callers.append(threading.current_thread().name)
+            lab.address(), "long", callback=lambda notice: callers.append(threading.current_thread().name)
         )
     )
     thread.start()
     thread.join(PATIENCE)
-    until(lambda: len(callers) > 2, lambda: server.push("long", 1))
+    until(lambda: len(callers) > 2, lambda: lab.push("long", 1))
     assert set(callers) == {"tango-callbacks"}
 
 
@@ -203,7 +188,7 @@ def test_pipe_event(subscriber: TangoSubscriber) -> None:
         assert subscriber.counts.routes.gaps == 0
 
 
-def test_callback_extract_as(server: TangoServer, subscriber: TangoSubscriber) -> None:
+def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """PyTango: there a value can be had as an array, a list, a tuple or octets. Here numbers are an array that nobody
     can change, which gives all of these; text, states and octets are tuples."""
     taken = Taken(subscriber)
@@ -212,10 +197,10 @@ def test_callback_extract_as(server: TangoServer, subscriber: TangoSubscriber) -
         "encoded": {"format": "f", "data": "00ff"},
     }  # fmt: skip
     for name, value in pushed.items():
-        subscription = subscriber.subscribe(server.address(), name, mode=SubMode.SYNC)
+        subscription = subscriber.subscribe(lab.address(), name, mode=SubMode.SYNC)
         taken.until(
             lambda s=subscription: any(n.subscription is s for n in taken.notices),  # type: ignore[misc]
-            lambda n=name, v=value: server.push(n, v),  # type: ignore[misc]
+            lambda n=name, v=value: lab.push(n, v),  # type: ignore[misc]
         )
     found = {notice.subscription.attribute: notice.value.read for notice in taken.notices}
     array = found["short_spectrum"]
@@ -228,46 +213,49 @@ def test_callback_extract_as(server: TangoServer, subscriber: TangoSubscriber) -
     assert found["encoded"] == (Encoded("f", b"\x00\xff"),)
 
 
-def test_per_event_goes_by_its_property(server: TangoServer, subscriber: TangoSubscriber, tmp_path: Path) -> None:
-    """cppTango per_event: an attribute that is polled already, and the property ``period``."""
+def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe) -> None:
+    """cppTango per_event: an attribute that is polled already, and the property ``period``; whether the value changes
+    or not, and errors as well."""
     taken = Taken(subscriber)
-    server.do("poll", "plain", period=20)
-    with DeviceProbe(tmp_path / "probe") as probe:
-        changes = {"events.per_event.period": "100"}
-        probe.call("configure", device=server.address(), attribute="plain", changes=changes)
-    subscriber.subscribe(server.address(), "plain", "periodic", mode=SubMode.SYNC)
-    times = [notice.value.time for notice in taken.wait(Kind.EVENT, 21) if not notice.errors]  # when it was read
+    lab.do("poll", "plain", period=20)
+    changes = {"events.per_event.period": "100"}
+    probe.call("configure", device=lab.address(), attribute="plain", changes=changes)
+    subscriber.subscribe(lab.address(), "plain", "periodic", mode=SubMode.SYNC)
+    times = [notice.value.time for notice in taken.wait(Kind.EVENT, 11) if not notice.errors]  # when it was read
     steps = np.diff(times) / 1e6
     assert 60 < np.median(steps) < 900  # of milliseconds; without the property 1000
+    lab.tell("plain", error={"reason": "Broken", "desc": "d", "origin": "o"})
+    taken.until(lambda: sum(n.errors[0].reason == "Broken" for n in taken.notices if n.errors) >= 2)
 
 
-def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(tmp_path: Path) -> None:
+def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
+    own_lab: TangoServer, subscriber: TangoSubscriber
+) -> None:
     """cppTango catch2_alarm_event: a change that is pushed with the quality ALARM sends an alarm event, too; and a
     server that was away gives API_EventTimeout twice, and then its value."""
-    with TangoServer(tmp_path / "server") as server, TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
-        taken = Taken(subscriber)
-        subscriber.subscribe(server.address(), "auto", "alarm")
-        qualities = itertools.cycle(("ALARM", "WARNING"))
-        taken.wait(Kind.EVENT, act=lambda: server.push("auto", 1.0, quality=next(qualities)))
-        server.push("auto", 2.0, quality="VALID")
-        server.push("auto", 4.0, quality="VALID")
-        server.push("auto", 3.0, quality="ALARM")
-        taken.until(lambda: first(taken.notices[-1]) == 3.0)
-        assert taken.notices[-1].value.quality is Quality.ALARM
-        assert first(taken.notices[-2]) == 2.0  # what is valid and stays so is no alarm
-        taken.notices.clear()
-        server.kill()
-        taken.wait(Kind.ERROR, 2)
-        assert taken.reasons() == {"API_EventTimeout"}
-        server.start()
-        taken.wait(Kind.RESUBSCRIPTION)
-        assert first(taken.of(Kind.RESUBSCRIPTION)[0]) == 0.0
+    taken = Taken(subscriber)
+    subscriber.subscribe(own_lab.address(), "auto", "alarm")
+    qualities = itertools.cycle(("ALARM", "WARNING"))
+    taken.wait(Kind.EVENT, act=lambda: own_lab.push("auto", 1.0, quality=next(qualities)))
+    own_lab.push("auto", 2.0, quality="VALID")
+    own_lab.push("auto", 4.0, quality="VALID")
+    own_lab.push("auto", 3.0, quality="ALARM")
+    taken.until(lambda: first(taken.notices[-1]) == 3.0)
+    assert taken.notices[-1].value.quality is Quality.ALARM
+    assert first(taken.notices[-2]) == 2.0  # what is valid and stays so is no alarm
+    taken.notices.clear()
+    own_lab.kill()
+    taken.wait(Kind.ERROR, 2)
+    assert taken.reasons() == {"API_EventTimeout"}
+    own_lab.start()
+    taken.wait(Kind.RESUBSCRIPTION)
+    assert first(taken.of(Kind.RESUBSCRIPTION)[0]) == 0.0
 
 
 # --- what a server offers --------------------------------------------------------------------------------------
 
 
-def test_events_enabled_by_kwords(tmp_path: Path) -> None:
+def test_events_enabled_by_kwords(probe: DeviceProbe) -> None:
     """PyTango: which events an attribute has is said where it is declared."""
     off: dict[str, Any] = {"change": None, "archive": None, "alarm": False}
     kwords: dict[str, tuple[EventType, dict[str, Any]]] = {
@@ -280,7 +268,7 @@ def test_events_enabled_by_kwords(tmp_path: Path) -> None:
     device = Device(DEVICE, [Attribute(name, **{**off, **more}) for name, (_, more) in kwords.items()])
     with TangoEventSource([device], "127.0.0.1", heartbeat_period=BEAT) as source:
         admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=PATIENCE)
-        with admin, DeviceProbe(tmp_path / "probe") as probe:
+        with admin:
             for name, (own, _) in kwords.items():
                 assert probe.subscribe(source.address(DEVICE), name, own.wire_name)
                 for event, _ in kwords.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,6 @@ ALL: dict[DataType, list[Any]] = {
     DataType.ENUM: [2, 0, 1],
 }
 LABELS = ("red", "green", "blue")
-
-
-@pytest.fixture
-def probe(tmp_path: Path) -> Iterator[DeviceProbe]:
-    with DeviceProbe(tmp_path / "probe") as started:
-        yield started
 
 
 def source_of(*attributes: Attribute, **settings: Any) -> TangoEventSource:
@@ -399,7 +393,7 @@ def test_times_that_cannot_be_are_refused(times: dict[str, Any]) -> None:
 
 
 @pytest.mark.spec("TG-01", "TG-02")
-def test_our_own_subscriber_gets_the_same(tmp_path: Path) -> None:
+def test_our_own_subscriber_gets_the_same() -> None:
     """Both ends are ours"""
     taken: list[Notice] = []
     attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]

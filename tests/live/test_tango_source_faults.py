@@ -27,14 +27,10 @@ from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Event
 from mama_spark.testing.tango_sources import SourceProcess
 from mama_spark.testing.waiting import until
 
+from tests.support.examples import FULL
+
 DEVICE, ADMIN = "test/pub/1", "dserver/mama/source"
 SEED = 20_261_121
-
-
-@pytest.fixture
-def probe(tmp_path: Path) -> Iterator[DeviceProbe]:
-    with DeviceProbe(tmp_path / "probe") as started:
-        yield started
 
 
 @pytest.fixture
@@ -250,10 +246,10 @@ def _mutated(rng: random.Random, calls: list[bytes]) -> bytes:
 
 @pytest.mark.spec("TG-45")
 def test_hostile_octets_harm_nobody(source: TangoEventSource, probe: DeviceProbe) -> None:
-    """Thousands of broken messages; a fresh client is served as if nothing had been"""
-    rng, calls, sent = random.Random(SEED), _calls(), 0
+    """Broken messages, thousands where there is time; a fresh client is served as if nothing had been"""
+    rng, calls, sent, connections = random.Random(SEED), _calls(), 0, 400 if FULL else 60
     with admin_of(source) as bystander:
-        for _ in range(400):
+        for _ in range(connections):
             with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as hostile:
                 try:
                     for _ in range(10):
@@ -265,7 +261,7 @@ def test_hostile_octets_harm_nobody(source: TangoEventSource, probe: DeviceProbe
                 except OSError:
                     continue
         bystander.ping()
-    assert sent > 2000
+    assert sent > 5 * connections
     still_serves(source, probe)
 
 
