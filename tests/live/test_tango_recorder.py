@@ -30,20 +30,14 @@ from mama_spark.testing.waiting import until
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[RecordLog]:
-    with NatsServer(tmp_path / "nats") as server, NatsRoom(server) as room:
+def log(nats_server: NatsServer) -> Iterator[RecordLog]:
+    with NatsRoom(nats_server) as room:
         yield RecordLog(room)
 
 
 def admin(log: RecordLog) -> Admin:
     assert isinstance(log.room, NatsRoom)
     return log.room.admin
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[TangoServer]:
-    with TangoServer(tmp_path / "ds") as server:
-        yield server
 
 
 STATE = encode_one(Kind.STATE, 1, [b"t", b"", b"", b"{"])
@@ -81,15 +75,17 @@ def test_values_that_were_read_are_no_events(log: RecordLog, lab: TangoServer) -
 
 @pytest.mark.spec("TG-46")
 def test_what_a_killed_recorder_missed_is_a_gap(log: RecordLog, lab: TangoServer, tmp_path: Path) -> None:
-    """Every event is in the log, or in a gap of it, exactly once."""
+    """Every event is in the log, or in a gap of it, exactly once. Ctrl-C ends a recorder clean."""
     with RecorderProcess(log, lab, tmp_path) as first:
         stored = log.push_until(lab, 20)
         first.end(signal.SIGKILL)
     for _ in range(7):
         lab.push("double", 3.0)
-    with RecorderProcess(log, lab, tmp_path) as second:
+    with RecorderProcess(log, lab, tmp_path, report="100ms") as second:
         log.push_until(lab, 5)
-        assert second.end(signal.SIGTERM) == 0, second.out.read_text()
+        until(lambda: "1 subscriptions" in second.out.read_text())
+        assert second.end(signal.SIGINT) == 0, second.out.read_text()
+    assert "0 waiting" in second.out.read_text().splitlines()[-1]
     records = log.records()
     assert set(stored) <= {r.ctr for r in records if r.kind is Kind.EVENT}
     (gap,) = [r for r in records if r.kind is Kind.GAP]
@@ -101,15 +97,7 @@ def test_what_a_killed_recorder_missed_is_a_gap(log: RecordLog, lab: TangoServer
     ]  # fmt: skip
 
 
-def test_the_recorder_ends_clean_at_ctrl_c(log: RecordLog, lab: TangoServer, tmp_path: Path) -> None:
-    with RecorderProcess(log, lab, tmp_path, report="100ms", url="x") as running:
-        log.push_until(lab, 3)
-        until(lambda: "1 subscriptions" in running.out.read_text())
-        assert running.end(signal.SIGINT) == 0, running.out.read_text()
-    assert log.records()[-1].kind is Kind.STOPPED
-    assert "0 waiting" in running.out.read_text().splitlines()[-1]
-
-
+@pytest.mark.own_server
 def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecordLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab)) as running:
         log.push_until(lab, 3)
@@ -124,6 +112,7 @@ def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecordLog
     assert running.whole
 
 
+@pytest.mark.own_server
 @pytest.mark.spec("TG-44", "TG-45")
 def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecordLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab, buffer=100)):
@@ -141,22 +130,22 @@ def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecordLog
 
 
 @pytest.mark.spec("TG-36", "TG-41")
-def test_a_server_that_died_and_came_back_is_told(log: RecordLog, lab: TangoServer) -> None:
+def test_a_server_that_died_and_came_back_is_told(log: RecordLog, own_lab: TangoServer) -> None:
     """OFFLINE when its heartbeats are missed, ONLINE, a value that was read, and a restart."""
-    with RecorderThread(log.options, settings(lab)):
-        log.push_until(lab, 5)
-        lab.kill()
+    with RecorderThread(log.options, settings(own_lab)):
+        log.push_until(own_lab, 5)
+        own_lab.kill()
         until(lambda: log.records(Kind.OFFLINE))
-        lab.start()
+        own_lab.start()
         until(lambda: log.records(Kind.RESUBSCRIBED))
-        log.push_until(lab, 1)
+        log.push_until(own_lab, 1)
     lives = log.records(Kind.ONLINE, Kind.OFFLINE, Kind.SUSPECT)
     kinds = [r.kind for r in lives]
     assert kinds[0] is Kind.ONLINE
     assert kinds[-1] is Kind.ONLINE
     offline = next(r for r in lives if r.kind is Kind.OFFLINE)
     assert errors_of(offline.found, 0)[0].reason == "API_EventTimeout"
-    assert {e.place.device for e in lives} == {lab.devices[0]}
+    assert {e.place.device for e in lives} == {own_lab.devices[0]}
     assert any(r.kind is Kind.ERROR for r in log.records())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,23 @@ from mama_spark.testing.tango_recorder import RecorderThread, RecordLog, account
 from mama_spark.testing.tango_servers import PATIENCE, TangoDatabase, TangoServer, free_port
 from mama_spark.testing.waiting import until
 
-DEVICES = ("test/lab/1", "test/lab/2", "other/lab/1")
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[TangoDatabase]:
-    with TangoDatabase(tmp_path / "database") as found:
-        yield found
+DEVICES = ("names/lab/1", "names/lab/2", "other/lab/1")
 
 
 @pytest.mark.spec("TG-09", "TG-21")
-def test_patterns_are_the_devices_of_the_database_also_later(database: TangoDatabase, tmp_path: Path) -> None:
-    with (
-        NatsServer(tmp_path / "nats") as server,
-        NatsRoom(server) as room,
-        TangoServer(tmp_path / "ds", DEVICES, database=database) as lab,
-        TangoServer(tmp_path / "more", ("test/lab/3",), database=database, instance="more") as more,
-    ):
+def test_patterns_are_the_devices_of_the_database_also_later(
+    tango_database: TangoDatabase, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """The database is asked for names, and again later."""
+    host = tango_database.host
+
+    def server(instance: str, *devices: str) -> TangoServer:
+        return TangoServer(tmp_path / instance, devices, database=tango_database, instance=instance)
+
+    def names(pattern: str) -> set[str]:
+        return device_names(host, pattern, PATIENCE)
+
+    with NatsRoom(nats_server) as room, server("names", *DEVICES) as lab, server("more", "names/lab/3") as more:
         more.stop()  # known to the database, but away
         log = RecordLog(room)
 
@@ -42,32 +41,23 @@ def test_patterns_are_the_devices_of_the_database_also_later(database: TangoData
             for device in DEVICES:
                 lab.do("push", "double", device=device, event="change", value=1.0)
 
-        with RecorderThread(log.options, settings(lab, devices="test/lab/*", attributes="dou*le", lookEvery="200ms")):
-            until(lambda: recorded() == {"test/lab/1", "test/lab/2"}, push)
+        with RecorderThread(log.options, settings(lab, devices="names/lab/*", attributes="dou*le", lookEvery="200ms")):
+            until(lambda: recorded() == {"names/lab/1", "names/lab/2"}, push)
             more.start()
-            until(lambda: "test/lab/3" in recorded(), lambda: more.push("double", 2.0))
-            with TangoServer(tmp_path / "new", ("test/lab/4",), database=database, instance="new") as new:
-                until(lambda: "test/lab/4" in recorded(), lambda: new.push("double", 3.0))
-        assert recorded() == {f"test/lab/{n}" for n in (1, 2, 3, 4)}
-        of_one = [r for r in log.records() if r.topic.startswith(f"tango.{log_host(database)}.test.lab.1.")]
+            until(lambda: "names/lab/3" in recorded(), lambda: more.push("double", 2.0))
+            with server("new", "names/lab/4") as new:
+                until(lambda: "names/lab/4" in recorded(), lambda: new.push("double", 3.0))
+        assert recorded() == {f"names/lab/{n}" for n in (1, 2, 3, 4)}
+        of_one = [r for r in log.records() if r.topic.startswith(f"tango.{host.replace('.', '%2E')}.names.lab.1.")]
         assert consecutive(accounted(of_one))
 
-
-def log_host(database: TangoDatabase) -> str:
-    """As topics of records have it."""
-    return database.host.replace(".", "%2E")
-
-
-def test_the_database_is_asked_for_names(database: TangoDatabase, tmp_path: Path) -> None:
-    with TangoServer(tmp_path / "ds", DEVICES, database=database):
-        assert device_names(database.host, "test/lab/*", PATIENCE) == {"test/lab/1", "test/lab/2"}
-        assert device_names(database.host, "*/lab/1", PATIENCE) == {"test/lab/1", "other/lab/1"}
-        assert device_names(database.host, "test/lab/[13]", PATIENCE) == {"test/lab/1"}
-        assert device_names(database.host, "te?t/lab/?", PATIENCE) == {"test/lab/1", "test/lab/2"}
-        assert device_names(database.host, "none/*/*", PATIENCE) == set()
-        everything = device_names(database.host, "*/*/*", PATIENCE)
-        assert everything >= set(DEVICES)
-        assert not any(name.startswith("dserver/") for name in everything)
-        assert device_names(database.host, "dserver/lab/*", PATIENCE) == {"dserver/lab/t"}
+        assert names("names/lab/*") == {f"names/lab/{n}" for n in (1, 2, 3, 4)}
+        assert names("[no]*/lab/1") == names("names/lab/1") | names("other/lab/1") == {"names/lab/1", "other/lab/1"}
+        assert names("names/lab/[13]") == {"names/lab/1", "names/lab/3"}
+        assert names("na?es/lab/?") == names("names/lab/*")
+        assert names("none/*/*") == set()
+        assert names("*/*/*") >= set(DEVICES)
+        assert not any(name.startswith("dserver/") for name in names("*/*/*"))
+        assert names("dserver/lab/names") == {"dserver/lab/names"}
     with pytest.raises(MamaError):
         device_names(f"127.0.0.1:{free_port()}", "*/*/*", PATIENCE)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.cli import parser
 from mama_spark.errors import ConfigError
 from mama_spark.tango.records import Cause, Kind
 from mama_spark.terminal.record import log_options, record
@@ -16,47 +19,40 @@ from mama_spark.testing.rooms import MalamuteRoom, NatsRoom
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.tango_recorder import (
     STREAM,
-    RecorderProcess,
     RecorderThread,
     RecordLog,
     accounted,
     consecutive,
     settings,
+    words,
 )
-from mama_spark.testing.tango_servers import TangoServer
+from mama_spark.testing.tango_servers import PATIENCE, TangoServer
 from mama_spark.testing.waiting import until
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[TangoServer]:
-    with TangoServer(tmp_path / "ds") as server:
-        yield server
-
-
-@pytest.fixture
-def nats(tmp_path: Path) -> Iterator[NatsRoom]:
-    with NatsServer(tmp_path / "nats") as server, NatsRoom(server) as room:
+def nats(nats_server: NatsServer) -> Iterator[NatsRoom]:
+    with NatsRoom(nats_server) as room:
         yield room
 
 
 @pytest.mark.spec("TG-44", "TG-46")
 def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: Path) -> None:
-    """Over a kill of the recorder, and one of the broker."""
+    """Over an end of the recorder, and a kill of the broker."""
     with MalamuteRoom(tmp_path / "broker") as room:
         log = RecordLog(room)
-        with RecorderProcess(log, lab, tmp_path) as first:
+        with RecorderThread(log.options, settings(lab)):
             stored = log.push_until(lab, 10)
-            first.end(signal.SIGKILL)
         for _ in range(7):
             lab.push("double", 3.0)
-        with RecorderProcess(log, lab, tmp_path) as second:
+        with RecorderThread(log.options, settings(lab)) as second:
             log.push_until(lab, 3)
             room.kill()
             for value in range(200):
                 lab.push("double", float(value))
             room.start()
             until(lambda: log.records(Kind.EVENT)[-1].reading == 199.0)
-            assert second.end(signal.SIGTERM) == 0, second.out.read_text()
+        assert second.whole
         records = log.records()
     assert set(stored) <= {r.ctr for r in records if r.kind is Kind.EVENT}
     (gap,) = [r for r in records if r.kind is Kind.GAP]
@@ -99,19 +95,31 @@ def test_a_log_that_may_not_be_written_to_ends_the_recorder_with_the_reason(lab:
             record(settings(lab), options, lambda: False, lambda text: None)
 
 
+@pytest.mark.own_server
 def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
-    lab: TangoServer, nats: NatsRoom, tmp_path: Path
+    lab: TangoServer,
+    nats: NatsRoom,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    log = RecordLog(nats)
-    with RecorderProcess(log, lab, tmp_path, drain="1s") as running:
-        log.push_until(lab, 3)
-        nats.kill()
-        for _ in range(5):
-            lab.push("double", 2.0)
-        assert running.end(signal.SIGTERM) == 1, running.out.read_text()
-    assert " 0 waiting" not in running.out.read_text().splitlines()[-1]
+    log, stop = RecordLog(nats), threading.Event()
+    monkeypatch.setattr("mama_spark.terminal.record.stopping", lambda: nullcontext(stop))
+    args = parser().parse_args(words(log, lab, tmp_path, drain="1s"))
+    with ThreadPoolExecutor(1) as pool:
+        code = pool.submit(args.run, args)
+        try:
+            log.push_until(lab, 3)
+            nats.kill()
+            for _ in range(5):
+                lab.push("double", 2.0)
+        finally:
+            stop.set()
+        assert code.result(PATIENCE) == 1
+    assert " 0 waiting" not in capsys.readouterr().out.splitlines()[-1]
 
 
+@pytest.mark.own_server
 @pytest.mark.spec("TG-44", "TG-45")
 def test_spectra_that_are_too_much_for_the_memory_are_counted_and_told(lab: TangoServer, nats: NatsRoom) -> None:
     """100 times 800 kB are more than 4 MiB, which are never taken."""

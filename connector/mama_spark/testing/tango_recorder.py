@@ -133,6 +133,20 @@ class RecorderThread:
         assert self.error is None, self.error
 
 
+def words(log: RecordLog, lab: TangoServer, folder: Path, **more: str) -> list[str]:
+    """Of ``mama record``.
+
+    :param more: settings of its configuration file
+    """
+    conf = folder / "record.toml"
+    lines = ["[recorder]", *(f'{name} = "{value}"' for name, value in {**SLOW, **more}.items())]
+    lines += ["[log]", "createStream = true"] if "createStream" in log.given else []
+    conf.write_text("\n".join([*lines, ""]))
+    given = ["record", "--url", f"tango://127.0.0.1:{lab.port}#dbase=no", "--device", lab.devices[0]]
+    given += ["--attribute", "double", "--event", "change", "--conf-file", str(conf)]
+    return given + [word for name, value in log.given.items() for word in ("-o", f"{name}={value}")]
+
+
 class RecorderProcess:
     """``mama record`` as users run it.
 
@@ -141,16 +155,9 @@ class RecorderProcess:
 
     def __init__(self, log: RecordLog, lab: TangoServer, folder: Path, **more: str) -> None:
         self.out = folder / "recorder.out"
-        conf = folder / "record.toml"
-        lines = ["[recorder]", *(f'{name} = "{value}"' for name, value in {**SLOW, **more}.items())]
-        lines += ["[log]", "createStream = true"] if "createStream" in log.given else []
-        conf.write_text("\n".join([*lines, ""]))
-        words = ["--url", f"tango://127.0.0.1:{lab.port}#dbase=no", "--device", lab.devices[0]]
-        words += ["--attribute", "double", "--event", "change", "--conf-file", str(conf)]
-        words += [word for name, value in log.given.items() for word in ("-o", f"{name}={value}")]
         with self.out.open("a") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mama_spark.cli", "record", *words], stdout=out, stderr=out
+                [sys.executable, "-m", "mama_spark.cli", *words(log, lab, folder, **more)], stdout=out, stderr=out
             )
 
     def end(self, number: signal.Signals) -> int:
