@@ -32,6 +32,8 @@ from mama_spark.tango.types import (
     ValueKind,
 )
 
+from tests.support.examples import FULL
+
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
 KINDS = {"dev_state": "DEVICE_STATE", "state_array": "STATE"}  # names that are others here
 
@@ -150,7 +152,10 @@ def test_every_cut_of_every_frame_is_refused(vector: dict[str, Any]) -> None:
     whole_frames = frames_of(vector)
     for index in range(1, len(whole_frames)):
         cut = list(whole_frames)
-        for size in range(len(whole_frames[index])):
+        octets = len(whole_frames[index])
+        for size in range(octets):
+            if not FULL and 300 < size < octets - 100 and size % 7:
+                continue  # of a long frame some, every day
             cut[index] = whole_frames[index][:size]
             with pytest.raises(BadEvent):
                 decode(cut)
@@ -162,7 +167,7 @@ def test_every_cut_of_every_frame_is_refused(vector: dict[str, Any]) -> None:
 def test_a_flipped_bit_gives_an_event_or_an_error(vector: dict[str, Any]) -> None:
     whole_frames = frames_of(vector)
     for index, frame in enumerate(whole_frames):
-        for bit in range(8 * len(frame)):
+        for bit in range(0, 8 * len(frame), 1 if FULL else 3):
             flipped = bytearray(frame)
             flipped[bit // 8] ^= 1 << bit % 8
             try:
