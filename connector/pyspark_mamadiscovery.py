@@ -7,7 +7,7 @@ source cannot be imported (another pyspark, a missing library), the session goes
 from __future__ import annotations
 
 try:
-    from mama_spark.spark.discovery import MamaDiscoveryDataSource as DefaultSource  # noqa: F401
+    from mama_spark.spark.formats import MamaDiscoveryDataSource as DefaultSource  # noqa: F401
 except Exception as e:  # noqa: BLE001 - see above; Spark itself would only say that it does not know the format
     import logging
 

@@ -7,7 +7,7 @@ sink cannot be imported (another pyspark, a missing library), the session goes o
 from __future__ import annotations
 
 try:
-    from mama_spark.spark.sink import MamaPubDataSource as DefaultSource  # noqa: F401
+    from mama_spark.spark.formats import MamaPubDataSource as DefaultSource  # noqa: F401
 except Exception as e:  # noqa: BLE001 - see above; Spark itself would only say that it does not know the format
     import logging
 

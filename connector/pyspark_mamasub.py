@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 try:
-    from mama_spark.spark.subscribe import MamaSubDataSource as DefaultSource  # noqa: F401
+    from mama_spark.spark.formats import MamaSubDataSource as DefaultSource  # noqa: F401
 except Exception as e:  # noqa: BLE001 - one that raises would disable all Python data sources of the session
     import logging
 

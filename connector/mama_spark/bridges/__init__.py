@@ -11,18 +11,20 @@ not opened yet::
 
 from __future__ import annotations
 
-from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
 from ..log import LogBridge
 from ..options import DiscoveryOptions, SinkOptions, TransportOptions
 from ..options.values import split_stream
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 #: bridge -> how to get what it needs
 _INSTALL = {

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -25,38 +25,33 @@ from ..bridges.reach import Reach
 from ..errors import ConfigError, MamaError, OptionError, SchemaError
 from .discovery_job import DiscoveryJob, plan_discovery
 from .discovery_read import replayed, wanted
-from .discovery_rows import DDL, SCHEMA, batches
+from .discovery_rows import SCHEMA, batches
 
 Offset = dict[str, Any]
 
 VERSION = 1
 
 
-class MamaDiscoveryDataSource(DataSource):
-    """``spark.read.format("mamadiscovery")`` and ``spark.readStream.format("mamadiscovery")``."""
+def image_reader(given: dict[str, str], schema: StructType) -> ImageReader:
+    """
+    :param given: the options, as Spark hands them over
+    :raises ConfigError: an option or the schema is wrong
+    """
+    job = _job(given, schema)
+    if job.options.starting_offsets != "image":
+        raise OptionError("option startingOffsets is for streams: a batch read is the image of the sources there are")
+    return ImageReader(job)
 
-    @classmethod
-    def name(cls) -> str:
-        return "mamadiscovery"
 
-    def schema(self) -> str:
-        return DDL
+def changes_reader(given: dict[str, str], schema: StructType) -> ChangesReader:
+    """As :func:`image_reader`."""
+    return ChangesReader(_job(given, schema))
 
-    def reader(self, schema: StructType) -> ImageReader:
-        job = self._job(schema)
-        if job.options.starting_offsets != "image":
-            raise OptionError(
-                "option startingOffsets is for streams: a batch read is the image of the sources there are"
-            )
-        return ImageReader(job)
 
-    def streamReader(self, schema: StructType) -> ChangesReader:
-        return ChangesReader(self._job(schema))
-
-    def _job(self, schema: StructType) -> DiscoveryJob:
-        if schema.fieldNames() != SCHEMA.names:
-            raise SchemaError("mamadiscovery has a schema of its own: leave out .schema(...)")
-        return plan_discovery(dict(self.options))
+def _job(given: dict[str, str], schema: StructType) -> DiscoveryJob:
+    if schema.fieldNames() != SCHEMA.names:
+        raise SchemaError("mamadiscovery has a schema of its own: leave out .schema(...)")
+    return plan_discovery(given)
 
 
 class ImageReader(DataSourceReader):

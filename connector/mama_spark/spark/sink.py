@@ -12,12 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -37,44 +32,44 @@ from .task import PartitionReport, SinkJob, publish_partition, task_facts
 log = logging.getLogger("mama_spark")
 
 
-class MamaPubDataSource(DataSource):
-    """``df.write.format("mamapub")`` and ``df.writeStream.format("mamapub")``."""
+def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubWriter:
+    """
+    :param given: the options, as Spark hands them over
+    :raises ConfigError: an option or a column is wrong
+    """
+    if overwrite:
+        raise OptionError(
+            'mamapub cannot overwrite: what was published cannot be taken back. Use mode("append"), '
+            "and purge the stream at the broker if you want it empty first"
+        )
+    return MamaPubWriter(_job(given, schema, streaming=False))
 
-    @classmethod
-    def name(cls) -> str:
-        return "mamapub"
 
-    def writer(self, schema: StructType, overwrite: bool) -> MamaPubWriter:
-        if overwrite:
-            raise OptionError(
-                'mamapub cannot overwrite: what was published cannot be taken back. Use mode("append"), '
-                "and purge the stream at the broker if you want it empty first"
-            )
-        return MamaPubWriter(self._job(schema, streaming=False))
+def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
+    """As :func:`batch_writer`."""
+    if overwrite:
+        raise OptionError(
+            'mamapub takes no outputMode("complete"): it would publish the whole result again in every batch. '
+            'Use outputMode("append"), or foreachBatch with a batch write of what changed'
+        )
+    return MamaPubStreamWriter(_job(given, schema, streaming=True))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
-        if overwrite:
-            raise OptionError(
-                'mamapub takes no outputMode("complete"): it would publish the whole result again in every batch. '
-                'Use outputMode("append"), or foreachBatch with a batch write of what changed'
-            )
-        return MamaPubStreamWriter(self._job(schema, streaming=True))
 
-    def _job(self, schema: StructType, *, streaming: bool) -> SinkJob:
-        check_spark(self.name())
-        given = read_options(SinkOptions, dict(self.options))
-        options = given.options
-        if streaming and options.txn_app_id is not None:
-            raise OptionError("options txnAppId and txnVersion are for batch writes: a stream has its own identity")
-        if options.announce:
-            check_announce(options, given.discovery)
-        plan = plan_columns(schema, options)
-        arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
-        fields = tuple(arrow.field(name) for name in plan.log)
-        fields = fields if options.pack == "off" else log_fields(fields)
-        table_schema(fields)  # refuses columns that have the name of one of the log's own
-        name = next((value for key, value in self.options.items() if key.lower() == "queryname"), None)
-        return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields, given.discovery, name)
+def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJob:
+    check_spark("mamapub")
+    read = read_options(SinkOptions, given)
+    options = read.options
+    if streaming and options.txn_app_id is not None:
+        raise OptionError("options txnAppId and txnVersion are for batch writes: a stream has its own identity")
+    if options.announce:
+        check_announce(options, read.discovery)
+    plan = plan_columns(schema, options)
+    arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
+    fields = tuple(arrow.field(name) for name in plan.log)
+    fields = fields if options.pack == "off" else log_fields(fields)
+    table_schema(fields)  # refuses columns that have the name of one of the log's own
+    name = next((value for key, value in given.items() if key.lower() == "queryname"), None)
+    return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields, read.discovery, name)
 
 
 class _Committer:

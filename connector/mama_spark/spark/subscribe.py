@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -51,31 +51,31 @@ STREAMS_EVERY = 5.0
 MADE_AGAIN = "the stream was deleted and made again since"
 
 
-class MamaSubDataSource(DataSource):
-    """``spark.read.format("mamasub")`` and ``spark.readStream.format("mamasub")``."""
+def schema_for(given: dict[str, str]) -> StructType:
+    """The columns with these options, as Spark hands them over.
 
-    @classmethod
-    def name(cls) -> str:
-        return "mamasub"
+    :raises ConfigError: an option is wrong; so in the functions below
+    """
+    return schema_of(_options(given))
 
-    def schema(self) -> StructType:
-        return schema_of(self._options())
 
-    def reader(self, schema: StructType) -> MamaSubReader:
-        options = self._options()
-        if options.starting_offsets == "latest":
-            raise OptionError("option startingOffsets=latest is for streams: a batch would read nothing")
-        return MamaSubReader(options, shape_of(schema, options))
+def batch_reader(given: dict[str, str], schema: StructType) -> MamaSubReader:
+    options = _options(given)
+    if options.starting_offsets == "latest":
+        raise OptionError("option startingOffsets=latest is for streams: a batch would read nothing")
+    return MamaSubReader(options, shape_of(schema, options))
 
-    def streamReader(self, schema: StructType) -> MamaSubStreamReader:
-        options = self._options()
-        if options.ending_offsets != "latest":
-            raise OptionError("option endingOffsets is for batch reads: a stream has no end")
-        return MamaSubStreamReader(options, shape_of(schema, options))
 
-    def _options(self) -> SubscribeOptions:
-        check_spark(self.name())
-        return read_options(SubscribeOptions, dict(self.options)).options
+def stream_reader(given: dict[str, str], schema: StructType) -> MamaSubStreamReader:
+    options = _options(given)
+    if options.ending_offsets != "latest":
+        raise OptionError("option endingOffsets is for batch reads: a stream has no end")
+    return MamaSubStreamReader(options, shape_of(schema, options))
+
+
+def _options(given: dict[str, str]) -> SubscribeOptions:
+    check_spark("mamasub")
+    return read_options(SubscribeOptions, given).options
 
 
 @dataclass

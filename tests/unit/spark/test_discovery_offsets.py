@@ -17,10 +17,11 @@ from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import DEFAULT_FIELDS, SourceRecord, encode_source
 from mama_spark.mama.status import Status, StatusError
 from mama_spark.options import DiscoveryOptions
-from mama_spark.spark.discovery import ChangesReader, MamaDiscoveryDataSource, position_of
+from mama_spark.spark.discovery import ChangesReader, position_of
 from mama_spark.spark.discovery_job import DiscoveryJob, plan_discovery
 from mama_spark.spark.discovery_read import replayed
 from mama_spark.spark.discovery_rows import SCHEMA
+from mama_spark.spark.formats import MamaDiscoveryDataSource
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 

@@ -19,8 +19,8 @@ from mama_spark.errors import CorruptPack
 from mama_spark.log import Records
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SubscribeOptions
+from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.messages import PLAIN_SCHEMA, SCHEMA, schema_of, shape_of
-from mama_spark.spark.subscribe import MamaSubDataSource
 from mama_spark.spark.unpacking import SAMPLE, Unpacking, rows_each
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows

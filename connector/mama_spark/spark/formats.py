@@ -1,0 +1,82 @@
+"""The three formats as Spark sees them.
+
+Spark imports these classes in a new process for each step of each query (look-up, planning, commit), whichever format
+is asked for. So this module imports nothing but pyspark's own, and each method imports what it needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from .discovery import ChangesReader, ImageReader
+    from .sink import MamaPubStreamWriter, MamaPubWriter
+    from .subscribe import MamaSubReader, MamaSubStreamReader
+
+
+class MamaPubDataSource(DataSource):
+    """``df.write.format("mamapub")`` and ``df.writeStream.format("mamapub")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mamapub"
+
+    def writer(self, schema: StructType, overwrite: bool) -> MamaPubWriter:
+        from .sink import batch_writer
+
+        return batch_writer(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
+        from .sink import stream_writer
+
+        return stream_writer(dict(self.options), schema, overwrite)
+
+
+class MamaSubDataSource(DataSource):
+    """``spark.read.format("mamasub")`` and ``spark.readStream.format("mamasub")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mamasub"
+
+    def schema(self) -> StructType:
+        from .subscribe import schema_for
+
+        return schema_for(dict(self.options))
+
+    def reader(self, schema: StructType) -> MamaSubReader:
+        from .subscribe import batch_reader
+
+        return batch_reader(dict(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> MamaSubStreamReader:
+        from .subscribe import stream_reader
+
+        return stream_reader(dict(self.options), schema)
+
+
+class MamaDiscoveryDataSource(DataSource):
+    """``spark.read.format("mamadiscovery")`` and ``spark.readStream.format("mamadiscovery")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mamadiscovery"
+
+    def schema(self) -> str:
+        from .discovery_rows import DDL
+
+        return DDL
+
+    def reader(self, schema: StructType) -> ImageReader:
+        from .discovery import image_reader
+
+        return image_reader(dict(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> ChangesReader:
+        from .discovery import changes_reader
+
+        return changes_reader(dict(self.options), schema)
