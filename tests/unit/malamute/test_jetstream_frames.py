@@ -1,0 +1,22 @@
+"""The content of a message is cut into frames only where the lengths are those of its payload."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.malamute.engines.jetstream_names import decode
+
+
+@pytest.mark.parametrize(
+    ("lengths", "frames"),
+    [
+        (b"1.3", [b"b", b"ody"]),
+        (b"0.4.0", [b"", b"body", b""]),
+        (b"1.2", [b"body"]),
+        (b"1.4", [b"body"]),
+        (b"4.1", [b"body"]),
+        (b"1.", [b"body"]),
+        (b"-", [b"body"]),
+    ],
+)
+def test_lengths_that_do_not_add_up_to_the_payload_are_ignored(lengths: bytes, frames: list[bytes]) -> None:
+    assert decode(b"a", b"body", b"NATS/1.0\r\nMlp-Frames: %b\r\n\r\n" % lengths).content == frames

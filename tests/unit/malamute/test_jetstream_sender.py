@@ -1,0 +1,125 @@
+"""How messages go into a JetStream stream: again when they must, never out of order, and never more than may wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mama_spark.bridge import Acks, BridgeEvent, EventKind, Polled, Refusals
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.errors import NoResponders
+from mama_spark.malamute.engines import jetstream_sender
+from mama_spark.malamute.engines.jetstream_sender import Post, Sender
+from mama_spark.malamute.extensions import Outcome
+from mama_spark.message import MessageBatch
+
+
+class Server:
+    """A bridge that keeps what is sent, and answers what it is told to."""
+
+    capabilities = SimpleNamespace(max_payload=1 << 20)
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self.sent: list[tuple[int, bytes, str]] = []  # token, payload, id
+        self.answers = Polled()
+
+    def send(self, batch: MessageBatch, first_token: int) -> int:
+        assert batch.ids is not None
+        rows = zip(batch.payloads.to_pylist(), batch.ids.to_pylist(), strict=True)
+        self.sent += [(first_token + i, *row) for i, row in enumerate(rows)]
+        return len(batch)
+
+    def poll(self, timeout: float, want: int = 1) -> Polled:
+        answers, self.answers = self.answers, Polled()
+        return answers
+
+    def ack(self, *tokens: int, repeated: bool = False) -> None:
+        numbers = np.array(tokens)
+        self.answers.acks.append(Acks(numbers, numbers + 100, np.full(len(tokens), repeated), "S", 0.0))
+
+    def refuse(self, *tokens: int) -> None:
+        self.answers.refusals.append(Refusals(np.array(tokens), NoResponders("no leader"), 0.0))
+
+    def tell(self, *kinds: EventKind) -> None:
+        self.answers.events.extend(BridgeEvent(kind, "", 0.0) for kind in kinds)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [payload for _, payload, _ in self.sent]
+
+
+Make = Callable[..., tuple[Sender, Server, list[Post]]]
+
+
+@pytest.fixture
+def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setattr(jetstream_sender, "NatsBridge", Server)
+    monkeypatch.setattr(jetstream_sender, "PAUSES", (0.0,))
+
+    def make(*contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20) -> tuple[Sender, Server, list[Post]]:
+        sender = Sender(NatsSettings(), "engine", "prefix", 120.0, buffer)
+        posts = [Post(n, "client", 0, b"w", b"s", [content], message_id) for n, content in enumerate(contents)]
+        for post in posts:
+            sender.put(post)
+        server = sender._bridge
+        assert isinstance(server, Server)
+        return sender, server, posts
+
+    return make
+
+
+def test_nothing_goes_again_before_all_that_is_on_the_way_is_answered(sending: Make) -> None:
+    sender, server, posts = sending(b"a", b"b", b"c")
+    sender.pump(0.0)
+    server.refuse(0, 1)
+    sender.pump(0.0)
+    sender.pump(0.0)
+    assert server.payloads == [b"a", b"b", b"c"]
+    server.ack(2)
+    sender.pump(0.0)
+    sender.pump(0.0)
+    assert server.payloads == [b"a", b"b", b"c", b"a", b"b"]
+    assert [post.outcome for post in posts] == [None, None, Outcome.STORED]
+
+
+def test_what_was_not_answered_when_the_connection_was_lost_goes_again_in_order_with_its_id(sending: Make) -> None:
+    sender, server, posts = sending(b"a", b"b", b"c")
+    sender.pump(0.0)
+    server.ack(1)
+    server.tell(EventKind.DISCONNECTED)
+    sender.pump(0.0)
+    sender.pump(0.0)
+    assert server.payloads == [b"a", b"b", b"c"], "nothing goes while it is away"
+    server.tell(EventKind.RECONNECTED)
+    sender.pump(0.0)
+    sender.pump(0.0)
+    assert server.payloads == [b"a", b"b", b"c", b"a", b"c"]
+    assert [one[2] for one in server.sent[3:]] == [server.sent[0][2], server.sent[2][2]]
+    server.ack(3, 4, repeated=True)
+    sender.pump(0.0)
+    assert [post.outcome for post in posts] == [Outcome.STORED] * 3, "an id of ours is repeated only by ourselves"
+    assert not sender.busy
+
+
+def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
+    sender, server, (post,) = sending(b"a", message_id=b"mine")
+    sender.pump(0.0)
+    server.ack(0, repeated=True)
+    sender.pump(0.0)
+    assert (post.outcome, post.sequence) == (Outcome.DUPLICATE, 100)
+
+
+def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) -> None:
+    size = Post(0, "client", 0, b"w", b"s", [b"x" * 100]).octets
+    sender, server, posts = sending(*[b"x" * 100] * 3, buffer=2 * size)
+    assert [post.outcome for post in posts] == [None, None, Outcome.REFUSED]
+    assert sender.waiting == 2 * size
+    sender.pump(0.0)
+    server.ack(0, 1)
+    sender.pump(0.0)
+    assert sender.waiting == 0
+    late = Post(3, "client", 0, b"w", b"s", [b"x" * 100])
+    sender.put(late)
+    assert late.outcome is None

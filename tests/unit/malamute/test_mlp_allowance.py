@@ -1,0 +1,67 @@
+"""What a client may have under way, and what it takes: neither grows beyond what was given."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mama_spark.malamute import wire
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.credit import MESSAGE, Allowance
+from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.malamute.wire import encode
+
+from tests.support.examples import examples
+
+WINDOW = 10_000
+
+
+def test_octets_that_are_under_way_are_granted_again_only_when_engines_answered_for_them() -> None:
+    allowance = Allowance()
+    assert allowance.grant(WINDOW) == WINDOW
+    allowance.sent(4_000, 2)
+    cost = 4_000 + 2 * MESSAGE
+    assert (allowance.left, allowance.under_way) == (WINDOW - cost, cost)
+    assert allowance.grant(WINDOW) == 0
+    allowance.answered(allowance.asked())
+    assert allowance.under_way == 0
+    assert allowance.grant(WINDOW) == cost
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 3_000) | st.sampled_from(["ask", "answer", "grant"]), max_size=40))
+def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(steps: list[int | str]) -> None:
+    allowance, asked = Allowance(), list[int]()
+    for step in steps:
+        if isinstance(step, int):
+            if allowance.left > 0:
+                allowance.sent(step)
+        elif step == "ask":
+            asked.append(allowance.asked())
+        elif step == "grant":
+            allowance.grant(WINDOW)
+        elif asked:
+            allowance.answered(asked.pop(0))
+        assert allowance.left + allowance.under_way <= WINDOW
+        assert allowance.under_way >= 0
+    asked.append(allowance.asked())
+    for octets in asked:
+        allowance.answered(octets)
+    allowance.grant(WINDOW)
+    assert (allowance.left, allowance.under_way) == (WINDOW, 0)
+
+
+@pytest.mark.spec("ML-07")
+def test_credit_adds_up() -> None:
+    machine = ServerMachine(Settings())
+    machine.receive(b"r", encode(wire.Open(b"r", write(Extension(features=Feature.CREDIT)))), 0.0)
+    machine.receive(b"w", encode(wire.Open(b"w")), 0.0)
+    for amount in (2, 3):
+        machine.receive(b"r", encode(wire.Credit(amount)), 0.0)
+    machine.out.clear()
+    for _ in range(7):
+        machine.receive(b"w", encode(wire.MailboxSend(b"r", b"s")), 0.0)
+    assert len(machine.out) == 5
+    machine.receive(b"r", encode(wire.Credit(1)), 0.0)
+    assert len(machine.out) == 6

@@ -1,0 +1,69 @@
+"""Who is answered, and when: after all engines, only who asked, and nothing of what was given up."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.malamute import wire
+from mama_spark.malamute.client_machine import ClientMachine
+from mama_spark.malamute.client_machine import Settings as ClientSettings
+from mama_spark.malamute.clients import Settings
+from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.malamute.wire import Command, Confirm, Ok, Pong, decode, encode
+
+
+def opened(machine: ServerMachine, client: bytes, features: Feature) -> None:
+    machine.receive(client, encode(wire.Open(client, write(Extension(features=features)))), 0.0)
+    machine.out.clear()
+
+
+def said(machine: ServerMachine) -> list[Command]:
+    out, machine.out = machine.out, []
+    return [decode(frames) for _, frames in out]
+
+
+def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> None:
+    machine = ServerMachine(Settings())
+    opened(machine, b"w", Feature.ACKS)
+    for stream in (b"a", b"b"):
+        machine.receive(b"w", encode(wire.StreamWrite(stream)), 0.0)
+        machine.taken(stream)
+        machine.receive(b"w", encode(wire.StreamSend(b"s", [b"1"])), 0.0)
+    said(machine)
+    machine.receive(b"w", encode(wire.Ping()), 0.0)
+    run = AckRun(Outcome.STORED, 1, 1)
+    machine.taken(b"b", runs=(run,))
+    assert said(machine) == []
+    machine.taken(b"a", runs=(run,))
+    (pong,) = said(machine)
+    assert isinstance(pong, Pong)
+    assert read(pong.trailing).acks == (run, run)
+
+
+@pytest.mark.parametrize("service", [False, True])
+@pytest.mark.parametrize("tracker", [b"", b"t"])
+def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: bytes, service: bool) -> None:
+    machine = ServerMachine(Settings())
+    opened(machine, b"w", Feature.CONFIRM)
+    opened(machine, b"r", Feature(0))
+    if service:
+        machine.receive(b"r", encode(wire.ServiceOffer(b"r", b"")), 0.0)
+        said(machine)
+    letter = (wire.ServiceSend if service else wire.MailboxSend)(b"r", b"s", tracker)
+    machine.receive(b"w", encode(letter), 0.0)
+    assert [type(command) is Confirm for command in said(machine)].count(True) == bool(tracker)
+
+
+def test_a_subscription_that_was_cancelled_does_not_come_back_after_a_reconnect() -> None:
+    client = ClientMachine(ClientSettings(b"me"))
+    client.connect(0.0, 9.0)
+    client.receive(encode(Ok()), 0.0)
+    for stream in (b"kept", b"left"):
+        client.read(stream, b".*", 9.0)
+        client.receive(encode(Ok()), 0.0)
+    client.cancel(b"left", 9.0)
+    client.receive(encode(Ok()), 0.0)
+    client.lost(1.0)
+    client.receive(encode(Ok()), 1.0)
+    asked = [decode(frames) for frames in client.out]
+    assert [command.stream for command in asked if isinstance(command, wire.StreamRead)] == [b"kept"]
