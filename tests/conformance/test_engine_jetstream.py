@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats import link
 from mama_spark.bridges.nats.pool import POOL
-from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.malamute.engines import jetstream
+from mama_spark.testing.accounts import Accounts, SharedServer
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite
+
+from tests.support.nats import account
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    folder: Path = tmp_path_factory.mktemp("nats")
-    with NatsServer(folder, config="max_payload: 8MB") as server:
+def server(nats_accounts: Accounts) -> Iterator[SharedServer]:
+    with account(nats_accounts, config="max_payload: 16MB") as server:
         yield server
 
 
@@ -26,16 +26,30 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jetstream, "BARRIER", 60.0)
 
 
-class TestJetStream(EngineSuite):
+class InJetStream:
     @pytest.fixture
-    def kind(self, server: NatsServer, request: pytest.FixtureRequest) -> EngineKind:
+    def kind(self, server: SharedServer, request: pytest.FixtureRequest) -> EngineKind:
         mark = f"{type(self).__name__}-{request.node.name}"  # one server serves all tests, each with its own streams
         settings = {"servers": server.url, "stream": mark + "-{stream}", "subjects": mark + ".{stream}"}
         return EngineKind("jetstream", settings, stored=True)
 
 
-class TestJetStreamByPublicCalls(TestJetStream):
-    """With a version of nats-py whose inside is not known."""
+class TestJetStream(InJetStream, EngineSuite):
+    pass
+
+
+class TestJetStreamByPublicCalls(InJetStream):
+    """With a version of nats-py whose inside is not known: the rules of what goes to the server and comes back."""
+
+    site = EngineSuite.site
+    test_order = EngineSuite.test_what_matches_is_delivered_in_order_with_its_sender_and_content
+    test_large = EngineSuite.test_large_and_many_frames_pass_by_reference
+    test_ids = EngineSuite.test_ids_and_headers_travel_beside_the_message
+    test_blocks = EngineSuite.test_a_block_is_its_messages
+    test_positions = EngineSuite.test_a_subscription_begins_behind_the_position_that_is_told
+    test_sync = EngineSuite.test_sync_tells_what_became_of_what_was_sent_before_it
+    test_credit = EngineSuite.test_credit_given_to_an_engine_never_loses_a_message
+    test_streams = EngineSuite.test_streams_do_not_hear_each_other
 
     @pytest.fixture(autouse=True)
     def _plain(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

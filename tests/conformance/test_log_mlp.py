@@ -191,27 +191,27 @@ def test_messages_larger_than_a_fetch_come_one_by_one_and_in_order(broker: Broke
 
 
 def test_limits_warn_and_what_they_remove_during_a_read_is_left_out(tmp_path: Path) -> None:
-    settings = {"folder": str(tmp_path), "max_messages": 30_000, "max_age": 3600}
+    settings = {"folder": str(tmp_path), "max_messages": 15_000, "max_age": 3600}
     engines = (EngineChoice(b"^st$", "durable", settings),)
     with Broker(BrokerSettings("tcp://127.0.0.1:*", engines=engines, linger=0.5)) as broker, logs(broker.endpoint) as b:
         log = b.log("st")
         assert log.warnings() == [
             "stream 'st' removes records after 3600 seconds (max_age)",
-            "stream 'st' removes records beyond 30000 messages (max_messages)",
+            "stream 'st' removes records beyond 15000 messages (max_messages)",
         ]
-        batch = MessageBatch.of(["t"] * 10_000, [b"x" * 100] * 10_000)
+        batch = MessageBatch.of(["t"] * 5_000, [b"x" * 100] * 5_000)
         for _ in range(3):
             log.append(batch)
-        reading = log.read(0, 30_000)
+        reading = log.read(0, 15_000)
         first = next(reading)
         log.append(batch)
         log.append(batch)
-        assert log.bounds().first == 20_001
+        assert log.bounds().first == 10_001
         got = first.sequences.tolist() + numbers(reading)
-        assert got[-10_000:] == list(range(20_001, 30_001))
+        assert got[-5_000:] == list(range(10_001, 15_001))
         assert got == sorted(set(got))
         assert got[:4096] == list(range(1, 4097))
-        assert log.missing(0, 30_000) == [(1, 20_000)]
+        assert log.missing(0, 15_000) == [(1, 10_000)]
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -228,17 +228,17 @@ def some(n: int, size: int = 1000) -> MessageBatch:
 
 
 def test_a_broker_that_is_killed_in_the_middle_of_a_read_is_waited_for(process: BrokerProcess) -> None:
-    process.store("orders", some(30_000))
+    process.store("orders", some(12_000))
     with logs(process.url) as b:
         log = b.log("orders")
-        reading = log.read(0, 30_000)
+        reading = log.read(0, 12_000)
         found = [*rows(next(reading)), *rows(next(reading))]
         process.kill()
         process.start()
         found += everything(reading)
-        assert log.bounds().last == 30_000
+        assert log.bounds().last == 12_000
     assert [(r.sequence, r.payload[:6]) for r in found] == [
-        (i + 1, (b"%d " % i + b"xxxxxx")[:6]) for i in range(30_000)
+        (i + 1, (b"%d " % i + b"xxxxxx")[:6]) for i in range(12_000)
     ]
 
 
@@ -257,16 +257,16 @@ def test_who_is_gone_for_too_long_is_unavailable(process: BrokerProcess) -> None
 
 
 def test_a_stream_that_was_deleted_and_made_again_is_not_mistaken_for_the_old_one(process: BrokerProcess) -> None:
-    process.store("orders", some(30_000))
+    process.store("orders", some(10_000))
     with logs(process.url) as b:
         log = b.log("orders")
         identity = log.bounds().identity
-        reading = log.read(0, 30_000)
+        reading = log.read(0, 10_000)
         next(reading)
         process.kill()
         shutil.rmtree(process.streams)
         process.start()
-        process.store("orders", some(30_000))
+        process.store("orders", some(10_000))
         with pytest.raises(ConfigError, match="deleted and made again"):
             list(reading)
         for ask in (lambda: log.at(0), lambda: log.missing(0, 1), lambda: log.trim(5)):
@@ -280,8 +280,7 @@ def test_a_reader_that_stops_costs_the_broker_little_and_others_nothing(broker: 
     """One asks for everything it may and takes nothing; another writes and reads meanwhile."""
     with logs(broker.endpoint) as b:
         log = b.log("st")
-        for _ in range(4):
-            log.append(some(10_000))
+        log.append(some(5_000))
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         lazy = context.socket(zmq.DEALER)
         lazy.linger = 0
@@ -290,11 +289,11 @@ def test_a_reader_that_stops_costs_the_broker_little_and_others_nothing(broker: 
         lazy.send_multipart(wire.encode(wire.Open(b"lazy", write(Extension(features=Feature.LOG)))))
         assert isinstance(wire.decode(lazy.recv_multipart()), wire.Ok)
         for i in range(16):
-            question = Question(Op.FETCH, i, b"st", (0, 40_000, 4096, 2**31))
+            question = Question(Op.FETCH, i, b"st", (0, 5_000, 4096, 2**31))
             lazy.send_multipart(wire.encode(wire.Ping(write(Extension(question=question.pack())))))
-        for _ in range(3):
-            log.append(some(1_000))
-            assert len(numbers(log.read(0, 50_000))) == log.bounds().last
+        for _ in range(2):
+            log.append(some(500))
+            assert len(numbers(log.read(0, 10_000))) == log.bounds().last
         machine = broker._loop.machine  # type: ignore[union-attr]
         (client,) = [c for c in machine.clients.values() if c.address == b"lazy"]
         assert client.blocked

@@ -21,7 +21,7 @@ from mama_spark.malamute.client import MalamuteClient
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines import register
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome
+from mama_spark.malamute.extensions import AckRun, Feature, Outcome
 from mama_spark.malamute.link import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
@@ -35,29 +35,22 @@ from mama_spark.testing.ports import lasting_port
 
 
 class NumberedEngine(SimpleEngine):
-    """Numbers messages and knows ids, in memory: what a durable engine says, without a disk."""
+    """Numbers messages, and refuses some."""
 
     stored = True
 
     def __init__(self, name: bytes, settings: Any = None) -> None:
         super().__init__(name, settings)
-        self.ids: dict[bytes, int] = {}
         self.last = 0
         self.runs: list[AckRun] = []
 
     def accept(self, client: Any, address: bytes, subject: bytes, content: Any, extension: Any = None) -> None:
-        found = self.ids.get(extension.message_id) if extension and extension.message_id else None
         if subject == b"full":
             self.runs.append(AckRun(Outcome.REFUSED, 1))
-        elif found is not None:
-            self.runs.append(AckRun(Outcome.DUPLICATE, 1, found))
-        else:
-            self.last += 1
-            if extension and extension.message_id:
-                self.ids[extension.message_id] = self.last
-            self.runs.append(AckRun(Outcome.STORED, 1, self.last))
-            stamped = replace(extension or Extension(), sequence=self.last, time=1)
-            super().accept(client, address, subject, content, stamped)
+            return
+        self.last += 1
+        self.runs.append(AckRun(Outcome.STORED, 1, self.last))
+        super().accept(client, address, subject, content, extension)
 
     def sync(self, client: Any) -> tuple[AckRun, ...]:
         runs, self.runs = tuple(self.runs), []
@@ -159,29 +152,17 @@ class TestMemoryStream(BridgeSuite):
         assert (able.ack, able.sequence, able.dedup, able.headers) == (Ack.ACCEPTED, False, False, True)
 
 
-class TestStoredStream(BridgeSuite):
-    """ML-22, ML-26: sequences, duplicates and refusals as an engine that stores says them."""
-
-    without = frozenset({"ordered"})
-
-    @pytest.fixture
-    def site(self, broker: Broker, reader: Any) -> Site:
-        return Site(
-            make=lambda: bridge_of(broker.endpoint, "numbered"),
-            silent=lambda: bridge_of(broker.endpoint, "numbered", acks=False),
-            stored=reader("numbered").all,
-        )
-
-    def test_it_says_stored_and_what_is_refused(self, site: Site) -> None:
-        bridge = site.make()
-        bridge.open()
-        able = bridge.capabilities
-        assert (able.ack, able.sequence, able.dedup, able.headers) == (Ack.STORED, True, True, True)
-        answers = publish(bridge, MessageBatch.of(["a", "full", "full", "b"], [b""] * 4))
-        bridge.close()
-        assert answers.sequence == {0: 1, 3: 2}
-        assert sorted(answers.error) == [1, 2]
-        assert all(error.retryable and not error.may_have_landed for error in answers.error.values())
+@pytest.mark.spec("ML-22", "ML-26")
+def test_a_stored_stream_says_stored_and_what_is_refused(broker: Broker) -> None:
+    bridge = bridge_of(broker.endpoint, "numbered")
+    bridge.open()
+    able = bridge.capabilities
+    assert (able.ack, able.sequence, able.dedup, able.headers) == (Ack.STORED, True, True, True)
+    answers = publish(bridge, MessageBatch.of(["a", "full", "full", "b"], [b""] * 4))
+    bridge.close()
+    assert answers.sequence == {0: 1, 3: 2}
+    assert sorted(answers.error) == [1, 2]
+    assert all(error.retryable and not error.may_have_landed for error in answers.error.values())
 
 
 class TestForeignBroker(BridgeSuite):
@@ -225,7 +206,7 @@ def test_nothing_is_opened_when_the_parts_of_the_bridge_are_made() -> None:
 
 
 def test_what_cannot_be_opened_says_why(broker: Broker) -> None:
-    bridge = bridge_of("mlp://127.0.0.1:1", connect_timeout=2.0)
+    bridge = bridge_of("mlp://127.0.0.1:1", connect_timeout=0.7)
     with pytest.raises(Unavailable, match="nobody listens there"):
         bridge.open()
     bridge.close()

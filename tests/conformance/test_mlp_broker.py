@@ -30,6 +30,8 @@ from mama_spark.malamute.wire import Command, Error, Ok, Pong, decode, encode
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
+from tests.support.examples import FULL
+
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "malamute.json").read_text())
 PATIENCE = 60_000  #: ms
 OK, INVALID, PONG = Ok(), Error(500), Pong()
@@ -367,10 +369,16 @@ def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: 
     for command in site.rest(reader):
         assert isinstance(command, wire.StreamDeliver)
         numbers.append(command.subject)
+    assert numbers[-1] == b"last" or overflow is Overflow.DROP_NEWEST, "which may have room for one so small"
     kept = [int(n) for n in numbers if n != b"last"]
-    assert kept == sorted(kept)
+    assert kept == sorted(set(kept))
     assert len(kept) < total
-    assert (numbers[-1] == b"last") is (overflow is Overflow.DROP_OLDEST) or kept[0] == 0
+    if overflow is Overflow.DROP_NEWEST:
+        fit = limit // (len(body) + 350)
+        assert kept[:fit] == list(range(fit)), "the oldest, without a hole"
+    else:
+        fit = limit // (len(body) + 350) - 1
+        assert kept[-fit:] == list(range(total - fit, total)), "the newest, without a hole"
     assert reader.ask() == [], "and it is still a client"
 
 
@@ -478,7 +486,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20_000 if FULL else 5_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count: int) -> None:
     site = make(folder=tmp_path, timeout=10.0, streams=20, patterns=20)
     site.healthy()  # makes its stream, before the noise has made as many as there may be
@@ -506,32 +514,33 @@ def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count
     site.healthy()
 
 
-def test_a_thousand_streams_and_a_thousand_clients(make: Make) -> None:
-    site = make()
-    readers = [site.peer() for _ in range(1000)]
+def test_many_streams_and_as_many_clients(make: Make) -> None:
+    """Each stream has three sockets, and ZeroMQ gives 1023 to whoever does not ask for more."""
+    site, count = make(), 1000 if FULL else 350
+    readers = [site.peer() for _ in range(count)]
     for n, reader in enumerate(readers):
         reader.send(wire.Open(b"r%d" % n), wire.StreamRead(b"s%d" % n, b""))
     for reader in readers:
         assert reader.get(2) == [OK, OK]
     writer = site.peer(b"w")
-    for n in range(1000):
+    for n in range(count):
         writer.send(wire.StreamWrite(b"s%d" % n), wire.StreamSend(b"x", [b"%d" % n]))
     for n, reader in enumerate(readers):
         assert reader.get() == [wire.StreamDeliver(b"s%d" % n, b"w", b"x", [b"%d" % n])]
-    assert len(site.broker.streams()) == 1000
-    assert len(site.broker.clients()) == 1001
+    assert len(site.broker.streams()) == count
+    assert len(site.broker.clients()) == count + 1
 
 
-def test_ten_thousand_subscriptions(make: Make) -> None:
-    site = make()
+def test_many_subscriptions(make: Make) -> None:
+    site, count = make(), 10_000 if FULL else 1_000
     reader, writer = site.peer(b"r", hwm=0), site.peer(b"w")
-    for start in range(0, 10_000, 500):
+    for start in range(0, count, 500):
         assert reader.ask(*[wire.StreamRead(b"st", b"^dev%d$" % n) for n in range(start, start + 500)]) == [OK] * 500
     writer.ask(wire.StreamWrite(b"st"))
-    subjects = [b"dev%d" % n for n in range(0, 10_500, 50)]
+    subjects = [b"dev%d" % n for n in range(0, count + 500, 50)]
     writer.send(*[wire.StreamSend(subject) for subject in subjects])
-    got = [d.subject for d in reader.get(200) if isinstance(d, wire.StreamDeliver)]
-    assert got == subjects[:200]
+    got = [d.subject for d in reader.get(count // 50) if isinstance(d, wire.StreamDeliver)]
+    assert got == subjects[: count // 50]
 
 
 def test_a_stream_that_cannot_be_made_is_told_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:

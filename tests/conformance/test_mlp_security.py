@@ -105,7 +105,7 @@ def test_a_peer_that_ends_every_connection_is_one_that_may_come_back(ends: ExitS
     ends.callback(done.set)
     endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
     with pytest.raises(Unavailable):
-        connect(endpoint, client, 1.5).open()
+        connect(endpoint, client, 0.7).open()
     assert mechanism_of(endpoint, PATIENCE) is None
 
 

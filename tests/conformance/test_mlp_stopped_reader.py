@@ -23,7 +23,7 @@ from mama_spark.testing.waiting import until
 
 PATIENCE = 60.0
 LIMIT = 2_000_000
-BODY, COUNT = b"x" * 10_000, 5000
+BODY, COUNT = b"x" * 10_000, 3000
 #: Reads a stream and writes down the subjects, without a line of ours: what a user's program is to us.
 READER = r"""
 import sys, zmq
@@ -131,11 +131,15 @@ def make(tmp_path: Path) -> Iterator[Callable[[Overflow], Site]]:
         yield lambda overflow: Site(tmp_path, overflow, ends)
 
 
-@pytest.mark.parametrize("overflow", Overflow)
+@pytest.mark.parametrize(
+    "overflow",
+    [Overflow.DROP_OLDEST, *(pytest.param(one, marks=pytest.mark.slow) for one in Overflow if "oldest" not in one)],
+)
 def test_a_stopped_reader_costs_its_limit_and_disturbs_nobody(
     make: Callable[[Overflow], Site], overflow: Overflow
 ) -> None:
-    """The reference grows by 1.1 KB a message of 100 octets until the reader expires."""
+    """The reference grows by 1.1 KB a message of 100 octets until the reader expires. What each policy keeps is shown
+    with a reader in this process; here, that what the broker costs is bounded."""
     site = make(overflow)
     writer, other = site.peer(b"w"), site.peer(b"other")
     assert other.ask(wire.StreamRead(b"st", b"")) == Ok()

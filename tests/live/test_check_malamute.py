@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,9 +77,12 @@ def test_the_configuration_of_a_job_counts_too(
     assert "BAD  topic: " in said
 
 
-def test_what_does_not_work_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_work_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(capsys)[0] == 2
-    code, said = check(capsys, "--url", "mlp://127.0.0.1:1/s")
+    with monkeypatch.context() as hasty:
+        given = MalamuteSettings.from_options
+        hasty.setattr(MalamuteSettings, "from_options", lambda o: replace(given(o), connect_timeout=0.5))
+        code, said = check(capsys, "--url", "mlp://127.0.0.1:1/s")
     assert (code, said.count("BAD")) == (2, 1)
     assert "not reachable" in said
     public, secret = (key.decode() for key in zmq.curve_keypair())

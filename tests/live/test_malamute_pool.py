@@ -63,10 +63,10 @@ def test_what_was_told_of_a_stream_is_believed_for_a_minute(
 
 
 def test_a_connection_that_is_not_what_it_was_is_not_given_out(plain: PlainBroker) -> None:
-    publish_one(plain)
+    publish_one(plain, ping=0.05)
     plain.forget()  # the next PING gets ERROR 500
     eventually(lambda: len(plain.commands(OPEN)) == 2, "the client has opened again")
-    publish_one(plain)
+    publish_one(plain, ping=0.05)
     assert len(plain.commands(OPEN)) == 3
 
 

@@ -14,7 +14,9 @@ from mama_spark.malamute.extensions import Extension, Feature, write
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.wire import encode
 
-CLIENTS = 2000
+from tests.support.examples import FULL
+
+CLIENTS = 2000 if FULL else 100
 
 
 class Desk:
