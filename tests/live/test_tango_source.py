@@ -95,8 +95,6 @@ def attributes_of_all(period: int | None) -> list[Attribute]:
     [
         (EventType.CHANGE, True),
         (EventType.ARCHIVE, False),
-        (EventType.USER, True),
-        (EventType.ALARM, False),
         (EventType.PERIODIC, False),
     ],
 )
