@@ -1,0 +1,165 @@
+"""When a flight goes again, and when it does not any more. Time is what the test says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mama_spark.bridge import Acks, Refusals
+from mama_spark.errors import InProcess, NoResponders, NotReady, Overrun, PublishError, Refused, Uncertain
+from mama_spark.publisher.block import Block
+from mama_spark.publisher.flight import State
+from mama_spark.publisher.retry import RateLimiter, RetryPolicy
+from mama_spark.publisher.window import Policy, Window
+
+BACKOFFS = (1.0, 2.0, 4.0)
+
+
+def launched(policy: Policy, n: int, sizes: list[int] | None = None) -> tuple[Window, Block]:
+    window = Window(policy)
+    block = window.open(n, sizes=None if sizes is None else np.array(sizes, np.int64))
+    window.launch(block, slice(0, n), 0.0)
+    return window, block
+
+
+def refuse(window: Window, tokens: list[int], error: PublishError, at: float) -> None:
+    window.refused(Refusals(np.array(tokens, np.int64), error, at))
+
+
+def ack(window: Window, tokens: list[int], at: float) -> None:
+    window.acked(Acks(np.array(tokens, np.int64), None, None, None, at))
+
+
+def due(window: Window, now: float) -> list[int]:
+    """Rows that go again now; they are sent."""
+    found = list[int]()
+    for block, rows in window.due(now):
+        found += rows.tolist()
+        window.relaunch(block, rows, now)
+    return found
+
+
+def test_each_resend_waits_its_back_off_and_the_last_one_repeats() -> None:
+    window, _ = launched(Policy(4, 0, 60.0, RetryPolicy(10, BACKOFFS)), 1)
+    now = 0.0
+    for token, wait in enumerate((1.0, 2.0, 4.0, 4.0)):
+        refuse(window, [token], NotReady("later"), now)
+        assert due(window, now + wait - 0.01) == []
+        now += wait
+        assert due(window, now) == [0]
+
+
+def test_what_nobody_answered_goes_at_once_the_first_time_and_then_slower() -> None:
+    window, _ = launched(Policy(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
+    window.expire(1.0)
+    assert due(window, 1.0) == [0]
+    window.expire(2.0)
+    assert due(window, 2.9) == []
+    assert due(window, 3.0) == [0]
+
+
+def test_a_hold_of_the_whole_publisher_grows_with_each_refusal() -> None:
+    window, _ = launched(Policy(4, 0, 60.0, RetryPolicy(10, BACKOFFS)), 1)
+    now = 0.0
+    for token, wait in enumerate(BACKOFFS):
+        refuse(window, [token], NoResponders("no leader"), now)
+        assert due(window, now + wait - 0.01) == []
+        now += wait
+        assert due(window, now) == [0]
+
+
+def test_doubling_ends_at_the_longest() -> None:
+    assert RetryPolicy.doubling(1.0, 5.0, 60.0).backoffs == (1.0, 2.0, 4.0, 5.0)
+
+
+def test_the_deadline_counts_from_the_first_send() -> None:
+    window, block = launched(Policy(4, 0, 60.0, RetryPolicy(None, (0.0,), deadline=10.0)), 1)
+    for token, now in enumerate((3.0, 6.0, 9.0)):
+        refuse(window, [token], NotReady("later"), now)
+        assert due(window, now) == [0]
+    refuse(window, [3], NotReady("later"), 10.5)
+    assert block.state[0] == State.COMPLETED_EXCEPTIONALLY
+    assert window.in_flight == 0
+
+
+def test_attempts_are_resends() -> None:
+    window, block = launched(Policy(4, 0, 60.0, RetryPolicy(2, (0.0,))), 1)
+    for token in range(2):
+        refuse(window, [token], NotReady("later"), 1.0)
+        assert due(window, 1.0) == [0]
+    refuse(window, [2], NotReady("later"), 1.0)
+    assert block.state[0] == State.COMPLETED_EXCEPTIONALLY
+    assert block.sends[0] == 3
+
+
+def test_an_acknowledgement_settles_a_flight_that_waits_to_go_again() -> None:
+    window, block = launched(Policy(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
+    window.expire(1.0)
+    assert block.state[0] == State.WAITING
+    ack(window, [0], 1.1)
+    assert block.state[0] == State.ACKED
+    assert due(window, 9.0) == []
+
+
+def test_late_refusals_of_one_burst_shrink_the_window_once() -> None:
+    window, _ = launched(Policy(64, 0, 60.0, RetryPolicy(10, (1.0,))), 64)
+    for token, at in enumerate((0.1, 0.2, 5.0, 9.0)):
+        refuse(window, [token], Overrun("slow", 429), at)
+        assert window.limit == 32
+    assert window.counters.holds == 1
+
+
+@pytest.mark.parametrize("error", [InProcess("409"), Uncertain("lost")])
+def test_what_may_be_stored_is_not_sent_again_where_it_shall_be_reported(error: PublishError) -> None:
+    window, block = launched(Policy(4, 0, 60.0, RetryPolicy(10, (0.0,)), resend_uncertain=False), 1)
+    refuse(window, [0], error, 1.0)
+    assert due(window, 9.0) == []
+    assert block.open == 0
+    assert block.doubt[0]
+
+
+def test_the_bytes_of_what_is_settled_may_be_in_flight_again() -> None:
+    window = Window(Policy(8, 7, max_bytes=100))
+    block = window.open(8, sizes=np.full(8, 40))
+    assert window.fit(block, 0, 0.0) == 2
+    window.launch(block, slice(0, 2), 0.0)
+    assert window.fit(block, 2, 0.0) == 0
+    ack(window, [0, 1], 0.1)
+    assert window.bytes_in_flight == 0
+    assert window.fit(block, 2, 0.2) == 2
+
+
+def test_nothing_goes_while_the_connection_is_lost_and_a_hold_ends_with_the_outage() -> None:
+    window, block = launched(Policy(8, 7, 60.0, RetryPolicy(10, (30.0,))), 1)
+    refuse(window, [0], NoResponders("no leader"), 0.0)
+    window.disconnected("cut", 1.0)
+    assert due(window, 2.0) == []
+    assert window.fit(block, 1, 2.0) == 0
+    window.reconnected(3.0)
+    assert window.wake_at() is not None
+    assert window.fit(window.open(4), 0, 3.0) > 0
+
+
+def test_messages_in_order_go_again_in_order_when_all_answers_are_in() -> None:
+    window, _ = launched(Policy(8, 7, 60.0, RetryPolicy(10, (0.0,)), ordered=True), 4)
+    refuse(window, [2], NotReady("later"), 0.1)
+    refuse(window, [1], NotReady("later"), 0.2)
+    assert due(window, 1.0) == []
+    fresh = window.open(2)
+    assert window.fit(fresh, 0, 1.0) == 0, "nothing new goes in front of them"
+    ack(window, [0, 3], 1.1)
+    assert due(window, 1.2) == [1, 2]
+    assert window.fit(fresh, 0, 1.2) == 2
+
+
+def test_a_publisher_that_idled_sends_a_burst_and_no_more() -> None:
+    limiter = RateLimiter(100.0, 0.0)
+    assert limiter.allowance(0.0) == limiter.allowance(1_000.0) == 10
+
+
+def test_what_became_of_each_flight_is_counted() -> None:
+    window, _ = launched(Policy(8, 0, 1.0), 4)
+    ack(window, [0], 0.5)
+    refuse(window, [1, 2], Refused("no"), 0.5)
+    window.expire(1.0)
+    counters = window.counters
+    assert (counters.acked, counters.failed, counters.timed_out) == (1, 2, 1)
