@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,14 +16,8 @@ from mama_spark.testing.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[TangoServer]:
-    with TangoServer(tmp_path / "server") as started:
-        yield started
-
-
 @pytest.mark.spec("TG-36", "TG-41")
-def test_a_killed_server_is_back_within_40_seconds_twice(server: TangoServer) -> None:
+def test_a_killed_server_is_back_within_40_seconds_twice(own_lab: TangoServer) -> None:
     """cppTango cxx_reconnection_zmq: at least one error, one synthetic value, later events; twice."""
     with TangoSubscriber(timeout=10.0) as subscriber:
         notices: list[Notice] = []
@@ -34,37 +26,37 @@ def test_a_killed_server_is_back_within_40_seconds_twice(server: TangoServer) ->
             notices.extend(subscriber.take())
             return sum(notice.kind is kind for notice in notices)
 
-        subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
+        subscriber.subscribe(own_lab.address(), "long", mode=SubMode.SYNC)
         for _ in range(2):
-            until(lambda: seen(Kind.EVENT), lambda: server.push("long", 1))
+            until(lambda: seen(Kind.EVENT), lambda: own_lab.push("long", 1))
             notices.clear()
-            server.kill()
-            server.start()
+            own_lab.kill()
+            own_lab.start()
             until(lambda: seen(Kind.RESUBSCRIPTION), patience=120.0)
-            until(lambda: seen(Kind.EVENT), lambda: server.push("long", 2))
+            until(lambda: seen(Kind.EVENT), lambda: own_lab.push("long", 2))
             assert seen(Kind.ERROR) >= 1
             assert seen(Kind.RESUBSCRIPTION) == 1
 
 
 @pytest.mark.spec("TG-37", "TG-43")
-def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(server: TangoServer) -> None:
+def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: TangoServer) -> None:
     """The server ends what is not confirmed; heartbeats go on, and no counter shows it. A late
     confirmation alone brings the events back. cppTango back_ch_event, back_per_event: pushed and periodic events come
     all the time."""
-    server.do("poll", "plain", period=500)
+    own_lab.do("poll", "plain", period=500)
     begin = time.monotonic()
     with (
         TangoSubscriber(times=Times(confirm=690.0), timeout=10.0) as silent,
         TangoSubscriber(timeout=10.0) as confirming,
     ):
-        one = silent.subscribe(server.address(), "long", mode=SubMode.SYNC, queue=0)
-        two = confirming.subscribe(server.address(), "double", mode=SubMode.SYNC, queue=0)
-        three = confirming.subscribe(server.address(), "plain", "periodic", mode=SubMode.SYNC, queue=0)
+        one = silent.subscribe(own_lab.address(), "long", mode=SubMode.SYNC, queue=0)
+        two = confirming.subscribe(own_lab.address(), "double", mode=SubMode.SYNC, queue=0)
+        three = confirming.subscribe(own_lab.address(), "plain", "periodic", mode=SubMode.SYNC, queue=0)
         came: dict[str, list[Notice]] = {"long": [], "double": []}
 
         def push(number: int) -> None:
             for name, subscription in (("long", one), ("double", two)):
-                server.push(name, number)
+                own_lab.push(name, number)
                 came[name] += subscription.get_events()
 
         while time.monotonic() - begin < 655:
