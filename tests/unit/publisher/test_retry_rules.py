@@ -9,7 +9,7 @@ from mama_spark.errors import InProcess, NoResponders, NotReady, Overrun, Publis
 from mama_spark.publisher.block import Block
 from mama_spark.publisher.flight import State
 from mama_spark.publisher.retry import RateLimiter, RetryPolicy
-from mama_spark.publisher.window import Policy, Window
+from mama_spark.publisher.window import PROBE, Policy, Window
 
 BACKOFFS = (1.0, 2.0, 4.0)
 
@@ -163,3 +163,23 @@ def test_what_became_of_each_flight_is_counted() -> None:
     window.expire(1.0)
     counters = window.counters
     assert (counters.acked, counters.failed, counters.timed_out) == (1, 2, 1)
+
+
+def test_of_new_messages_only_probes_go_after_a_hold() -> None:
+    window, _ = launched(Policy(1024, 512, 60.0), 1)
+    refuse(window, [0], NoResponders("no leader"), 1.0)
+    fresh = window.open(1024)
+    assert window.fit(fresh, 0, 2.0) == PROBE
+    window.launch(fresh, slice(0, PROBE), 2.0)
+    assert window.fit(fresh, PROBE, 2.0) == 0
+    ack(window, [1], 2.1)
+    assert window.fit(fresh, PROBE, 2.2) == 1024 - PROBE
+
+
+def test_in_order_nothing_new_goes_in_front_of_what_still_waits_for_its_back_off() -> None:
+    window, _ = launched(Policy(8, 7, 60.0, RetryPolicy(10, (5.0,)), ordered=True), 1)
+    refuse(window, [0], InProcess("409"), 1.0)
+    fresh = window.open(2)
+    assert window.fit(fresh, 0, 2.0) == 0
+    assert due(window, 6.0) == [0]
+    assert window.fit(fresh, 0, 6.0) == 2

@@ -1,0 +1,52 @@
+"""The window's rules that follow from the options and from what the bridge can do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridge import Ack, Capabilities
+from mama_spark.bridges.memory import MemoryBridge
+from mama_spark.options import SinkOptions
+from mama_spark.publisher.window import Policy
+from mama_spark.spark.task import make_policy
+
+ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)
+
+
+def policy(capabilities: Capabilities, **options: str) -> Policy:
+    bridge = MemoryBridge(uuid4().hex)
+    bridge.__dict__["capabilities"] = capabilities
+    return make_policy(SinkOptions.parse({"url": "memory://x", **options}), bridge)
+
+
+@pytest.mark.parametrize(
+    ("dedup", "recognised", "uncertain", "again"),
+    [
+        ("true", True, "report", True),
+        ("true", False, "report", False),
+        ("false", True, "report", False),
+        ("false", False, "resend", True),
+    ],
+)
+def test_what_may_be_stored_goes_again_where_ids_protect_it_or_the_user_wants_it(
+    dedup: str, recognised: bool, uncertain: str, again: bool
+) -> None:
+    made = policy(replace(ABLE, dedup=recognised), dedup=dedup, onUncertain=uncertain)
+    assert made.resend_uncertain is again
+
+
+@pytest.mark.parametrize(("keeps_order", "in_flight"), [(True, 100), (False, 1)])
+def test_in_order_one_message_is_in_flight_where_the_bridge_keeps_no_order(keeps_order: bool, in_flight: int) -> None:
+    made = policy(replace(ABLE, ordered=keeps_order), order="partition", maxInFlight="100")
+    assert (made.ordered, made.max_in_flight) == (True, in_flight)
+    assert policy(replace(ABLE, ordered=keeps_order), maxInFlight="100").max_in_flight == 100
+
+
+def test_nothing_goes_again_where_nothing_is_acknowledged_or_nobody_wants_it() -> None:
+    assert policy(replace(ABLE, ack=Ack.NONE)).retry is None
+    assert policy(ABLE, retryAttempts="0").retry is None
+    retry = policy(ABLE, retryBackoff="1s", retryMaxBackoff="3s", retryDeadline="20s").retry
+    assert retry is not None
+    assert (retry.backoffs, retry.deadline) == ((1.0, 2.0, 3.0), 20.0)
