@@ -1,4 +1,4 @@
-"""When an outage begins and ends for what waits to be sent. Time is what the test says: the pump's thread never runs."""
+"""When an outage begins and ends for what waits to be sent. Time is what the test says; the pump has no thread here."""
 
 from __future__ import annotations
 
