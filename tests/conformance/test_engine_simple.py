@@ -23,21 +23,6 @@ class TestSimple(EngineSuite):
     def kind(self) -> EngineKind:
         return EngineKind("simple")
 
-    @pytest.mark.spec("C1")
-    def test_a_message_without_a_reader_is_lost(self, site: Site) -> None:
-        stream, r = site.stream(), Ref("r")
-        assert site.publish(stream, Ref("w"), b"early") == []
-        site.compile(stream, r, b"")
-        assert site.publish(stream, Ref("w"), b"late") == [(r, b"late")]
-
-    @pytest.mark.spec("C10")
-    def test_ending_one_pattern_is_cancel_and_compile_of_the_rest(self, site: Site) -> None:
-        stream, r = site.stream(), Ref("r")
-        site.compile(stream, r, b"a", b"b")
-        site.cancel(stream, r)
-        site.compile(stream, r, b"b")
-        assert site.publish(stream, Ref("w"), b"a", b"b") == [(r, b"b")]
-
     def test_more_subjects_than_are_remembered(self, site: Site) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"5$")

@@ -306,17 +306,6 @@ def test_two_offers_and_two_requests_in_order_to_one_worker(client: Make) -> Non
     ]
 
 
-@pytest.mark.spec("C13")
-def test_a_writer_that_leaves_right_after_sending_is_heard(client: Make) -> None:
-    reader = client("r")
-    reader.read("s")
-    for n in range(10):
-        with MalamuteClient(reader._link.endpoint, timeout=PATIENCE) as writer:
-            writer.write("s")
-            writer.send("x", b"%d" % n)
-    assert [reader.receive().content for _ in range(10)] == [(b"%d" % n,) for n in range(10)]
-
-
 @pytest.mark.spec("C14", "C13")
 def test_two_writers_two_streams_two_readers(client: Make) -> None:
     readers, writers = [client("r1"), client("r2")], [client("w1"), client("w2")]

@@ -21,10 +21,12 @@ from mama_spark.malamute.engines import register
 from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.extensions import Feature, Outcome
 from mama_spark.malamute.link import FEATURES, LinkSettings
-from mama_spark.malamute.wire import Command, Error, Ok, StreamDeliver
+from mama_spark.malamute.wire import Error, Ok, StreamDeliver
 from mama_spark.message import MessageBatch
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
+
+from tests.support.mlp import Peer
 
 PATIENCE = 60.0
 LIMIT = 1_000_000
@@ -36,29 +38,6 @@ class StuckEngine(SimpleEngine):
         assert STUCK.wait(PATIENCE)
 
 
-class PlainPeer:
-    """A client that announces nothing, as the C client."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], broker: Broker, address: bytes) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.set_hwm(0)
-        self.socket.connect(broker.endpoint)
-        assert self.ask(wire.Open(address)) == Ok()
-
-    def send(self, *commands: Command) -> None:
-        for command in commands:
-            self.socket.send_multipart(wire.encode(command))
-
-    def get(self) -> Command:
-        assert self.socket.poll(int(PATIENCE * 1000)), "nothing came"
-        return wire.decode(self.socket.recv_multipart())
-
-    def ask(self, command: Command) -> Command:
-        self.send(command)
-        return self.get()
-
-
 class Site:
     def __init__(self, behind: Behind, timeout: float = 0) -> None:
         register("stuck-for-tests", StuckEngine)
@@ -68,10 +47,10 @@ class Site:
         self.broker = Broker(BrokerSettings("tcp://127.0.0.1:*", machine, choices))
         self.broker.start()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.peers: list[PlainPeer] = []
+        self.peers: list[Peer] = []
 
-    def peer(self, address: bytes) -> PlainPeer:
-        self.peers.append(PlainPeer(self.context, self.broker, address))
+    def peer(self, address: bytes) -> Peer:
+        self.peers.append(Peer(self.context, self.broker.endpoint, high_water=0).open(address))
         return self.peers[-1]
 
     def client(self, **options: Any) -> MalamuteClient:
@@ -238,7 +217,7 @@ def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Cal
     assert site.counted("lost_sends") == 0
 
 
-def write_until_held(site: Site, writer: PlainPeer, *pinging: PlainPeer) -> int:
+def write_until_held(site: Site, writer: Peer, *pinging: Peer) -> int:
     """How many messages were sent when the broker stopped to read."""
     loop = site.broker._loop
     assert loop is not None

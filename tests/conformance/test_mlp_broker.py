@@ -284,19 +284,6 @@ def test_a_writer_that_is_gone_right_after_sending_is_heard(make: Make) -> None:
     assert [d.subject for d in got if isinstance(d, wire.StreamDeliver)] == [b"%d" % n for n in range(100)]
 
 
-@pytest.mark.spec("C14", "C13")
-def test_two_writers_two_streams_two_readers(make: Make) -> None:
-    site = make()
-    readers = [site.peer(b"r%d" % n) for n in range(2)]
-    for reader in readers:
-        reader.ask(wire.StreamRead(b"s0", b""), wire.StreamRead(b"s1", b""))
-    for n in range(2):
-        site.peer(b"w%d" % n).send(wire.StreamWrite(b"s%d" % n), wire.StreamSend(b"x"))
-    for reader in readers:
-        got = {(d.address, d.sender) for d in reader.get(2) if isinstance(d, wire.StreamDeliver)}
-        assert got == {(b"s0", b"w0"), (b"s1", b"w1")}
-
-
 def test_large_messages_and_many_frames_pass(make: Make) -> None:
     site = make()
     reader, writer = site.peer(b"r"), site.peer(b"w")

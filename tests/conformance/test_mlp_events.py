@@ -17,15 +17,17 @@ from mama_spark.malamute.engines import register
 from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.events import BrokerEvent, encode
 from mama_spark.malamute.extensions import Extension, Feature, write
-from mama_spark.malamute.wire import Command, Error, Ok, Pong, StreamDeliver
+from mama_spark.malamute.wire import Error, Ok, Pong, StreamDeliver
+from mama_spark.testing.waiting import PATIENCE
 
-PATIENCE = 60_000  #: ms
+from tests.support.mlp import Peer
+
 GATE = threading.Event()
 
 
 class SluggishEngine(SimpleEngine):
     def flush(self) -> None:
-        assert GATE.wait(PATIENCE / 1000)
+        assert GATE.wait(PATIENCE)
 
 
 class StoredBrokenEngine(SimpleEngine):
@@ -39,21 +41,7 @@ register("sluggish-for-tests", SluggishEngine)
 register("stored-broken-for-tests", StoredBrokenEngine)
 
 
-class Peer:
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, address: bytes, trailing: bytes) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.connect(endpoint)
-        assert isinstance(self.ask(wire.Open(address, trailing)), Ok)
-
-    def ask(self, command: Command) -> Command:
-        self.socket.send_multipart(wire.encode(command))
-        return self.get()
-
-    def get(self) -> Command:
-        assert self.socket.poll(PATIENCE), "nothing came"
-        return wire.decode(self.socket.recv_multipart())
-
+class Watcher(Peer):
     def event(self) -> dict[str, Any]:
         command = self.get()
         assert isinstance(command, StreamDeliver)
@@ -68,13 +56,13 @@ class Peer:
         return found["kind"], found["client"], found["stream"], found["detail"]
 
 
-Connect = Callable[..., Peer]
+Connect = Callable[..., Watcher]
 
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., tuple[Broker, Connect]]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peers: list[Peer] = []
+    peers: list[Watcher] = []
     brokers: list[Broker] = []
 
     def made(engines: tuple[EngineChoice, ...] = (), **values: Any) -> tuple[Broker, Connect]:
@@ -83,8 +71,8 @@ def make() -> Iterator[Callable[..., tuple[Broker, Connect]]]:
         broker.start()
         brokers.append(broker)
 
-        def connect(address: bytes, trailing: bytes = b"") -> Peer:
-            peers.append(Peer(context, broker.endpoint, address, trailing))
+        def connect(address: bytes, features: Feature | None = None) -> Watcher:
+            peers.append(Watcher(context, broker.endpoint).open(address, features))
             return peers[-1]
 
         return broker, connect
@@ -141,17 +129,16 @@ def test_a_client_that_goes_to_and_fro_between_streams_is_told_once_a_stream(mak
 
 
 def test_who_announced_discovery_may_write_there_where_it_is_kept_and_is_not_told_of(make: Make, tmp_path: Any) -> None:
-    announced = write(Extension(features=Feature.DISCOVERY | Feature.SEQUENCE))
+    announced = Feature.DISCOVERY | Feature.SEQUENCE
     _, plain = make()
     assert isinstance(plain(b"p", announced).ask(wire.StreamWrite(b"_MAMA_EVENTS")), Error), "it is not kept"
     _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)}),))
     peer = connect(b"quiet", announced)
     assert peer.ask(wire.StreamWrite(b"_MAMA_EVENTS")) == Ok()
-    peer.socket.send_multipart(wire.encode(wire.StreamSend(b"_mine", [b"x"])))
-    peer.socket.send_multipart(wire.encode(wire.StreamSend(b"GONE.lie", [b"x"])))
+    peer.send(wire.StreamSend(b"_mine", [b"x"]), wire.StreamSend(b"GONE.lie", [b"x"]))
     assert peer.get() == Error(300, b"such subjects are the broker's own")
     assert isinstance(peer.ask(wire.Ping()), Error), "it was dropped"
-    late = connect(b"late", write(Extension(features=Feature.SEQUENCE)))
+    late = connect(b"late", Feature.SEQUENCE)
     assert late.ask(wire.StreamRead(b"_MAMA_EVENTS", b"", write(Extension(after=0)))) == Ok()
     first = late.get()
     assert isinstance(first, StreamDeliver)
@@ -211,7 +198,7 @@ def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_pa
     choice = EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)})
     _, connect = make((choice,))
     connect(b"early").ask(wire.StreamRead(b"s", b"p"))
-    late = connect(b"late", write(Extension(features=Feature.SEQUENCE)))
+    late = connect(b"late", Feature.SEQUENCE)
     read = wire.StreamRead(b"_MAMA_EVENTS", b"^SUBSCRIBED", write(Extension(after=0)))
     assert late.ask(read) == Ok()
     assert late.told() == ("SUBSCRIBED", "early", "s", "p")

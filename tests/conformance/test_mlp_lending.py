@@ -10,31 +10,13 @@ import zmq
 from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.malamute.extensions import Feature
 from mama_spark.malamute.wire import Command, Ok, Pong, StreamDeliver
 
-PATIENCE = 60_000  #: ms
+from tests.support.mlp import Peer
 
 
-class Peer:
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, address: bytes, features: Feature | None
-    ) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.rcvhwm = 10
-        self.socket.connect(endpoint)
-        self.send(wire.Open(address, b"" if features is None else write(Extension(features=features))))
-        assert isinstance(self.get(), Ok)
-
-    def send(self, *commands: Command) -> None:
-        for command in commands:
-            self.socket.send_multipart(wire.encode(command))
-
-    def get(self) -> Command:
-        assert self.socket.poll(PATIENCE), "nothing came"
-        return wire.decode(self.socket.recv_multipart())
-
+class Reader(Peer):
     def until_pong(self) -> list[Command]:
         self.send(wire.Ping())
         found: list[Command] = []
@@ -48,7 +30,7 @@ class Peer:
         return [(one.address, one.subject) for one in found if isinstance(one, StreamDeliver)]
 
 
-Connect = Callable[..., Peer]
+Connect = Callable[..., Reader]
 
 
 @pytest.fixture
@@ -62,10 +44,10 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture
 def connect(broker: Broker) -> Iterator[Connect]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peers: list[Peer] = []
+    peers: list[Reader] = []
 
-    def made(address: bytes, features: Feature | None = None) -> Peer:
-        peers.append(Peer(context, broker.endpoint, address, features))
+    def made(address: bytes, features: Feature | None = None) -> Reader:
+        peers.append(Reader(context, broker.endpoint, high_water=10).open(address, features))
         return peers[-1]
 
     yield made
@@ -74,10 +56,9 @@ def connect(broker: Broker) -> Iterator[Connect]:
     context.term()
 
 
-def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> Peer:
+def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> Reader:
     writer = connect(b"to-" + stream)
-    writer.send(wire.StreamWrite(stream))
-    assert isinstance(writer.get(), Ok)
+    assert isinstance(writer.ask(wire.StreamWrite(stream)), Ok)
     writer.send(*(wire.StreamSend(b"%d" % n, [b"x" * size]) for n in range(count)))
     return writer
 

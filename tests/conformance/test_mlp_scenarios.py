@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mama_spark.malamute.broker import Broker, BrokerSettings
-from mama_spark.malamute.client import CallFailed, MalamuteClient
+from mama_spark.malamute.client import MalamuteClient
 from mama_spark.malamute.engines import Delivery
 from mama_spark.malamute.engines.simple import SimpleEngine
 
@@ -167,15 +167,3 @@ def test_a_flood_leaves_a_reader_its_order_and_its_other_calls(client: Make) -> 
             reader.mailbox("w", "still here")
             assert writer.receive().subject == "still here"
     assert [int(reader.receive().subject) for _ in range(10_000)] == list(range(10_000))
-
-
-@pytest.mark.spec("I2")
-def test_a_star_alone_is_refused_and_stalls_nobody(client: Make) -> None:
-    """It stops the engine of the original at the next message."""
-    reader, writer = client("r"), client("w")
-    with pytest.raises(CallFailed, match="300"):
-        reader.read("st", "*")
-    reader.read("st", ".*")
-    writer.write("st")
-    writer.send("s", b"x")
-    assert reader.receive().content == (b"x",)

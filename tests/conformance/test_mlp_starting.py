@@ -16,9 +16,11 @@ from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines import register
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.wire import Command, Error, Ok, Pong, StreamDeliver, decode, encode
+from mama_spark.malamute.wire import Error, Ok, Pong, StreamDeliver
+from mama_spark.testing.waiting import PATIENCE, until
 
-PATIENCE = 60_000  #: ms
+from tests.support.mlp import Peer
+
 GATE = threading.Event()
 
 
@@ -26,7 +28,7 @@ class GatedEngine(SimpleEngine):
     """Starts when the gate is open."""
 
     def start(self) -> None:
-        assert GATE.wait(PATIENCE / 1000)
+        assert GATE.wait(PATIENCE)
         if self.name.endswith(b"broken"):
             raise ConfigError("no such folder")
 
@@ -34,29 +36,12 @@ class GatedEngine(SimpleEngine):
 register("gated-for-tests", GatedEngine)
 
 
-class Peer:
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, address: bytes) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.connect(endpoint)
-        self.send(wire.Open(address))
-        assert self.get() == Ok()
-
-    def send(self, *commands: Command) -> None:
-        for command in commands:
-            self.socket.send_multipart(encode(command))
-
-    def get(self) -> Command:
-        assert self.socket.poll(PATIENCE), "nothing came"
-        return decode(self.socket.recv_multipart())
-
-    def pong(self) -> None:
-        """What was sent before is with the broker, and the broker does not look dead, though an engine starts."""
-        self.send(wire.Ping())
-        assert self.get() == Pong()
-
-
 Connect = Callable[..., Peer]
+
+
+def ping(peer: Peer) -> None:
+    """What was sent before is with the broker, and the broker does not look dead, though an engine starts."""
+    assert peer.ask(wire.Ping()) == Pong()
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +62,7 @@ def connect() -> Iterator[Connect]:
             choices = (EngineChoice(b"^gated", "gated-for-tests"),)
             brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0, **machine), choices)))
             brokers[0].start()
-        peers.append(Peer(context, brokers[0].endpoint, address))
+        peers.append(Peer(context, brokers[0].endpoint).open(address))
         return peers[-1]
 
     yield made
@@ -94,13 +79,13 @@ def test_a_slow_start_holds_its_own_stream_and_nobody_else(connect: Connect) -> 
     """READ and WRITE of that stream are answered once it is there, all others at once."""
     waiting, other = connect(b"waiting"), connect(b"other")
     waiting.send(wire.StreamRead(b"gated", b""))
-    waiting.pong()
+    ping(waiting)
     other.send(wire.StreamWrite(b"quick"), wire.StreamRead(b"quick", b""), wire.MailboxSend(b"waiting", b"hi"))
     assert [other.get(), other.get()] == [Ok(), Ok()]
     assert isinstance(waiting.get(), wire.MailboxDeliver)
     writer = connect(b"writer")
     writer.send(wire.StreamWrite(b"gated"), *(wire.StreamSend(b"%d" % n) for n in range(1000)))
-    writer.pong()
+    ping(writer)
     GATE.set()
     assert writer.get() == Ok()
     assert waiting.get() == Ok()
@@ -112,12 +97,11 @@ def test_an_engine_that_fails_in_its_start_is_told_to_who_waits(connect: Connect
     peer, other = connect(b"a"), connect(b"b")
     peer.send(wire.StreamWrite(b"gated-broken"))
     other.send(wire.StreamRead(b"gated-broken", b""))
-    other.pong()
+    ping(other)
     GATE.set()
     for client in (peer, other):
         assert client.get() == Error(502, b"no such folder")
-    peer.send(wire.StreamWrite(b"quick"))
-    assert peer.get() == Ok()
+    assert peer.ask(wire.StreamWrite(b"quick")) == Ok()
 
 
 def test_who_sends_without_end_before_the_stream_is_open_is_dropped(connect: Connect) -> None:
@@ -139,21 +123,16 @@ def test_an_engine_that_never_starts_is_given_up(
 ) -> None:
     monkeypatch.setattr(broker_module, "START", 0.05)
     peer = connect(b"a")
-    peer.send(wire.StreamWrite(b"gated"))
-    assert peer.get() == Error(502, b"the engine does not start")
+    assert peer.ask(wire.StreamWrite(b"gated")) == Error(502, b"the engine does not start")
     assert "does not start" in caplog.text
     monkeypatch.undo()
     for _ in range(20):  # not one thread more for everybody who tries
-        peer.send(wire.StreamWrite(b"gated"))
-        assert peer.get() == Error(502, b"an engine of the stream that did not start has not ended")
+        assert peer.ask(wire.StreamWrite(b"gated")) == Error(
+            502, b"an engine of the stream that did not start has not ended"
+        )
     assert sum(thread.name == "stream-gated" for thread in threading.enumerate()) == 1
     GATE.set()
-    end = time.monotonic() + PATIENCE / 1000
-    while True:
-        peer.send(wire.StreamWrite(b"gated"))
-        if peer.get() == Ok():
-            break
-        assert time.monotonic() < end, "and once it has ended, all is well"
+    until(lambda: peer.ask(wire.StreamWrite(b"gated")) == Ok())  # once it has ended, all is well
 
 
 def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
@@ -163,20 +142,16 @@ def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
     monkeypatch.setattr(server_machine, "MOST_AWAITED", 50)
     first = connect(b"first")
     first.send(wire.StreamRead(b"gated", b""))
-    first.pong()
+    ping(first)
     for n in range(60):
         other = connect(b"other")
         other.send(wire.StreamRead(b"gated", b"^%d$" % n), wire.Close())
     late = connect(b"late")
-    late.send(wire.StreamWrite(b"gated"))
-    assert late.get() == Error(502, b"the stream does not keep up")
-    late.send(wire.StreamWrite(b"quick"))
-    assert late.get() == Ok()
+    assert late.ask(wire.StreamWrite(b"gated")) == Error(502, b"the stream does not keep up")
+    assert late.ask(wire.StreamWrite(b"quick")) == Ok()
     GATE.set()
     assert first.get() == Ok(), "who was before is served"
-    late.send(wire.StreamWrite(b"gated"))
-    while late.get() != Ok():
-        late.send(wire.StreamWrite(b"gated"))
+    until(lambda: late.ask(wire.StreamWrite(b"gated")) == Ok())
 
 
 @pytest.mark.spec("ML-10")
@@ -192,9 +167,9 @@ def test_stopping_while_an_engine_starts_loses_nothing_that_was_accepted(connect
     broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "recording-for-tests"),)))
     broker.start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peer = Peer(context, broker.endpoint, b"w")
+    peer = Peer(context, broker.endpoint).open(b"w")
     peer.send(wire.StreamWrite(b"gated"), *(wire.StreamSend(b"%d" % n) for n in range(50)))
-    peer.pong()
+    ping(peer)
     opener = threading.Timer(0.2, GATE.set)
     opener.start()
     broker.stop()
@@ -212,9 +187,9 @@ def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
     broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "gated-for-tests"),)))
     broker.start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peer = Peer(context, broker.endpoint, b"w")
+    peer = Peer(context, broker.endpoint).open(b"w")
     peer.send(wire.StreamWrite(b"gated"))
-    peer.pong()
+    ping(peer)
     began = time.monotonic()
     broker.stop()
     assert time.monotonic() - began < 25, "an engine may take 30 s of its own"
@@ -224,4 +199,4 @@ def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
     GATE.set()
     for thread in threading.enumerate():
         if thread.name == "stream-gated":
-            thread.join(PATIENCE / 1000)
+            thread.join(PATIENCE)

@@ -18,10 +18,11 @@ import zmq
 from mama_spark.malamute import wire
 from mama_spark.malamute.broker_loop import ROUND_OCTETS
 from mama_spark.malamute.queues import Overflow
-from mama_spark.malamute.wire import Command, Ok, Pong, StreamDeliver
-from mama_spark.testing.waiting import until
+from mama_spark.malamute.wire import Ok, Pong, StreamDeliver
+from mama_spark.testing.waiting import PATIENCE, until
 
-PATIENCE = 60.0
+from tests.support.mlp import Peer
+
 LIMIT = 2_000_000
 BODY, COUNT = b"x" * 10_000, 3000
 #: Reads a stream and writes down the subjects, without a line of ours: what a user's program is to us.
@@ -41,25 +42,6 @@ while subject != b"end":
     subject = command[command.rindex(b"w") + 2:]
     print(subject.decode(), flush=True)
 """
-
-
-class Peer:
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, address: bytes) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.connect(endpoint)
-        assert self.ask(wire.Open(address)) == Ok()
-
-    def send(self, command: Command) -> None:
-        self.socket.send_multipart(wire.encode(command))
-
-    def get(self) -> Command:
-        assert self.socket.poll(int(PATIENCE * 1000)), "nothing came"
-        return wire.decode(self.socket.recv_multipart())
-
-    def ask(self, command: Command) -> Command:
-        self.send(command)
-        return self.get()
 
 
 class Site:
@@ -103,7 +85,7 @@ class Site:
         return process.stdout.readline().strip()
 
     def peer(self, address: bytes) -> Peer:
-        self.peers.append(Peer(self.context, self.endpoint, address))
+        self.peers.append(Peer(self.context, self.endpoint).open(address))
         return self.peers[-1]
 
     def page(self, path: str) -> bytes:

@@ -17,7 +17,7 @@ from mama_spark.malamute import wire
 from mama_spark.malamute.broker_loop import Loop
 from mama_spark.malamute.client import MalamuteClient
 from mama_spark.malamute.client_machine import CallFailed
-from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.malamute.extensions import Feature
 from mama_spark.mama.events import EventRecord, decode_event
 from mama_spark.mama.omnm import decode
 from mama_spark.testing.brokers import BrokerHere, BrokerProcess
@@ -31,6 +31,8 @@ from mama_spark.testing.mlp_discovery import (
 )
 from mama_spark.testing.plain_broker import PlainBroker
 from mama_spark.testing.waiting import eventually
+
+from tests.support.mlp import Peer
 
 DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
 RECORD, SUSPECT, OFFLINE = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE
@@ -182,36 +184,21 @@ def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broke
     assert [c.kind for c in follower.step()][:3] == [RECORD, SUSPECT, OFFLINE]
 
 
-class PlainPeer:
-    """A client as the C library has it, but that it never pings."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], url: str, address: bytes) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.connect(url.replace("mlp://", "tcp://"))
-        self.ask(wire.Open(address))
-
-    def ask(self, command: wire.Command) -> None:
-        self.socket.send_multipart(wire.encode(command))
-        assert self.socket.poll(60_000)
-        assert isinstance(wire.decode(self.socket.recv_multipart()), wire.Ok)
-
-
 @pytest.mark.spec("PE-05", "PE-17")
 def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: BrokerHere, opened: Opened) -> None:
     """SUBSCRIBED and UNSUBSCRIBED from READ, CANCEL, CLOSE and expiry; OpenMAMA messages of the rest."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     follower = Follower(opened())
-    one = PlainPeer(context, broker.url, b"one")
-    one.ask(wire.StreamRead(b"prices", b"^eu"))
-    one.ask(wire.StreamRead(b"prices", b"^us"))
-    one.ask(wire.StreamCancel(b"prices"))
-    two = PlainPeer(context, broker.url, b"two")
-    two.ask(wire.StreamWrite(b"prices"))
-    two.ask(wire.StreamRead(b"news", b""))
-    two.ask(wire.Close())
-    three = PlainPeer(context, broker.url, b"three")
-    three.ask(wire.StreamRead(b"news", b"x"))
+    one = Peer(context, broker.url).open(b"one")
+    assert one.ask(wire.StreamRead(b"prices", b"^eu")) == wire.Ok()
+    assert one.ask(wire.StreamRead(b"prices", b"^us")) == wire.Ok()
+    assert one.ask(wire.StreamCancel(b"prices")) == wire.Ok()
+    two = Peer(context, broker.url).open(b"two")
+    assert two.ask(wire.StreamWrite(b"prices")) == wire.Ok()
+    assert two.ask(wire.StreamRead(b"news", b"")) == wire.Ok()
+    assert two.ask(wire.Close()) == wire.Ok()
+    three = Peer(context, broker.url).open(b"three")
+    assert three.ask(wire.StreamRead(b"news", b"x")) == wire.Ok()
     broker.broker._look(_silence_of(b"three"))
     found = follower.until(lambda found: _about(found, "client three went"))
     context.destroy(0)
@@ -349,17 +336,13 @@ def test_many_sources_are_one_image_and_many_events_come_in_order(
 
 def test_what_strangers_write_is_told_or_left_out_and_stops_nobody(broker: BrokerHere, opened: Opened) -> None:
     follower = Follower(opened())
-    trailing = Extension(features=Feature.DISCOVERY | Feature.HEADERS)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.linger = 0
-    socket.connect(broker.url.replace("mlp://", "tcp://"))
-    for command in (wire.Open(b"", write(trailing)), wire.StreamWrite(b"_MAMA_EVENTS")):
-        socket.send_multipart(wire.encode(command))
+    peer = Peer(context, broker.url).open(features=Feature.DISCOVERY | Feature.HEADERS)
+    assert isinstance(peer.ask(wire.StreamWrite(b"_MAMA_EVENTS")), wire.Ok)
     for subject in (b"_", b"_MAMA_SOURCE_DISCOVERY.", b"_MAMA_SOURCE_DISCOVERY.rec", b"_MAMA_SOURCE_DISCOVERY.rec.x.y",
                     b"_MAMA_SOURCE_DISCOVERY.rec.\xff.\xfe", b"_MAMA_SOURCE_DISCOVERY.nonsense.7.desk"):  # fmt: skip
-        socket.send_multipart(wire.encode(wire.StreamSend(subject, [b"\xff", b"\x00"])))
-    socket.send_multipart(wire.encode(wire.StreamSend(b"_MAMA_SOURCE_DISCOVERY.event.7.desk", [b"\xff"])))
+        peer.send(wire.StreamSend(subject, [b"\xff", b"\x00"]))
+    peer.send(wire.StreamSend(b"_MAMA_SOURCE_DISCOVERY.event.7.desk", [b"\xff"]))
     found = follower.until(has(ChangeKind.EVENT))
     assert [c.payload for c in found] == [b"\xff"]
     context.destroy(0)
