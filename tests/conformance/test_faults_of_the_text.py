@@ -21,7 +21,7 @@ from mama_spark.errors import ConfigError, MamaError
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.managed import ManagedPublisher
 
-SHORT = 0.6  #: seconds within which a rule must hold; the literal one is given up after it
+SHORT = 0.2  #: seconds within which a rule must hold; the literal one is given up after it
 _DRAIN = object()
 
 
@@ -374,6 +374,7 @@ def test_the_users_queue_is_bounded(make: Make) -> None:
     assert within(60, lambda: len(offered) >= 10)
     thread.join(SHORT if isinstance(subject, Ours) else 60)
     assert thread.is_alive() == isinstance(subject, Ours)
+    assert len(offered) < 20 or isinstance(subject, Literal)
 
 
 @pytest.mark.parametrize(("most", "refill"), [(5, 5), (5, 9), (0, 0), (5, -1)])
@@ -387,11 +388,11 @@ def test_a_refill_mark_that_makes_no_sense_is_refused(make: Make, most: int, ref
 
 @pytest.mark.spec("MP-41")
 def test_the_time_out_runs_from_the_publish_not_from_the_head_of_the_queue(make: Make) -> None:
-    """Ten lost acknowledgements cost one time-out of three seconds, not ten; the text has none at all."""
-    subject = make(wait_timeout=3.0)
+    """Ten lost acknowledgements cost one time-out of a second, not ten; the text has none at all."""
+    subject = make(wait_timeout=1.0)
     subject.start()
     for _ in range(10):
         subject.publish_async(b"lose")
     began = time.monotonic()
     verdict(subject, lambda: events(subject, "timeout") == 10)
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 8.0

@@ -30,6 +30,14 @@ from mama_spark.testing.waiting import until
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
 
+@pytest.fixture
+def memory_desk() -> Iterator[Desk]:
+    """For rules that do not touch the middleware."""
+    desk = MemoryDesk()
+    yield desk
+    desk.close()
+
+
 @pytest.fixture(params=["memory", "nats"])
 def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
     desk: Desk = MemoryDesk() if request.param == "memory" else NatsDesk(request.getfixturevalue("nats_server"))
@@ -92,11 +100,11 @@ def test_publish_async_varieties(desk: Desk) -> None:
     assert [m.headers.get("h") for m in desk.held()] == [None, ["v"], None, ["v", "w"], None]
 
 
-def test_a_reply_subject_cannot_be_given(desk: Desk) -> None:
+def test_a_reply_subject_cannot_be_given(memory_desk: Desk) -> None:
     """As TestPublishMsgAsync, "reply subject set": it is how the acknowledgement finds back."""
-    publisher: Any = desk.publisher()
+    publisher: Any = memory_desk.publisher()
     with pytest.raises(TypeError):
-        publisher.publish_async(desk.topic, b"", reply="mine")
+        publisher.publish_async(memory_desk.topic, b"", reply="mine")
 
 
 @pytest.mark.parametrize(
@@ -122,22 +130,22 @@ def test_publish_async_100_in_order(desk: Desk) -> None:
     assert [ack_of(f).result(0).sequence for f in futures] == list(range(1, 101))
 
 
-def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(desk: Desk) -> None:
+def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(memory_desk: Desk) -> None:
     """As test_publish_async with a stall wait: a coroutine waits for room instead of failing."""
-    publisher = desk.publisher(max_in_flight=10, queue_size=10).start()
+    publisher = memory_desk.publisher(max_in_flight=10, queue_size=10).start()
 
     async def all_of_them() -> list[Flight]:
-        return await asyncio.gather(*(publisher.publish(desk.topic, b"%d" % i) for i in range(1000)))
+        return await asyncio.gather(*(publisher.publish(memory_desk.topic, b"%d" % i) for i in range(1000)))
 
     flights = asyncio.run(all_of_them())
     publisher.drain(LONG)
     assert sorted(f.publish_ack_future.result(0).sequence or 0 for f in flights) == list(range(1, 1001))
 
 
-def test_wait_stall_0(desk: Desk) -> None:
+def test_wait_stall_0(memory_desk: Desk) -> None:
     """As test_publish_async with ``wait_stall=0``: where the caller may not wait, a full queue refuses at once."""
-    topic = desk.lose(1)
-    publisher = desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=LONG).start()
+    topic = memory_desk.lose(1)
+    publisher = memory_desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=LONG).start()
 
     async def one_too_many() -> None:
         publisher.publish_async(topic, b"in flight")
@@ -164,10 +172,10 @@ def test_async_publish_backpressure(desk: Desk) -> None:
     assert desk.payloads() == [b"%d" % i for i in range(n)]
 
 
-def test_async_publish_max_ack_pending(desk: Desk) -> None:
+def test_async_publish_max_ack_pending(memory_desk: Desk) -> None:
     """Limit 10, error mode: what does not fit is refused with an error and nothing of it is sent."""
-    topic = desk.lose(10)
-    publisher = desk.publisher(max_in_flight=10, queue_size=10, wait_timeout=LONG).start()
+    topic = memory_desk.lose(10)
+    publisher = memory_desk.publisher(max_in_flight=10, queue_size=10, wait_timeout=LONG).start()
 
     async def publish() -> int:
         refused = 0
@@ -212,10 +220,10 @@ def test_publish_async_ack_timeout(desk: Desk) -> None:
     assert desk.ear.events("p-1") == ["published", "timeout"]
 
 
-def test_publish_async_ack_timeout_clears_a_stall(desk: Desk) -> None:
+def test_publish_async_ack_timeout_clears_a_stall(memory_desk: Desk) -> None:
     """As …ClearStall: whoever waits for room is let in when what was in flight times out."""
-    topic = desk.lose(3)
-    with desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=0.1) as publisher:
+    topic = memory_desk.lose(3)
+    with memory_desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=0.1) as publisher:
         futures = [publisher.publish_async(topic, b"%d" % i) for i in range(3)]
     assert all(isinstance(ack_of(f).exception(0), AckTimeout) for f in futures)
 
@@ -223,31 +231,31 @@ def test_publish_async_ack_timeout_clears_a_stall(desk: Desk) -> None:
 @pytest.mark.spec("MP-41")
 def test_n_lost_acks_cost_one_time_out(desk: Desk) -> None:
     topic = desk.lose(50)
-    publisher = desk.publisher(wait_timeout=1.0).start()
+    publisher = desk.publisher(wait_timeout=0.3).start()
     futures = [publisher.publish_async(topic, b"") for _ in range(50)]
     publisher.drain(LONG)
     assert all(isinstance(ack_of(f).exception(0), AckTimeout) for f in futures)
     began = [f.result().publish_time or 0 for f in futures]
-    assert time() - min(began) < 25, "fifty timeouts in a row would take 50 s"
+    assert time() - min(began) < 10, "fifty timeouts in a row would take 15 s"
 
 
 @pytest.mark.spec("MP-10-MP-14")
-def test_publish_async_ack_handler(desk: Desk) -> None:
+def test_publish_async_ack_handler(memory_desk: Desk) -> None:
     """The listener hears of each flight once per event, in order, and the future says the same."""
-    quiet = desk.lose(1)
-    publisher = desk.publisher(wait_timeout=0.1).start()
+    quiet = memory_desk.lose(1)
+    publisher = memory_desk.publisher(wait_timeout=0.1).start()
     lost = publisher.publish_async(quiet, b"")
     assert isinstance(ack_of(lost).exception(LONG), AckTimeout)
     patient(publisher)
-    good = publisher.publish_async(desk.topic, b"")
+    good = publisher.publish_async(memory_desk.topic, b"")
     bad = publisher.publish_async("t.*", b"")
     publisher.drain(LONG)
     assert ack_of(good).result(0)
     assert isinstance(bad.exception(0), BadTopic)
-    assert desk.ear.events("p-1") == ["published", "timeout"], "acked is skipped on a time-out"
-    assert desk.ear.events("p-2") == ["published", "acked"]
-    assert desk.ear.events("p-3") == ["completed_exceptionally"]
-    assert len(desk.ear.heard) == 5
+    assert memory_desk.ear.events("p-1") == ["published", "timeout"], "acked is skipped on a time-out"
+    assert memory_desk.ear.events("p-2") == ["published", "acked"]
+    assert memory_desk.ear.events("p-3") == ["completed_exceptionally"]
+    assert len(memory_desk.ear.heard) == 5
 
 
 @pytest.mark.spec("MP-26")
@@ -278,8 +286,8 @@ def test_stop_in_a_callback(desk: Desk) -> None:
         assert not thread.is_alive()
 
 
-def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(desk: Desk) -> None:
-    publisher = desk.publisher()
+def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(memory_desk: Desk) -> None:
+    publisher = memory_desk.publisher()
     refused: list[str] = []
 
     class Drains(Ear):
@@ -290,7 +298,7 @@ def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(desk: Desk
 
     publisher.listener = Drains()
     with publisher:
-        publisher.publish_async(desk.topic, b"")
+        publisher.publish_async(memory_desk.topic, b"")
     assert refused == ["p-1"]
 
 
@@ -309,12 +317,12 @@ def test_own_threads_may_call_the_runners(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-27", "MP-31", "MP-38")
-def test_drain_of_an_idle_publisher_ends(desk: Desk) -> None:
+def test_drain_of_an_idle_publisher_ends(memory_desk: Desk) -> None:
     """The text tests the marker only when a message was taken, and never ends here."""
-    publisher = desk.publisher().start()
+    publisher = memory_desk.publisher().start()
     publisher.drain(LONG)
     with pytest.raises(ClientClosed):
-        publisher.publish_async(desk.topic, b"")
+        publisher.publish_async(memory_desk.topic, b"")
     assert "drained" in repr(publisher)
 
 
@@ -357,46 +365,46 @@ def test_stop_resolves_everything(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-08", "MP-35", "MP-43")
-def test_hold_is_ended_by_settlements_not_by_the_pause(desk: Desk) -> None:
+def test_hold_is_ended_by_settlements_not_by_the_pause(memory_desk: Desk) -> None:
     """With a pause of a minute, the text's loop would take hours."""
-    with desk.publisher(max_in_flight=2, hold_pause_time=LONG) as publisher:
-        futures = [publisher.publish_async(desk.topic, b"") for _ in range(100)]
+    with memory_desk.publisher(max_in_flight=2, hold_pause_time=LONG) as publisher:
+        futures = [publisher.publish_async(memory_desk.topic, b"") for _ in range(100)]
     assert all(f.done() for f in futures)
 
 
-def test_a_cancelled_future_takes_its_message_back(desk: Desk) -> None:
-    publisher = desk.publisher()
-    one, two = publisher.publish_async(desk.topic, b"1"), publisher.publish_async(desk.topic, b"2")
+def test_a_cancelled_future_takes_its_message_back(memory_desk: Desk) -> None:
+    publisher = memory_desk.publisher()
+    one, two = publisher.publish_async(memory_desk.topic, b"1"), publisher.publish_async(memory_desk.topic, b"2")
     assert one.cancel()
     with publisher:
         assert ack_of(two).result(LONG)
-    assert desk.payloads() == [b"2"]
+    assert memory_desk.payloads() == [b"2"]
     with pytest.raises(CancelledError):
         one.result(0)
 
 
-def test_listener_that_raises_is_counted_and_changes_nothing(desk: Desk) -> None:
+def test_listener_that_raises_is_counted_and_changes_nothing(memory_desk: Desk) -> None:
     class Broken(Ear):
         def acked(self, flight: Flight) -> None:
             raise RuntimeError("no")
 
-    with desk.publisher(listener=Broken()) as publisher:
-        futures = [publisher.publish_async(desk.topic, b"") for _ in range(3)]
+    with memory_desk.publisher(listener=Broken()) as publisher:
+        futures = [publisher.publish_async(memory_desk.topic, b"") for _ in range(3)]
     assert publisher.listener_errors == 3
     assert all(ack_of(f).result(0) for f in futures)
 
 
 @pytest.mark.spec("MP-28")
-def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(desk: Desk) -> None:
+def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(memory_desk: Desk) -> None:
     """MP-28 and the unbounded queue of the text."""
-    publisher = desk.publisher(queue_size=2)
+    publisher = memory_desk.publisher(queue_size=2)
 
     async def fill() -> list[Flight]:
-        publisher.publish_async(desk.topic, b"")
-        publisher.publish_async(desk.topic, b"")
+        publisher.publish_async(memory_desk.topic, b"")
+        publisher.publish_async(memory_desk.topic, b"")
         with pytest.raises(QueueFull):
-            publisher.publish_async(desk.topic, b"")
-        waits = [asyncio.ensure_future(publisher.publish(desk.topic, b"%d" % i)) for i in range(10)]
+            publisher.publish_async(memory_desk.topic, b"")
+        waits = [asyncio.ensure_future(publisher.publish(memory_desk.topic, b"%d" % i)) for i in range(10)]
         await asyncio.sleep(0)
         publisher.start()
         return await asyncio.gather(*waits)
@@ -407,12 +415,12 @@ def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(desk: Desk) -> 
     assert publisher.counters.acked == 12
 
 
-def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(desk: Desk) -> None:
+def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(memory_desk: Desk) -> None:
     async def run() -> Flight:
-        with pytest.raises(ConfigError, match="async with"), desk.publisher():
+        with pytest.raises(ConfigError, match="async with"), memory_desk.publisher():
             pass
-        async with desk.publisher() as publisher:
-            return await publisher.publish(desk.topic, b"x")
+        async with memory_desk.publisher() as publisher:
+            return await publisher.publish(memory_desk.topic, b"x")
 
     assert asyncio.run(run()).publish_ack_future.result(0).sequence == 1
 
@@ -427,11 +435,11 @@ def test_defaults_are_those_of_the_specification(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-33")
-def test_flights_are_told_in_the_order_of_their_events(desk: Desk) -> None:
+def test_flights_are_told_in_the_order_of_their_events(memory_desk: Desk) -> None:
     """Published comes before what settles the flight, and messages go in the order in which they came."""
-    with desk.publisher(max_in_flight=7) as publisher:
+    with memory_desk.publisher(max_in_flight=7) as publisher:
         for _ in range(60):
-            publisher.publish_async(desk.topic, b"")
-    published = [int(id_.split("-")[1]) for event, id_ in desk.ear.heard if event == "published"]
+            publisher.publish_async(memory_desk.topic, b"")
+    published = [int(id_.split("-")[1]) for event, id_ in memory_desk.ear.heard if event == "published"]
     assert all(a < b for a, b in pairwise(published))
-    assert all(desk.ear.events(f"p-{i}") == ["published", "acked"] for i in range(1, 61))
+    assert all(memory_desk.ear.events(f"p-{i}") == ["published", "acked"] for i in range(1, 61))
