@@ -40,6 +40,6 @@ class TestNatsDiscovery(DiscoverySuite):
                     at = found["message"]["seq"] + 1
                 admin.api("STREAM.PURGE.MAMA_EVENTS", {"seq": at})
 
-        yield DiscoverySite(make=make, ttl=4.0, lasting=15.0, die=die, lose=lose)
+        yield DiscoverySite(make=make, ttl=2.0, lasting=8.0, die=die, lose=lose)
         announcer.clear()
         POOL.clear()

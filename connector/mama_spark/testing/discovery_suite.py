@@ -176,7 +176,7 @@ class DiscoverySuite:
         site.die(silent)
         site.outlive()
         follow(reader, start, of(ChangeKind.OFFLINE, DESK))
-        source.announce(DESK, b"r", site.ttl)
+        source.announce(DESK, b"r", EVER)
         found = follow(reader, start, lambda changes: [c.kind for c in changes].count(ChangeKind.RECORD) == 2)
         assert seen(found)[-1] == (ChangeKind.RECORD, DESK, b"r")
         assert seen(reader.image())[:-1] == [(ChangeKind.RECORD, DESK, b"r")]
@@ -188,9 +188,9 @@ class DiscoverySuite:
         other = site.make()
         other.open()
         for bridge in (source, other):
-            bridge.announce(DESK, b"on", site.ttl)
+            bridge.announce(DESK, b"on", site.ttl * 1.5)
         source.withdraw(DESK, b"off")
-        site.let_pass(site.ttl * 1.5)
+        site.let_pass(site.ttl * 1.7)
         source.announce(TWIN, b"mark", EVER)
         found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
         other.close()
