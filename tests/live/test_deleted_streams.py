@@ -84,7 +84,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
             assert writer.write(batch(1))
             assert writer.drain(60)
             assert not told()
-            monkeypatch.setattr(lasting, "TELL_EVERY", 0.5)
+            monkeypatch.setattr(lasting, "TELL_EVERY", 0.1)
             admin.api("STREAM.DELETE.S")
             assert writer.write(batch(2, 3))
             eventually(lambda: len(told()) >= 3, "it warns more than once", 60)

@@ -80,7 +80,7 @@ def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Callab
             assert reader.newest(follower.at) == follower.at, "renewals move nothing"
             return int(admin.api("STREAM.MSG.GET.MAMA_EVENTS", behind).get("message", {}).get("seq", 0))
 
-        publish(admin, warn, b"", {"Nats-TTL": "3s"})
+        publish(admin, warn, b"", {"Nats-TTL": "2s"})
         renew(one)
         vanishing = eventually(first, "it is told")
         eventually(lambda: first() > vanishing, "it has vanished")

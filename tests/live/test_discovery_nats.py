@@ -24,6 +24,7 @@ from mama_spark.testing.discovering import (
     EVENT,
     GAP,
     IMAGE_END,
+    LONG,
     OFFLINE,
     READERS,
     RECORD,
@@ -33,9 +34,12 @@ from mama_spark.testing.discovering import (
     Follower,
     has,
     premade,
+    renew,
 )
 from mama_spark.testing.servers import Admin, StoredMessage
 from mama_spark.testing.waiting import eventually
+
+from tests.support.examples import FULL
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
 
@@ -233,11 +237,11 @@ def test_readers_are_told_again_the_same_and_missed_while_nobody_looks(
 # --- many ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_image_of_ten_thousand_sources_is_exact(
+def test_the_image_of_thousands_of_sources_is_exact(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     reader = opened()
-    n = 10_000
+    n = 10_000 if FULL else 2_500  # more than are read at a time
     keys = [SourceKey(f"source {i}", i) for i in range(n)]
 
     with Admin(nats_server.url) as admin:
@@ -284,7 +288,7 @@ def changes_at_a_rate(opened: Callable[..., NatsDiscovery], seconds: float) -> N
 
 
 def test_a_thousand_changes_a_second_are_all_told(opened: Callable[..., NatsDiscovery]) -> None:
-    changes_at_a_rate(opened, 3)
+    changes_at_a_rate(opened, 1)
 
 
 @pytest.mark.slow
@@ -292,11 +296,9 @@ def test_a_thousand_changes_a_second_for_a_minute_are_all_told(opened: Callable[
     changes_at_a_rate(opened, 60)
 
 
-def test_a_hundred_thousand_events_are_told_at_once(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_very_many_events_are_told_at_once(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
     one = opened()
-    n = 100_000
+    n = 100_000 if FULL else 10_000
     one.tell(DESK, [b"%d" % i for i in range(n)], [f"{i}" for i in range(n)])
     one.tell(DESK, [b"again"], [f"{n - 5}"])
     follower = Follower(one, one.begin("earliest"))
@@ -312,7 +314,7 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     one, reader = opened("one"), opened("reader")
-    one.announce(DESK, b"r", 24.0)
+    one.announce(DESK, b"r", LONG)
     follower = Follower(reader, reader.begin("image"))
     follower.step()
     for i in range(3):
@@ -324,7 +326,8 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
     keeper = one._announcer
     assert keeper is not None
     known = keeper.sources[DESK].known["live"]
-    eventually(lambda: keeper.sources[DESK].known["live"] > known, "it renews again")
+    renew(one)
+    assert keeper.sources[DESK].known["live"] > known, "it renews again"
     assert [c.payload for c in follower.found if c.kind is EVENT] == [b"0", b"1", b"2"]
     assert follower.kinds() == [RECORD, EVENT, EVENT, EVENT]
     assert not [c for c in follower.found if c.kind is GAP]
