@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.options import TransportOptions
 from mama_spark.testing.accounts import Accounts, SharedCluster, SharedServer
 
 
@@ -56,3 +59,14 @@ def nats_cluster(nats_accounts: Accounts) -> Iterator[SharedCluster]:
     cluster = nats_accounts.take_cluster()
     yield cluster
     nats_accounts.give_back(cluster.account)
+
+
+@pytest.fixture
+def short_connect_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads its settings from options waits a moment only for a server that is not there."""
+    made = NatsSettings.from_options
+
+    def from_options(cls: type[NatsSettings], o: TransportOptions) -> NatsSettings:
+        return replace(made(o), connect_timeout=0.3)
+
+    monkeypatch.setattr(NatsSettings, "from_options", classmethod(from_options))

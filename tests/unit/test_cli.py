@@ -84,6 +84,7 @@ def test_wrong_usage_is_exit_code_2(mama: Callable[..., Done], words: tuple[str,
     assert "usage: mama" in done.stderr
 
 
+@pytest.mark.usefixtures("short_connect_timeout")
 def test_check_says_that_nobody_answers(mama: Callable[..., Done], tmp_path: Path) -> None:
     conf = tmp_path / "job.toml"
     conf.write_text('[mamapub]\nurl = "nats://127.0.0.1:1"\n')
