@@ -1,0 +1,147 @@
+"""What becomes of the rows of a task: who is to blame, what is counted, and which of them are dead letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from mama_spark.bridges.memory import MemoryBroker
+from mama_spark.errors import (
+    BadRow,
+    InProcess,
+    NoResponders,
+    NotEntitled,
+    PublishError,
+    Refused,
+    Stopped,
+    TooLarge,
+    Unavailable,
+    Uncertain,
+)
+from mama_spark.message import MessageBatch
+from mama_spark.options import SinkOptions
+from mama_spark.spark.columns import ColumnPlan
+from mama_spark.spark.deadletters import DeadLetters
+from mama_spark.spark.settled import Tally, is_guilty
+from mama_spark.spark.task import PartitionReport, SinkJob, TaskFacts, publish_partition
+
+PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
+DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    name = uuid4().hex
+    yield MemoryBroker.get(name)
+    MemoryBroker.forget(name)
+
+
+def publish(broker: MemoryBroker, log: Path, topics: list[str], **options: str) -> PartitionReport:
+    given = {"url": f"memory://{broker.name}", "flightLog": str(log), **options}
+    rows = pa.record_batch({"topic": topics, "value": [b"%d" % i for i in range(len(topics))]})
+    facts = TaskFacts(0, 0, None, None, None, False)
+    return publish_partition(SinkJob(SinkOptions.parse(given), PLAN, False, "run", ()), facts, iter([rows]))
+
+
+def flights(log: Path) -> list[dict[str, Any]]:
+    rows = [row for part in log.rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
+    return [row for row in rows if row["kind"] == "flight"]
+
+
+@pytest.mark.parametrize(
+    ("error", "guilty"),
+    [
+        (Refused("no"), True),
+        (NotEntitled("no"), True),
+        (BadRow("null"), True),
+        (NoResponders("no leader"), False),
+        (Uncertain("lost"), False),
+        (InProcess("409"), False),
+        (Stopped("stopped"), False),
+    ],
+)
+def test_a_row_is_to_blame_for_what_was_refused_for_good_and_is_surely_not_stored(
+    error: PublishError, guilty: bool
+) -> None:
+    assert is_guilty(error) is guilty
+
+
+def test_counts_of_tasks_add_up() -> None:
+    total = Tally()
+    for n in (1, 2):
+        one = Tally(n, n, n, n, n, n, n, n, n, [("t", str(n), "why")], Counter({"why": n}))
+        total.add(one)
+    assert total == Tally(3, 3, 3, 3, 3, 3, 3, 3, 3, [("t", "1", "why"), ("t", "2", "why")], Counter({"why": 3}))
+
+
+def test_a_flight_that_was_acknowledged_in_the_end_has_no_reason(broker: MemoryBroker, tmp_path: Path) -> None:
+    broker.then(["409"])
+    report = publish(broker, tmp_path, ["t"] * 3, retryBackoff="1ms")
+    assert (report.tally.acked, report.tally.failed) == (3, 0)
+    assert {(f["event"], f["status"], f["code"], f["info"]) for f in flights(tmp_path)} == {("acked", None, None, None)}
+    assert max(f["sends"] for f in flights(tmp_path)) > 1
+
+
+def test_an_outage_fails_the_task_so_that_spark_tries_it_again(broker: MemoryBroker, tmp_path: Path) -> None:
+    broker.then(["503"] * 10_000)
+    with pytest.raises(Unavailable, match="3 rows"):
+        publish(broker, tmp_path, ["t"] * 3, retryBackoff="1ms", retryDeadline="100ms", retryAttempts="1")
+
+
+def test_rows_that_are_to_blame_do_not_fail_the_task(broker: MemoryBroker, tmp_path: Path) -> None:
+    broker.denied.add("bad")
+    report = publish(broker, tmp_path, ["good", "bad"])
+    assert (report.tally.acked, report.tally.guilty, report.tally.outage, report.fatal) == (1, 1, 0, None)
+
+
+def test_what_an_outage_kept_back_is_a_dead_letter_only_where_all_errors_are_tolerated(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    quick = {"retryBackoff": "1ms", "retryDeadline": "100ms", "retryAttempts": "1", **DEAD}
+    broker.then(["503"] * 4)
+    with pytest.raises(Unavailable):
+        publish(broker, tmp_path / "1", ["t"] * 2, **quick)
+    assert broker.messages() == []
+    broker.script.clear()
+    broker.then(["503"] * 4)
+    report = publish(broker, tmp_path / "2", ["t"] * 2, **quick, errorTolerance="all")
+    assert report.tally.dead_lettered == 2
+    assert [m.topic for m in broker.messages()] == ["dead"] * 2
+
+
+def letter(error: PublishError, headers: dict[str, list[str]]) -> Any:
+    letters = DeadLetters("dead", None, True)
+    row = MessageBatch.of(["t"], [b"payload"], [headers])
+    assert letters.add(row, pa.array(["id"]), [error], np.array([0])) == 1
+    batch = letters.take(all_of_them=True)
+    assert batch is not None
+    assert batch.ids is not None
+    assert batch.headers is not None
+    return batch.payloads[0].as_py(), dict(batch.headers[0].as_py()), batch.ids[0].as_py()
+
+
+def test_a_dead_letter_has_an_id_of_its_own_and_no_headers_that_steer_the_broker() -> None:
+    own = {"Nats-Msg-Id": ["x"], "nats-expected-stream": ["S"], "a": ["1", "2"]}
+    payload, headers, flight = letter(Refused("no", 400), own)
+    assert (payload, flight) == (b"payload", "id-dlq")
+    assert headers == {
+        "a": ["1", "2"],
+        "Mama-Error-Status": ["PUBLISH_ERROR"],
+        "Mama-Error-Code": ["400"],
+        "Mama-Error-Info": ["no"],
+        "Mama-Error-Topic": ["t"],
+    }
+
+
+def test_the_dead_letter_of_what_is_too_large_is_empty() -> None:
+    payload, headers, _ = letter(TooLarge("large"), {"a": ["1"], "Mama-Pack": ["lines;v=1"], "Mama-Pack-Rows": ["2"]})
+    assert payload == b""
+    assert "Mama-Pack" not in headers
+    assert headers["a"] == ["1"]
