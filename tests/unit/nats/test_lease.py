@@ -1,0 +1,64 @@
+"""How long a renewal of a source lives, and over what it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.announcer import Announced, Announcer
+from mama_spark.bridges.nats.board import GIVEN_UP, LIVE, TTL, WARN, Board
+from mama_spark.bridges.nats.settings import NatsSettings
+
+KEY = SourceKey("s", 7)
+
+
+class Shelf:
+    """Keeps what is stored; the next number is 42."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[str, bytes, dict[str, str]]] = []
+
+    async def publish(
+        self, subject: str, payload: bytes, headers: dict[str, str], patience: float | None = None
+    ) -> int:
+        self.stored.append((subject, payload, headers))
+        return 42
+
+
+def renewed(part: str, ttl: float, known: int, **more: Any) -> tuple[dict[str, str], Announced]:
+    """Headers of one renewal."""
+    shelf, one = Shelf(), Announced(KEY, b"record", ttl, known={part: known} if known else {})
+
+    class Here(Announcer):
+        async def shelf(self) -> Any:
+            return shelf
+
+    async def run() -> None:
+        await Here(NatsSettings(), Board(), None)._store_renewal(one, part, **more)  # type: ignore[arg-type]
+
+    asyncio.run(run())
+    ((subject, payload, headers),) = shelf.stored
+    assert (subject, payload) == (Board().source_subject(KEY, part), b"")
+    return headers, one
+
+
+@pytest.mark.parametrize(
+    ("ttl", "warn", "live"), [(10.0, "5000ms", "10000ms"), (3.0, "1500ms", "3000ms"), (1.0, "1000ms", "1500ms")]
+)
+def test_a_source_is_suspect_at_half_its_time_and_offline_when_it_is_over(ttl: float, warn: str, live: str) -> None:
+    assert renewed(WARN, ttl, 5)[0][TTL] == warn
+    assert renewed(LIVE, ttl, 5)[0][TTL] == live
+
+
+@pytest.mark.parametrize("known", [0, 5])
+def test_a_renewal_is_stored_only_over_the_one_before_it(known: int) -> None:
+    headers, one = renewed(LIVE, 10.0, known)
+    assert headers["Nats-Expected-Last-Subject-Sequence"] == str(known)
+    assert one.known[LIVE] == 42
+
+
+def test_a_renewal_tells_the_marker_that_it_replaces() -> None:
+    assert GIVEN_UP not in renewed(WARN, 10.0, 5)[0]
+    assert renewed(WARN, 10.0, 5, given_up=4)[0][GIVEN_UP] == "4"
