@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats import announcer
 from mama_spark.bridges.nats.board import Board
 from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.server import NatsServer
@@ -42,25 +43,24 @@ def test_a_killed_process_is_suspect_then_offline_and_one_more_process_keeps_a_s
 ) -> None:
     reader = opened()
     follower = Follower(reader)
-    with Process(nats_server.url, 3.0) as first, Process(nats_server.url, 3.0) as second:
+    second = opened("two")
+    second.announce(DESK, b"r", TTL)
+    with Process(nats_server.url, TTL) as first:
         first.ready()
-        second.ready()
-        first.kill()
-        killed = time.monotonic()
-        while time.monotonic() < killed + 4:
+        end_process_of(second)
+        ended = time.monotonic()
+        while time.monotonic() < ended + 1.5 * TTL:
             follower.step()
             time.sleep(0.05)
-        follower.lives()  # one record for both, and the second keeps it
-        second.kill()
-        follower.until(has(OFFLINE))
-    assert follower.kinds()[-2:] == [SUSPECT, OFFLINE]
+        follower.lives()  # one record for both, and the first keeps it
+        first.kill()
+        follower.until(lambda _: follower.kinds()[-2:] == [SUSPECT, OFFLINE])
     suspect, offline = follower.found[-2:]
     assert 0.5e6 < offline.at - suspect.at < 30e6
     assert [c.kind for c in reader.image()] == [RECORD, OFFLINE, IMAGE_END]
-    with Process(nats_server.url, LONG) as third:
-        third.ready()
-        follower.until(lambda found: found[-1].kind is RECORD)
-        assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
+    opened("three").announce(DESK, b"r", LONG)
+    follower.until(lambda found: found[-1].kind is RECORD)
+    assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
 
 
 def test_a_source_that_finds_itself_given_up_is_announced_again_by_one_and_says_why(
@@ -169,19 +169,37 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: 
     reader, first = opened("reader"), opened("one")
     follower = Follower(reader)
     first.announce(DESK, b"r", TTL)
+    keeper = first._announcer
+    assert keeper is not None
     first.close()
-    closed = time.monotonic()
-    while time.monotonic() < closed + 1.5 * TTL:
-        follower.step()
-        time.sleep(0.05)
+    kept = keeper.sources[DESK]
+    eventually(lambda: not kept.holders, "nobody holds it")
+    before = kept.known["live"]
+    eventually(lambda: kept.known["live"] > before, "it is renewed although its bridge is closed")
     opened("one").announce(DESK, b"r", TTL)
+    assert keeper.sources[DESK] is kept, "it is not begun again"
+    assert len(kept.holders) == 1
     follower.step()
     follower.lives()
+
+
+def test_a_source_that_nobody_took_up_in_time_is_renewed_no_more(
+    opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, bridge = Follower(opened("reader")), opened("one")
+    bridge.announce(DESK, b"r", TTL)
+    keeper = bridge._announcer
+    assert keeper is not None
+    monkeypatch.setattr(announcer, "IDLE", 0.0)
+    bridge.close()
+    eventually(lambda: DESK not in keeper.sources, "it has been idle for too long")
+    follower.until(has(OFFLINE))
 
 
 FORK = """
 import os, sys
 from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats import announcer
 from mama_spark.bridges.nats.changes import Stored
 from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
@@ -223,10 +241,10 @@ def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(
 def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
-    board = Board(kept=6.0)
+    board = Board(kept=4.0)
     one = opened("one", board)
     follower = Follower(one)
-    one.announce(DESK, b"r", 6.0)
+    one.announce(DESK, b"r", 3.0)
     other = opened("two", board)
     other.announce(TWIN, b"r", TTL)
     end_process_of(other)

@@ -1,4 +1,4 @@
-"""``mama sources`` and ``mama events`` as processes of their own, against a real server."""
+"""``mama sources`` and ``mama events`` against a real server, as processes of their own where they run until ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from typing import Any, Self
 
 import pytest
 from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.discovery import NatsDiscovery
 from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.cli import main
 from mama_spark.mama.discovered import Row
 from mama_spark.mama.events import EventRecord
 from mama_spark.terminal import watch
@@ -29,7 +32,9 @@ DESK = SourceKey("desk", 7)
 def stranger(nats_server: NatsServer) -> Iterator[Stranger]:
     """The streams of discovery are there, as somebody who looks makes them."""
     with Stranger(nats_server.url) as client:
-        assert Command("sources", "--url", nats_server.url, "--once").end() == 0
+        bridge = NatsDiscovery(NatsSettings((nats_server.url,)))
+        bridge.open()
+        bridge.close()
         yield client
 
 
@@ -103,13 +108,12 @@ def test_sources_shows_the_image_and_then_what_changes_until_ctrl_c(
 
 
 def test_sources_once_ends_by_itself_and_json_has_the_columns_of_the_rows(
-    nats_server: NatsServer, stranger: Stranger
+    nats_server: NatsServer, stranger: Stranger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     most = 2**64 - 1
     stranger.say(desk(most, capabilities={"Region": "eu"}))
-    with Command("sources", "--url", nats_server.url, "--once", "--json") as command:
-        assert command.end() == 0
-    (told,) = map(json.loads, command.lines)
+    assert main(["sources", "--url", nats_server.url, "--once", "--json"]) == 0
+    (told,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (told["kind"], told["source_name"], told["source_id"]) == ("source", "desk", str(most))
     assert told["capabilities"] == {"Region": "eu"}
     assert told["event_time"].endswith("+00:00")
@@ -156,6 +160,7 @@ def test_a_closed_pipe_ends_the_command_although_nothing_happens(
         process.stderr.close()
 
 
+@pytest.mark.usefixtures("short_connect_timeout")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -164,26 +169,21 @@ def test_a_closed_pipe_ends_the_command_although_nothing_happens(
         (("--option", "token"), "NAME=VALUE"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_exit_code_2(words: tuple[str, ...], said: str) -> None:
-    with Command("sources", "--once", *words) as command:
-        code = command.process.wait(60)
-        error = command.error()
-        command.end()
-    assert code == 2
+def test_what_is_wrong_is_one_line_and_exit_code_2(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sources", "--once", *words]) == 2
+    error = capsys.readouterr().err
     assert said in error
     assert len(error.strip().splitlines()) == 1
 
 
 @pytest.mark.spec("SD-18", "SD-49")
-def test_a_transport_without_discovery_is_not_implemented(tmp_path: Path) -> None:
+def test_a_transport_without_discovery_is_not_implemented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mama.properties"
     path.write_text("mama.nats.transport.desk.url=nats://here:4222\n")
-    words = ("--option", "transport=desk", "--option", f"properties={path}")
-    with Command("sources", "--once", *words) as command:
-        code = command.process.wait(60)
-        error = command.error()
-        command.end()
-    assert code == 2
+    assert main(["sources", "--once", "--option", "transport=desk", "--option", f"properties={path}"]) == 2
+    error = capsys.readouterr().err
     assert "NOT_IMPLEMENTED" in error
     assert "mama.nats.transport.desk.sourcediscovery.supported" in error
 

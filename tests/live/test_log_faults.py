@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -19,11 +18,15 @@ from mama_spark.bridges.nats.records import Cutter, Gather
 from mama_spark.bridges.nats.server import Cluster, NatsServer
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.message import MessageBatch
+from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.log_suite import Record, everything, numbers, rows
+from mama_spark.testing.plain_wire import PlainWire
 from mama_spark.testing.proxy import Proxy
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
+
+from tests.support.nats import account
 
 BOTH = pytest.mark.parametrize("fast", [None, False], ids=["fast", "public calls"])
 #: More than a reader fetches ahead, so that the server still has some when the first batch is there.
@@ -33,9 +36,9 @@ _names = (f"S{i}" for i in count())
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+def shared(nats_accounts: Accounts) -> Iterator[NatsServer]:
     """A server for tests that leave it running."""
-    with NatsServer(tmp_path_factory.mktemp("shared") / "nats", config="max_payload: 9MB") as server:
+    with account(nats_accounts, config="max_payload: 9MB") as server:
         yield server
 
 
@@ -52,6 +55,15 @@ def name(admin: Admin) -> Iterator[str]:
     admin.create_stream(name, [f"{name}.>"])
     yield name
     admin.api(f"STREAM.DELETE.{name}")
+
+
+@pytest.fixture(scope="module")
+def full(shared: NatsServer, admin: Admin) -> str:
+    """A stream with :data:`MANY` records, only to be read."""
+    name = next(_names)
+    admin.create_stream(name, [f"{name}.>"])
+    fill(shared.url, name)
+    return name
 
 
 def fill(url: str, name: str, n: int = MANY, size: int = SIZE, topics: int = 2) -> None:
@@ -104,11 +116,10 @@ def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, fast: boo
 
 
 @BOTH
-def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, name: str, fast: bool | None) -> None:
-    fill(shared.url, name)
+def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, full: str, fast: bool | None) -> None:
     with Proxy(shared.url) as proxy, reading(proxy.url, fast) as logs:
         found: list[Record] = []
-        for i, batch in enumerate(logs.log(name).read(0, MANY)):
+        for i, batch in enumerate(logs.log(full).read(0, MANY)):
             found += rows(batch)
             if i in (0, 3):
                 proxy.cut()
@@ -117,11 +128,10 @@ def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, name: str, f
 
 
 @BOTH
-def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, name: str, fast: bool | None) -> None:
-    fill(shared.url, name)
+def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, full: str, fast: bool | None) -> None:
     with Proxy(shared.url) as proxy:
         with reading(proxy.url, fast) as logs:
-            log = logs.log(name)
+            log = logs.log(full)
             batches = log.read(0, MANY)
             next(batches)
             patience, logs.api.timeout = logs.api.timeout, 1.0
@@ -173,24 +183,22 @@ def test_a_replicated_stream_whose_leader_goes_is_read_on(tmp_path: Path) -> Non
 
 @BOTH
 def test_a_consumer_that_an_operator_deletes_costs_nothing(
-    shared: NatsServer, admin: Admin, name: str, fast: bool | None
+    shared: NatsServer, admin: Admin, full: str, fast: bool | None
 ) -> None:
-    fill(shared.url, name)
     with reading(shared.url, fast) as logs:
         found: list[Record] = []
-        for batch in logs.log(name).read(0, MANY):
+        for batch in logs.log(full).read(0, MANY):
             found += rows(batch)
-            for consumer in consumers(admin, name):
+            for consumer in consumers(admin, full):
                 assert consumer.startswith("mama-"), "so that discovery knows it"
-                admin.api(f"CONSUMER.DELETE.{name}.{consumer}")
+                admin.api(f"CONSUMER.DELETE.{full}.{consumer}")
         held_to(found)
 
 
 @BOTH
 def test_deliveries_that_are_lost_are_fetched_again(
-    shared: NatsServer, name: str, fast: bool | None, monkeypatch: pytest.MonkeyPatch
+    shared: NatsServer, full: str, fast: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(shared.url, name, 9000)
     swap, turns = Cutter.swap, count()
 
     def lossy(cutter: Cutter) -> Gather:
@@ -206,7 +214,7 @@ def test_deliveries_that_are_lost_are_fetched_again(
 
     monkeypatch.setattr(Cutter, "swap", lossy)
     with reading(shared.url, fast) as logs:
-        held_to(everything(logs.log(name).read(0, 9000)), 9000)
+        held_to(everything(logs.log(full).read(0, 9000)), 9000)
     assert next(turns) > 4
 
 
@@ -229,9 +237,9 @@ def test_what_is_given_up_leaves_no_consumer_behind(shared: NatsServer, admin: A
 
 
 def test_a_reader_that_stands_still_has_a_few_megabytes_fetched(shared: NatsServer, admin: Admin, name: str) -> None:
-    fill(shared.url, name, 4 * MANY)
+    fill(shared.url, name, 2 * MANY)
     with reading(shared.url) as logs:
-        batches = logs.log(name).read(0, 4 * MANY)
+        batches = logs.log(name).read(0, 2 * MANY)
         found = list(rows(next(batches)))
 
         def at_rest() -> dict[str, Any] | None:
@@ -240,13 +248,12 @@ def test_a_reader_that_stands_still_has_a_few_megabytes_fetched(shared: NatsServ
 
         info = eventually(at_rest, "no request is open any more")
         assert (info["delivered"]["consumer_seq"] - len(found)) * SIZE < 8 * 2**20
-        held_to(found + everything(batches), 4 * MANY)
+        held_to(found + everything(batches), 2 * MANY)
 
 
-def test_closing_the_bridge_ends_what_is_read(shared: NatsServer, name: str) -> None:
-    fill(shared.url, name)
+def test_closing_the_bridge_ends_what_is_read(shared: NatsServer, full: str) -> None:
     with reading(shared.url) as logs:
-        batches = logs.log(name).read(0, MANY)
+        batches = logs.log(full).read(0, MANY)
         next(batches)
     with pytest.raises((ClientClosed, Unavailable)):
         list(batches)
@@ -440,13 +447,11 @@ def test_headers_and_subjects_that_are_no_text_do_not_stop_a_reader(
         b"NATS/1.0\r\n\r\n",
     ]
     subjects = [b"o", b"o.\xc3\xa9", b"o", b"$"] + ([b"\xff\xfe"] if fast is None else [])
-    with socket.create_connection(("127.0.0.1", shared.port)) as raw:
-        raw.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
+    with PlainWire(shared.url) as raw:
         for i, subject in enumerate(subjects):
             block = blocks[i % len(blocks)]
             where = name.encode() + b"." + subject
-            raw.sendall(b"HPUB %b %d %d\r\n%bxyz\r\n" % (where, len(block), len(block) + 3, block))
-        raw.sendall(b"PING\r\n")
+            raw.send(b"HPUB %b %d %d\r\n%bxyz\r\n" % (where, len(block), len(block) + 3, block))
         eventually(lambda: admin.info(name)["state"]["last_seq"] == len(subjects), "all are stored")
     with reading(shared.url, fast) as logs:
         found = everything(logs.log(name).read(0, len(subjects)))
@@ -459,78 +464,72 @@ def test_headers_and_subjects_that_are_no_text_do_not_stop_a_reader(
 # --- permissions ---------------------------------------------------------------------------------------------
 
 
-def with_permissions(folder: Path, deny: str, what: str = "publish") -> NatsServer:
-    """``admin`` may everything, ``reader`` everything but ``deny``."""
-    config = (
-        "authorization { users: [ {user: admin, password: a}, "
-        f'{{user: reader, password: r, permissions: {{ {what}: {{ deny: ["{deny}"] }} }} }} ] }}'
-    )
-    return NatsServer(folder, config=config)
+DENIED = [
+    ("$JS.API.STREAM.INFO.*", "log"),
+    ("$JS.API.STREAM.NAMES", "names"),
+    ("$JS.API.CONSUMER.CREATE.>", "read"),
+    ("$JS.API.CONSUMER.MSG.NEXT.>", "read"),
+    ("$JS.API.CONSUMER.CREATE.>", "at"),
+    ("$JS.API.STREAM.PURGE.*", "trim"),
+]
+TIDYING, CONSUMERS = "$JS.API.CONSUMER.DELETE.>", "$JS.API.CONSUMER.>"
+READERS = [*sorted({deny for deny, _ in DENIED}), TIDYING, CONSUMERS]
 
 
-@BOTH
-@pytest.mark.parametrize(
-    ("deny", "call"),
-    [
-        ("$JS.API.STREAM.INFO.*", "log"),
-        ("$JS.API.STREAM.NAMES", "names"),
-        ("$JS.API.CONSUMER.CREATE.>", "read"),
-        ("$JS.API.CONSUMER.MSG.NEXT.>", "read"),
-        ("$JS.API.CONSUMER.CREATE.>", "at"),
-        ("$JS.API.STREAM.PURGE.*", "trim"),
-    ],
-)
-def test_a_missing_permission_is_named(tmp_path: Path, deny: str, call: str, fast: bool | None) -> None:
-    with with_permissions(tmp_path / "n", deny) as server:
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """``admin`` may everything; for each of :data:`READERS` there is a reader who may everything but that. A stream S
+    holds three records."""
+    users = ["{user: admin, password: a}"]
+    for i, deny in enumerate(READERS):
+        users.append(f'{{user: reader{i}, password: r, permissions: {{ publish: {{ deny: ["{deny}"] }} }} }}')
+    # the inbox of the connection itself is allowed, that of a feed is not
+    inbox = '{ subscribe: { allow: ["_INBOX.>"], deny: ["_INBOX.*.*"] } }'
+    users.append(f"{{user: deaf, password: r, permissions: {inbox} }}")
+    folder = tmp_path_factory.mktemp("strict") / "nats"
+    with NatsServer(folder, config=f"authorization {{ users: [ {', '.join(users)} ] }}") as server:
         with Admin(server.url, user="admin", password="a") as admin:
             admin.create_stream("S", ["S.>"])
-            admin.api("STREAM.INFO.S")
             for i in range(3):
                 admin._run(admin._client.publish(f"S.{i}", b""))
             eventually(lambda: admin.info("S")["state"]["last_seq"] == 3, "three are stored")
-        with reading(server.url, fast, user="reader", password="r") as logs:
-            calls: dict[str, Callable[[], object]] = {
-                "log": lambda: logs.log("S"),
-                "names": lambda: logs.names(["S.>"]),
-                "read": lambda: list(logs.log("S").read(0, 3)),
-                "at": lambda: logs.log("S").at(0),
-                "trim": lambda: logs.log("S").trim(2),
-            }
-            with pytest.raises(ConfigError, match=deny.rstrip(">*").replace("$", r"\$").replace(".", r"\.")):
-                calls[call]()
-        POOL.clear()
+        yield server
+
+
+def reader(denied: str) -> dict[str, Any]:
+    """How the reader logs in who may not do this."""
+    return {"user": f"reader{READERS.index(denied)}", "password": "r"}
 
 
 @BOTH
-def test_an_inbox_that_may_not_be_read_is_named(tmp_path: Path, fast: bool | None) -> None:
+@pytest.mark.parametrize(("deny", "call"), DENIED)
+def test_a_missing_permission_is_named(strict: NatsServer, deny: str, call: str, fast: bool | None) -> None:
+    with reading(strict.url, fast, **reader(deny)) as logs:
+        calls: dict[str, Callable[[], object]] = {
+            "log": lambda: logs.log("S"),
+            "names": lambda: logs.names(["S.>"]),
+            "read": lambda: list(logs.log("S").read(0, 3)),
+            "at": lambda: logs.log("S").at(0),
+            "trim": lambda: logs.log("S").trim(2),
+        }
+        with pytest.raises(ConfigError, match=deny.rstrip(">*").replace("$", r"\$").replace(".", r"\.")):
+            calls[call]()
+
+
+@BOTH
+def test_an_inbox_that_may_not_be_read_is_named(strict: NatsServer, fast: bool | None) -> None:
     """The inbox of the connection itself is allowed, that of a feed is not."""
-    config = (
-        "authorization { users: [ {user: admin, password: a}, {user: reader, password: r, permissions: "
-        '{ subscribe: { allow: ["_INBOX.>"], deny: ["_INBOX.*.*"] } } } ] }'
-    )
-    with NatsServer(tmp_path / "n", config=config) as server:
-        with Admin(server.url, user="admin", password="a") as admin:
-            admin.create_stream("S", ["S.>"])
-            admin._run(admin._client.publish("S.1", b""))
-            eventually(lambda: admin.info("S")["state"]["last_seq"] == 1, "it is stored")
-        logs = NatsLogs(NatsSettings((server.url,), user="reader", password="r", fast=fast))
-        with pytest.raises(ConfigError, match="_INBOX"):
-            logs.open()
-        logs.close()
-        POOL.clear()
+    logs = NatsLogs(NatsSettings((strict.url,), user="deaf", password="r", fast=fast))
+    with pytest.raises(ConfigError, match="_INBOX"):
+        logs.open()
+    logs.close()
 
 
-def test_permissions_that_only_tidy_up_are_not_needed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with with_permissions(tmp_path / "n", "$JS.API.CONSUMER.DELETE.>") as server:
-        with Admin(server.url, user="admin", password="a") as admin:
-            admin.create_stream("S", ["S.>"])
-            admin._run(admin._client.publish("S.1", b""))
-            eventually(lambda: admin.info("S")["state"]["last_seq"] == 1, "it is stored")
-            with reading(server.url, user="reader", password="r") as logs:
-                log = logs.log("S")
-                assert numbers(log.read(0, 1)) == [1]
-                assert log.at(0) == 1
-        POOL.clear()
+def test_permissions_that_only_tidy_up_are_not_needed(strict: NatsServer) -> None:
+    with reading(strict.url, **reader(TIDYING)) as logs:
+        log = logs.log("S")
+        assert numbers(log.read(0, 3)) == [1, 2, 3]
+        assert log.at(0) == 1
 
 
 # --- telemetry -----------------------------------------------------------------------------------------------
@@ -557,20 +556,16 @@ def test_progress_is_seen_at_the_broker(shared: NatsServer, admin: Admin, name: 
 
 
 def test_progress_that_cannot_be_shown_is_logged_and_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    strict: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with with_permissions(tmp_path / "n", "$JS.API.CONSUMER.>") as server:
-        with Admin(server.url, user="admin", password="a") as admin:
-            admin.create_stream("S", ["S.>"])
-        with reading(server.url, user="reader", password="r") as logs, caplog.at_level(logging.WARNING, "mama_spark"):
-            log: NatsLog = logs.log("S")
-            log.progress("telemetry", 5)
-            assert "telemetry" in caplog.text
-            assert "no permission" in caplog.text
-            caplog.clear()
-            log.progress("not a name", 5)
-            assert "no name of a consumer" in caplog.text
-        POOL.clear()
+    with reading(strict.url, **reader(CONSUMERS)) as logs, caplog.at_level(logging.WARNING, "mama_spark"):
+        log: NatsLog = logs.log("S")
+        log.progress("telemetry", 2)
+        assert "telemetry" in caplog.text
+        assert "no permission" in caplog.text
+        caplog.clear()
+        log.progress("not a name", 2)
+        assert "no name of a consumer" in caplog.text
 
 
 def test_a_consumer_of_somebody_else_is_not_moved(

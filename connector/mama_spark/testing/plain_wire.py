@@ -44,6 +44,10 @@ class PlainWire:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def send(self, data: bytes) -> None:
+        """As it is."""
+        self._socket.sendall(data)
+
     def subscribe(self, subject: bytes) -> None:
         """:meth:`message` gets what is published there from now on, too."""
         self._socket.sendall(b"SUB %s %d\r\nPING\r\n" % (subject, next(self._numbers)))
