@@ -1,0 +1,22 @@
+"""What is wrapped in an encapsulation ends where that ends, whatever octets follow."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.tango.cdr import CdrError, Reader, Writer
+
+
+@pytest.mark.parametrize("little", [True, False])
+def test_nothing_is_read_behind_the_end_of_what_is_wrapped(little: bool) -> None:
+    inner = Writer.inner(little)
+    inner.ulong(7)
+    writer = Writer(little)
+    writer.encapsulation(inner)
+    for _ in range(8):
+        writer.ulong(99)
+    for read in (Reader.octet, Reader.ulong, Reader.double, Reader.string, Reader.octets, lambda r: r.raw(1)):
+        reader = Reader(writer.getvalue(), little).encapsulation()
+        assert reader.ulong() == 7
+        reader.finish()
+        with pytest.raises(CdrError):
+            read(reader)
