@@ -23,7 +23,7 @@ from mama_spark.malamute.extensions import Extension, Feature, write
 from mama_spark.malamute.link import LinkSettings
 from mama_spark.malamute.questions import Op, Question
 from mama_spark.message import MessageBatch
-from mama_spark.testing.brokers import BrokerProcess
+from mama_spark.testing.brokers import BrokerHere, BrokerProcess
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
@@ -218,18 +218,18 @@ def test_limits_warn_and_what_they_remove_during_a_read_is_left_out(tmp_path: Pa
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path / "broker") as process:
-        yield process
+def here(tmp_path: Path) -> Iterator[BrokerHere]:
+    with BrokerHere(tmp_path / "broker") as here:
+        yield here
 
 
 def some(n: int, size: int = 1000) -> MessageBatch:
     return MessageBatch.of([f"t.{i % 3}" for i in range(n)], [b"%d " % i + b"x" * size for i in range(n)])
 
 
-def test_a_broker_that_is_killed_in_the_middle_of_a_read_is_waited_for(process: BrokerProcess) -> None:
-    process.store("orders", some(12_000))
-    with logs(process.url) as b:
+def test_a_broker_that_is_killed_in_the_middle_of_a_read_is_waited_for(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as process, logs(process.url) as b:
+        process.store("orders", some(12_000))
         log = b.log("orders")
         reading = log.read(0, 12_000)
         found = [*rows(next(reading)), *rows(next(reading))]
@@ -242,31 +242,31 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_read_is_waited_for(process: 
     ]
 
 
-def test_who_is_gone_for_too_long_is_unavailable(process: BrokerProcess) -> None:
-    process.store("orders", some(10_000))
-    with logs(process.url) as b:
+def test_who_is_gone_for_too_long_is_unavailable(here: BrokerHere) -> None:
+    here.store("orders", some(5_000))
+    with logs(here.url) as b:
         log = b.log("orders")
-        reading = log.read(0, 10_000)
+        reading = log.read(0, 5_000)
         next(reading)
         b.timeout = 1.0
-        process.kill()
+        here.stop()
         with pytest.raises(Unavailable, match=r"connection was lost|not connected|nobody listens"):
             list(reading)
         with pytest.raises(Unavailable):
             log.bounds()
 
 
-def test_a_stream_that_was_deleted_and_made_again_is_not_mistaken_for_the_old_one(process: BrokerProcess) -> None:
-    process.store("orders", some(10_000))
-    with logs(process.url) as b:
+def test_a_stream_that_was_deleted_and_made_again_is_not_mistaken_for_the_old_one(here: BrokerHere) -> None:
+    here.store("orders", some(10_000))
+    with logs(here.url) as b:
         log = b.log("orders")
         identity = log.bounds().identity
         reading = log.read(0, 10_000)
         next(reading)
-        process.kill()
-        shutil.rmtree(process.streams)
-        process.start()
-        process.store("orders", some(10_000))
+        here.stop()
+        shutil.rmtree(here.streams)
+        here.start()
+        here.store("orders", some(10_000))
         with pytest.raises(ConfigError, match="deleted and made again"):
             list(reading)
         for ask in (lambda: log.at(0), lambda: log.missing(0, 1), lambda: log.trim(5)):

@@ -47,9 +47,6 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHer
         discovery_announcer.clear()
 
 
-killed = pytest.mark.parametrize("broker", [BrokerProcess], ids=["process"], indirect=True)
-
-
 @pytest.fixture
 def opened(broker: BrokerHere | BrokerProcess) -> Iterator[Opened]:
     bridges: list[MalamuteDiscovery] = []
@@ -101,7 +98,7 @@ def test_a_source_whose_process_was_killed_is_suspect_and_then_offline(broker: B
     assert [c.kind for c in follower.bridge.image()] == [ChangeKind.IMAGE_END]
 
 
-@killed
+@pytest.mark.parametrize("broker", [BrokerProcess], ids=["process"], indirect=True)
 def test_a_broker_that_is_killed_and_comes_back_keeps_those_who_live_and_gives_up_those_who_do_not(
     broker: BrokerProcess, opened: Opened
 ) -> None:
@@ -254,10 +251,7 @@ def test_those_who_read_or_announce_are_not_told_of(opened: Opened) -> None:
     assert follower.bridge.newest(follower.at) == follower.at
 
 
-@killed
-def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(
-    broker: BrokerProcess, opened: Opened
-) -> None:
+def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(broker: BrokerHere, opened: Opened) -> None:
     one = opened("process")
     follower = Follower(opened("reader"), "image")
     one.announce(DESK, b"r", LASTING)
@@ -267,7 +261,7 @@ def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(
     follower.until(lambda found: found[-1].payload == b"changed")
     read = follower.at
     end_process_of(one)
-    broker.kill()
+    broker.stop()
     shutil.rmtree(broker.folder / "events")
     broker.start()
     one.announce(TWIN, b"new", LASTING)

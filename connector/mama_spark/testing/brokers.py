@@ -9,9 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ..bridges.malamute.appending import append
+from ..bridges.malamute.settings import MalamuteSettings
 from ..errors import ConfigError, Unavailable
+from ..malamute.broker import Broker
+from ..malamute.configuration import load
+from ..malamute.link import LinkSettings
+from ..mama.broker_events import broker_event
 from ..message import MessageBatch
 from .ports import lasting_port
+from .waiting import eventually
 
 _PATIENCE = 60.0
 _CONF = """
@@ -28,7 +35,8 @@ folder = "{folder}"
 
 
 class _Durable:
-    """
+    """On a port that it keeps.
+
     :param folder: for its configuration and its streams
     :param pattern: streams that are durable; others are ``simple``
     :param settings: lines of TOML for the durable streams
@@ -37,6 +45,7 @@ class _Durable:
     def __init__(self, folder: Path, pattern: str = "^orders$", settings: str = "") -> None:
         self.folder, self.streams = folder, folder / "streams"
         self._pattern, self._settings = pattern, settings
+        self._bind = f"tcp://127.0.0.1:{lasting_port()}"
         self.url = ""
 
     @property
@@ -51,10 +60,6 @@ class _Durable:
 
     def store(self, stream: str, batch: MessageBatch) -> int:
         """Publish by a client of its own; the last sequence."""
-        from ..bridges.malamute.appending import append
-        from ..bridges.malamute.settings import MalamuteSettings
-        from ..malamute.link import LinkSettings
-
         return append(MalamuteSettings(LinkSettings((self.url,))), stream, batch, _PATIENCE) or 0
 
 
@@ -64,27 +69,39 @@ class BrokerHere(_Durable):
     :ivar broker: that runs
     """
 
-    def __enter__(self) -> Self:
-        from ..malamute.broker import Broker
-        from ..malamute.configuration import load
-        from ..mama.broker_events import broker_event
+    broker: Broker
 
-        settings = load(self.configure(), "tcp://127.0.0.1:*")
-        self.broker = Broker(settings, encode=lambda event: broker_event(*event))
-        self.broker.start()
-        self.url = self.broker.endpoint.replace("tcp://", "mlp://")
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """At the same port as before."""
+        settings = load(self.configure(), self._bind)
+        self.broker = Broker(settings, encode=lambda event: broker_event(*event))
+        eventually(self._started, f"the broker starts at {self._bind}")
+        self.url = self.broker.endpoint.replace("tcp://", "mlp://")
+
+    def _started(self) -> bool:
+        try:
+            self.broker.start()
+        except Unavailable:  # the port of the one before is not free yet
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Idempotent."""
         self.broker.stop()
 
 
 class BrokerProcess(_Durable):
-    """``mama broker`` with durable streams, on a port that it keeps."""
+    """``mama broker`` with durable streams, in a process of its own."""
 
     def __init__(self, folder: Path, pattern: str = "^orders$", settings: str = "") -> None:
         super().__init__(folder, pattern, settings)
-        self._bind = f"tcp://127.0.0.1:{lasting_port()}"
         self._process: subprocess.Popen[str] | None = None
 
     def __repr__(self) -> str:
