@@ -38,7 +38,7 @@ def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) ->
         with MalamuteClient(broker.url, "reader", features=None) as reader:
             reader.read("prices", "^eu")
         until(lambda: len(told.topics) == 2)
-        desks.say(second, ttl=4.0)
+        desks.say(second, ttl=2.0)
         desks.fall_silent()
         until(lambda: len(heard) == 5)
         transport.destroy()

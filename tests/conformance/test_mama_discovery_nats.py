@@ -50,7 +50,7 @@ def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, sou
         None, transport,
     )  # fmt: skip
     until(lambda: len(heard) == 2)
-    source.announce(KEY, as_bytes(second), 3.0)
+    source.announce(KEY, as_bytes(second), 2.0)
     keeper = source._announcer
     assert keeper is not None
     keeper.loop.run(keeper.stop(), 60, "ending")  # the process dies without a word

@@ -162,9 +162,9 @@ def test_wait_stall_0(memory_desk: Desk) -> None:
 
 
 def test_async_publish_backpressure(desk: Desk) -> None:
-    """Limit 10: whoever waits has all 10,000 stored; the window is never exceeded."""
-    n = 10_000
-    with desk.publisher(max_in_flight=10, queue_size=1000, retry_config=RETRY, listener=None) as publisher:
+    """Limit 10: whoever waits has all 2,000 stored; the window is never exceeded."""
+    n = 2_000
+    with desk.publisher(max_in_flight=10, queue_size=200, retry_config=RETRY, listener=None) as publisher:
         for i in range(n):
             publisher.publish_async(desk.topic, b"%d" % i)
             assert publisher.window.in_flight <= 10

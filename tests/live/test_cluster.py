@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from mama_spark.bridge import Polled
 from mama_spark.bridges.nats.server import Cluster
-from mama_spark.errors import ConfigError
+from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
@@ -21,10 +21,30 @@ MODES = [
 ]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path / "cluster") as cluster:
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("mortal")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def cluster(mortal: Cluster) -> Cluster:
+    """All three run, and there is no stream."""
+    try:
+        for node in [node for node in mortal.nodes if not node.running]:
+            node.spawn()
+        for node in mortal.nodes:
+            node.resume()
+            node.wait_ready()
+    except Unavailable:  # somebody else was given the port of one that was down
+        mortal.stop()
+        shutil.rmtree(mortal.folder)
+        mortal.start()
+    with Admin(mortal.url) as admin:
+        eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
+        admin.api("STREAM.DELETE.S")
+        eventually(lambda: not admin.api("STREAM.NAMES").get("streams"), "the stream is gone")
+    return mortal
 
 
 def replicated(admin: Admin) -> None:
@@ -45,30 +65,30 @@ def held_to(driver: Driver, admin: Admin, mode: dict[str, Any], n: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_leader_that_steps_down_in_flight_costs_nothing(cluster: Cluster, mode: dict[str, Any]) -> None:
-    with Admin(cluster.url) as admin:
+def test_a_leader_that_steps_down_in_flight_costs_nothing(nats_cluster: Cluster, mode: dict[str, Any]) -> None:
+    with Admin(nats_cluster.url) as admin:
         replicated(admin)
-        with Driver(cluster.url, **mode) as driver:
-            for _ in range(5):
-                driver.put(["s.a"], 2000)
-            eventually(lambda: driver.counters.acked > 2000, "some are acknowledged")
+        with Driver(nats_cluster.url, window=256, **mode) as driver:
+            for _ in range(4):
+                driver.put(["s.a"], 1500)
+            eventually(lambda: driver.counters.acked > 1500, "some are acknowledged")
             assert admin.api("STREAM.LEADER.STEPDOWN.S").get("success")
             driver.drain()
-            held_to(driver, admin, mode, 10_000)
-        fresh_message_gets_through(cluster.url, "s.new")
+            held_to(driver, admin, mode, 6_000)
+        fresh_message_gets_through(nats_cluster.url, "s.new")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_killed_leader_in_flight_costs_nothing(cluster: Cluster, mode: dict[str, Any]) -> None:
     with Admin(cluster.url) as admin:
         replicated(admin)
-        with Driver(cluster.url, deadline=60.0, **mode) as driver:
-            for _ in range(5):
-                driver.put(["s.a"], 2000)
-            eventually(lambda: driver.counters.acked > 2000, "some are acknowledged")
+        with Driver(cluster.url, deadline=60.0, window=256, **mode) as driver:
+            for _ in range(4):
+                driver.put(["s.a"], 1000)
+            eventually(lambda: driver.counters.acked > 1000, "some are acknowledged")
             cluster.node(leader(admin)).kill()
             driver.drain()
-            held_to(driver, admin, mode, 10_000)
+            held_to(driver, admin, mode, 4_000)
             assert driver.counters.resends < 100_000, "503 holds the publisher"
         fresh_message_gets_through(cluster.url, "s.new")
 
@@ -157,22 +177,22 @@ def test_what_an_earlier_try_proposed_is_not_acknowledged_to_the_next_one_and_lo
                 assert held == sorted(held)
 
 
-def test_fast_ingest_with_ids_but_without_order_is_refused_where_a_proposed_id_counts(cluster: Cluster) -> None:
-    with Admin(cluster.url) as admin:
+def test_fast_ingest_with_ids_but_without_order_is_refused_where_a_proposed_id_counts(nats_cluster: Cluster) -> None:
+    with Admin(nats_cluster.url) as admin:
         replicated(admin)
-        with pytest.raises(ConfigError, match="replicated"), Driver(cluster.url, ack_mode="batch", stream="S"):
+        with pytest.raises(ConfigError, match="replicated"), Driver(nats_cluster.url, ack_mode="batch", stream="S"):
             pass
-        with Driver(cluster.url, ack_mode="batch", stream="S", dedup=False) as driver:
+        with Driver(nats_cluster.url, ack_mode="batch", stream="S", dedup=False) as driver:
             driver.put(["s.a"], 200)
             driver.drain()
             assert driver.events() == {"acked": 200}
 
 
-def test_a_second_try_in_order_goes_one_at_a_time_only_until_something_is_new(cluster: Cluster) -> None:
-    with Admin(cluster.url) as admin:
+def test_a_second_try_in_order_goes_one_at_a_time_only_until_something_is_new(nats_cluster: Cluster) -> None:
+    with Admin(nats_cluster.url) as admin:
         replicated(admin)
         for n in (100, 2000):
-            with Driver(cluster.url, wait_timeout=60.0, ordered=True) as driver:
+            with Driver(nats_cluster.url, wait_timeout=60.0, ordered=True) as driver:
                 driver.put(["s.a"], n)
                 driver.drain()
                 assert driver.bridge.mode == "batch"

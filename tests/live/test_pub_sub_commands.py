@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import signal
 import subprocess
@@ -39,11 +40,13 @@ def test_one_message_is_published_with_its_headers_and_acknowledged(
     )
 
 
-def test_every_line_of_standard_input_is_a_message(orders: str) -> None:
+def test_every_line_of_standard_input_is_a_message(
+    orders: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = b"".join(b"line %d \xff\n" % i for i in range(3_000))
-    command = [sys.executable, "-m", "mama_spark.cli", "pub", "orders.a", "--url", orders]
-    done = subprocess.run(command, input=lines + b"the last", capture_output=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, b"3,001 acknowledged, 0 failed\n"), done.stderr
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines + b"the last")))
+    assert main(["pub", "orders.a", "--url", orders]) == 0
+    assert capsys.readouterr().out == "3,001 acknowledged, 0 failed\n"
     with Admin(orders) as client:
         stored = [m.payload for m in client.messages("ORDERS")]
     assert stored == [*(b"line %d \xff" % i for i in range(3_000)), b"the last"]
@@ -97,6 +100,7 @@ def test_a_value_cannot_steer_the_terminal(orders: str, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == "1 orders.a \\x1b[2Jgone\\x0d\tnot\n\n  kind: \\x1b]0;x\\x07\n"
 
 
+@pytest.mark.usefixtures("short_connect_timeout")
 def test_sub_does_not_wait_for_a_server_that_was_never_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sub", "orders.a", "--url", "nats://127.0.0.1:1", "-o", "waitTimeout=1h"]) == 2
     assert "nats://127.0.0.1:1" in capsys.readouterr().err

@@ -19,6 +19,8 @@ from mama_spark.publisher.pump import BatchPublisher
 from mama_spark.publisher.retry import RetryPolicy
 from mama_spark.publisher.window import Policy
 
+from tests.support.examples import FULL
+
 RETRY = RetryPolicy.doubling(0.01, 0.05, deadline=60)
 POLICY = Policy(256, 128, wait_timeout=30, retry=RETRY)
 
@@ -83,8 +85,8 @@ def test_every_row_of_every_batch_is_acked_and_stored_in_order(desk: Desk) -> No
 def test_any_mix_of_faults_conserves_every_row(desk: Desk) -> None:
     rng = np.random.default_rng(3)
     words = ["ack", "lose", "drop", "503", "429", "409", "dup", "unknown", "disconnect", "reject", "full"]
-    desk.broker.then(rng.choice(words, 600, p=[0.5, *[0.05] * 10]).tolist())
-    publisher = desk.publisher(Policy(64, 16, wait_timeout=0.3, retry=RETRY))
+    desk.broker.then(rng.choice(words, 600 if FULL else 200, p=[0.5, *[0.05] * 10]).tolist())
+    publisher = desk.publisher(Policy(64, 16, wait_timeout=0.1, retry=RETRY))
     for i in range(4):
         publisher.put(batch(500, i * 500), tag=i)
     publisher.drain()
