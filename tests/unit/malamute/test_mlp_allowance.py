@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute import wire
@@ -52,7 +51,6 @@ def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(ste
     assert (allowance.left, allowance.under_way) == (WINDOW, 0)
 
 
-@pytest.mark.spec("ML-07")
 def test_credit_adds_up() -> None:
     machine = ServerMachine(Settings())
     machine.receive(b"r", encode(wire.Open(b"r", write(Extension(features=Feature.CREDIT)))), 0.0)
