@@ -206,11 +206,12 @@ def test_recorded_conversations_over_tcp(make: Make, vector: dict[str, Any]) -> 
         assert not peer.socket.poll(50), "and nothing more"
 
 
-@pytest.mark.parametrize("vector", [v for v in VECTORS if v["kind"] == "bad"], ids=lambda v: v["name"])
-def test_bad_input_is_survived(make: Make, vector: dict[str, Any]) -> None:
+def test_bad_input_is_survived(make: Make) -> None:
+    """What each is answered is shown with the machine alone."""
     site = make()
-    peer = site.peer(b"bad" if vector.get("state") == "connected" else None)
-    peer.socket.send_multipart([bytes.fromhex(h) for h in vector["hex"]])
+    for vector in [v for v in VECTORS if v["kind"] == "bad"]:
+        peer = site.peer(b"bad" if vector.get("state") == "connected" else None)
+        peer.socket.send_multipart([bytes.fromhex(h) for h in vector["hex"]])
     site.healthy()
 
 

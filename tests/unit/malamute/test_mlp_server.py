@@ -197,11 +197,6 @@ def test_every_command_has_an_event_and_every_event_a_next_state() -> None:
     assert set(TABLE[State.START]) == set(Event) - from_outside
 
 
-@pytest.mark.spec("S1", "S2")
-def test_write_first_is_an_invalid_command() -> None:
-    assert Desk().send("a", wire.StreamWrite(b"s")) == [INVALID]
-
-
 def test_close_first_is_answered_and_survived() -> None:
     desk = Desk()
     assert desk.send("a", wire.Close(), wire.Close()) == [OK, OK]
@@ -276,16 +271,6 @@ def test_a_second_write_switches_the_stream() -> None:
     assert [(d.address, d.subject) for d in desk.got("r") if isinstance(d, wire.StreamDeliver)] == [
         (b"one", b"a"), (b"two", b"b")
     ]  # fmt: skip
-
-
-def test_own_messages_do_not_come_back_but_go_to_other_readers() -> None:
-    desk = Desk()
-    written(desk)
-    desk.open("r")
-    for client in ("w", "r"):
-        desk.send(client, wire.StreamRead(b"st", b""))
-    assert desk.send("w", wire.StreamSend(b"s")) == []
-    assert subjects(desk.got("r")) == [b"s"]
 
 
 def test_cancel_of_one_of_several_reads_leaves_the_others_and_disconnecting_then_hurts_nobody() -> None:
@@ -453,15 +438,6 @@ def test_comings_and_goings_are_told() -> None:
 def flood(desk: Desk, n: int, first: int = 0) -> None:
     for i in range(first, first + n):
         desk.send("w", wire.StreamSend(b"%d" % i, [b"x" * 100]))
-
-
-def test_a_client_without_credit_is_unlimited() -> None:
-    desk = Desk()
-    written(desk)
-    desk.open("r")
-    desk.send("r", wire.StreamRead(b"st", b""))
-    flood(desk, 50)
-    assert len(subjects(desk.got("r"))) == 50
 
 
 @pytest.mark.spec("ML-07", "ML-21")
