@@ -135,7 +135,7 @@ def run_tests(copy: Path, tests: Sequence[str], timeout: float, *options: str) -
     env = {**os.environ, "PYTHONPATH": str(copy / "connector"), "HYPOTHESIS_PROFILE": ""}
     command = [str(copy / "scripts/in-env"), "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                "-p", "tests.seeded_faults.plugin", "--hypothesis-profile", "seeded faults",
-               "--timeout", str(ONE_TEST), "--tb", "line", *options, *tests]  # fmt: skip
+               "--timeout", str(ONE_TEST), "--tb", "line", "-m", "not slow", *options, *tests]  # fmt: skip
     process = subprocess.Popen(command, cwd=copy, env=env, text=True, errors="replace", start_new_session=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
     try:
