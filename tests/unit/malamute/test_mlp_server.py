@@ -197,6 +197,11 @@ def test_every_command_has_an_event_and_every_event_a_next_state() -> None:
     assert set(TABLE[State.START]) == set(Event) - from_outside
 
 
+@pytest.mark.spec("S1", "S2")
+def test_write_first_is_an_invalid_command() -> None:
+    assert Desk().send("a", wire.StreamWrite(b"s")) == [INVALID]
+
+
 def test_close_first_is_answered_and_survived() -> None:
     desk = Desk()
     assert desk.send("a", wire.Close(), wire.Close()) == [OK, OK]
