@@ -49,7 +49,9 @@ def test_each_resend_waits_its_back_off_and_the_last_one_repeats() -> None:
 
 
 def test_what_nobody_answered_goes_at_once_the_first_time_and_then_slower() -> None:
-    window, _ = launched(Policy(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
+    window, block = launched(Policy(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
+    window.expire(0.99)
+    assert block.state[0] == State.IN_FLIGHT
     window.expire(1.0)
     assert due(window, 1.0) == [0]
     window.expire(2.0)
