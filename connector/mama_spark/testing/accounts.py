@@ -18,6 +18,8 @@ from ..bridges.nats.server import Cluster, NatsServer
 from .plain_wire import PlainWire
 
 _PASSWORD = "p"
+#: Accounts of a server: each takes it some milliseconds to set up.
+_AT_ONCE = 64
 _SYSTEM = "sys"
 
 
@@ -139,7 +141,7 @@ class Accounts:
 
     def _start(self, config: str, jetstream: str, nodes: int) -> _House:
         self._started += 1
-        prefix, count = f"s{self._started}", 16 if nodes else 64  # each takes some milliseconds to set up
+        prefix, count = f"s{self._started}", 16 if nodes else _AT_ONCE
         names = [f"{prefix}t{i}" for i in range(count)]
         text, folder = _configuration(names, config), self.folder / prefix
         if nodes:
