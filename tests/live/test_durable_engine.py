@@ -15,10 +15,11 @@ from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.wire import Command, Error, Ok, Pong, StreamDeliver, decode, encode
+from mama_spark.malamute.wire import Error, Ok, Pong, StreamDeliver
 from mama_spark.testing.waiting import until
 
-PATIENCE = 60_000  #: ms
+from tests.support.mlp import Peer
+
 SETTLED = (Outcome.STORED, Outcome.DUPLICATE)
 FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS
 PROGRAM = """
@@ -83,48 +84,8 @@ def broker_here(folder: Path) -> Iterator[str]:
         yield broker.endpoint
 
 
-class Room:
-    """Sockets of one test."""
-
-    def __init__(self) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.sockets: list[zmq.Socket[bytes]] = []
-
-    def socket(self, endpoint: str, high_water: int = 0) -> zmq.Socket[bytes]:
-        socket = self.context.socket(zmq.DEALER)
-        self.sockets.append(socket)
-        socket.set_hwm(high_water)
-        socket.linger = 0
-        socket.connect(endpoint)
-        return socket
-
-
-@pytest.fixture
-def room() -> Iterator[Room]:
-    room = Room()
-    yield room
-    for socket in room.sockets:
-        socket.close()
-    room.context.term()
-
-
-class Peer:
-    """A client that understands extensions."""
-
-    def __init__(self, room: Room, endpoint: str) -> None:
-        self.socket = room.socket(endpoint)
-        assert isinstance(self.ask(wire.Open(trailing=write(Extension(features=FEATURES)))), Ok)
-
-    def send(self, command: Command) -> None:
-        self.socket.send_multipart(encode(command))
-
-    def get(self) -> Command:
-        assert self.socket.poll(PATIENCE), "nothing came"
-        return decode(self.socket.recv_multipart())
-
-    def ask(self, command: Command) -> Command:
-        self.send(command)
-        return self.get()
+class Publisher(Peer):
+    """Understands extensions."""
 
     def publish(self, n: int, content: bytes = b"", ids: bool = True) -> None:
         extension = write(Extension(message_id=b"id-%d" % n)) if ids else b""
@@ -145,6 +106,33 @@ class Peer:
         return found
 
 
+class Room:
+    """Clients of one test."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.peers: list[Peer] = []
+
+    def publisher(self, endpoint: str) -> Publisher:
+        made = Publisher(self.context, endpoint, high_water=0)
+        self.peers.append(made)
+        return made.open(features=FEATURES)
+
+    def plain(self, endpoint: str, address: bytes, high_water: int) -> Peer:
+        """Of another implementation."""
+        self.peers.append(Peer(self.context, endpoint, high_water=high_water))
+        return self.peers[-1].open(address)
+
+
+@pytest.fixture
+def room() -> Iterator[Room]:
+    room = Room()
+    yield room
+    for peer in room.peers:
+        peer.socket.close()
+    room.context.term()
+
+
 class Writer:
     """Publishes messages 0, 1, 2... in chunks and remembers what was acknowledged."""
 
@@ -156,7 +144,7 @@ class Writer:
 
     def write(self, endpoint: str, until: int, on_the_way: int = 5) -> None:
         """Send what is not acknowledged, from the first on, until so many are; chunks are then still on the way."""
-        peer = Peer(self.room, endpoint)
+        peer = self.room.publisher(endpoint)
         assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
         next_one = next(n for n in range(len(self.acked) + 1) if n not in self.acked)
         chunks: list[range] = []
@@ -191,7 +179,7 @@ def test_what_was_acknowledged_survives_the_death_of_the_broker_in_mid_write(
         process.kill()
     with broker_here(tmp_path) as endpoint:
         writer.write(endpoint, 3_000)
-        found = Peer(room, endpoint).read(max(writer.acked.values()))
+        found = room.publisher(endpoint).read(max(writer.acked.values()))
     assert [sequence for sequence, _, _ in found] == list(range(1, len(found) + 1))
     ids = [message_id for _, message_id, _ in found]
     assert len(set(ids)) == len(ids)
@@ -206,10 +194,10 @@ def test_replay_over_the_wire_meets_what_is_published_meanwhile(room: Room, tmp_
     with broker_here(tmp_path) as endpoint:
         writer = Writer(room)
         writer.write(endpoint, 1_000, on_the_way=1)
-        reader = Peer(room, endpoint)
+        reader = room.publisher(endpoint)
         assert [s for s, _, _ in reader.read(500)][-1] == 500
         writer.write(endpoint, 2_000, on_the_way=1)
-        follower = Peer(room, endpoint)
+        follower = room.publisher(endpoint)
         found = follower.read(1_990, b"0$", after=995)
     assert [s for s, _, _ in found] == [s for n, s in sorted(writer.acked.items()) if n % 10 == 0 and 995 < s <= 1_991]
 
@@ -225,12 +213,9 @@ def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_
 ) -> None:
     """A client of another implementation, which never gives credit. The store is what holds."""
     process = broker()
-    reader = room.socket(process.endpoint, high_water=100)
-    for command in (wire.Open(address=b"slow"), wire.StreamRead(b"st", b"")):
-        reader.send_multipart(encode(command))
-        assert reader.poll(PATIENCE)
-        assert isinstance(decode(reader.recv_multipart()), Ok)
-    peer = Peer(room, process.endpoint)
+    reader = room.plain(process.endpoint, b"slow", high_water=100)
+    assert isinstance(reader.ask(wire.StreamRead(b"st", b"")), Ok)
+    peer = room.publisher(process.endpoint)
     assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
     before = _resident(process)
     total, padding = 4_000, b"." * 8_000
@@ -240,8 +225,7 @@ def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_
             assert isinstance(peer.ask(wire.Ping()), Pong)
     assert _resident(process) - before < total * len(padding) // 2
     for n in range(total):
-        assert reader.poll(PATIENCE), f"{n} came"
-        delivery = decode(reader.recv_multipart())
+        delivery = reader.get()
         assert isinstance(delivery, StreamDeliver)
         assert delivery.content[0].rstrip(b".") == b"%d" % n
 
@@ -253,7 +237,7 @@ def test_a_second_broker_on_the_same_store_is_refused(
     writer = Writer(room)
     writer.write(first.endpoint, 100)
     with broker_here(tmp_path) as endpoint:
-        second = Peer(room, endpoint)
+        second = room.publisher(endpoint)
         answer = second.ask(wire.StreamWrite(b"st"))
         assert isinstance(answer, Error)
         assert answer.code == 502
@@ -268,7 +252,7 @@ def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
     broker: Callable[..., Process], room: Room, tmp_path: Path
 ) -> None:
     process = broker(3_000_000)
-    peer = Peer(room, process.endpoint)
+    peer = room.publisher(process.endpoint)
     assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
     runs: list[AckRun] = []
     for n in range(120):
@@ -279,13 +263,13 @@ def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
     stored = [run.first for run in runs if run.outcome is Outcome.STORED]
     assert {run.outcome for run in runs} == {Outcome.STORED, Outcome.REFUSED}
     assert stored == list(range(1, len(stored) + 1)), "numbers of what was refused are not lost"
-    assert [s for s, _, _ in Peer(room, process.endpoint).read(stored[-1])] == stored
+    assert [s for s, _, _ in room.publisher(process.endpoint).read(stored[-1])] == stored
     process.kill()
     with broker_here(tmp_path) as endpoint:
-        peer = Peer(room, endpoint)
+        peer = room.publisher(endpoint)
         assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
         peer.publish(1000)
         pong = peer.ask(wire.Ping())
         assert isinstance(pong, Pong)
         assert read(pong.trailing).acks == (AckRun(Outcome.STORED, 1, len(stored) + 1),)
-        assert len(Peer(room, endpoint).read(len(stored) + 1)) == len(stored) + 1
+        assert len(room.publisher(endpoint).read(len(stored) + 1)) == len(stored) + 1
