@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -404,14 +405,16 @@ def test_one_of_two_subscriptions_to_the_same_event_can_end(lab: TangoServer, su
 
 
 def test_what_a_new_client_makes_servers_send_twice_comes_once(
-    lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
+    lab: TangoServer, subscriber: TangoSubscriber, tmp_path: Path
 ) -> None:
+    """New is a client that the server has not seen before, whatever it subscribes to."""
     subscription = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
     taker = Taker(subscriber)
     effective(taker, subscription, lambda value: lab.push("long", value))
-    probe.subscribe(lab.address(), "long", "change", quiet=True)
-    lab.do("burst", "long", count=10)
-    taker.until(lambda _: len(taker.of(subscription)) >= 10)
+    with DeviceProbe(tmp_path / "probe") as probe:
+        probe.subscribe(lab.address(), "long", "change", quiet=True)
+        lab.do("burst", "long", count=10)
+        taker.until(lambda _: len(taker.of(subscription)) >= 10)
     assert numbers(taker.of(subscription)) == list(range(10))
     assert subscriber.counts.routes.copies > 0
     assert subscriber.counts.routes.gaps == 0
