@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +25,8 @@ from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-ROOT = Path(__file__).parents[2]
+from tests.support.spark_jobs import DELTA, ROOT, conf_file, in_session, start
+
 DESK = SourceKey("desk", 7)
 
 
@@ -50,11 +50,12 @@ def history(path: Path) -> list[str]:
     return [line(row) for row in sorted(rows, key=lambda r: (r["origin"], r["sequence"]))]
 
 
-def wait(true: Callable[[], bool], what: str) -> None:
-    """For conditions that cost something to look at."""
+def wait(true: Callable[[], bool], what: str, job: subprocess.Popen[str]) -> None:
+    """For conditions that cost something to look at, and that ``job`` brings about."""
 
     def look() -> bool:
         time.sleep(0.2)
+        assert job.poll() is None, f"the job has ended before {what}"
         return true()
 
     eventually(look, what, 400)
@@ -65,39 +66,26 @@ def current(path: Path) -> dict[str, tuple[Any, ...]]:
     return {f"{r['source_name']} {r['source_id']}": tuple(r[n] for n in names) for r in table(path)}
 
 
-def submitted(folder: Path, url: str, trigger: str) -> subprocess.Popen[str]:
-    conf = folder / f"discover {trigger}.toml"
-    conf.write_text(
-        f'[mamadiscovery]\nurl = "{url}"\n'
-        f'[tables]\nhistory = "{folder / "history"}"\ncurrent = "{folder / "current"}"\n'
-        f'[stream]\ncheckpointLocation = "{folder / "checkpoint"}"\ntrigger = "{trigger}"\n'
+def conf(folder: Path, url: str, trigger: str) -> Path:
+    return conf_file(
+        folder / f"discover {trigger}.toml",
+        mamadiscovery={"url": url},
+        tables={"history": str(folder / "history"), "current": str(folder / "current")},
+        stream={"checkpointLocation": str(folder / "checkpoint"), "trigger": trigger},
     )
-    bin_folder = Path(sys.executable).parent
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-    }
-    command = [str(bin_folder / "spark-submit"), "--master", "local[2]"]
-    command += ["--packages", "io.delta:delta-spark_4.2_2.13:4.4.0"]
-    command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    command += [str(ROOT / "jobs" / "discover.py"), "--conf-file", str(conf)]
-    with (folder / f"{trigger}.log").open("w") as output:
-        return subprocess.Popen(command, env=env, stdout=output, stderr=output, text=True, cwd=folder)
 
 
-@pytest.mark.timeout(900)  # two Spark drivers are started
-def test_the_job_keeps_both_tables_through_a_kill(nats_server: NatsServer, stranger: Stranger, tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_the_job_keeps_both_tables_through_a_kill(
+    spark: SparkSession, nats_server: NatsServer, stranger: Stranger, tmp_path: Path
+) -> None:
     """The history has each change once, also what happened while the job was dead; the other table is what is now."""
-    job = submitted(tmp_path, nats_server.url, "1 second")
+    job = start("discover", conf(tmp_path, nats_server.url, "1 second"), tmp_path / "out", *DELTA)
     family: set[int] = set()
     try:
-        wait(lambda: any(row["kind"] == "image_end" for row in table(tmp_path / "history")), "the first batch")
+        wait(lambda: any(row["kind"] == "image_end" for row in table(tmp_path / "history")), "the first batch", job)
         stranger.say(desk(7, data_dict="FIRST"))
-        wait(lambda: "desk 7" in current(tmp_path / "current"), "the first source")
+        wait(lambda: "desk 7" in current(tmp_path / "current"), "the first source", job)
         stranger.say(desk(8))
     finally:
         family = {job.pid, *below(job.pid)}
@@ -108,8 +96,7 @@ def test_the_job_keeps_both_tables_through_a_kill(nats_server: NatsServer, stran
     stranger.say(desk(7, data_dict="SECOND"))
     stranger.say(desk(9, state="OFFLINE"))
     stranger.say(b"junk", SourceKey("bad", 1))
-    again = submitted(tmp_path, nats_server.url, "availableNow")
-    assert again.wait(400) == 0, (tmp_path / "availableNow.log").read_text()[-3_000:]
+    in_session(spark, "discover", conf(tmp_path, nats_server.url, "availableNow"))
     changes = ["online desk 7", "online desk 8", "online desk 7", "offline desk 9", "bad_record bad 1"]
     assert history(tmp_path / "history") == changes
     assert current(tmp_path / "current") == {
@@ -184,6 +171,6 @@ def test_a_source_that_a_new_image_does_not_have_is_offline(
 
 
 def test_the_example_configuration_is_read() -> None:
-    conf = load(ROOT / "conf" / "discover.toml", ("mamadiscovery", "tables", "stream"))
-    assert set(conf["tables"]) == {"history", "current"}
-    assert json.dumps(conf["mamadiscovery"]) == '{"url": "nats://127.0.0.1:4222"}'
+    example = load(ROOT / "conf" / "discover.toml", ("mamadiscovery", "tables", "stream"))
+    assert set(example["tables"]) == {"history", "current"}
+    assert json.dumps(example["mamadiscovery"]) == '{"url": "nats://127.0.0.1:4222"}'

@@ -1,4 +1,4 @@
-"""The jobs, each as its users start it: ``spark-submit``, with a configuration file."""
+"""The jobs: their files run in the session of the tests, and once each as their users start them."""
 
 from __future__ import annotations
 
@@ -23,40 +23,20 @@ from mama_spark.mama.omnm import decode
 from mama_spark.mama.sources import SourceRecord, decode_source
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import below, counts, flights, processes, verdict
+from mama_spark.testing.sub_runs import delta_rows, plain, store
 from mama_spark.testing.waiting import eventually
+from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[2]
+from tests.support.spark_jobs import DELTA, ROOT, conf_file, in_session, submit
 
 
 @pytest.fixture
 def admin(nats_server: NatsServer) -> Iterator[Admin]:
     with Admin(nats_server.url) as client:
+        client.create_stream("ORDERS", ["orders.>"])
         yield client
         for name in client.api("STREAM.NAMES").get("streams") or []:
             client.api(f"STREAM.DELETE.{name}")
-
-
-def submit(folder: Path, job: str, **tables: dict[str, Any]) -> str:
-    """Run a job with these tables as its configuration; what it printed."""
-    lines = []
-    for table, values in tables.items():
-        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
-    conf = folder / f"{job}.toml"
-    conf.write_text("\n".join([*lines, ""]))
-    bin_folder = Path(sys.executable).parent
-    env = {
-        **os.environ,
-        "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
-    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    confs = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    command = [str(bin_folder / "spark-submit"), "--master", "local[2,4]", *confs]
-    command += [str(ROOT / "jobs" / f"{job}.py"), "--conf-file", str(conf)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr[-3_000:]
-    return done.stdout
 
 
 def sources(server: NatsServer) -> list[SourceRecord]:
@@ -70,38 +50,22 @@ def sources(server: NatsServer) -> list[SourceRecord]:
     return [decode_source(decode(payload)).record for payload in records if payload is not None]
 
 
-def orders(folder: Path, n: int, region: str = "r1") -> Path:
+def orders(folder: Path, n: int, **more: Any) -> dict[str, Any]:
+    """The table ``input`` for ``n`` rows of a file."""
     source = folder / "orders"
-    source.mkdir(exist_ok=True)
-    lines = (json.dumps({"region": region, "number": i}) for i in range(n))
-    (source / f"{region}.json").write_text("\n".join([*lines, ""]))
-    return source
+    source.mkdir()
+    lines = (json.dumps({"region": "r1", "number": i}) for i in range(n))
+    (source / "r1.json").write_text("\n".join([*lines, ""]))
+    select = ["concat('orders.', region) AS topic", "concat(region, ' ', number) AS value"]
+    return {"format": "json", "path": str(source), "select": select, **more}
 
 
-SELECT = ["concat('orders.', region) AS topic", "concat(region, ' ', number) AS value"]
-
-
-def test_publish_job_publishes_a_batch(nats_server: NatsServer, admin: Admin, tmp_path: Path) -> None:
-    admin.create_stream("ORDERS", ["orders.>"])
-    source = {"format": "json", "path": str(orders(tmp_path, 500)), "select": SELECT}
-    sink = {"url": nats_server.url, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
-    submit(tmp_path, "publish", input=source, mamapub=sink)
-    verdict(admin, "ORDERS", tmp_path / "log", sent=500).raise_faults()
-
-
-def test_publish_job_publishes_a_stream(nats_server: NatsServer, admin: Admin, tmp_path: Path) -> None:
-    admin.create_stream("ORDERS", ["orders.>"])
-    source = {
-        "format": "json",
-        "path": str(orders(tmp_path, 500)),
-        "stream": True,
-        "schema": "region STRING, number INT",
-        "select": SELECT,
-    }
+def test_submitted_publish_job_publishes_a_stream(nats_server: NatsServer, admin: Admin, tmp_path: Path) -> None:
+    source = orders(tmp_path, 500, stream=True, schema="region STRING, number INT")
     sink = {"url": nats_server.url, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
     sink |= {"announce": "true", "sourceName": "orders job"}
     stream = {"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"}
-    submit(tmp_path, "publish", input=source, mamapub=sink, stream=stream)
+    submit("publish", conf_file(tmp_path / "publish.toml", input=source, mamapub=sink, stream=stream))
     verdict(admin, "ORDERS", tmp_path / "log", sent=500).raise_faults()
     assert counts(flights(tmp_path / "log"), "batch_id") == {0: 500}
     (told,) = sources(nats_server)
@@ -109,30 +73,59 @@ def test_publish_job_publishes_a_stream(nats_server: NatsServer, admin: Admin, t
 
 
 def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
-    nats_server: NatsServer, admin: Admin, tmp_path: Path
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the payload column of the flight log and from the dead-letter table."""
-    admin.create_stream("ORDERS", ["orders.>"], max_msgs=300, discard="new")
+    """From the payload column of the flight log, submitted, and from the dead-letter table; what failed is of the job
+    that publishes a batch."""
+    admin.update_stream("ORDERS", max_msgs=30, discard="new")
     log, dead = tmp_path / "log", tmp_path / "dead"
-    source = {"format": "json", "path": str(orders(tmp_path, 500)), "select": SELECT}
     sink: dict[str, Any] = {"url": nats_server.url, "flightLog": str(log)}
     failing = {**sink, "onError": "deadletter", "deadLetterTable": str(dead)}
-    submit(tmp_path, "publish", input=source, mamapub=failing)
-    assert counts(flights(log), "event") == {"acked": 300, "completed_exceptionally": 200}
-    assert DeltaTable(str(dead)).to_pyarrow_table().num_rows == 200
+    in_session(spark, "publish", conf_file(tmp_path / "publish.toml", input=orders(tmp_path, 50), mamapub=failing))
+    assert counts(flights(log), "event") == {"acked": 30, "completed_exceptionally": 20}
+    assert DeltaTable(str(dead)).to_pyarrow_table().num_rows == 20
     admin.update_stream("ORDERS", max_msgs=-1)
-    printed = submit(tmp_path, "republish", input={"path": str(log)}, mamapub=sink)
-    assert "200 rows to publish again" in printed
+    again = conf_file(tmp_path / "republish.toml", input={"path": str(log)}, mamapub=sink)
+    assert "20 rows to publish again" in submit("republish", again)
     payloads = sorted(m.payload for m in admin.messages("ORDERS"))
-    assert payloads == sorted(f"r1 {i}".encode() for i in range(500))
-    printed = submit(tmp_path, "republish", input={"path": str(log)}, mamapub=sink)
-    assert "0 rows to publish again" in printed
+    assert payloads == sorted(f"r1 {i}".encode() for i in range(50))
+    in_session(spark, "republish", again)
+    assert capsys.readouterr().out.startswith("0 rows to publish again")
     failed = sorted(row["payload"] for row in DeltaTable(str(dead)).to_pyarrow_table().to_pylist())
     admin.api("STREAM.DELETE.ORDERS")
     admin.create_stream("ORDERS", ["orders.>"])  # one that has not seen the ids
-    printed = submit(tmp_path, "republish", input={"path": str(dead)}, mamapub=sink)
-    assert "200 rows to publish again" in printed
+    letters = conf_file(tmp_path / "letters.toml", input={"path": str(dead)}, mamapub=sink)
+    in_session(spark, "republish", letters)
+    assert "20 rows to publish again" in capsys.readouterr().out
     assert sorted(m.payload for m in admin.messages("ORDERS")) == failed
+
+
+def test_ingest_job_fills_a_delta_table_and_goes_on_where_it_was(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    """Once submitted, and once in the session of the tests."""
+    admin.create_stream("TRADES", ["trades.>"])
+    conf = conf_file(
+        tmp_path / "ingest.toml",
+        mamasub={"url": nats_server.url, "topics": ["orders.>", "trades.*"], "maxOffsetsPerTrigger": 60},
+        output={
+            "path": str(tmp_path / "table"),
+            "select": ["topic", "cast(value AS STRING) AS text", "to_date(timestamp) AS day", "sequence"],
+            "partitionBy": ["day"],
+        },
+        stream={"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"},
+    )
+    sent = plain("orders.a", 60) + plain("trades.b", 40)
+    store(admin, "ORDERS", sent[:60])
+    store(admin, "TRADES", sent[60:])
+    submit("ingest", conf, *DELTA)
+    assert sorted(r["text"] for r in delta_rows(tmp_path / "table")) == sorted(p.decode() for _, p, _ in sent)
+    more = plain("orders.c", 20)
+    store(admin, "ORDERS", more)
+    in_session(spark, "ingest", conf)
+    texts = [r["text"] for r in delta_rows(tmp_path / "table")]
+    assert sorted(texts) == sorted(p.decode() for _, p, _ in [*sent, *more])
+    assert DeltaTable(str(tmp_path / "table")).metadata().partition_columns == ["day"]
 
 
 def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path: Path) -> None:
