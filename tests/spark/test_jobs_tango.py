@@ -1,13 +1,8 @@
-"""``jobs/tango_archive.py``, started as its users start it, and the queries of docs/tango.md on the table it makes."""
+"""``jobs/tango_archive.py`` in the session of the tests, and the queries of docs/tango.md on the table it makes."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import runpy
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -30,7 +25,8 @@ from mama_spark.tango.types import DevError, EventType, Severity
 from mama_spark.testing.servers import Admin
 from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[2]
+from tests.support.spark_jobs import ROOT, conf_file, in_session
+
 PAGE = (ROOT / "docs" / "tango.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -46,33 +42,6 @@ def log(nats_server: NatsServer) -> Iterator[Log]:
         yield bridge.log("TANGO")
         bridge.close()
         admin.api("STREAM.DELETE.TANGO")
-
-
-def submit(folder: Path, **tables: dict[str, Any]) -> None:
-    lines = []
-    for table, values in tables.items():
-        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
-    conf = folder / "tango-archive.toml"
-    conf.write_text("\n".join([*lines, ""]))
-    bin_folder = Path(sys.executable).parent
-    env = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}",
-           "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}  # fmt: skip
-    settings = {
-        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-        "spark.databricks.delta.snapshotPartitions": "2", "spark.sql.shuffle.partitions": "2",
-    }  # fmt: skip
-    confs = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    command = [
-        str(bin_folder / "spark-submit"),
-        "--master",
-        "local[2,4]",
-        *confs,
-        "--packages",
-        "io.delta:delta-spark_4.2_2.13:4.4.0",
-    ]
-    command += [str(ROOT / "jobs" / "tango_archive.py"), "--conf-file", str(conf)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr[-3_000:]
 
 
 def publish(log: Log, device: str, attribute: str, value: pa.Array, **columns: Any) -> None:
@@ -105,7 +74,6 @@ def trouble(log: Log) -> None:
     append(log, TEMPERATURE, encode_one(Kind.EVENT, at, frames, ctr=13))
 
 
-@pytest.mark.timeout(900)
 def test_the_archive_has_every_record_once_and_answers_what_archivers_ask(
     spark: SparkSession, nats_server: NatsServer, log: Log, tmp_path: Path
 ) -> None:
@@ -116,11 +84,12 @@ def test_the_archive_has_every_record_once_and_answers_what_archivers_ask(
     }
     readings(log, 0, 120)
     publish(log, "other/x/1", "a", pa.array([1]))
-    runpy.run_path(str(ROOT / "jobs" / "tango_archive.py"))["archive"](spark, tables)
+    conf = conf_file(tmp_path / "tango-archive.toml", **tables)
+    in_session(spark, "tango_archive", conf)
     trouble(log)
     readings(log, 300, 60)
     publish(log, "lab/cell/2", "profile", pa.array([[1, 2, 3]]))
-    submit(tmp_path, **tables)
+    in_session(spark, "tango_archive", conf)
 
     archive = spark.read.format("delta").load(str(tmp_path / "archive"))
     rows = archive.collect()

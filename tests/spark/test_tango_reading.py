@@ -8,13 +8,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.tango.events import Event, decode
 from mama_spark.tango.records import Kind, encode_one
 from mama_spark.tango.types import AttributeValue, Quality
 from mama_spark.terminal.record import log_options
+from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import delta_rows, store
 from mama_spark.testing.tango_recorder import STREAM, Record, RecorderThread, settings
@@ -22,6 +22,8 @@ from mama_spark.testing.tango_servers import TangoServer
 from mama_spark.testing.waiting import until
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.nats import account
 
 Rows = list[dict[str, Any]]
 _KIND_AT = 5  #: octet of a record
@@ -51,9 +53,9 @@ VALUES: dict[str, tuple[Any, str, list[Any]]] = {
 
 
 @pytest.fixture
-def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+def nats_server(nats_accounts: Accounts) -> Iterator[NatsServer]:
     """Of this test's own: publishers remember for a minute which streams a server has, and all tests use one name."""
-    with NatsServer(tmp_path / "nats") as server:
+    with account(nats_accounts) as server:
         yield server
 
 
@@ -61,12 +63,6 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 def admin(nats_server: NatsServer) -> Iterator[Admin]:
     with Admin(nats_server.url) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TangoServer]:
-    with TangoServer(tmp_path_factory.mktemp("ds")) as server:
-        yield server
 
 
 def recording(server: NatsServer, lab: TangoServer, **more: Any) -> RecorderThread:
@@ -89,11 +85,9 @@ def qualities(admin: Admin, end: str) -> list[Quality]:
 
 def push_until(admin: Admin, lab: TangoServer, more: int = 1, attribute: str = "double") -> None:
     """Push until so many more events stand in the log."""
-    end = f".{attribute}.change"
+    end, value = f".{attribute}.change", VALUES.get(attribute, (1.0,))[0]
     before = stored(admin, end, Kind.EVENT)
-    until(
-        lambda: stored(admin, end, Kind.EVENT) >= before + more, lambda: lab.push(attribute, VALUES[attribute][0])
-    )  # fmt: skip
+    until(lambda: stored(admin, end, Kind.EVENT) >= before + more, lambda: lab.push(attribute, value))
 
 
 def subscribed(spark: SparkSession, server: NatsServer, **options: str) -> DataFrame:
@@ -101,20 +95,23 @@ def subscribed(spark: SparkSession, server: NatsServer, **options: str) -> DataF
     return spark.read.format("mamasub").options(**given).load()
 
 
-@pytest.mark.spec("TG-11", "TG-12", "TG-17")
-def test_values_of_every_type_are_in_the_column_of_their_type(
+@pytest.mark.spec("TG-11", "TG-12", "TG-17", "TG-18")
+def test_values_of_every_type_are_in_the_column_of_their_type_and_errors_beside_them(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer
 ) -> None:
-    at = 1_700_000_000.25
-    with recording(nats_server, lab, attributes=list(VALUES)):
-        for attribute in VALUES:
+    """The set part has columns of its own."""
+    at, nanoseconds = 1_700_000_000.25, 1_700_000_000_250_000_000
+    with recording(nats_server, lab, attributes=[*VALUES, "double_rw", "string_rw", "level"]):
+        for attribute in [*VALUES, "level"]:
             push_until(admin, lab, 1, attribute)
         for attribute, (value, _, _) in VALUES.items():
             lab.push(attribute, value, quality="WARNING", time=at)
+        lab.push_error("level", "Broken", "it broke", "here")
+        until(lambda: stored(admin, ".heartbeat") >= 2)  # it is suspect now
         until(lambda: Quality.WARNING in qualities(admin, ".boolean_spectrum.change"))
-    rows = [
-        row.tango for row in subscribed(spark, nats_server).where("tango.data_time = 1700000000250000000").collect()
-    ]
+        until(lambda: stored(admin, ".double_rw.change") >= 1 and stored(admin, ".string_rw.change") >= 1)
+    everything = [row.tango for row in subscribed(spark, nats_server).collect()]
+    rows = [row for row in everything if row.data_time == nanoseconds]
     assert {row.attribute for row in rows} == set(VALUES)
     for row in rows:
         _, column, wanted = VALUES[row.attribute]
@@ -131,44 +128,29 @@ def test_values_of_every_type_are_in_the_column_of_their_type(
     assert shapes["double"] == ("SCALAR", 1, 0)
     assert shapes["double_spectrum"] == ("SPECTRUM", 3, 0)
     assert shapes["double_image"] == ("IMAGE", 3, 2)
-
-
-def test_the_set_part_has_columns_of_its_own(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer
-) -> None:
-    with recording(nats_server, lab, attributes=["double_rw", "string_rw"]):
-        until(lambda: stored(admin, ".double_rw.change") >= 1 and stored(admin, ".string_rw.change") >= 1)
-    rows = {row.tango.attribute: row.tango for row in subscribed(spark, nats_server).collect()}
-    assert (rows["double_rw"].value_double, rows["double_rw"].set_double) == ([0.0], [0.0])
-    assert (rows["string_rw"].value_string, len(rows["string_rw"].set_string)) == ([""], 1)
-    assert rows["double_rw"].w_dim_x == 1
-    assert rows["double_rw"].origin == "initial"
-
-
-@pytest.mark.spec("TG-18")
-def test_errors_stand_beside_the_values(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer
-) -> None:
-    with recording(nats_server, lab):
-        push_until(admin, lab)
-        lab.push_error("double", "Broken", "it broke", "here")
-        until(lambda: stored(admin, ".heartbeat") >= 2)
-    found = subscribed(spark, nats_server).where("tango.errors IS NOT NULL AND tango.kind = 'event'").collect()
-    assert [(e.reason, e.severity, e.desc, e.origin) for e in found[0].tango.errors] == [
-        ("Broken", "ERR", "it broke", "here")
-    ]
-    assert found[0].tango.value_double is None
+    both = {row.attribute: row for row in everything if row.attribute in ("double_rw", "string_rw")}
+    assert (both["double_rw"].value_double, both["double_rw"].set_double) == ([0.0], [0.0])
+    assert (both["string_rw"].value_string, len(both["string_rw"].set_string)) == ([""], 1)
+    assert both["double_rw"].w_dim_x == 1
+    assert both["double_rw"].origin == "initial"
+    (failed,) = [row for row in everything if row.errors is not None and row.kind == "event"]
+    assert [(e.reason, e.severity, e.desc, e.origin) for e in failed.errors] == [("Broken", "ERR", "it broke", "here")]
+    assert (failed.attribute, failed.value_double) == ("level", None)
 
 
 def test_what_is_no_record_is_a_row_with_its_octets_or_a_failure(
     spark: SparkSession, nats_server: NatsServer, admin: Admin
 ) -> None:
+    """Beside one that is, and one of a million octets."""
     admin.create_stream(STREAM, ["tango.>"])
     good = encode_one(Kind.STARTED, 5)
     bad_event = encode_one(Kind.EVENT, 5, [b"no topic", b"\1", b"", b"x"])
-    store(admin, STREAM, [("tango.r", good, None), ("tango.r", b"rubbish", None), ("tango.r", bad_event, None)])
+    big = encode_one(Kind.EVENT, time.time_ns(), [b"t", b"\1", b"c", b"d" * 900_000])
+    store(admin, STREAM, [("tango.r", one, None) for one in (good, b"rubbish", bad_event, big, b"")])
     rows = subscribed(spark, nats_server).orderBy("sequence").collect()
-    assert [row.tango.kind for row in rows] == ["started", "corrupt", "corrupt"]
+    assert [row.tango.kind for row in rows][:3] == ["started", "corrupt", "corrupt"]
+    assert [len(row.value) for row in rows][3:] == [len(big), 0]
+    assert bytes(rows[3].value) == big
     assert bytes(rows[1].value) == b"rubbish"
     assert "head" in rows[1].tango.reason
     assert "no event" in rows[2].tango.reason
@@ -184,7 +166,7 @@ def test_a_stream_goes_on_over_restarts_and_tells_the_gap(
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
 
     def run() -> None:
-        given = {"url": nats_server.url, "stream": STREAM, "tango": "true", "maxOffsetsPerTrigger": "20"}
+        given = {"url": nats_server.url, "stream": STREAM, "tango": "true"}
         frame = spark.readStream.format("mamasub").options(**given).load()
         query: StreamingQuery = (
             frame.selectExpr("sequence", "tango.*")
@@ -196,13 +178,13 @@ def test_a_stream_goes_on_over_restarts_and_tells_the_gap(
         query.awaitTermination()
 
     with recording(nats_server, lab):
-        push_until(admin, lab, 10)
-        run()
         push_until(admin, lab, 3)
+        run()
+        push_until(admin, lab, 1)
     for _ in range(4):
         lab.push("double", 9.0)
     with recording(nats_server, lab):
-        push_until(admin, lab, 5)
+        push_until(admin, lab, 2)
     run()
     rows = sorted(delta_rows(table), key=lambda row: row["sequence"])
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
@@ -279,7 +261,6 @@ def test_the_image_is_the_devices_as_they_are(
 ) -> None:
     with recording(nats_server, lab):
         push_until(admin, lab, 2)
-    lab.kill()
     read = spark.read.format("mamadiscovery").options(url=nats_server.url, stream=STREAM, tango="true").load()
     (row,) = read.collect()
     assert (row.kind, row.event, row.source_name) == (
@@ -287,7 +268,6 @@ def test_the_image_is_the_devices_as_they_are(
     )  # fmt: skip
     run = discovered(spark, nats_server, tmp_path)
     assert [r["kind"] for r in run()] == ["source", "image_end"]
-    lab.start()
     with recording(nats_server, lab):
         push_until(admin, lab)
         lab.push_error("double", "Broken")
@@ -302,14 +282,3 @@ def test_the_column_is_there_only_where_it_is_asked_for(spark: SparkSession, nat
     plain = spark.read.format("mamasub").options(url=nats_server.url, stream=STREAM).load()
     assert "tango" not in plain.columns
     assert "tango" in subscribed(spark, nats_server).columns
-
-
-def test_records_of_a_million_octets_and_of_none_are_read(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin
-) -> None:
-    admin.create_stream(STREAM, ["tango.>"])
-    big = encode_one(Kind.EVENT, time.time_ns(), [b"t", b"\1", b"c", b"d" * 900_000])
-    store(admin, STREAM, [("tango.r", big, None), ("tango.r", b"", None)])
-    rows = subscribed(spark, nats_server).orderBy("sequence").collect()
-    assert [len(row.value) for row in rows] == [len(big), 0]
-    assert pa.array([bytes(rows[0].value)]).equals(pa.array([big]))

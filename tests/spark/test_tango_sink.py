@@ -22,7 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-N = 20_000
+N = 2_000
 
 
 @pytest.fixture
@@ -93,24 +93,18 @@ def test_every_row_is_a_record_of_the_log_and_acked_as_stored(
 VALUES: list[tuple[str, str, Any]] = [
     ("true", "BOOLEAN", [True]),
     ("7Y", "SHORT", [7]),
-    ("-300S", "SHORT", [-300]),
-    ("70000", "LONG", [70_000]),
-    ("1099511627776L", "LONG64", [2**40]),
-    ("cast(0.25 AS float)", "FLOAT", [0.25]),
     ("cast('NaN' AS double)", "DOUBLE", None),
     ("cast(18446744073709551615 AS decimal(20,0))", "ULONG64", [2**64 - 1]),
     ("'21 °C'", "STRING", ("21 °C",)),
-    ("cast('raw' AS binary)", "ENCODED", (Encoded("", b"raw"),)),
     ("named_struct('format', 'JPEG', 'data', cast('x' AS binary))", "ENCODED", (Encoded("JPEG", b"x"),)),
-    ("array(1.5D, 2.5D)", "DOUBLE", [1.5, 2.5]),
     ("array(array(1, 2, 3), array(4, 5, 6))", "LONG", [1, 2, 3, 4, 5, 6]),
     ("array('a', 'b')", "STRING", ("a", "b")),
 ]
 
 
 @pytest.mark.spec("TG-17")
-def test_a_value_of_every_type_arrives_as_it_was(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
-    """A column has one type, so each is a write."""
+def test_values_of_many_types_arrive_as_they_were(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
+    """A column has one type, so each is a write. All types: ``tests/unit/tango/test_tango_bridge.py``."""
     for sql, kind, _ in VALUES:
         df = spark.sql(f"SELECT 'd/f/m' AS device, '{kind}' AS attribute, {sql} AS value")
         write(df, nats_server)
@@ -184,5 +178,5 @@ def test_a_durable_stream_of_malamute_is_a_log_too(spark: SparkSession, tmp_path
         target = room.options("TANGO")
         log = target["url"].rstrip("/") + "/" + target["stream"]
         options = {"url": "tango://lab", "log": log, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
-        readings(spark, 2_000).write.format("mamapub").options(**options).mode("append").save()
-        verdict(room, "TANGO", tmp_path / "log", sent=2_000).raise_faults()
+        readings(spark, 200).write.format("mamapub").options(**options).mode("append").save()
+        verdict(room, "TANGO", tmp_path / "log", sent=200).raise_faults()
