@@ -23,6 +23,10 @@ CONF = {
     "spark.python.authenticate.socketTimeout": "120s",  # Spark and Python wait so long for one another
     # not ports: a client that looks for its ended server may come to one that Spark has just been given for a worker
     "spark.python.unix.domain.socket.enabled": "true",
+    # a query over a few rows costs less than the code that Spark would make for it
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "2",

@@ -43,14 +43,16 @@ class Gate:
         self._file.touch()
 
     def before_the_end(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For ``mapInArrow``: the last batch of a partition comes when the gate is open."""
-        held: pa.RecordBatch | None = None
+        """For ``mapInArrow``: the last batch of a partition that has several comes when the gate is open."""
+        held = next(batches, None)
+        several = False
         for batch in batches:
-            if held is not None:
-                yield held
-            held = batch
-        if held is not None:
+            assert held is not None
+            yield held
+            held, several = batch, True
+        if several:
             eventually(self._file.exists, "the test opens the gate", _GATE)
+        if held is not None:
             yield held
 
 

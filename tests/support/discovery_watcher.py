@@ -1,0 +1,54 @@
+"""A reader of discovery, for tests of what announces itself."""
+
+from __future__ import annotations
+
+from mama_spark.bridge import Change, ChangeKind
+from mama_spark.bridges.nats import NatsSettings
+from mama_spark.bridges.nats.board import Board
+from mama_spark.bridges.nats.discovery import NatsDiscovery
+from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.mama.events import EventRecord, decode_event
+from mama_spark.mama.omnm import decode
+from mama_spark.mama.sources import SourceRecord, decode_source
+
+
+class Watcher:
+    """A reader of discovery that sees everything from the beginning."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._bridge = NatsDiscovery(NatsSettings((server.url,)), Board())
+
+    def __enter__(self) -> Watcher:
+        self._bridge.open()
+        self._start = self._at = self._bridge.begin("earliest")
+        self._seen: list[Change] = []
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bridge.close()
+
+    def changes(self) -> list[Change]:
+        end = self._bridge.newest(self._at)
+        if end != self._at:
+            self._seen += [c for block in self._bridge.read(self._at, end) for c in block]
+            self._at = end
+        return self._seen
+
+    def records(self) -> list[SourceRecord]:
+        """What sources said of themselves."""
+        told = [c.payload for c in self.changes() if c.kind is ChangeKind.RECORD]
+        return [decode_source(decode(p)).record for p in told if p is not None]
+
+    def states(self) -> list[str | None]:
+        """What became of the only source: as it says, and as the server says."""
+        said = iter(self.records())
+        life = (ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE)
+        return [
+            next(said).state if c.kind is ChangeKind.RECORD else f"server: {c.kind.name}"
+            for c in self._seen
+            if c.kind in life
+        ]
+
+    def events(self) -> list[EventRecord]:
+        told = [c.payload for c in self.changes() if c.kind is ChangeKind.EVENT]
+        return [decode_event(decode(p)) for p in told if p is not None]
