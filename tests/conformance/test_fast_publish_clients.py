@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats import NatsBridge, NatsSettings, fast
 from mama_spark.bridges.nats.acks import Flow, Gap, Guilty, Reply, Stored, classify_parts
 from mama_spark.bridges.nats.errors import from_reply
 from mama_spark.bridges.nats.fast import MAX_MESSAGES, OUTSTANDING, FastBatch, Phase, Settled, reply_prefix
@@ -40,6 +40,8 @@ from mama_spark.testing.driving import Driver
 from mama_spark.testing.plain_wire import PlainWire
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
+
+from tests.support.examples import FULL
 
 FAST: dict[str, Any] = {"ack_mode": "batch", "dedup": False}
 WRONG = {"Nats-Expected-Last-Sequence": ["99"]}
@@ -122,9 +124,11 @@ def test_custom_flow(admin: Admin, nats_server: NatsServer, window: int, n: int)
         driver.conserved(admin)
 
 
-def test_large_batch(admin: Admin, nats_server: NatsServer) -> None:
+def test_large_batch(admin: Admin, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a batch may be: the next one follows, in order."""
-    n = MAX_MESSAGES + 500
+    most = MAX_MESSAGES if FULL else 10_000
+    monkeypatch.setattr(fast, "MAX_MESSAGES", most)
+    n = most + 500
     with Driver(nats_server.url, window=8192, **FAST) as driver:
         for _ in range(10):
             driver.put(["s.a"], n // 10, size=8)
