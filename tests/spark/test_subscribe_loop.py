@@ -1,66 +1,100 @@
 """What ``mamapub`` publishes ``mamasub`` reads: flights go to topics and come back into a Delta table, row for row,
-while workers, the broker and the driver are killed."""
+while workers, brokers and the driver are killed."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+import json
+import runpy
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.testing.brokers import BrokerProcess
-from mama_spark.testing.loop_runs import DDL, Loop, OnMalamute, OnNats, flights
+from mama_spark.testing.loop_runs import DDL, Lane, Loop, OnMalamute, OnNats, expected, flights, shown
 from mama_spark.testing.servers import Admin
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "loop.py"
+PACK_ROWS = 10
+TYPED = f"{DDL}, topic STRING, sequence BIGINT, pack_index INT"
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        client.create_stream("FLIGHTS", ["flights.>"], duplicate_window=600_000_000_000)
-        yield client
-        client.api("STREAM.DELETE.FLIGHTS")
+def resume(spark: SparkSession) -> Callable[[dict[str, Any]], object]:
+    """The second driver: the session of the tests."""
+    return partial(runpy.run_path(str(SCRIPT))["run"], spark)
 
 
-def read_back(spark: SparkSession, folder: Path) -> DataFrame:
-    rows = spark.read.format("delta").load(str(folder / "table"))
-    return rows.selectExpr("topic", "sequence", f"from_json(cast(value AS STRING), '{DDL}') AS row")
+@pytest.fixture
+def nats(nats_server: NatsServer) -> Iterator[OnNats]:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("FLIGHTS", ["flights.>"], duplicate_window=600_000_000_000)
+        yield OnNats(nats_server, admin)
+        admin.api("STREAM.DELETE.FLIGHTS")
 
 
-def run(spark: SparkSession, loop: Loop, n: int) -> None:
-    loop.survive(n)
-    assert loop.place.stored() == n
-    back = read_back(spark, loop.folder)
-    reader = spark.read.schema(DDL).option("header", True).option("nullValue", "NA")
-    want = reader.csv(str(loop.source)).selectExpr("concat('flights.', origin, '.', carrier) AS topic", "*")
-    assert Counter(back.select("topic", "row.*").collect()) == Counter(want.collect())
-    assert back.select("sequence").distinct().count() == n
+@pytest.fixture
+def malamute(tmp_path: Path) -> Iterator[OnMalamute]:
+    with BrokerProcess(tmp_path / "broker", "^flights$", "dedup_window = 600") as process:
+        yield OnMalamute(process)
 
 
-@pytest.mark.timeout(900)
-def test_flights_come_back_row_for_row_though_workers_broker_and_driver_are_killed(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+def plain(loop: Loop, lane: Lane) -> None:
+    """Each row in a message of its own, as JSON."""
+    rows = loop.rows(lane)
+    assert shown({**json.loads(row["value"]), "topic": row["topic"]} for row in rows) == expected(loop.source)
+    assert len({row["sequence"] for row in rows}) == lane.place.stored() == lane.messages
+
+
+def packed(loop: Loop, lane: Lane) -> None:
+    """Several rows in a message, each with its place."""
+    rows = loop.rows(lane)
+    values = rows if lane.schema else [{**json.loads(row["value"]), "topic": row["topic"]} for row in rows]
+    assert shown(values) == expected(loop.source)
+    assert len({(row["sequence"], row["pack_index"]) for row in rows}) == len(rows)
+    assert {row["pack_index"] for row in rows} == set(range(PACK_ROWS))
+    assert len({row["sequence"] for row in rows}) == lane.place.stored()
+
+
+def packing(pack: str) -> dict[str, str]:
+    return {"pack": pack, "packMaxRows": str(PACK_ROWS)}
+
+
+def test_flights_come_back_row_for_row_though_workers_brokers_and_driver_are_killed(
+    resume: Callable[[dict[str, Any]], object], nats: OnNats, malamute: OnMalamute, tmp_path: Path
 ) -> None:
-    n = 50_000
-    run(spark, Loop(SCRIPT, OnNats(nats_server, admin), tmp_path, flights(tmp_path, n), rate=5_000), n)
+    """One by one over Malamute, and in packs with typed columns over NATS."""
+    n = 8_000
+    one_by_one = Lane("one by one", malamute, n, rate=1_000)
+    # rows are spread over topics and two partitions, and what is left of a topic in a partition goes, too: more packs
+    in_packs = Lane("in packs", nats, n // PACK_ROWS, rate=100, publish=packing("arrow"), schema=TYPED)
+    loop = Loop(SCRIPT, tmp_path, flights(tmp_path, n), one_by_one, in_packs)
+    loop.survive(resume)
+    plain(loop, one_by_one)
+    packed(loop, in_packs)
 
 
-@pytest.mark.timeout(900)
-def test_flights_come_back_over_malamute_though_workers_broker_and_driver_are_killed(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.slow
+def test_lines_of_flights_come_back_over_malamute_though_workers_broker_and_driver_are_killed(
+    resume: Callable[[dict[str, Any]], object], malamute: OnMalamute, tmp_path: Path
 ) -> None:
     n = 20_000
-    with BrokerProcess(tmp_path / "broker", "^flights$", "dedup_window = 600") as process:
-        run(spark, Loop(SCRIPT, OnMalamute(process), tmp_path, flights(tmp_path, n), rate=2_500), n)
+    lane = Lane("lines", malamute, n // PACK_ROWS, rate=200, publish=packing("lines"))
+    loop = Loop(SCRIPT, tmp_path, flights(tmp_path, n), lane)
+    loop.survive(resume)
+    packed(loop, lane)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_all_flights_come_back_row_for_row_though_workers_broker_and_driver_are_killed(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+    resume: Callable[[dict[str, Any]], object], nats: OnNats, tmp_path: Path
 ) -> None:
-    source = flights(tmp_path, None)
-    run(spark, Loop(SCRIPT, OnNats(nats_server, admin), tmp_path, source, rate=10_000), 336_776)
+    lane = Lane("all", nats, 336_776, rate=10_000)
+    loop = Loop(SCRIPT, tmp_path, flights(tmp_path, None), lane)
+    loop.survive(resume)
+    plain(loop, lane)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import os
 import signal
 import subprocess
 import sys
 import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +22,7 @@ from ..malamute.link import LinkSettings
 from .brokers import BrokerProcess
 from .servers import Admin
 from .sink_runs import below, connected, jvm_below, processes
+from .sub_runs import delta_rows
 from .waiting import eventually
 
 DDL = (
@@ -25,6 +30,7 @@ DDL = (
     "arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "
     "distance INT, hour INT, minute INT, time_hour STRING"
 )
+COLUMNS = [(name, kind) for name, kind in (column.split() for column in DDL.split(", "))]
 PATIENCE = 200.0
 FILES = 4
 
@@ -47,6 +53,22 @@ def flights(folder: Path, n: int | None) -> Path:
         file.write_text("\n".join([head, *part, ""]))
         os.utime(file, (i, i))
     return source
+
+
+def expected(source: Path) -> Counter[tuple[Any, ...]]:
+    """The rows of these files as the loop brings them: the topic, and the columns of :data:`DDL`."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for file in source.glob("*.csv"):
+        with file.open(newline="") as lines:
+            for row in csv.DictReader(lines):
+                values = [None if row[n] == "NA" else int(row[n]) if kind == "INT" else row[n] for n, kind in COLUMNS]
+                found[f"flights.{row['origin']}.{row['carrier']}", *values] += 1
+    return found
+
+
+def shown(rows: Iterable[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    """Rows of a table in the form of :func:`expected`."""
+    return Counter((row["topic"], *(row[name] for name, _ in COLUMNS)) for row in rows)
 
 
 def reveal(source: Path) -> None:
@@ -98,71 +120,94 @@ class OnMalamute:
         self.process.start()
 
 
-class Loop:
-    """``driver_scripts/loop.py`` in a process of its own.
+@dataclass
+class Lane:
+    """One way round of a loop.
 
-    :param rate: messages a second and partition at most
-    :param more: of what the script takes
+    :ivar messages: so many are to come, or a few less
+    :ivar rate: messages a second and partition at most
+    :ivar publish: more options of the sink
+    :ivar schema: of what is read, where rows are typed
     """
 
-    def __init__(self, script: Path, place: Place, folder: Path, source: Path, rate: int, **more: Any) -> None:
-        self.script, self.place, self.folder, self.source = script, place, folder, source
-        self.given = {"input": str(source), "ddl": DDL, "folder": str(folder), "rate": str(rate), **more}
+    name: str
+    place: Place
+    messages: int
+    rate: int
+    publish: dict[str, str] = field(default_factory=dict)
+    schema: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """What the script takes."""
+        typed = {} if self.schema is None else {"schema": self.schema}
+        return {"name": self.name, "url": self.place.url, "rate": str(self.rate), "publish": self.publish, **typed}
+
+
+class Loop:
+    """``driver_scripts/loop.py`` in a process of its own."""
+
+    def __init__(self, script: Path, folder: Path, source: Path, *lanes: Lane) -> None:
+        self.script, self.folder, self.source, self.lanes = script, folder, source, lanes
         self.output = folder / "driver.out"
 
+    def given(self) -> dict[str, Any]:
+        """What the script takes."""
+        lanes = [lane.given() for lane in self.lanes]
+        return {"input": str(self.source), "ddl": DDL, "folder": str(self.folder), "lanes": lanes}
+
     def start(self) -> None:
-        given = {**self.given, "url": self.place.url}
         env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        command = [sys.executable, str(self.script), json.dumps(given)]
+        command = [sys.executable, str(self.script), json.dumps(self.given())]
         with self.output.open("ab") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
 
-    def wait_for(self, n: int) -> None:
+    def wait_for(self, part: float) -> None:
+        """Until so much of all messages is stored, on every lane."""
+
         def enough() -> bool:
             assert self.process.poll() is None, self.output.read_text()[-3_000:]
-            return self.place.stored() >= n
+            return all(lane.place.stored() >= lane.messages * part for lane in self.lanes)
 
-        eventually(enough, f"{n} messages are stored", PATIENCE)
+        eventually(enough, f"{part} of all messages are stored", PATIENCE)
 
     def jvm(self) -> int:
         return int(eventually(lambda: jvm_below(self.process.pid), "the driver has a JVM"))
 
-    def kill_workers(self) -> int:
-        """All Python processes of Spark that are connected to the broker: those that publish, plan and read."""
-        found = eventually(lambda: connected(self.place.port, below(self.jvm())), "workers are connected")
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return len(found)
+    def kill_workers(self) -> None:
+        """All Python processes of Spark that are connected to a broker: those that publish, plan and read."""
+        for lane in self.lanes:
+            port = lane.place.port
+            for pid in eventually(lambda: connected(port, below(self.jvm())), "workers are connected"):  # noqa: B023
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
         jvm = self.jvm()
         family = below(jvm)
         os.kill(jvm, signal.SIGKILL)
         self.process.wait(PATIENCE)
-        eventually(lambda: not family & processes().keys(), "the workers ended with their driver", PATIENCE)
+        eventually(lambda: not (family & processes().keys()), "the workers ended with their driver", PATIENCE)
 
-    def end(self) -> None:
-        assert self.process.wait(PATIENCE * 3) == 0, self.output.read_text()[-3_000:]
-
-    def survive(self, messages: int) -> None:
-        """Run to the end, with workers, broker and driver killed on the way, in this order. The last file is there for
+    def survive(self, resume: Callable[[dict[str, Any]], object]) -> None:
+        """Run to the end, with workers, brokers and driver killed on the way, in this order. The last file is there for
         the second driver only, so that the first one is killed before its work is done, however late.
 
-        :param messages: about as many are to come
+        :param resume: does the rest of the work in another driver: ``run`` of the script, in a session
         """
         self.start()
         try:
-            self.wait_for(messages // 10)
-            assert self.kill_workers() >= 1
-            self.wait_for(messages * 3 // 10)
-            self.place.restart()
-            self.wait_for(messages * 6 // 10)
-            self.kill_driver()
-            assert self.place.stored() < messages
-            reveal(self.source)
-            self.start()
-            self.end()
+            self.wait_for(0.1)
+            self.kill_workers()
+            self.wait_for(0.3)
+            for lane in self.lanes:
+                lane.place.restart()
+            self.wait_for(0.6)
         finally:
-            if self.process.poll() is None:
-                self.kill_driver()
+            self.kill_driver()
+        assert all(lane.place.stored() < lane.messages for lane in self.lanes)
+        reveal(self.source)
+        resume(self.given())
+
+    def rows(self, lane: Lane) -> list[dict[str, Any]]:
+        """The table of a lane."""
+        return delta_rows(self.folder / lane.name / "table")
