@@ -227,15 +227,15 @@ def test_dev_intr_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     assert {n.kind for n in callback.notices[1:]} == {Kind.EVENT}
 
 
-def test_dev_restart_goes_on_with_events(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """cppTango catch2_dev_intr_event: the interface is the same after DevRestart, so no event of it; and others come
-    again without anybody doing anything."""
+    again without anybody doing anything. (A device that starts again has what others of its class were given.)"""
     interface, callback = Callback(), Callback()
-    subscriber.subscribe(lab.address(), None, "intr_change", callback=interface)
-    subscriber.subscribe(lab.address(), "long", callback=callback)
-    with open_device(parse_device(lab.address()).sibling(lab.admin), timeout=PATIENCE) as admin:
-        admin.command("DevRestart", lab.devices[0])
-    until(lambda: callback.told()[-1] == 7, lambda: lab.push("long", 7))
+    subscriber.subscribe(own_lab.address(), None, "intr_change", callback=interface)
+    subscriber.subscribe(own_lab.address(), "long", callback=callback)
+    with open_device(parse_device(own_lab.address()).sibling(own_lab.admin), timeout=PATIENCE) as admin:
+        admin.command("DevRestart", own_lab.devices[0])
+    until(lambda: callback.told()[-1] == 7, lambda: own_lab.push("long", 7))
     assert [n.kind for n in interface.notices] == [Kind.INITIAL]
 
 
