@@ -50,7 +50,9 @@ class Case:
         writer = (self.read(**options) if frame is None else frame).writeStream
         writer = writer.format("delta") if self.delta else writer.foreachBatch(self.keep)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
-        writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
+        writer = (
+            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="200 milliseconds")
+        )
         return writer.start(str(self.table)) if self.delta else writer.start()
 
     def keep(self, rows: DataFrame, batch: int) -> None:
@@ -110,6 +112,7 @@ def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: Case, admin
 def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams_share(
     case: Case, admin: Admin
 ) -> None:
+    """And the progress of the query tells the lag."""
     admin.create_stream("TRADES", ["trades.>"])
     store(admin, "ORDERS", plain("orders.a", 250))
     store(admin, "TRADES", plain("trades.a", 50))
@@ -118,6 +121,11 @@ def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams
     ends = [{s: p["next"] - 1 for s, p in offset.items()} for offset in case.offsets()]
     assert ends == [{"ORDERS": 50, "TRADES": 50}, {"ORDERS": 150, "TRADES": 50}, {"ORDERS": 250, "TRADES": 50}]
     assert (case.sequences(), case.sequences("TRADES")) == (upto(250), upto(50))
+    lags = []
+    for progress in query.recentProgress:
+        latest, end = (json.loads(str(o)) for o in (progress.sources[0].latestOffset, progress.sources[0].endOffset))
+        lags.append(latest["ORDERS"]["next"] - end["ORDERS"]["next"])
+    assert lags[:3] == [200, 100, 0]
 
 
 def test_available_now_does_not_wait_for_what_comes_later(case: Case, admin: Admin) -> None:
@@ -134,17 +142,6 @@ def test_available_now_does_not_wait_for_what_comes_later(case: Case, admin: Adm
     assert case.sequences() == upto(200)
     case.run(case.read().where("topic = 'orders.late'"))
     assert case.sequences() == upto(300)
-
-
-def test_lag_shows_in_the_progress_of_the_query(case: Case, admin: Admin) -> None:
-    store(admin, "ORDERS", plain("orders.a", 250))
-    query = case.run(maxOffsetsPerTrigger="100")
-    lags = []
-    for progress in query.recentProgress:
-        source = progress.sources[0]
-        latest, end = (json.loads(str(o).replace("'", '"')) for o in (source.latestOffset, source.endOffset))
-        lags.append(latest["ORDERS"]["next"] - end["ORDERS"]["next"])
-    assert lags[:3] == [150, 50, 0]
 
 
 def braked(rows: DataFrame, brake: Path) -> DataFrame:
@@ -189,7 +186,7 @@ def test_first_batch_that_failed_is_run_again_from_where_it_began(case: Case, ad
 
 
 def test_failed_task_is_tried_again_and_leaves_each_row_once(case: Case, admin: Admin) -> None:
-    store(admin, "ORDERS", plain("orders.a", 3_000))
+    store(admin, "ORDERS", plain("orders.a", 300))
 
     def dies_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -201,14 +198,14 @@ def test_failed_task_is_tried_again_and_leaves_each_row_once(case: Case, admin: 
 
     rows = case.read(minPartitions="3").select("stream", "sequence")
     case.run(rows.mapInArrow(dies_once, "stream string, sequence bigint"))
-    assert case.sequences() == upto(3_000)
+    assert case.sequences() == upto(300)
 
 
 def test_two_queries_at_once_read_each_their_own(case: Case, admin: Admin, tmp_path: Path) -> None:
     admin.create_stream("TRADES", ["trades.>"])
     store(admin, "ORDERS", plain("orders.a", 400))
     store(admin, "TRADES", plain("trades.a", 300))
-    other = Case(case.spark, NatsServer(), tmp_path / "other", "orders.>,trades.>", delta=True)
+    other = Case(case.spark, NatsServer(), tmp_path / "other", "orders.>,trades.>")
     other.options["url"] = case.options["url"]
     queries = [case.start(), other.start()]
     for query in queries:
@@ -258,16 +255,6 @@ def test_messages_removed_while_the_query_was_down_are_a_loss(case: Case, admin:
     assert case.sequences()[-10:] == list(range(201, 211))
 
 
-def test_message_deleted_in_the_middle_is_a_loss(case: Case, admin: Admin) -> None:
-    store(admin, "ORDERS", plain("orders.a", 50))
-    case.run()
-    store(admin, "ORDERS", plain("orders.b", 50))
-    admin.api("STREAM.MSG.DELETE.ORDERS", {"seq": 70})
-    assert "stream 'ORDERS': sequence 70: deleted before they were read" in case.fail()
-    case.run(failOnDataLoss="false")
-    assert case.sequences() == [n for n in upto(100) if n != 70]
-
-
 def test_stream_deleted_and_made_again_is_a_loss_and_then_read_from_its_beginning(case: Case, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     case.run()
@@ -279,14 +266,6 @@ def test_stream_deleted_and_made_again_is_a_loss_and_then_read_from_its_beginnin
     case.run(failOnDataLoss="false")
     new = [r["sequence"] for r in case.rows() if r["topic"] == "orders.new"]
     assert sorted(new) == upto(150)
-
-
-def test_new_query_wants_a_stream_for_each_of_its_topics(case: Case) -> None:
-    assert "nowhere.a" in case.fail(topics="orders.>,nowhere.a")
-
-
-def test_options_of_batch_reads_are_refused(case: Case) -> None:
-    assert "endingOffsets is for batch reads" in case.fail(endingOffsets='{"ORDERS": 5}')
 
 
 # --- progress at the broker ------------------------------------------------------------------------------------

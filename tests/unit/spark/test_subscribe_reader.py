@@ -226,6 +226,8 @@ def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(broker:
         broker.batch(startingOffsets="latest")
     with pytest.raises(SchemaError, match="column 'sequence' of mamasub is bigint, not string"):
         broker.source().reader(StructType([StructField("sequence", StringType())]))
+    with pytest.raises(SchemaError, match=r"no column 'n' here.*choose among topic string, value binary"):
+        broker.source(unpack="false").reader(StructType([StructField("n", StringType())]))
     with pytest.raises(ConfigError, match="has no log 'other'"):
         MamaSubDataSource({"url": f"memory://{broker.name}", "stream": "other"}).reader(SCHEMA).partitions()
 
