@@ -10,22 +10,27 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
+import mama_spark
 import pytest
 from pyspark import SparkContext
 
 ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = Path(next(p for p in sys.path if p.endswith("site-packages")))
 
-TRY_FORMAT = """
-import mama_spark, sys
+JOB = """
+import mama_spark
 from pyspark.sql import SparkSession
 spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
          .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
+df = spark.range(100).selectExpr("concat('a.', id % 3) AS topic", "id AS n")
 try:
-    df = spark.range(1).selectExpr("'a.b' AS topic", "cast('x' AS binary) AS value")
     df.write.format("mamapub").option("ackMod", "batch").mode("append").save()
 except Exception as e:
-    print("HOME", mama_spark.__file__)
     print("SAID", str(e).replace("\\n", " "))
+df.write.format("mamapub").option("url", "memory://own").option("flightLog", "log").mode("append").save()
+from mama_spark.flightlog.report import summarise
+print("ACKED", summarise("log", {}).count("acked", committed=True))
+print("FROM", mama_spark.__file__)
 spark.stop()
 """
 
@@ -50,32 +55,28 @@ def environment(python: Path | str) -> dict[str, str]:
     return kept | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
 
 
-def fresh_environment(folder: Path) -> Path:
-    """Sees the libraries of this environment, but not the package: `.pth` files of a path entry do not nest."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
-    (site,) = folder.glob("lib/python*/site-packages")
-    libraries = Path(next(p for p in sys.path if p.endswith("site-packages")))
-    (site / "libraries.pth").write_text(f"{libraries}\n")
-    return folder / "bin" / "python"
+def site_of(env: Path) -> Path:
+    (site,) = env.glob("lib/python*/site-packages")
+    return site
 
 
-def install(python: Path, what: Path) -> None:
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", str(what)]
-    subprocess.run([*command, "--force-reinstall"], check=True, timeout=250)
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that sees the libraries of this one, but not the package: `.pth` files of a path
+    entry do not nest."""
+    env = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True, timeout=120)
+    (site_of(env) / "libraries.pth").write_text(f"{LIBRARIES}\n")
+    return env / "bin" / "python"
 
 
-def said(python: Path, folder: Path) -> dict[str, str]:
+def said(command: list[str], folder: Path, python: Path) -> dict[str, str]:
+    """What a job prints, by its first word."""
     done = subprocess.run(
-        [str(python), "-c", TRY_FORMAT],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(python),
-        timeout=250,
+        command, capture_output=True, text=True, cwd=folder, env=environment(python), timeout=250, check=False
     )
-    lines = [line.partition(" ") for line in done.stdout.splitlines()]
-    found = {word: rest for word, _, rest in lines if word in ("HOME", "SAID")}
-    assert found, done.stderr
+    found = {word: rest for word, _, rest in (line.partition(" ") for line in done.stdout.splitlines())}
+    assert found.get("ACKED") == "100", done.stderr[-3000:]
     return found
 
 
@@ -88,32 +89,21 @@ def test_the_wheel_holds_the_connector_and_nothing_else(wheel: Path) -> None:
     assert not [x for x in hard if "spark" in x]
 
 
-WRITE = """
-import mama_spark
-from pyspark.sql import SparkSession
-spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-         .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
-df = spark.range(100).selectExpr("concat('a.', id % 3) AS topic", "id AS n")
-df.write.format("mamapub").option("url", "memory://own").option("flightLog", "log").mode("append").save()
-from mama_spark.flightlog.report import summarise
-print("ACKED", summarise("log", {}).count("acked", committed=True))
-print("FROM", mama_spark.__file__)
-spark.stop()
-"""
-
-
 @pytest.mark.timeout(900)
 def test_what_the_wheel_depends_on_is_enough_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
-    """The wheel and pyspark, and nothing else, from the registry."""
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=120)
-    python = tmp_path / "env" / "bin" / "python"
-    pinned = f"pyspark=={version('pyspark')}"
-    install_all = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel), pinned]
-    subprocess.run(install_all, check=True, timeout=600, env=environment(python))
-    done = subprocess.run(
-        [str(python), "-c", WRITE], capture_output=True, text=True, cwd=tmp_path, env=environment(python), timeout=250
-    )
-    assert "ACKED 100" in done.stdout, done.stderr[-3000:]
+    """What the registry has of it, and the pyspark of this environment: Spark finds the formats."""
+    env, spark = tmp_path / "env", tmp_path / "spark"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True, timeout=120)
+    python = env / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*install, str(wheel)], check=True, timeout=600, env=environment(python))
+    spark.mkdir()
+    for name in ("pyspark", "py4j"):
+        (spark / name).symlink_to(LIBRARIES / name)
+    (site_of(env) / "spark.pth").write_text(f"{spark}\n")
+    found = said([str(python), "-c", JOB], tmp_path, python)
+    assert found["FROM"].startswith(str(env))
+    assert "ackMode" in found["SAID"]  # our own error for the wrong option, with the nearest name
     mama = [str(python.parent / "mama"), "flights", "log"]
     shown = subprocess.run(mama, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=True).stdout
     assert "100 acked" in shown
@@ -125,41 +115,46 @@ def test_pyspark_hands_no_wheel_to_its_workers() -> None:
     assert ".zip" in SparkContext.PACKAGE_EXTENSIONS
 
 
-def test_spark_finds_the_format_of_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
-    python = fresh_environment(tmp_path / "env")
-    install(python, wheel)
-    found = said(python, tmp_path)
-    assert found["HOME"].startswith(str(tmp_path))
-    assert "ackMode" in found["SAID"]  # our own error for the wrong option, with the nearest name
-
-
-def test_the_editable_installation_is_a_plain_path_entry_and_spark_finds_the_format(tmp_path: Path) -> None:
-    site = Path(next(p for p in sys.path if p.endswith("site-packages")))
-    entries = [line for file in site.glob("*mama_spark*.pth") for line in file.read_text().splitlines()]
+def test_the_editable_installation_is_a_plain_path_entry() -> None:
+    """Through which the other tests import the package, and Spark finds the formats."""
+    entries = [line for file in LIBRARIES.glob("*mama_spark*.pth") for line in file.read_text().splitlines()]
     assert entries == [str(ROOT / "connector")]
-    found = said(Path(sys.executable), tmp_path)
-    assert found["HOME"].startswith(str(ROOT / "connector"))
-    assert "ackMode" in found["SAID"]
+    assert mama_spark.__file__.startswith(str(ROOT / "connector"))
 
 
-@pytest.mark.parametrize("name", ["", "mama_spark.zip"], ids=["wheel", "zip"])
 def test_a_wheel_given_by_py_files_works_once_the_formats_are_registered(
-    wheel: Path, tmp_path: Path, name: str
+    wheel: Path, bare: Path, tmp_path: Path
 ) -> None:
-    """Under its own name, which pyspark does not take to its workers, and under one that it does."""
-    python = fresh_environment(tmp_path / "env")
-    archive = tmp_path / (name or wheel.name)
-    archive.write_bytes(wheel.read_bytes())
-    job = tmp_path / "job.py"
+    """Under its own name, which pyspark does not take to its workers."""
+    shutil.copy(wheel, tmp_path)
     # Spark looks for formats with the path of its JVM, which does not have what --py-files brings
-    job.write_text(WRITE.replace("df = ", "mama_spark.register(spark)\nmama_spark.register(spark)\ndf = ", 1))
+    job = tmp_path / "job.py"
+    job.write_text(JOB.replace("df = ", "mama_spark.register(spark)\nmama_spark.register(spark)\ndf = ", 1))
     page = (ROOT / "docs" / "operations.md").read_text()
     assert "`spark-submit --py-files mama_spark-<version>-py3-none-any.whl job.py`" in page
     assert wheel.name == f"mama_spark-{version('mama-spark')}-py3-none-any.whl"
-    submit = Path(sys.executable).parent / "spark-submit"
-    done = subprocess.run(
-        [str(submit), "--master", "local[1]", "--py-files", archive.name, job.name],
-        capture_output=True, text=True, cwd=tmp_path, env=environment(python), timeout=250,
-    )  # fmt: skip
-    assert "ACKED 100" in done.stdout, done.stderr[-3000:]
-    assert f"{archive.name}/mama_spark" in done.stdout
+    submit = str(Path(sys.executable).parent / "spark-submit")
+    found = said([submit, "--master", "local[1]", "--py-files", wheel.name, job.name], tmp_path, bare)
+    assert f"{wheel.name}/mama_spark" in found["FROM"]
+
+
+REGISTER = """
+import mama_spark
+class Session:
+    registered = []
+    @property
+    def dataSource(self): return self
+    def register(self, source): self.registered.append(source.name())
+mama_spark.register(Session())
+print(mama_spark.__file__, *Session.registered)
+"""
+
+
+def test_a_package_under_a_name_that_pyspark_takes_is_handed_to_nobody(wheel: Path, bare: Path, tmp_path: Path) -> None:
+    """The session has no way to hand it on."""
+    archive = tmp_path / "mama_spark.zip"
+    shutil.copy(wheel, archive)
+    env = {**environment(bare), "PYTHONPATH": str(archive)}
+    done = subprocess.run([bare, "-c", REGISTER], capture_output=True, text=True, env=env, timeout=120, check=False)
+    assert done.stdout.split()[1:] == ["mamapub", "mamasub", "mamadiscovery"], done.stderr
+    assert done.stdout.startswith(str(archive))

@@ -1,4 +1,4 @@
-"""``mamapub`` from a Spark Connect client."""
+"""``mamapub`` and ``mamasub`` from a Spark Connect client."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from mama_spark.bridge import ChangeKind
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.board import Board
@@ -21,7 +22,7 @@ from mama_spark.testing.sink_runs import counts, flights, verdict
 SCRIPT = Path(__file__).parent / "driver_scripts" / "connect.py"
 
 
-def test_batch_and_stream_publish_through_spark_connect(nats_server: NatsServer, tmp_path: Path) -> None:
+def test_batches_and_streams_publish_and_read_through_spark_connect(nats_server: NatsServer, tmp_path: Path) -> None:
     source, log = tmp_path / "input", tmp_path / "log"
     source.mkdir()
     (source / "rows.json").write_text(
@@ -29,7 +30,7 @@ def test_batch_and_stream_publish_through_spark_connect(nats_server: NatsServer,
     )
     options = {"url": nats_server.url, "flightLog": str(log), "flightLogPayload": "all"}
     options |= {"announce": "true", "sourceName": "from afar"}
-    given = {"options": options, "input": str(source), "checkpoint": str(tmp_path / "checkpoint")}
+    given = {"options": options, "folder": str(tmp_path), "topics": "orders.>"}
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     with Admin(nats_server.url) as admin:
         admin.create_stream("ORDERS", ["orders.>"])
@@ -38,10 +39,15 @@ def test_batch_and_stream_publish_through_spark_connect(nats_server: NatsServer,
         )
         assert done.returncode == 0, done.stderr[-3_000:]
         verdict(admin, "ORDERS", log, sent=1_500).raise_faults()
+        held = [(m.sequence, m.topic, m.payload) for m in admin.messages("ORDERS")]
         discovery = NatsDiscovery(NatsSettings((nats_server.url,)), Board())
         discovery.open()
         payloads = [c.payload for c in discovery.image() if c.kind is ChangeKind.RECORD and c.payload is not None]
         discovery.close()
+        admin.api("STREAM.DELETE.ORDERS")
     assert counts(flights(log), "event") == {"acked": 1_500}
     told = [decode_source(decode(payload)).record for payload in payloads]
     assert [(r.name, r.state) for r in told] == [("from afar", "OFFLINE")] * 2  # the batch, and the stream
+    for name in ("batch", "stream"):
+        read = pq.read_table(tmp_path / name, columns=["sequence", "topic", "value"]).sort_by("sequence").to_pylist()
+        assert [(row["sequence"], row["topic"], row["value"]) for row in read] == held

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,7 @@ from mama_spark.spark.flight_log import flight_log
 from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage
 from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[2]
+from tests.support.spark_jobs import DELTA, ROOT, submit
 
 
 @pytest.fixture
@@ -33,40 +30,28 @@ def log(tmp_path: Path) -> Path:
 def test_both_readers_see_the_same_rows(spark: SparkSession, log: Path) -> None:
     names = ["flight_id", "event", "topic", "size", "sequence", "status", "code", "committed", "batch_id", "latency_us"]
     ours = [tuple(r[n] for n in names) for r in rows(log)]
-    theirs = flight_log(spark, str(log)).orderBy("event_time", "flight_id").select(*names).collect()
-    assert [tuple(r) for r in theirs] == ours
+    frame = flight_log(spark, str(log)).orderBy("event_time", "flight_id")
+    theirs = [tuple(r) for r in frame.selectExpr(*names, "unix_micros(event_time)").collect()]
+    assert [r[:-1] for r in theirs] == ours
+    assert {r[-1] for r in theirs} == {T0, T0 + 1000, T0 + 2000}, "the same instants"
     assert flight_log(spark, str(log), committed_only=True).count() == 5
 
 
-def test_times_are_the_same_instants_and_prune(spark: SparkSession, log: Path) -> None:
+def test_times_prune(spark: SparkSession, log: Path) -> None:
     frame = flight_log(spark, str(log))
-    assert {r[0] for r in frame.selectExpr("unix_micros(event_time)").collect()} == {T0, T0 + 1000, T0 + 2000}
     assert frame.where("event_time > '2026-09-21T14:13:20.001Z'").count() == 1
     assert frame.where("event_date = '2026-09-21' AND committed").count() == 5
-    assert frame.where("event_time > '2026-09-22'").count() == 0
 
 
-def test_spark_may_compact_and_vacuum(spark: SparkSession, log: Path) -> None:
-    before = rows(log)
-    spark.sql(f"VACUUM delta.`{log}`")
-    assert rows(log) == before
-    spark.sql(f"OPTIMIZE delta.`{log}`")
-    assert rows(log) == before
-
-
-def test_report_job_prints_the_summary(log: Path, tmp_path: Path) -> None:
+def test_submitted_report_job_prints_the_summary(log: Path, tmp_path: Path) -> None:
     conf = tmp_path / "report.toml"
     conf.write_text(f'flight_log = "{log}"\noutput = "{tmp_path / "out"}"\n')
-    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
-    submit += ["--packages", "io.delta:delta-spark_4.2_2.13:4.4.0", "--conf", "spark.ui.enabled=false"]
-    submit += ["--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension"]
-    submit += ["--conf", "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"]
-    submit += ["--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.databricks.delta.snapshotPartitions=2"]
-    submit += [str(ROOT / "jobs" / "report.py"), "--conf-file", str(conf)]
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    ran = subprocess.run(submit, capture_output=True, text=True, timeout=500, env=env)
-    assert ran.returncode == 0, ran.stderr
-    assert "slowest_topics:" in ran.stdout
+    catalog = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    confs = [part for name, value in catalog.items() for part in ("--conf", f"{name}={value}")]
+    assert "slowest_topics:" in submit("report", conf, *DELTA, *confs)
     (file,) = (tmp_path / "out" / "failures").glob("*.json")
     assert json.loads(file.read_text()) == {
         "event": "completed_exceptionally",

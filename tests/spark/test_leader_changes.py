@@ -53,7 +53,11 @@ def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cl
         options = {"url": cluster.url, "waitTimeout": "120s"}
         told = Told()
         queries = [
-            source.load().writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / name)).start()
+            source.load()
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", str(tmp_path / name))
+            .trigger(processingTime="200 milliseconds")
+            .start()
             for name, source, sink in (
                 ("sub", spark.readStream.format("mamasub").options(topics="s.>", **options), keep),
                 ("discovery", spark.readStream.format("mamadiscovery").options(**options), told),

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.cli import main
+from mama_spark.testing.flight_logs import rows
 from mama_spark.testing.servers import Admin
 from pyspark.sql import SparkSession
 
@@ -39,8 +40,8 @@ def written(spark: SparkSession, nats_server: NatsServer, tmp_path_factory: pyte
     with Admin(nats_server.url) as admin:
         admin.create_stream("ORDERS", ["orders.>"], max_msg_size=100)
     for sizes in ("10", "10", "if(id < 3, 500, 10)"):
-        rows = spark.range(20).selectExpr("concat('orders.', id) AS topic", f"repeat('x', {sizes}) AS value")
-        writer = rows.write.format("mamapub").option("url", nats_server.url).option("flightLog", str(log))
+        frame = spark.range(20).selectExpr("concat('orders.', id) AS topic", f"repeat('x', {sizes}) AS value")
+        writer = frame.write.format("mamapub").option("url", nats_server.url).option("flightLog", str(log))
         writer.option("onError", "log").mode("append").save()
     return log
 
@@ -54,13 +55,14 @@ def flights(log: Path) -> list[dict[str, object]]:
 def test_the_maintenance_in_sql_runs_as_it_stands(spark: SparkSession, written: Path) -> None:
     statements = [s.strip() for block in blocks("sql") for s in block.split(";") if s.strip()]
     assert len(statements) == 3
-    files = len(DeltaTable(str(written)).file_uris())
+    files, before = len(DeltaTable(str(written)).file_uris()), rows(written)
     for statement in statements:
         assert "/path/flights" in statement
         spark.sql(statement.replace("/path/flights", str(written)))
     done = [entry["operation"] for entry in DeltaTable(str(written)).history()]
     assert {"OPTIMIZE", "VACUUM START", "VACUUM END"} <= set(done)
     assert len(DeltaTable(str(written)).file_uris()) < files
+    assert rows(written) == before
     assert len(flights(written)) == 60
 
 

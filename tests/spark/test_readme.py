@@ -33,9 +33,6 @@ ROWS = """
 while not (query.lastProgress and query.lastProgress.numInputRows):
     query.awaitTermination(1)
 """
-#: A session that is warm may write before a query that has just been started looks: the test waits for its image.
-STARTED = re.compile(r"(query = .*?[.]start[(][)][)]\n)", re.DOTALL)
-IMAGE = r"\1query.processAllAvailable()\n"
 
 
 @pytest.fixture
@@ -56,15 +53,14 @@ def test_the_quick_starts_run_as_they_stand(
     with Admin(nats_server.url) as admin:
         admin.create_stream("DEMO", ["demo.>"], allow_batched=True)
     streaming, seconds = SECONDS.subn(ROWS, snippet("streaming"))
-    discovery, started = STARTED.subn(IMAGE, snippet("discovery"))
-    assert (seconds, started) == (1, 1)
+    assert seconds == 1
     shown = {
         name: run(code, "nats://127.0.0.1:4222", nats_server.url)
         for name, code in (
             ("batch", snippet("batch")),
             ("streaming", streaming),
             ("flight log", snippet("flight log")),
-            ("discovery", discovery),
+            ("discovery", snippet("discovery")),
             ("messages", snippet("messages")),
         )
     }
