@@ -185,5 +185,16 @@ def accounted(records: Iterable[Record], attribute: str = "double") -> list[int]
     return found
 
 
+def every_event_is_accounted_for(records: Iterable[Record], attribute: str = "double") -> bool:
+    """Whether each counter is that of an event, or is counted once by the gaps around it. One gap may tell of losses
+    with events between them: it has the first, the last and the number."""
+    told_of = [r for r in records if r.kind in (Kind.EVENT, Kind.GAP) and r.place.attribute == attribute]
+    events = {r.ctr for r in told_of if r.kind is Kind.EVENT}
+    gaps = [r for r in told_of if r.kind is Kind.GAP]
+    lost = set(range(min(events), max(events) + 1)) - events
+    told = {counter for gap in gaps for counter in range(gap.first, gap.last + 1)}
+    return lost <= told and len(lost) == sum(gap.count for gap in gaps)
+
+
 def consecutive(counters: list[int]) -> bool:
     return counters == list(range(counters[0], counters[0] + len(counters)))
