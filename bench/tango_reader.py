@@ -21,8 +21,8 @@ import numpy as np
 from mama_spark.bridges import log_bridge
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.errors import MamaError
-from mama_spark.log import Log
 from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import Log
 from mama_spark.tango.fastpath import BatchDecoder, Columns
 from mama_spark.tango.notices import Kind as NoticeKind
 from mama_spark.tango.records import Kind, decode

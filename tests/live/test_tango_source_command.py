@@ -23,10 +23,10 @@ from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import parser
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.log import Log
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.publisher.lasting import LastingPublisher
+from mama_spark.record_log import Log
 from mama_spark.tango.events import Event, decode, encode
 from mama_spark.tango.frames import CallInfo
 from mama_spark.tango.ior import parse_device

@@ -14,9 +14,9 @@ import pytest
 from mama_spark.bridges import log_bridge
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
-from mama_spark.log import Log
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import Log
 from mama_spark.tango.events import Event, encode
 from mama_spark.tango.frames import CallInfo
 from mama_spark.tango.records import Cause, Kind, encode_one, record_topic

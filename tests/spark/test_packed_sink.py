@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pytest
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.flightlog.report import summarise
-from mama_spark.log import Records
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.packing import Unpacked, unpack
+from mama_spark.record_log import Records
 from mama_spark.testing.packed_runs import packed_verdict
 from mama_spark.testing.rooms import Room
 from mama_spark.testing.servers import Admin, StoredMessage

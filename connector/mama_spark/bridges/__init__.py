@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
-from ..log import LogBridge
 from ..options import DiscoveryOptions, SinkOptions, TransportOptions
 from ..options.values import split_stream
+from ..record_log import LogBridge
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ..log import Records
 from ..message import HEADERS_TYPE, Int64s, MessageBatch
+from ..record_log import Records
 from .codec import ArrowCodec, Codec
 from .form import PACK_ROWS
 from .packer import Packed, ranges

@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from ..log import Records
 from ..message import Int64s, payload_sizes
+from ..record_log import Records
 from .codec import bits_of
 from .unpack import Make, Unpacked, said_by, unpack, untouched
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..log import Records
 from ..message import HEADERS_TYPE, Bools, Int64s, payload_bounds, payload_sizes
+from ..record_log import Records
 from .form import HEADERS, ID, MESSAGE, MOST_ROWS, PACK, PACK_ROWS, VALUE, BadPack, Form, carries_messages
 from .ipc import read_pack
 

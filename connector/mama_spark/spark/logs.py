@@ -14,8 +14,8 @@ from typing import TypeVar
 from ..bridges import log_bridge
 from ..bridges.reach import FIRST_PAUSE, LONGEST_PAUSE, Reach
 from ..errors import Unavailable
-from ..log import Log, LogBridge, Records
 from ..options import ReadOptions
+from ..record_log import Log, LogBridge, Records
 
 T = TypeVar("T")
 

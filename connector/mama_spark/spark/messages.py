@@ -23,10 +23,10 @@ from pyspark.sql.types import (
 )
 
 from ..errors import SchemaError
-from ..log import Records
 from ..message import Int64s
 from ..options import SubscribeOptions
 from ..packing import Unpacked
+from ..record_log import Records
 from .tango_rows import TYPE as TANGO_TYPE
 from .tango_rows import TangoColumns
 

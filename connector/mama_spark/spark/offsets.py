@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..errors import ConfigError, DataLost
-from ..log import Bounds
+from ..record_log import Bounds
 
 LATEST, EARLIEST = -1, -2
 Wanted = str | tuple[tuple[str, int], ...]  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream

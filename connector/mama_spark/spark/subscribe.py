@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ..errors import ConfigError, MamaError, OptionError
-from ..log import Bounds, Log, LogBridge
 from ..options import SubscribeOptions
+from ..record_log import Bounds, Log, LogBridge
 from . import logs
 from .given import check_spark, read_options
 from .messages import Shape, schema_of, shape_of

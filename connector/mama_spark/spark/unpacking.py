@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from ..errors import CorruptPack
-from ..log import Log, Records
 from ..options import SubscribeOptions
 from ..packing import Fitting, Unpacked, announced_rows, check_text, portions, untouched
+from ..record_log import Log, Records
 from .json_rows import json_rows
 from .messages import Shape, rows, tango_columns
 

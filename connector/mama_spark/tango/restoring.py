@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import ConfigError
-from ..log import Log
+from ..record_log import Log
 from .recording import BadState, Recording, merge_states
 from .records import Kind, Recorded, decode
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import ConfigError, MamaError
-from ..log import Records
+from ..record_log import Records
 from .cdr import CdrError
 from .device import Attribute, Criteria, Device
 from .errors import DevFailed

@@ -15,10 +15,10 @@ from ..bridges import log_bridge, publisher_bridge
 from ..bridges.reach import Reach
 from ..conf_file import as_options, load
 from ..errors import ConfigError
-from ..log import LogBridge
 from ..options import SinkOptions
 from ..options.values import split_stream
 from ..publisher.lasting import LastingPublisher
+from ..record_log import LogBridge
 from ..tango.recorder import Recorder
 from ..tango.recorder_settings import RecorderSettings
 from ..tango.recording import Recording

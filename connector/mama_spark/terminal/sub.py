@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from ..bridges import log_bridge
 from ..errors import OptionError, Unavailable
-from ..log import Bounds, Log, LogBridge, Records
 from ..options import SubscribeOptions
 from ..packing import Unpacked, check_text, portions, untouched
+from ..record_log import Bounds, Log, LogBridge, Records
 from .given import options
 
 #: Seconds between two looks, the longer the less happens: a log is asked, it does not call, and on NATS every question

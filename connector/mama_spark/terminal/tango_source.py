@@ -25,9 +25,9 @@ import orjson
 from ..bridges import log_bridge
 from ..bridges.reach import Reach
 from ..errors import ConfigError, OptionError, Unavailable
-from ..log import Bounds, Log, LogBridge, Records
 from ..options import SubscribeOptions
 from ..options.values import log_urls, split_stream
+from ..record_log import Bounds, Log, LogBridge, Records
 from ..tango.serving import Counts, Rule, Serving
 from ..tango.types import EventType
 from .given import options

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from ..errors import BadTopic, ConfigError
-from ..log import Log, LogBridge, Records
 from ..message import MessageBatch
+from ..record_log import Log, LogBridge, Records
 
 Headers = dict[str, list[str]]
 MOST_ROWS = 20_000  #: of one batch
@@ -78,7 +78,7 @@ def numbers(batches: Iterable[Records]) -> list[int]:
 
 
 class LogSuite:
-    """Rules of :mod:`mama_spark.log`, one test each."""
+    """Rules of :mod:`mama_spark.record_log`, one test each."""
 
     @pytest.fixture
     def shelf(self) -> Any:

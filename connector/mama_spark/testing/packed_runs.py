@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..log import Records
 from ..message import HEADERS_TYPE
 from ..packing import unpack
+from ..record_log import Records
 from .oracle import Outcome, Verdict, conserve
 from .sink_runs import Holder, flights
 

@@ -8,9 +8,9 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.log import Records
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.packing import Unpacked, unpack
+from mama_spark.record_log import Records
 
 VALUES = pa.record_batch({"value": pa.array([b"one", b"", b"three"]), "id": pa.array(["1", None, "3"])})
 SCHEMA, BATCH, END = VALUES.schema.serialize(), VALUES.serialize(), b"\xff\xff\xff\xff\0\0\0\0"

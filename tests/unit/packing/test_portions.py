@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.log import Records
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.packing import announced_rows, portions, unpack
 from mama_spark.packing.bounded import PORTION_BYTES, PORTION_ROWS
+from mama_spark.record_log import Records
 
 Message = tuple[str, bytes, list[tuple[str, list[str]]] | None]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.errors import SchemaError
-from mama_spark.log import Records
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import Records
 from mama_spark.spark.messages import PLAIN_SCHEMA, SCHEMA, schema_of, shape_of
 from mama_spark.spark.unpacking import Unpacking
 from pyspark.sql.pandas.types import to_arrow_schema

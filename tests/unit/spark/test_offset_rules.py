@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
-from mama_spark.log import Bounds
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import Bounds
 from mama_spark.spark.messages import SCHEMA, shape_of
 from mama_spark.spark.offsets import Position, Range, advance, ranges
 from mama_spark.spark.subscribe import MamaSubStreamReader

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
-from mama_spark.log import Bounds
+from mama_spark.record_log import Bounds
 from mama_spark.spark.offsets import (
     LARGEST,
     SMALLEST,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.errors import CorruptPack
-from mama_spark.log import Records
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import Records
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.messages import PLAIN_SCHEMA, SCHEMA, schema_of, shape_of
 from mama_spark.spark.unpacking import SAMPLE, Unpacking, rows_each

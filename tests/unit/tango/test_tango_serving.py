@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.errors import ConfigError
-from mama_spark.log import Records
+from mama_spark.record_log import Records
 from mama_spark.tango.device import Attribute, Criteria
 from mama_spark.tango.records import Kind, encode_one
 from mama_spark.tango.serving import Rule, Serving

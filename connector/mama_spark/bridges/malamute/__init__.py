@@ -7,7 +7,8 @@ finds sources: ``discovery_words`` and ``discovery_positions`` decide, the other
 
 from dataclasses import replace
 
-from ...options import ReadOptions, SinkOptions, SubscribeOptions, TransportOptions
+from mama_spark.options import ReadOptions, SinkOptions, SubscribeOptions, TransportOptions
+
 from .bridge import MalamuteBridge
 from .discovery import MalamuteDiscovery
 from .discovery_talk import DiscoverySettings

@@ -5,10 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ...bridge import EventKind, Polled
-from ...errors import AckTimeout, ConfigError, PublishError, Refused, Unavailable, Uncertain
-from ...malamute.link import FEATURES
-from ...message import MessageBatch
+from mama_spark.bridge import EventKind, Polled
+from mama_spark.errors import (
+    AckTimeout,
+    ConfigError,
+    PublishError,
+    Refused,
+    Unavailable,
+    Uncertain,
+)
+from mama_spark.malamute.link import FEATURES
+from mama_spark.message import MessageBatch
+
 from .bridge import MalamuteBridge
 from .settings import MalamuteSettings
 

@@ -15,13 +15,31 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...bridge import Ack, Acks, BridgeEvent, Capabilities, EventKind, Polled, Prepared, Refusals
-from ...errors import ClientClosed, ConfigError, MamaError, OutOfResources, Refused, Unavailable, Uncertain
-from ...malamute.client_machine import Call, CallFailed, State
-from ...malamute.extensions import AckRun, Feature, Outcome
-from ...malamute.link import endpoint
-from ...malamute.wire import StatusCode
-from ...message import Int64s, MessageBatch
+from mama_spark.bridge import (
+    Ack,
+    Acks,
+    BridgeEvent,
+    Capabilities,
+    EventKind,
+    Polled,
+    Prepared,
+    Refusals,
+)
+from mama_spark.errors import (
+    ClientClosed,
+    ConfigError,
+    MamaError,
+    OutOfResources,
+    Refused,
+    Unavailable,
+    Uncertain,
+)
+from mama_spark.malamute.client_machine import Call, CallFailed, State
+from mama_spark.malamute.extensions import AckRun, Feature, Outcome
+from mama_spark.malamute.link import endpoint
+from mama_spark.malamute.wire import StatusCode
+from mama_spark.message import Int64s, MessageBatch
+
 from . import frames as fr
 from .pool import POOL, Connection, refusal
 from .settings import MalamuteSettings

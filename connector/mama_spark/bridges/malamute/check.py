@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...errors import ConfigError, MamaError
-from ...malamute.extensions import Feature
-from ...malamute.link import FEATURES, Link
-from ...malamute.questions import Answer, Op, Question, parse_numbers
-from ...malamute.wire import StatusCode
-from ...message import MessageBatch
+from mama_spark.errors import ConfigError, MamaError
+from mama_spark.malamute.extensions import Feature
+from mama_spark.malamute.link import FEATURES, Link
+from mama_spark.malamute.questions import Answer, Op, Question, parse_numbers
+from mama_spark.malamute.wire import StatusCode
+from mama_spark.message import MessageBatch
+
 from .frames import check
 from .settings import MalamuteSettings
 

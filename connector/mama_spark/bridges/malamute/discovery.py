@@ -12,9 +12,10 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 
-from ...bridge import Change, ChangeKind, Position, SourceKey
-from ...errors import ClientClosed, ConfigError, DataLost
-from ...malamute.extensions import Extension
+from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.errors import ClientClosed, ConfigError, DataLost
+from mama_spark.malamute.extensions import Extension
+
 from ..images import pack, unpack
 from . import discovery_positions as positions
 from .discovery_announcer import Announcer, announcer

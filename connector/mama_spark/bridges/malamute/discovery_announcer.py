@@ -18,9 +18,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ...bridge import SourceKey
-from ...errors import MamaError
-from ...malamute.extensions import Extension, Outcome
+from mama_spark.bridge import SourceKey
+from mama_spark.errors import MamaError
+from mama_spark.malamute.extensions import Extension, Outcome
+
 from ..pool import IDLE
 from .discovery_talk import DiscoverySettings, Talk
 from .discovery_words import REC, WARN, WITHDRAWN, Stored, Withdrawn

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...bridge import Position
-from ...errors import ConfigError
+from mama_spark.bridge import Position
+from mama_spark.errors import ConfigError
 
 #: ``begin("image")``
 IMAGE: dict[str, Any] = {"begin": "image"}

@@ -8,12 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ...errors import ClientClosed, ConfigError, OutOfResources, Unavailable
-from ...malamute.client_machine import CallFailed
-from ...malamute.extensions import AckRun, Feature, Outcome
-from ...malamute.link import Link, LinkSettings
-from ...malamute.questions import FETCH_OCTETS, FETCH_ROWS, Answer, Op, Question, Selection, parse_numbers
-from ...malamute.wire import StatusCode
+from mama_spark.errors import ClientClosed, ConfigError, OutOfResources, Unavailable
+from mama_spark.malamute.client_machine import CallFailed
+from mama_spark.malamute.extensions import AckRun, Feature, Outcome
+from mama_spark.malamute.link import Link, LinkSettings
+from mama_spark.malamute.questions import (
+    FETCH_OCTETS,
+    FETCH_ROWS,
+    Answer,
+    Op,
+    Question,
+    Selection,
+    parse_numbers,
+)
+from mama_spark.malamute.wire import StatusCode
+
 from .discovery_words import Message, Stored, Words, stored
 
 T = TypeVar("T")
@@ -58,7 +67,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the stream holds: see :class:`~mama_spark.log.Bounds`."""
+    """What the stream holds: see :class:`~mama_spark.record_log.Bounds`."""
 
     identity: str
     first: int

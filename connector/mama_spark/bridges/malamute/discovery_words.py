@@ -19,11 +19,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...bridge import Change, ChangeKind, SourceKey
-from ...errors import ConfigError, MamaError
-from ...malamute.engines.standing import EXPIRED, MARKER, RENEWAL, TTL
-from ...malamute.extensions import Extension, read
-from ...malamute.wire import BadFrame, StreamDeliver, decode
+from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.errors import ConfigError, MamaError
+from mama_spark.malamute.engines.standing import EXPIRED, MARKER, RENEWAL, TTL
+from mama_spark.malamute.extensions import Extension, read
+from mama_spark.malamute.wire import BadFrame, StreamDeliver, decode
 
 EVENTS = "_MAMA_EVENTS"  #: the broker's own stream, unless its configuration has another name
 REC, WARN, EVENT, IMAGE = "rec", "warn", "event", "image"

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import BadRow, BadTopic, PublishError, TooLarge
-from ...malamute.blocks import pack
-from ...malamute.wire import StreamSend, encode
-from ...message import Int64s, MessageBatch, payload_sizes
+from mama_spark.errors import BadRow, BadTopic, PublishError, TooLarge
+from mama_spark.malamute.blocks import pack
+from mama_spark.malamute.wire import StreamSend, encode
+from mama_spark.message import Int64s, MessageBatch, payload_sizes
 
 MAX_TOPIC = MAX_STREAM = 255  #: octets; a length is one octet
 #: Octets of payload, headers and id together. The protocol has no limit; a broker holds whole messages in memory.

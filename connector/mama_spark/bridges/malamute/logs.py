@@ -1,4 +1,4 @@
-"""The durable streams of a broker as logs: :mod:`mama_spark.log` over one leased connection."""
+"""The durable streams of a broker as logs: :mod:`mama_spark.record_log` over one leased connection."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Self
 
-from ...errors import ClientClosed, ConfigError, Unavailable
-from ...malamute.client_desk import Asked
-from ...malamute.client_machine import CallFailed, State
-from ...malamute.extensions import Feature
-from ...malamute.link import Link
-from ...malamute.questions import Answer, Op, Question, parse_texts
-from ...malamute.wire import BadFrame, StatusCode
+from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.malamute.client_desk import Asked
+from mama_spark.malamute.client_machine import CallFailed, State
+from mama_spark.malamute.extensions import Feature
+from mama_spark.malamute.link import Link
+from mama_spark.malamute.questions import Answer, Op, Question, parse_texts
+from mama_spark.malamute.wire import BadFrame, StatusCode
+
 from .pool import POOL, Connection
 from .settings import MalamuteSettings
 from .stream_log import MalamuteLog
@@ -29,7 +30,7 @@ _OVER = (State.CLOSED, State.FAILED)
 
 
 class MalamuteLogs:
-    """See :class:`~mama_spark.log.LogBridge`.
+    """See :class:`~mama_spark.record_log.LogBridge`.
 
     :param settings: with a stream, there is no other log
     :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
@@ -54,7 +55,7 @@ class MalamuteLogs:
         self.close()
 
     def open(self) -> None:
-        """See :class:`~mama_spark.log.LogBridge`.
+        """See :class:`~mama_spark.record_log.LogBridge`.
 
         :raises ConfigError: the broker is none of ours: it keeps nothing that could be read
         """
@@ -70,7 +71,7 @@ class MalamuteLogs:
         self._connection = connection
 
     def close(self) -> None:
-        """See :class:`~mama_spark.log.LogBridge`."""
+        """See :class:`~mama_spark.record_log.LogBridge`."""
         connection, self._connection = self._connection, None
         if connection is not None:
             POOL.give_back(connection)
@@ -78,8 +79,8 @@ class MalamuteLogs:
     # --- logs ------------------------------------------------------------------------------------------------------
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.log.LogBridge`. A stream takes every topic, so it is the one that the settings name,
-        or all that are stored, without the broker's own where topics are given."""
+        """See :class:`~mama_spark.record_log.LogBridge`. A stream takes every topic, so it is the one that the settings
+        name, or all that are stored, without the broker's own where topics are given."""
         named = self.settings.stream
         if named is not None:
             return [named] if topics or named in self._all() else []
@@ -99,7 +100,7 @@ class MalamuteLogs:
         return found
 
     def log(self, name: str) -> MalamuteLog:
-        """See :class:`~mama_spark.log.LogBridge`."""
+        """See :class:`~mama_spark.record_log.LogBridge`."""
         return MalamuteLog(self, name)
 
     # --- questions -------------------------------------------------------------------------------------------------

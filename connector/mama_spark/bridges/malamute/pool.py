@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...errors import NotReady, PublishError, Refused
-from ...malamute.client_machine import Call, CallFailed
-from ...malamute.link import Link, LinkSettings
-from ...malamute.wire import StatusCode
+from mama_spark.errors import NotReady, PublishError, Refused
+from mama_spark.malamute.client_machine import Call, CallFailed
+from mama_spark.malamute.link import Link, LinkSettings
+from mama_spark.malamute.wire import StatusCode
+
 from ..pool import WarmPool
 
 #: Seconds for which a new lease believes what an earlier one was told of a stream.

@@ -1,4 +1,4 @@
-"""What a fetch brings, as the columns of :class:`~mama_spark.log.Records`. Pure.
+"""What a fetch brings, as the columns of :class:`~mama_spark.record_log.Records`. Pure.
 
 The command frames of a whole fetch are put one behind another and taken apart by NumPy, all at once: where a string
 ends in each, what its numbers are. Only different subjects are looked at one by one.
@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import Unavailable
-from ...log import Records
-from ...message import HEADERS_TYPE, Int64s
+from mama_spark.errors import Unavailable
+from mama_spark.message import HEADERS_TYPE, Int64s
+from mama_spark.record_log import Records
 
 #: Header under which readers find the id of a message, as on NATS.
 ID_HEADER = b"Nats-Msg-Id"

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import urlsplit
 
-from ...errors import ConfigError
-from ...malamute.extensions import Feature
-from ...malamute.link import FEATURES, LinkSettings
-from ...options import SinkOptions, TransportOptions
+from mama_spark.errors import ConfigError
+from mama_spark.malamute.extensions import Feature
+from mama_spark.malamute.link import FEATURES, LinkSettings
+from mama_spark.options import SinkOptions, TransportOptions
 
 MAX_NAME = 255  #: octets of a stream or a subject
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import ConfigError, Unavailable
-from ...log import Bounds, Records
-from ...malamute.client_desk import Asked
-from ...malamute.questions import (
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.malamute.client_desk import Asked
+from mama_spark.malamute.questions import (
     FETCH_OCTETS,
     FETCH_ROWS,
     LOOK,
@@ -22,7 +21,9 @@ from ...malamute.questions import (
     parse_numbers,
     parse_texts,
 )
-from ...message import MessageBatch
+from mama_spark.message import MessageBatch
+from mama_spark.record_log import Bounds, Records
+
 from . import records as rc
 from .appending import append
 from .selecting import selection_of
@@ -37,7 +38,7 @@ _LARGEST = 2**63 - 1
 
 
 class MalamuteLog:
-    """See :class:`~mama_spark.log.Log`.
+    """See :class:`~mama_spark.record_log.Log`.
 
     :raises ConfigError: there is no such stream, or it is not stored
     """
@@ -71,17 +72,17 @@ class MalamuteLog:
         return answer
 
     def bounds(self) -> Bounds:
-        """See :class:`~mama_spark.log.Log`."""
+        """See :class:`~mama_spark.record_log.Log`."""
         answer = self._bounds()
         (first, last), _ = parse_numbers(answer.body, 2)
         return Bounds(first, last, answer.identity.decode("utf-8", "replace"))
 
     def at(self, time: int) -> int:
-        """See :class:`~mama_spark.log.Log`."""
+        """See :class:`~mama_spark.record_log.Log`."""
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.log.Log`."""
+        """See :class:`~mama_spark.record_log.Log`."""
         found: list[tuple[int, int]] = []
         after, up_to = max(0, after), min(up_to, _LARGEST)
         while after < up_to:
@@ -98,7 +99,7 @@ class MalamuteLog:
         return found
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.log.Log`."""
+        """See :class:`~mama_spark.record_log.Log`."""
         before = min(before, self.bounds().last + 1)
         first = 0
         while first < before:
@@ -108,12 +109,12 @@ class MalamuteLog:
             first = now
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.log.Log`."""
+        """See :class:`~mama_spark.record_log.Log`."""
         last = append(self._bridge.settings, self._name, batch, self._bridge.timeout)
         return self.bounds().last if last is None else last
 
     def warnings(self) -> list[str]:
-        """See :class:`~mama_spark.log.Log`."""
+        """See :class:`~mama_spark.record_log.Log`."""
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
@@ -122,7 +123,8 @@ class MalamuteLog:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.log.Log`. A few megabytes are fetched ahead, and no more: a fetch is the credit."""
+        """See :class:`~mama_spark.record_log.Log`. A few megabytes are fetched ahead, and no more: a fetch is the
+        credit."""
         selection, texts = selection_of(topics, self._bridge.pattern)
         return self._read(_Course(max(0, after), min(up_to, _LARGEST), selection, texts))
 

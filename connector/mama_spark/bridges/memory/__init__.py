@@ -3,7 +3,8 @@
 ``bridge`` has the broker and its connections, ``logs`` reads what it stores, ``discovery`` is a board of sources.
 """
 
-from ...options import SinkOptions, TransportOptions
+from mama_spark.options import SinkOptions, TransportOptions
+
 from .bridge import MemoryBridge, MemoryBroker, MemoryRequests, StoredMessage
 from .discovery import MemoryDiscovery
 from .logs import MemoryLogs

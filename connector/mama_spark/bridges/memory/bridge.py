@@ -27,8 +27,19 @@ from uuid import uuid4
 import numpy as np
 import pyarrow.compute as pc
 
-from ...bridge import Ack, Acks, BridgeEvent, Capabilities, EventKind, EventStyle, Letter, Polled, Prepared, Refusals
-from ...errors import (
+from mama_spark.bridge import (
+    Ack,
+    Acks,
+    BridgeEvent,
+    Capabilities,
+    EventKind,
+    EventStyle,
+    Letter,
+    Polled,
+    Prepared,
+    Refusals,
+)
+from mama_spark.errors import (
     BadRow,
     BadTopic,
     ConfigError,
@@ -41,7 +52,7 @@ from ...errors import (
     TooLarge,
     Unavailable,
 )
-from ...message import MessageBatch
+from mama_spark.message import MessageBatch
 
 Headers = dict[str, list[str]]
 

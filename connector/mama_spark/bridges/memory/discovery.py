@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ...bridge import Change, ChangeKind, Position, SourceKey
-from ...errors import ConfigError, Unavailable
+from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.errors import ConfigError, Unavailable
 
 _BLOCK = 1000  #: changes that :meth:`MemoryDiscovery.read` yields together
 

@@ -14,16 +14,17 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from ...errors import AckTimeout, ConfigError, Unavailable
-from ...log import Bounds, Records
-from ...message import HEADERS_TYPE, MessageBatch
+from mama_spark.errors import AckTimeout, ConfigError, Unavailable
+from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.record_log import Bounds, Records
+
 from .bridge import MemoryBridge, MemoryBroker, StoredMessage
 
 _ROWS = 4096
 
 
 class MemoryLogs:
-    """See :class:`~mama_spark.log.LogBridge`.
+    """See :class:`~mama_spark.record_log.LogBridge`.
 
     :param name: of the broker (``memory://name``)
     """
@@ -50,7 +51,7 @@ class MemoryLogs:
 
 
 class MemoryLog:
-    """See :class:`~mama_spark.log.Log`."""
+    """See :class:`~mama_spark.record_log.Log`."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker

@@ -7,7 +7,8 @@ Reading: ``records`` and ``retention`` decide; ``api`` asks, ``feed`` is what on
 from consumer to consumer, ``stream_log`` and ``logs`` put that behind the contract of logs.
 """
 
-from ...options import DiscoveryOptions, SinkOptions, TransportOptions
+from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
+
 from .board import Board
 from .bridge import NatsBridge
 from .discovery import NatsDiscovery

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ...errors import MamaError, PublishError, Uncertain
-from ...message import Bools, Int64s
+from mama_spark.errors import MamaError, PublishError, Uncertain
+from mama_spark.message import Bools, Int64s
+
 from . import errors, wire
 from .frames import TOKEN_WIDTH
 

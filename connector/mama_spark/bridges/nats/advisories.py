@@ -13,7 +13,8 @@ from typing import Any
 
 import orjson
 
-from ...bridge import Change, ChangeKind
+from mama_spark.bridge import Change, ChangeKind
+
 from .board import METADATA
 from .changes import Stored, micros
 

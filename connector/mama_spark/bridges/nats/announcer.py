@@ -21,8 +21,9 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from ...bridge import SourceKey
-from ...errors import ExpectationFailed, MamaError, Unavailable
+from mama_spark.bridge import SourceKey
+from mama_spark.errors import ExpectationFailed, MamaError, Unavailable
+
 from . import loop as loops
 from .board import GIVEN_UP, LIVE, MARKER, REC, RENEWAL, SOURCE_TTL, TTL, WARN, WITHDRAWN, Board
 from .changes import Stored

@@ -10,7 +10,8 @@ from typing import Any
 import nats.errors
 import orjson
 
-from ...errors import ConfigError, Unavailable
+from mama_spark.errors import ConfigError, Unavailable
+
 from .link import Link
 
 PREFIX = "$JS.API."

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from ...bridge import EventKind
-from ...errors import AckTimeout, PublishError, Unavailable, Uncertain
-from ...message import MessageBatch
+from mama_spark.bridge import EventKind
+from mama_spark.errors import AckTimeout, PublishError, Unavailable, Uncertain
+from mama_spark.message import MessageBatch
+
 from .bridge import NatsBridge
 from .settings import NatsSettings
 

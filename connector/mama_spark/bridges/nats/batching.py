@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...bridge import Acks, Polled, Refusals
-from ...errors import NotSent, PublishError, Refused
-from ...message import Int64s, MessageBatch
+from mama_spark.bridge import Acks, Polled, Refusals
+from mama_spark.errors import NotSent, PublishError, Refused
+from mama_spark.message import Int64s, MessageBatch
+
 from .acks import Reply
 from .errors import NOT_BATCHED
 from .fast import APPEND, END, START, FastBatch, Settled, parse_reply, reply_prefix, reply_suffix

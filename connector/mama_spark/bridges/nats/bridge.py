@@ -13,9 +13,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...bridge import Ack, Acks, BridgeEvent, Capabilities, EventKind, Polled, Prepared, Refusals
-from ...errors import ClientClosed, ConfigError, MamaError, PublishError, Refused, Unavailable
-from ...message import Int64s, MessageBatch
+from mama_spark.bridge import (
+    Ack,
+    Acks,
+    BridgeEvent,
+    Capabilities,
+    EventKind,
+    Polled,
+    Prepared,
+    Refusals,
+)
+from mama_spark.errors import (
+    ClientClosed,
+    ConfigError,
+    MamaError,
+    PublishError,
+    Refused,
+    Unavailable,
+)
+from mama_spark.message import Int64s, MessageBatch
+
 from . import headers as hd
 from .acks import Columns, Reply, Stored
 from .batching import Batching

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from ...bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import Change, ChangeKind, SourceKey
+
 from .board import EXPIRED, LIVE, MARKER, REC, RENEWAL, SOURCE_TTL, SOURCED, WARN, WITHDRAWN, BadSubject, Board
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

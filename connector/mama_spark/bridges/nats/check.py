@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...errors import MamaError
-from ...message import MessageBatch
+from mama_spark.errors import MamaError
+from mama_spark.message import MessageBatch
+
 from .bridge import NatsBridge
 from .settings import NatsSettings
 

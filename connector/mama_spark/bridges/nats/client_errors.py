@@ -10,7 +10,7 @@ import nats.errors
 import nats.js.errors
 import nkeys  # type: ignore[import-untyped]
 
-from ...errors import (
+from mama_spark.errors import (
     ConfigError,
     LoopDied,
     MamaError,

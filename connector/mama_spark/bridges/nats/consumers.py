@@ -6,7 +6,8 @@ import asyncio
 import time
 from typing import Any, NamedTuple
 
-from ...bridge import Change
+from mama_spark.bridge import Change
+
 from . import advisories as adv
 from .api import NO_STREAM
 from .changes import Stored

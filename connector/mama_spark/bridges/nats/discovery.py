@@ -10,8 +10,9 @@ import itertools
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from ...bridge import Change, Position, SourceKey
-from ...errors import ClientClosed, ConfigError, MamaError, Unavailable
+from mama_spark.bridge import Change, Position, SourceKey
+from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
+
 from .announcer import Announcer, announcer
 from .board import Board
 from .discovery_streams import check_version, make

@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import ConfigError
+from mama_spark.errors import ConfigError
+
 from .api import NO_STREAM, Said
 from .board import NEEDED, Board
 from .changes import micros

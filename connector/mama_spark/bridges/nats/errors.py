@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...errors import (
+from mama_spark.errors import (
     ExpectationFailed,
     InProcess,
     NoResponders,

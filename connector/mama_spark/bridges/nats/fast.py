@@ -12,8 +12,18 @@ from enum import Enum
 
 import numpy as np
 
-from ...errors import ExpectationFailed, NotSent, OutOfResources, Overrun, PublishError, Refused, TooLarge, Uncertain
-from ...message import Int64s
+from mama_spark.errors import (
+    ExpectationFailed,
+    NotSent,
+    OutOfResources,
+    Overrun,
+    PublishError,
+    Refused,
+    TooLarge,
+    Uncertain,
+)
+from mama_spark.message import Int64s
+
 from .acks import Flow, Gap, Guilty, Reply, Stored
 from .errors import UNKNOWN_BATCH
 

@@ -20,7 +20,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.nuid import NUID
 
-from ...errors import ConfigError, MamaError, Unavailable
+from mama_spark.errors import ConfigError, MamaError, Unavailable
+
 from .api import PREFIX
 from .link import Link
 from .records import Cutter, Gather, read_reply

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...message import Int64s, MessageBatch
+from mama_spark.message import Int64s, MessageBatch
+
 from . import headers as hd
 
 MAX_CONTROL_LINE = 4096

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import BadRow, PublishError, TooLarge
-from ...message import Bools, Int64s, MessageBatch, payload_sizes
+from mama_spark.errors import BadRow, PublishError, TooLarge
+from mama_spark.message import Bools, Int64s, MessageBatch, payload_sizes
 
 MSG_ID = "Nats-Msg-Id"
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits

@@ -22,7 +22,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.nuid import NUID
 
-from ...errors import ConfigError, MamaError, Unavailable
+from mama_spark.errors import ConfigError, MamaError, Unavailable
+
 from . import wire
 from .acks import Columns, Reply, classify, classify_parts
 from .client_errors import from_client

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
-from ...errors import LoopDied, Unavailable
+from mama_spark.errors import LoopDied, Unavailable
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from ...bridge import Acks, BridgeEvent, Polled, Refusals
-from ...errors import LoopDied
+from mama_spark.bridge import Acks, BridgeEvent, Polled, Refusals
+from mama_spark.errors import LoopDied
 
 
 class Mailbox:

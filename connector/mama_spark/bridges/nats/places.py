@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...errors import BadTopic, ConfigError, PublishError, Refused
+from mama_spark.errors import BadTopic, ConfigError, PublishError, Refused
+
 from . import streams as st
 from .link import Link
 from .settings import NatsSettings

@@ -6,7 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from ...errors import MamaError
+from mama_spark.errors import MamaError
+
 from ..pool import IDLE, WarmPool
 from . import loop as loops
 from .link import Link

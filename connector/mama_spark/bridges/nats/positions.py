@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...bridge import Position
-from ...errors import ConfigError
+from mama_spark.bridge import Position
+from mama_spark.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

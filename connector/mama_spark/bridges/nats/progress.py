@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import ConfigError, Unavailable
+from mama_spark.errors import ConfigError, Unavailable
+
 from .api import NO_CONSUMER, Api, Said
 from .board import METADATA
 

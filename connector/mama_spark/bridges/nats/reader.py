@@ -7,8 +7,9 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from ...bridge import Change, ChangeKind, Position, SourceKey
-from ...errors import ConfigError, Unavailable
+from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.errors import ConfigError, Unavailable
+
 from ..images import pack, unpack
 from . import advisories as adv
 from .board import LIVE, TTL, Board

@@ -17,8 +17,9 @@ from typing import Any
 
 from nats.nuid import NUID
 
-from ...errors import ConfigError, MamaError, Unavailable
-from ...log import Records
+from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.record_log import Records
+
 from .api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, Api, Said
 from .feed import UNKNOWN, Broken, Feed
 from .link import Link

@@ -1,4 +1,5 @@
-"""Deliveries of a JetStream consumer, as columns. Pure: the server's bytes in, :class:`~mama_spark.log.Records` out.
+"""Deliveries of a JetStream consumer, as columns. Pure: the server's bytes in, :class:`~mama_spark.record_log.Records`
+out.
 
 A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject says what it is:
 ``$JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<consumer's sequence>.<time, ns>.<pending>``, or the same with
@@ -18,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...log import Records
-from ...message import HEADERS_TYPE, Int64s
+from mama_spark.message import HEADERS_TYPE, Int64s
+from mama_spark.record_log import Records
+
 from .wire import MAX_MESSAGE, ProtocolError
 
 _ACK = b"$JS.ACK."

@@ -13,8 +13,9 @@ import pyarrow as pa
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from ...bridge import Letter
-from ...errors import BadTopic, ConfigError, MamaError, Unavailable
+from mama_spark.bridge import Letter
+from mama_spark.errors import BadTopic, ConfigError, MamaError, Unavailable
+
 from .client_errors import from_client
 from .errors import no_responders, not_entitled
 from .link import Link

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ...errors import MamaError
+from mama_spark.errors import MamaError
+
 from . import streams
 from .link import Link
 from .loop import Loop

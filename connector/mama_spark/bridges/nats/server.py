@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ...errors import ConfigError, Unavailable
+from mama_spark.errors import ConfigError, Unavailable
 
 READY_TIMEOUT = 60.0  #: seconds; recovering a large store takes time
 STOP_TIMEOUT = 15.0

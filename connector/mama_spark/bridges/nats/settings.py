@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, cast
 
-from ...errors import ConfigError
-from ...options import ReadOptions, SinkOptions, TransportOptions
+from mama_spark.errors import ConfigError
+from mama_spark.options import ReadOptions, SinkOptions, TransportOptions
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")

@@ -20,7 +20,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import NoRespondersError
 
-from ...errors import ConfigError, PublishError, Unavailable
+from mama_spark.errors import ConfigError, PublishError, Unavailable
+
 from . import errors
 from .api import NO_MESSAGE, Said, ask
 from .changes import Stored

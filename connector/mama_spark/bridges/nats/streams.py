@@ -11,7 +11,8 @@ from typing import Any
 import nats.errors
 import orjson
 
-from ...errors import ConfigError, Unavailable
+from mama_spark.errors import ConfigError, Unavailable
+
 from .link import Link
 from .settings import NatsSettings
 from .subjects import Filters

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...message import Bools
+from mama_spark.message import Bools
 
 _BAD = r"[\x00-\x20\x7f]|(?:^|\.)(?:\*|>|)(?:\.|$)"
 

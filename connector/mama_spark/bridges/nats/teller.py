@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ...errors import Unavailable
-from ...message import Bools, MessageBatch
+from mama_spark.errors import Unavailable
+from mama_spark.message import Bools, MessageBatch
+
 from .bridge import NatsBridge
 from .settings import NatsSettings
 

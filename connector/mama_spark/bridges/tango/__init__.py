@@ -6,9 +6,10 @@ through the bridge of the log.
 
 from urllib.parse import urlsplit
 
-from ...bridge import PublisherBridge
-from ...options import SinkOptions
-from ...tango.records import PREFIX
+from mama_spark.bridge import PublisherBridge
+from mama_spark.options import SinkOptions
+from mama_spark.tango.records import PREFIX
+
 from .bridge import TangoBridge
 from .encode import RecordCodec
 

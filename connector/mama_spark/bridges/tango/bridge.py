@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...bridge import Ack, Capabilities, EventStyle, Polled, Prepared, PublisherBridge
-from ...errors import ConfigError
-from ...message import MessageBatch
+from mama_spark.bridge import Ack, Capabilities, EventStyle, Polled, Prepared, PublisherBridge
+from mama_spark.errors import ConfigError
+from mama_spark.message import MessageBatch
 
 
 class TangoBridge:

@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from ...errors import SchemaError
-from ...message import Int64s
-from ...tango.types import DataType, Format
+from mama_spark.errors import SchemaError
+from mama_spark.message import Int64s
+from mama_spark.tango.types import DataType, Format
 
 COLUMNS = {
     "device": "string",

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...bridge import Change, ChangeKind, Position, SourceKey
-from ...errors import ConfigError
-from ...log import Log, LogBridge, Records
-from ...tango.recording import Device, merge_states
-from ...tango.records import Frames, Heads, Kind, Recorded, decode, device_topic, encode, record_topic
-from ...tango.restoring import last_state
-from ...tango.topics import NO_DATABASE, SCHEME, BadTopic, read_topic
+from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.errors import ConfigError
+from mama_spark.record_log import Log, LogBridge, Records
+from mama_spark.tango.recording import Device, merge_states
+from mama_spark.tango.records import (
+    Frames,
+    Heads,
+    Kind,
+    Recorded,
+    decode,
+    device_topic,
+    encode,
+    record_topic,
+)
+from mama_spark.tango.restoring import last_state
+from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadTopic, read_topic
 
 #: What tells of devices, among all records; and of writers.
 LIVES = "*.*.*.*.*.*.heartbeat"

@@ -16,17 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...bridge import EncodedRows
-from ...errors import BadRow, BadTopic, PublishError
-from ...message import Int64s
-from ...tango import topics
-from ...tango.cdr import CdrError
-from ...tango.events import write_data
-from ...tango.frames import LITTLE, usual_call
-from ...tango.records import Frames, Heads, Kind, encode, record_topic
-from ...tango.scalars import Shape
-from ...tango.topics import IDL, Topic, event_topic
-from ...tango.types import (
+from mama_spark.bridge import EncodedRows
+from mama_spark.errors import BadRow, BadTopic, PublishError
+from mama_spark.message import Int64s
+from mama_spark.tango import topics
+from mama_spark.tango.cdr import CdrError
+from mama_spark.tango.events import write_data
+from mama_spark.tango.frames import LITTLE, usual_call
+from mama_spark.tango.records import Frames, Heads, Kind, encode, record_topic
+from mama_spark.tango.scalars import Shape
+from mama_spark.tango.topics import IDL, Topic, event_topic
+from mama_spark.tango.types import (
     DTYPES,
     KIND_OF,
     NO_DIM,
@@ -42,6 +42,7 @@ from ...tango.types import (
     Quality,
     ValueKind,
 )
+
 from .columns import COLUMNS, NEEDED, ValueForm, check, form_of, numbers, unfit
 
 _CALL = usual_call(0)

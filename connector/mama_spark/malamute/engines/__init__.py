@@ -38,7 +38,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, NamedTuple
 
-from ...errors import ConfigError
+from mama_spark.errors import ConfigError
+
 from ..blocks import Block
 from ..extensions import AckRun, Extension
 from ..patterns import BadPattern

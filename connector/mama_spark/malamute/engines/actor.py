@@ -23,7 +23,8 @@ from typing import Any
 
 import zmq
 
-from ...errors import ConfigError, LoopDied, MamaError
+from mama_spark.errors import ConfigError, LoopDied, MamaError
+
 from ..blocks import Block
 from ..extensions import AckRun, Extension
 from ..patterns import BadPattern

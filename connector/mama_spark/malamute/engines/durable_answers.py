@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from ...errors import ConfigError, MamaError
+from mama_spark.errors import ConfigError, MamaError
+
 from .. import questions as qu
 from ..patterns import BadPattern, Matcher
 from ..questions import Answer, Op, Question, Selection, numbers, texts

@@ -12,9 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError, OutOfResources, PublishError
-from ...log import Bounds, Records
-from ...message import MessageBatch
+from mama_spark.errors import ConfigError, OutOfResources, PublishError
+from mama_spark.message import MessageBatch
+from mama_spark.record_log import Bounds, Records
+
 from ..extensions import Extension, Outcome
 from .durable import DurableEngine
 from .durable_settings import DurableSettings
@@ -28,7 +29,7 @@ _LARGEST = 2**63 - 1
 
 
 class DurableLogs:
-    """See :class:`~mama_spark.log.LogBridge`.
+    """See :class:`~mama_spark.record_log.LogBridge`.
 
     :param settings: as those of the engine (:class:`~.durable_settings.DurableSettings`); retention and deduplication
         count for what is appended here
@@ -66,7 +67,7 @@ class DurableLogs:
 
 
 class DurableLog:
-    """See :class:`~mama_spark.log.Log`.
+    """See :class:`~mama_spark.record_log.Log`.
 
     :raises ConfigError: there is no store of this stream, or it is damaged
     """
@@ -127,7 +128,7 @@ class DurableLog:
         return self._reader().at(max(-_LARGEST, min(time, _LARGEST)))
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.log.Log`; what has an id that is known is not stored again.
+        """See :class:`~mama_spark.record_log.Log`; what has an id that is known is not stored again.
 
         :raises ConfigError: a broker has the store
         """

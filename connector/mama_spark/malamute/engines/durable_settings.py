@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
-from ...errors import ConfigError
+from mama_spark.errors import ConfigError
 
 _CHOICES = ("normal", "full")
 

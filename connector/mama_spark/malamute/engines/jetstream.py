@@ -24,8 +24,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ...bridges.nats.settings import NatsSettings
-from ...errors import ConfigError, Unavailable
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.errors import ConfigError, Unavailable
+
 from ..extensions import AckRun, Extension, Outcome
 from . import BadPattern, Delivery, StreamEngine
 from .jetstream_feed import Item, Place, Tail

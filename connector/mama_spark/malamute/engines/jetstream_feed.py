@@ -20,16 +20,17 @@ import orjson
 from nats.aio.msg import Msg
 from nats.nuid import NUID
 
-from ...bridges.nats.api import NO_STREAM, PREFIX, Said, ask
-from ...bridges.nats.feed import BYTES, ROWS, Broken, Feed
-from ...bridges.nats.link import Link
-from ...bridges.nats.logs import NatsLogs
-from ...bridges.nats.reading import KEPT, OURS
-from ...bridges.nats.records import Gather, columns, read_reply
-from ...bridges.nats.settings import NatsSettings
-from ...bridges.nats.subjects import covers
-from ...bridges.nats.wire import ProtocolError
-from ...errors import ConfigError, MamaError, Unavailable
+from mama_spark.bridges.nats.api import NO_STREAM, PREFIX, Said, ask
+from mama_spark.bridges.nats.feed import BYTES, ROWS, Broken, Feed
+from mama_spark.bridges.nats.link import Link
+from mama_spark.bridges.nats.logs import NatsLogs
+from mama_spark.bridges.nats.reading import KEPT, OURS
+from mama_spark.bridges.nats.records import Gather, columns, read_reply
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.subjects import covers
+from mama_spark.bridges.nats.wire import ProtocolError
+from mama_spark.errors import ConfigError, MamaError, Unavailable
+
 from .jetstream_names import Letter, Unreadable, decode
 from .jetstream_settings import JetStreamSettings
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ...bridge import Acks, EventKind, Refusals
-from ...bridges.nats import headers as hd
-from ...bridges.nats.bridge import NatsBridge
-from ...bridges.nats.settings import NatsSettings
-from ...errors import ClientClosed, Unavailable
-from ...message import HEADERS_TYPE, MessageBatch
+from mama_spark.bridge import Acks, EventKind, Refusals
+from mama_spark.bridges.nats import headers as hd
+from mama_spark.bridges.nats.bridge import NatsBridge
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.errors import ClientClosed, Unavailable
+from mama_spark.message import HEADERS_TYPE, MessageBatch
+
 from ..extensions import Outcome
 from .jetstream_names import Header, Origin, encode_id, encode_subject, lines
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
-from ...errors import ConfigError
+from mama_spark.errors import ConfigError
+
 from .jetstream_names import encode_name
 
 MARK = "{stream}"

@@ -1,4 +1,4 @@
-"""Stored messages as the columns of :class:`~mama_spark.log.Records`, and the topics of a log. Pure."""
+"""Stored messages as the columns of :class:`~mama_spark.record_log.Records`, and the topics of a log. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ...errors import BadTopic
-from ...log import Records
-from ...message import HEADERS_TYPE
+from mama_spark.errors import BadTopic
+from mama_spark.message import HEADERS_TYPE
+from mama_spark.record_log import Records
 
 MAX_TOPIC = 255  #: octets: a length is one octet on the wire
 _BAD_TOPIC = re.compile(r"[\x00-\x20\x7f]|(?:^|\.)(?:\*|>|)(?:\.|$)")
