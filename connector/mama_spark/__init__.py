@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .publisher.managed import ManagedPublisher
+    from .publisher.managed.managed_publisher import ManagedPublisher
     from .spark.announced import announced
     from .spark.flight_log import flight_log
     from .spark.register import register
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 __all__ = ["ManagedPublisher", "announced", "flight_log", "register"]
 
 _HOMES = {
-    "ManagedPublisher": ".publisher.managed",
+    "ManagedPublisher": ".publisher.managed.managed_publisher",
     "announced": ".spark.announced",
     "flight_log": ".spark.flight_log",
     "register": ".spark.register",

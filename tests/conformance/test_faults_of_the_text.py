@@ -19,7 +19,7 @@ import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.managed import ManagedPublisher
+from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 
 SHORT = 0.2  #: seconds within which a rule must hold; the literal one is given up after it
 _DRAIN = object()

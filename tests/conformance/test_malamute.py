@@ -25,11 +25,11 @@ from mama_spark.malamute.extensions import AckRun, Feature, Outcome
 from mama_spark.malamute.link import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.publisher.block import Block
-from mama_spark.publisher.flight import State
-from mama_spark.publisher.pump import BatchPublisher
-from mama_spark.publisher.retry import RetryPolicy
-from mama_spark.publisher.window import Policy
+from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.retry import RetryPolicy
+from mama_spark.publisher.core.window import Policy
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, Site, Stored, publish
 from mama_spark.testing.ports import lasting_port
 

@@ -23,7 +23,7 @@ from mama_spark.errors import (
     TooLarge,
 )
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
-from mama_spark.publisher.managed import ManagedPublisher
+from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.desks import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, patient
 from mama_spark.testing.waiting import until
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.publisher.api import PublishOptions, RetryConfig
-from mama_spark.publisher.managed import ManagedPublisher
+from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.desks import NatsDesk
 from mama_spark.testing.servers import Admin
 

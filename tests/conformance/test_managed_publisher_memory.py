@@ -12,7 +12,7 @@ from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.errors import AckTimeout, ConfigError, LoopDied, NoResponders, Overrun, PublishError, Refused, Uncertain
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
-from mama_spark.publisher.managed import ManagedPublisher
+from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.desks import LONG, Ear, MemoryDesk, ack_of
 from mama_spark.testing.waiting import until
 

@@ -23,7 +23,7 @@ from mama_spark.errors import (
     PublishError,
 )
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
-from mama_spark.publisher.managed import ManagedPublisher
+from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.desks import LONG, Ear, NatsDesk, ack_of
 from mama_spark.testing.waiting import until
 from nats.aio.client import Client

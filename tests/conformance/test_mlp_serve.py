@@ -28,11 +28,11 @@ from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.security import Security
 from mama_spark.malamute.serve import run
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.block import Block
-from mama_spark.publisher.flight import State
-from mama_spark.publisher.pump import BatchPublisher
-from mama_spark.publisher.retry import RetryPolicy
-from mama_spark.publisher.window import Policy
+from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.retry import RetryPolicy
+from mama_spark.publisher.core.window import Policy
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.ports import lasting_port
 from mama_spark.testing.proxy import Proxy

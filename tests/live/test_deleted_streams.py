@@ -10,8 +10,8 @@ import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings, streams
 from mama_spark.bridges.nats.server import NatsServer
 from mama_spark.message import MessageBatch
-from mama_spark.publisher import lasting
-from mama_spark.publisher.lasting import LastingPublisher
+from mama_spark.publisher import resilient_publisher
+from mama_spark.publisher.resilient_publisher import LastingPublisher
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
@@ -84,7 +84,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
             assert writer.write(batch(1))
             assert writer.drain(60)
             assert not told()
-            monkeypatch.setattr(lasting, "TELL_EVERY", 0.1)
+            monkeypatch.setattr(resilient_publisher, "TELL_EVERY", 0.1)
             admin.api("STREAM.DELETE.S")
             assert writer.write(batch(2, 3))
             eventually(lambda: len(told()) >= 3, "it warns more than once", 60)

@@ -25,7 +25,7 @@ from mama_spark.cli import parser
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
-from mama_spark.publisher.lasting import LastingPublisher
+from mama_spark.publisher.resilient_publisher import LastingPublisher
 from mama_spark.record_log import Log
 from mama_spark.tango.events import Event, decode, encode
 from mama_spark.tango.frames import CallInfo

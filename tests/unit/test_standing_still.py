@@ -11,10 +11,10 @@ from mama_spark.bridge import Polled
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.mama import Publisher, Transport
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.flight import State
-from mama_spark.publisher.managed import ManagedPublisher
-from mama_spark.publisher.pump import BatchPublisher
-from mama_spark.publisher.window import Policy
+from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.desks import LONG, ack_of
 from mama_spark.testing.stages import Told, a_message
 

@@ -17,8 +17,8 @@ from ..errors import BadRow, ConfigError, PublishError, TooLarge
 from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
 from ..options import SinkOptions
 from ..packing import HEADER_BYTES, Codec, Packed, Packer, Rows, codec_of, halves, packed, singles
-from ..publisher.block import Block
-from ..publisher.flight import State
+from ..publisher.core.flight import State
+from ..publisher.core.flight_batch import Block
 from .columns import ColumnPlan
 from .native_rows import NativeRows
 from .rows import Encoded, RowEncoder

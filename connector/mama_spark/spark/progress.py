@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from ..publisher.pump import BatchPublisher
+from ..publisher.batch_publisher import BatchPublisher
 
 log = logging.getLogger("mama_spark")
 

@@ -14,9 +14,9 @@ from ..flightlog.staging import Staging
 from ..mama.events import ERROR, EventRecord
 from ..mama.partition_events import PartitionEvents
 from ..message import Bools, Int64s, MessageBatch
-from ..publisher.block import Block
 from ..publisher.clock import WallClock
-from ..publisher.flight import State
+from ..publisher.core.flight import State
+from ..publisher.core.flight_batch import Block
 
 #: Takes events in order; True: tell them now, False: they may wait for the end of the partition.
 Tell = Callable[[Sequence[EventRecord], bool], None]

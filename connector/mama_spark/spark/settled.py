@@ -15,9 +15,9 @@ from ..errors import PublishError
 from ..flightlog.columns import FlightColumns
 from ..flightlog.schema import EVENTS, PUBLISHED
 from ..message import Int64s, MessageBatch
-from ..publisher.block import Block
 from ..publisher.clock import WallClock
-from ..publisher.flight import EVENT, State
+from ..publisher.core.flight import EVENT, State
+from ..publisher.core.flight_batch import Block
 
 #: Event index of the flight log by flight state; only terminal states have one.
 _EVENT_OF_STATE = np.full(len(State), 255, np.uint8)

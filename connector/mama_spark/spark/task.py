@@ -24,13 +24,13 @@ from ..mama.partition_events import PartitionEvents
 from ..mama.sources import SourceRecord
 from ..message import Bools, MessageBatch
 from ..options import SinkOptions
-from ..publisher.block import Block
+from ..publisher.batch_publisher import BatchPublisher, Tag
 from ..publisher.clock import WallClock
-from ..publisher.flight import State
-from ..publisher.ids import IDS_MEMORY, IdMaker
-from ..publisher.pump import BatchPublisher, Tag
-from ..publisher.retry import RetryPolicy
-from ..publisher.window import Policy
+from ..publisher.core.flight import State
+from ..publisher.core.flight_batch import Block
+from ..publisher.core.ids import IDS_MEMORY, IdMaker
+from ..publisher.core.retry import RetryPolicy
+from ..publisher.core.window import Policy
 from .announcing import Announcer, source_record
 from .columns import ColumnPlan
 from .deadletters import DeadLetters, DeadTag
@@ -260,7 +260,7 @@ class _Session:
         return self._options.dedup and self._bridge is not None and self._bridge.capabilities.dedup
 
     def _id_maker(self) -> IdMaker:
-        """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
+        """Prefix and batch of default ids (see ``publisher/core/ids.py`` for the rest)."""
         o, facts = self._options, self._facts
         memory = IDS_MEMORY if o.pack == "off" else PACKED_IDS_MEMORY
         if facts.query_id is not None:

@@ -47,7 +47,7 @@ _NO_SUCH_EVENTS = frozenset(
 
 
 class Writer(Protocol):
-    """Where records go, in order; see :class:`mama_spark.publisher.lasting.LastingPublisher`."""
+    """Where records go, in order; see :class:`mama_spark.publisher.resilient_publisher.LastingPublisher`."""
 
     stored: int
 

@@ -17,7 +17,7 @@ from ..conf_file import as_options, load
 from ..errors import ConfigError
 from ..options import SinkOptions
 from ..options.values import split_stream
-from ..publisher.lasting import LastingPublisher
+from ..publisher.resilient_publisher import LastingPublisher
 from ..record_log import LogBridge
 from ..tango.recorder import Recorder
 from ..tango.recorder_settings import RecorderSettings

@@ -22,11 +22,11 @@ import pytest
 from ..bridge import Ack, PublisherBridge, Refusals
 from ..errors import BadRow, BadTopic, PublishError, TooLarge
 from ..message import MessageBatch
-from ..publisher.block import Block
-from ..publisher.flight import State
-from ..publisher.pump import BatchPublisher
-from ..publisher.retry import RetryPolicy
-from ..publisher.window import Policy
+from ..publisher.batch_publisher import BatchPublisher
+from ..publisher.core.flight import State
+from ..publisher.core.flight_batch import Block
+from ..publisher.core.retry import RetryPolicy
+from ..publisher.core.window import Policy
 
 PATIENCE = 120.0  #: seconds for a condition; never reached by a sound bridge
 

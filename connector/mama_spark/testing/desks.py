@@ -17,7 +17,7 @@ from ..bridges.nats.connecting import close_abandoned
 from ..bridges.nats.loop import Loop
 from ..bridges.nats.server import NatsServer
 from ..publisher.api import Flight, PublishAck
-from ..publisher.managed import ManagedPublisher
+from ..publisher.managed.managed_publisher import ManagedPublisher
 from .servers import Admin
 
 LONG = 60.0  #: seconds for a condition; never reached by a sound publisher

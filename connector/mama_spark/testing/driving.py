@@ -7,11 +7,11 @@ from typing import Any
 
 from ..bridges.nats import NatsBridge, NatsSettings
 from ..message import MessageBatch
-from ..publisher.block import Block, Counters
-from ..publisher.flight import EVENT, State
-from ..publisher.pump import BatchPublisher, Tag
-from ..publisher.retry import RetryPolicy
-from ..publisher.window import Policy
+from ..publisher.batch_publisher import BatchPublisher, Tag
+from ..publisher.core.flight import EVENT, State
+from ..publisher.core.flight_batch import Block, Counters
+from ..publisher.core.retry import RetryPolicy
+from ..publisher.core.window import Policy
 from .oracle import Outcome, Verdict, conserve
 from .servers import Admin
 from .waiting import PATIENCE, eventually

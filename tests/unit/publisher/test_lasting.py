@@ -9,7 +9,7 @@ import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import PublishError, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.lasting import BATCHES_WAITING, LastingPublisher
+from mama_spark.publisher.resilient_publisher import BATCHES_WAITING, LastingPublisher
 from mama_spark.testing.waiting import eventually
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from mama_spark.bridge import Acks, BridgeEvent, EventKind, Polled
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.flight import State
-from mama_spark.publisher.pump import BatchPublisher
-from mama_spark.publisher.window import Policy
+from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.window import Policy
 
 PATIENCE = 10.0
 

@@ -12,12 +12,12 @@ import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import BadRow, ClientClosed, ConfigError, LoopDied, NotPublished, PublishError, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.block import Block
+from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.clock import NEVER, WallClock
-from mama_spark.publisher.flight import State
-from mama_spark.publisher.pump import BatchPublisher
-from mama_spark.publisher.retry import RetryPolicy
-from mama_spark.publisher.window import Policy
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.retry import RetryPolicy
+from mama_spark.publisher.core.window import Policy
 
 from tests.support.examples import FULL
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import InProcess, NoResponders, NotReady, Overrun, PublishError, Refused, Uncertain
-from mama_spark.publisher.block import Block
-from mama_spark.publisher.flight import State
-from mama_spark.publisher.retry import RateLimiter, RetryPolicy
-from mama_spark.publisher.window import PROBE, Policy, Window
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.retry import RateLimiter, RetryPolicy
+from mama_spark.publisher.core.window import PROBE, Policy, Window
 
 BACKOFFS = (1.0, 2.0, 4.0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mama_spark.publisher.block import Block
-from mama_spark.publisher.sends import Sends
+from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.send_index import Sends
 
 FIRST, N = 100, 8
 

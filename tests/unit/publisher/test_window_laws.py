@@ -9,10 +9,10 @@ import pytest
 from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import InProcess, NoResponders, NotSent, Overrun, PublishError, Refused
 from mama_spark.message import Int64s
-from mama_spark.publisher.block import Block, Rows
-from mama_spark.publisher.flight import TABLE, TERMINAL, IllegalStep, State, Step, advance
-from mama_spark.publisher.retry import RateLimiter, RetryPolicy
-from mama_spark.publisher.window import PROBE, Policy, Window
+from mama_spark.publisher.core.flight import TABLE, TERMINAL, IllegalStep, State, Step, advance
+from mama_spark.publisher.core.flight_batch import Block, Rows
+from mama_spark.publisher.core.retry import RateLimiter, RetryPolicy
+from mama_spark.publisher.core.window import PROBE, Policy, Window
 
 from tests.support.examples import FULL
 

@@ -9,7 +9,7 @@ import pytest
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.options import SinkOptions
-from mama_spark.publisher.window import Policy
+from mama_spark.publisher.core.window import Policy
 from mama_spark.spark.task import make_policy
 
 ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import PublishError
-from ..message import Bools, Int64s
+from mama_spark.errors import PublishError
+from mama_spark.message import Bools, Int64s
+
 from .flight import States
 
 Rows = slice | Int64s

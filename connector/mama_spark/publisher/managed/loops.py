@@ -15,15 +15,16 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..bridge import Ack, BridgeEvent, EventKind, PublisherBridge
-from ..errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
-from ..message import Bools, Int64s, MessageBatch
-from .block import Block
-from .clock import WallClock
-from .intake import Entry, Intake
-from .pump import CHUNK_BYTES, CHUNK_MESSAGES, runs_of
-from .teller import Cargo, Teller
-from .window import Window
+from mama_spark.bridge import Ack, BridgeEvent, EventKind, PublisherBridge
+from mama_spark.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
+from mama_spark.message import Bools, Int64s, MessageBatch
+
+from ..batch_publisher import CHUNK_BYTES, CHUNK_MESSAGES, runs_of
+from ..clock import WallClock
+from ..core.flight_batch import Block
+from ..core.window import Window
+from .callbacks import Cargo, Teller
+from .publish_queue import Entry, Intake
 
 log = logging.getLogger("mama_spark")
 

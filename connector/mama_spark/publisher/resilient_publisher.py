@@ -19,11 +19,11 @@ import numpy as np
 from ..bridge import PublisherBridge
 from ..errors import ConfigError, MamaError, NotPublished, PublishError, Stopped
 from ..message import MessageBatch
-from .block import Block
-from .flight import State
-from .pump import BatchPublisher, Tag
-from .retry import RetryPolicy
-from .window import Policy
+from .batch_publisher import BatchPublisher, Tag
+from .core.flight import State
+from .core.flight_batch import Block
+from .core.retry import RetryPolicy
+from .core.window import Policy
 
 log = logging.getLogger("mama_spark")
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from ..errors import AckTimeout
-from ..message import MessageBatch
-from .api import Flight, PublishAck, PublisherListener
-from .block import Block, Rows
-from .flight import EVENT, PUBLISHED, State
+from mama_spark.errors import AckTimeout
+from mama_spark.message import MessageBatch
+
+from ..api import Flight, PublishAck, PublisherListener
+from ..core.flight import EVENT, PUBLISHED, State
+from ..core.flight_batch import Block, Rows
 
 log = logging.getLogger("mama_spark")
 

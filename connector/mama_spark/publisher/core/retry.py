@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import ConfigError, PublishError
+from mama_spark.errors import ConfigError, PublishError
 
 
 def is_retryable(error: PublishError) -> bool:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..message import Bools, Int64s
-from .block import Block, Rows, part_of
+from mama_spark.message import Bools, Int64s
+
 from .flight import State
+from .flight_batch import Block, Rows, part_of
 
 _IN_FLIGHT = int(State.IN_FLIGHT)
 

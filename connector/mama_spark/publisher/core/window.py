@@ -1,8 +1,8 @@
 """The window: the flights not settled yet, and the rules for letting in more.
 
 Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values; the shell
-(:mod:`mama_spark.publisher.pump`) obeys. Flights are columns: a :class:`Block` holds the flights that were opened
-together, and every operation works on a whole run of them.
+(:mod:`mama_spark.publisher.batch_publisher`) obeys. Flights are columns: a :class:`Block` holds the flights that were
+opened together, and every operation works on a whole run of them.
 
 A *token* names one send of one flight: a monotonic integer, never reused. An ack of any send settles its flight, a
 refusal settles only its own send, and whatever arrives after the terminal event is counted and changes nothing.
@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from ..bridge import Acks, Refusals
-from ..errors import AckTimeout, ConfigError, Pace, PublishError, Uncertain
-from ..message import Bools, Int64s
-from .block import Block, Counters, Rows, Seconds, array_of, length_of
+from mama_spark.bridge import Acks, Refusals
+from mama_spark.errors import AckTimeout, ConfigError, Pace, PublishError, Uncertain
+from mama_spark.message import Bools, Int64s
+
 from .flight import State, Step, advance
+from .flight_batch import Block, Counters, Rows, Seconds, array_of, length_of
 from .retry import RetryPolicy
-from .sends import SendBook, Sends
+from .send_index import SendBook, Sends
 
 #: After a hold only this many sends go out until one of them is acknowledged: enough that one topic without a
 #: stream does not stop the others, few enough that an outage does not cost a storm of refusals.

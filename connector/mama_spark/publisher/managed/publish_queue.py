@@ -13,8 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from ..errors import MamaError, QueueFull
-from .api import Flight, Headers, HeadersLike, PublishOptions
+from mama_spark.errors import MamaError, QueueFull
+
+from ..api import Flight, Headers, HeadersLike, PublishOptions
 
 T = TypeVar("T")
 Entry = tuple[Flight, "Future[Flight]"]

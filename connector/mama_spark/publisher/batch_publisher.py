@@ -28,10 +28,10 @@ from ..errors import (
     Unavailable,
 )
 from ..message import Bools, MessageBatch
-from .block import Block, Counters
-from .flight import State
-from .retry import RateLimiter
-from .window import Policy, Window
+from .core.flight import State
+from .core.flight_batch import Block, Counters
+from .core.retry import RateLimiter
+from .core.window import Policy, Window
 
 log = logging.getLogger("mama_spark")
 

@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_128, xxh3_128_digest
 
-from ..errors import ConfigError
-from ..message import Int64s, MessageBatch
+from mama_spark.errors import ConfigError
+from mama_spark.message import Int64s, MessageBatch
 
 UInt64s = npt.NDArray[np.uint64]
 

@@ -1,5 +1,5 @@
 """The managed publisher of the specification, as a plain library: futures and callbacks over the two loops of
-:mod:`mama_spark.publisher.runners`."""
+:mod:`mama_spark.publisher.managed.loops`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ..bridge import PublisherBridge
-from ..errors import ClientClosed, ConfigError, LoopDied, QueueFull
-from .api import Flight, HeadersLike, PublisherListener, PublishOptions, RetryConfig
-from .block import Counters
-from .intake import Intake, on_event_loop
-from .runners import Runners
-from .teller import Teller
-from .window import Policy, Window
+from mama_spark.bridge import PublisherBridge
+from mama_spark.errors import ClientClosed, ConfigError, LoopDied, QueueFull
+
+from ..api import Flight, HeadersLike, PublisherListener, PublishOptions, RetryConfig
+from ..core.flight_batch import Counters
+from ..core.window import Policy, Window
+from .callbacks import Teller
+from .loops import Runners
+from .publish_queue import Intake, on_event_loop
 
 
 class ManagedPublisher:
@@ -55,7 +56,7 @@ class ManagedPublisher:
         queue_size: int = 10_000,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        from ..bridges import attach  # late: the publisher knows no bridge
+        from mama_spark.bridges import attach  # late: the publisher knows no bridge
 
         self._closed = True  # nothing to warn of if the constructor raises
         for name, value in (("pollTime", poll_time), ("holdPauseTime", hold_pause_time), ("queueSize", queue_size)):

@@ -1,0 +1,1 @@
+"""The managed publisher: one call a message, with futures and callbacks."""
