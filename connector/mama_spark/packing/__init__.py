@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .again import halves, singles
-from .as_text import check_text
-from .bounded import portions
+from .chunked_unpack import portions
 from .codec import ArrowCodec, Codec, LinesCodec, codec_of
-from .fitting import Fitting
-from .form import HEADER_BYTES, PACK, PACK_ROWS, Form, check_types
+from .format import HEADER_BYTES, PACK, PACK_ROWS, Form, check_types
+from .json_size import check_text
 from .packer import Packed, Packer, Rows, packed
+from .schema_cast import Fitting
+from .split import halves, singles
 from .unpack import TypedRun, Unpacked, announced_rows, unpack, untouched
 
 __all__ = [

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ..errors import SchemaError
 from ..message import Int64s, payload_sizes
-from .form import VALUE, Form, bare, check_types
+from .format import VALUE, Form, bare, check_types
 from .ipc import read_pack
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream

@@ -13,7 +13,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from ..errors import SchemaError
-from .form import BadPack, check_types
+from .format import BadPack, check_types
 
 _RECORD_BATCH = 3  #: Message.fbs, MessageHeader
 _MARK = b"\xff\xff\xff\xff"

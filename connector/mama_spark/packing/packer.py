@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
 from .codec import Codec
-from .form import PACK, PACK_ROWS
+from .format import PACK, PACK_ROWS
 
 #: Bytes of rows that wait for their packs to become full, in one partition.
 GATHER_BYTES = 32 << 20

@@ -16,7 +16,18 @@ import pyarrow.compute as pc
 
 from ..message import HEADERS_TYPE, Bools, Int64s, payload_bounds, payload_sizes
 from ..record_log import Records
-from .form import HEADERS, ID, MESSAGE, MOST_ROWS, PACK, PACK_ROWS, VALUE, BadPack, Form, carries_messages
+from .format import (
+    HEADERS,
+    ID,
+    MESSAGE,
+    MOST_ROWS,
+    PACK,
+    PACK_ROWS,
+    VALUE,
+    BadPack,
+    Form,
+    carries_messages,
+)
 from .ipc import read_pack
 
 #: The id of a pack names the pack; its rows have ids of their own, or none.

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mama_spark.packing import Fitting
-from mama_spark.packing.fitting import fits
+from mama_spark.packing.schema_cast import fits
 
 UTC, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 

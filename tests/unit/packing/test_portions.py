@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.packing import announced_rows, portions, unpack
-from mama_spark.packing.bounded import PORTION_BYTES, PORTION_ROWS
+from mama_spark.packing.chunked_unpack import PORTION_BYTES, PORTION_ROWS
 from mama_spark.record_log import Records
 
 Message = tuple[str, bytes, list[tuple[str, list[str]]] | None]
@@ -46,7 +46,7 @@ def test_portions_are_all_rows_in_order_whatever_the_limits(
               "PORTION_BYTES": most_bytes}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         for name, value in limits.items():
-            patch.setattr(f"mama_spark.packing.bounded.{name}", value)
+            patch.setattr(f"mama_spark.packing.chunked_unpack.{name}", value)
         found = list(portions(whole))
     sequences = [int(some.sequences[r]) for some, part in found for r in part.records]
     assert sequences == (want.records + 1).tolist()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from ..message import HEADERS_TYPE, Int64s, MessageBatch
 from ..record_log import Records
 from .codec import ArrowCodec, Codec
-from .form import PACK_ROWS
+from .format import PACK_ROWS
 from .packer import Packed, ranges
 from .unpack import unpack
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from .form import bare
+from .format import bare
 
 
 class Fitting:
