@@ -97,7 +97,7 @@ def flights(args: argparse.Namespace) -> int:
 
     storage = _storage(args.storage)
     if args.words[0] == "sweep" and len(args.words) == 2:
-        from .flightlog.sweep import sweep
+        from .flightlog.adopt_orphans import sweep
 
         print(sweep(args.words[1], storage, args.older_than, args.dry_run).text())
         return 0

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from mama_spark.errors import FlightLogError
 from mama_spark.flightlog import report
+from mama_spark.flightlog.adopt_orphans import sweep
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.deadletter import abort_dead_letters, commit_dead_letters
+from mama_spark.flightlog.dead_letters import abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.replay import unpublished
 from mama_spark.flightlog.staging import Run, Staging
-from mama_spark.flightlog.sweep import sweep
 from mama_spark.testing.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
 
 SERVE = """

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server import NatsServer
-from mama_spark.flightlog.sweep import sweep
+from mama_spark.flightlog.adopt_orphans import sweep
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.proxy import Proxy
 from mama_spark.testing.servers import Admin, StoredMessage

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..errors import BadRow, PublishError, TooLarge
-from ..flightlog.deadletter import DeadLetterStaging
+from ..flightlog.dead_letters import DeadLetterStaging
 from ..message import Int64s, MessageBatch
 from ..packing import PACK, PACK_ROWS
 

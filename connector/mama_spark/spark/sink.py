@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from ..errors import ConfigError, OptionError, RowsFailed
 from ..flightlog import commit as flight_log
-from ..flightlog import deadletter
+from ..flightlog import dead_letters
 from ..flightlog.schema import table_schema
 from ..flightlog.staging import Run
 from ..options import SinkOptions
@@ -98,7 +98,7 @@ class _Committer:
         o = self.job.options
         if run is not None and o.dead_letter_table is not None:
             dead = [p for r in reports for p in r.dead_parts]
-            deadletter.commit_dead_letters(o.dead_letter_table, o.storage_options, run, dead, app=app)
+            dead_letters.commit_dead_letters(o.dead_letter_table, o.storage_options, run, dead, app=app)
         if run is not None and o.flight_log is not None:
             parts = [p for r in reports for p in r.parts]
             flight_log.commit(o.flight_log, o.storage_options, run, parts, app=app, extra=self.job.log_fields)
@@ -119,7 +119,7 @@ class _Committer:
             return
         if o.dead_letter_table is not None:
             dead = [p for r in reports for p in r.dead_parts]
-            deadletter.abort_dead_letters(o.dead_letter_table, o.storage_options, run, dead, app=app)
+            dead_letters.abort_dead_letters(o.dead_letter_table, o.storage_options, run, dead, app=app)
         if o.flight_log is not None:
             parts = [p for r in reports for p in r.parts]
             flight_log.abort(o.flight_log, o.storage_options, run, parts, app=app, extra=self.job.log_fields)

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ..bridge import Ack, PublisherBridge
 from ..bridges import publisher_bridge, row_codec
 from ..errors import ConfigError, PublishError, Unavailable
-from ..flightlog.deadletter import DeadLetterStaging
+from ..flightlog.dead_letters import DeadLetterStaging
 from ..flightlog.parts import Part
 from ..flightlog.schema import Level
 from ..flightlog.staging import Run, Staging

@@ -12,13 +12,13 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from mama_spark.errors import FlightLogError, Unavailable
+from mama_spark.flightlog.adopt_orphans import sweep
 from mama_spark.flightlog.commit import commit
-from mama_spark.flightlog.deadletter import DeadLetterStaging, abort_dead_letters, commit_dead_letters
+from mama_spark.flightlog.dead_letters import DeadLetterStaging, abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import DEAD_LETTERS
 from mama_spark.flightlog.staging import Run
 from mama_spark.flightlog.storage import Store
-from mama_spark.flightlog.sweep import sweep
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters
 

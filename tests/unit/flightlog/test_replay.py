@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 from mama_spark.errors import FlightLogError
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.deadletter import commit_dead_letters
+from mama_spark.flightlog.dead_letters import commit_dead_letters
 from mama_spark.flightlog.replay import REPLAY, unpublished
 from mama_spark.flightlog.schema import TIMEOUT
 from mama_spark.flightlog.staging import Run
