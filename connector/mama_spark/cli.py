@@ -21,7 +21,7 @@ USAGE, INTERRUPTED = 2, 130
 
 
 def serve(args: argparse.Namespace) -> int:
-    from .bridges.nats.serve import run
+    from .bridges.nats.server.serve import run
     from .terminal.stopping import stopping
 
     with stopping() as stop:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.bridges.nats import link
-from mama_spark.bridges.nats.pool import POOL
+from mama_spark.bridges.nats.connection import connection
+from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.malamute.engines import jetstream
 from mama_spark.testing.accounts import Accounts, SharedServer
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite
@@ -53,7 +53,7 @@ class TestJetStreamByPublicCalls(InJetStream):
 
     @pytest.fixture(autouse=True)
     def _plain(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setattr(link, "supported", lambda client: False)
+        monkeypatch.setattr(connection, "supported", lambda client: False)
         POOL.clear()
         yield
         POOL.clear()

@@ -28,11 +28,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings, fast
-from mama_spark.bridges.nats.acks import Flow, Gap, Guilty, Reply, Stored, classify_parts
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.errors import from_reply
-from mama_spark.bridges.nats.fast import MAX_MESSAGES, OUTSTANDING, FastBatch, Phase, Settled, reply_prefix
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.protocol import fast_batch
+from mama_spark.bridges.nats.protocol.acks import Flow, Gap, Guilty, Reply, Stored, classify_parts
+from mama_spark.bridges.nats.protocol.fast_batch import (
+    MAX_MESSAGES,
+    OUTSTANDING,
+    FastBatch,
+    Phase,
+    Settled,
+    reply_prefix,
+)
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ExpectationFailed, NotSent, PublishError, Refused, Uncertain
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
@@ -127,7 +135,7 @@ def test_custom_flow(admin: Admin, nats_server: NatsServer, window: int, n: int)
 def test_large_batch(admin: Admin, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a batch may be: the next one follows, in order."""
     most = MAX_MESSAGES if FULL else 10_000
-    monkeypatch.setattr(fast, "MAX_MESSAGES", most)
+    monkeypatch.setattr(fast_batch, "MAX_MESSAGES", most)
     n = most + 500
     with Driver(nats_server.url, window=8192, **FAST) as driver:
         for _ in range(10):

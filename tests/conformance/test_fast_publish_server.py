@@ -25,9 +25,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mama_spark.bridges.nats import errors
-from mama_spark.bridges.nats.acks import Flow, Gap, Guilty, Reply, Stored
-from mama_spark.bridges.nats.fast import END, PING, START, FastBatch, Phase, parse_reply, reply_prefix, reply_suffix
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.protocol.acks import Flow, Gap, Guilty, Reply, Stored
+from mama_spark.bridges.nats.protocol.fast_batch import (
+    END,
+    PING,
+    START,
+    FastBatch,
+    Phase,
+    parse_reply,
+    reply_prefix,
+    reply_suffix,
+)
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ExpectationFailed, NotSent, Overrun, PublishError, Refused, TooLarge, Uncertain
 from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.plain_wire import PlainWire

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.engines import Delivery, jetstream, jetstream_sender
 from mama_spark.malamute.engines.jetstream import JetStreamEngine

@@ -10,8 +10,8 @@ import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.logs import NatsLogs
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.read.logs import NatsLogs
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.bridge_suite import publish

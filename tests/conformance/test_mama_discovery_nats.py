@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats import NatsSettings, announcer
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.pool import POOL
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats import NatsSettings
+from mama_spark.bridges.nats.connection.pool import POOL
+from mama_spark.bridges.nats.discovery import lease
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source, encode_source
@@ -29,7 +30,7 @@ def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:
     made.open()
     yield made
     made.close()
-    announcer.clear()
+    lease.clear()
     POOL.clear()
 
 

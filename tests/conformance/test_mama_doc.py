@@ -11,7 +11,7 @@ import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import SourceRecord
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import encode_source

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import EventStyle
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import (
     DQPublisherManager,
     DQPublisherManagerCallbacks,

@@ -11,8 +11,8 @@ from typing import Any
 import nats
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.pool import POOL
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.connection.pool import POOL
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import (
     AckTimeout,
     ConfigError,

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 from mama_spark.bridge import DiscoveryBridge
-from mama_spark.bridges.nats import announcer
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.pool import POOL
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.connection.pool import POOL
+from mama_spark.bridges.nats.discovery import lease
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
 from mama_spark.testing.servers import Admin
@@ -41,5 +41,5 @@ class TestNatsDiscovery(DiscoverySuite):
                 admin.api("STREAM.PURGE.MAMA_EVENTS", {"seq": at})
 
         yield DiscoverySite(make=make, ttl=2.0, lasting=8.0, die=die, lose=lose)
-        announcer.clear()
+        lease.clear()
         POOL.clear()

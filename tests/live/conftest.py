@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.bridges.nats import announcer
-from mama_spark.bridges.nats.pool import POOL
+from mama_spark.bridges.nats.connection.pool import POOL
+from mama_spark.bridges.nats.discovery import lease
 from mama_spark.testing.discovering import opened
 
 __all__ = ["opened"]
@@ -14,5 +14,5 @@ __all__ = ["opened"]
 def _nothing_stays_warm() -> Iterator[None]:
     """Nobody's connection, and nobody's announcement, outlives its server."""
     yield
-    announcer.clear()
+    lease.clear()
     POOL.clear()

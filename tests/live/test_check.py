@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.check import lines
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.options import SinkOptions
 from mama_spark.testing.servers import Admin

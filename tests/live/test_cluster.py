@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import Polled
-from mama_spark.bridges.nats.server import Cluster
+from mama_spark.bridges.nats.server.nats_server import Cluster
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin

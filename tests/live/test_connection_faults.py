@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats import NatsBridge
-from mama_spark.bridges.nats.connecting import close_abandoned
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.driving import Driver, fresh_message_gets_through

@@ -18,10 +18,11 @@ from typing import Any
 import nats
 import pytest
 from mama_spark.bridge import EventKind
-from mama_spark.bridges.nats import NatsBridge, NatsSettings, check, serve
-from mama_spark.bridges.nats.loop import Loop
-from mama_spark.bridges.nats.pool import IDLE, POOL, Pool
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats import NatsBridge, NatsSettings, check
+from mama_spark.bridges.nats.connection.event_loop import Loop
+from mama_spark.bridges.nats.connection.pool import IDLE, POOL, Pool
+from mama_spark.bridges.nats.server import serve
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import LoopDied, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
@@ -228,7 +229,7 @@ def test_serve_that_is_told_to_end_leaves_no_process_behind() -> None:
 
 def test_a_server_ends_with_the_process_that_started_it() -> None:
     script = (
-        "from mama_spark.bridges.nats.server import NatsServer\n"
+        "from mama_spark.bridges.nats.server.nats_server import NatsServer\n"
         "import time; s = NatsServer().start(); print(s.port, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:

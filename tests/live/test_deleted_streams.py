@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats import NatsBridge, NatsSettings, streams
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.jetstream import streams
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.publisher import resilient_publisher
 from mama_spark.publisher.resilient_publisher import LastingPublisher

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats import announcer
-from mama_spark.bridges.nats.board import Board
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.discovery import lease
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.discovering import (
     DESK,
     EVENT,
@@ -190,7 +190,7 @@ def test_a_source_that_nobody_took_up_in_time_is_renewed_no_more(
     bridge.announce(DESK, b"r", TTL)
     keeper = bridge._announcer
     assert keeper is not None
-    monkeypatch.setattr(announcer, "IDLE", 0.0)
+    monkeypatch.setattr(lease, "IDLE", 0.0)
     bridge.close()
     eventually(lambda: DESK not in keeper.sources, "it has been idle for too long")
     follower.until(has(OFFLINE))
@@ -199,11 +199,11 @@ def test_a_source_that_nobody_took_up_in_time_is_renewed_no_more(
 FORK = """
 import os, sys
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats import announcer
-from mama_spark.bridges.nats.changes import Stored
-from mama_spark.bridges.nats.discovery import NatsDiscovery
+from mama_spark.bridges.nats.discovery import lease as announcer
+from mama_spark.bridges.nats.discovery.events import Stored
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.shelf import Shelf
+from mama_spark.bridges.nats.discovery.stream_client import Shelf
 from mama_spark.errors import ClientClosed
 settings = NatsSettings((sys.argv[1],))
 parents = NatsDiscovery(settings)

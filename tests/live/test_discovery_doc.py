@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mama_spark.bridge import Change, ChangeKind, SourceKey
 from mama_spark.bridges import discovery_bridge
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.mama.discovered import (
     BAD_RECORD,

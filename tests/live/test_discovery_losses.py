@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from mama_spark.bridge import ChangeKind, SourceKey
-from mama_spark.bridges.nats import announcer, shelf
-from mama_spark.bridges.nats.board import Board
-from mama_spark.bridges.nats.changes import Stored
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.discovery import lease, stream_client
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.events import Stored
+from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.discovery.stream_client import Shelf
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.shelf import Shelf
 from mama_spark.errors import ConfigError
 from mama_spark.testing.discovering import (
     DESK,
@@ -143,7 +143,7 @@ def test_sources_made_again_by_hand_below_what_was_sourced_are_refused_by_name(
     one = opened("one")
     one.announce(DESK, b"r", TTL)
     one.close()
-    announcer.clear()
+    lease.clear()
     with Admin(nats_server.url) as admin:
         assert admin.api("STREAM.DELETE.MAMA_SOURCES").get("success")
         assert "error" not in admin.api("STREAM.CREATE.MAMA_SOURCES", Board().streams()[0])
@@ -231,10 +231,10 @@ def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
     async def speaking(self: Shelf, stream: str, after: int, subject: str) -> tuple[list[Stored], int]:
         found = await page(self, stream, after, subject)
         if next(pages) == 2:
-            await keeper._begin(announcer.Announced(keys[-1], b"changed", 60.0))
+            await keeper._begin(lease.Announced(keys[-1], b"changed", 60.0))
         return found
 
-    monkeypatch.setattr(shelf, "_PAGE", 4)
+    monkeypatch.setattr(stream_client, "_PAGE", 4)
     monkeypatch.setattr(Shelf, "_page", speaking)
     image = {c.source: c.payload for c in reader.image() if c.kind is RECORD}
     assert image == {**dict.fromkeys(keys[:-1], b"r"), keys[-1]: b"changed"}

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import ChangeKind, SourceKey
-from mama_spark.bridges.nats import announcer
-from mama_spark.bridges.nats.board import ADVISORY_BYTES, METADATA, Board
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.server import Cluster, NatsServer
+from mama_spark.bridges.nats.discovery import lease
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, METADATA, Board
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.discovering import (
@@ -71,7 +71,7 @@ def test_a_missing_permission_is_told_by_subject_or_stream(tmp_path: Path, deny:
         with pytest.raises(ConfigError, match=word.replace(".", r"\.")):
             calls[call]()
         bridge.close()
-        announcer.clear()
+        lease.clear()
 
 
 @pytest.mark.parametrize(
@@ -370,4 +370,4 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         assert {c.source for c in reader.image()} == {DESK, TWIN, None}
         one.close()
         reader.close()
-        announcer.clear()
+        lease.clear()

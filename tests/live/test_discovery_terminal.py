@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.cli import main
 from mama_spark.mama.discovered import Row

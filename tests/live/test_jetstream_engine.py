@@ -14,8 +14,8 @@ import zmq
 from mama_spark.bridges.malamute.check import lines
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
-from mama_spark.bridges.nats.logs import NatsLogs
-from mama_spark.bridges.nats.server import Cluster, NatsServer
+from mama_spark.bridges.nats.read.logs import NatsLogs
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute import wire

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats import stream_log as module
-from mama_spark.bridges.nats.logs import NatsLog, NatsLogs
-from mama_spark.bridges.nats.pool import POOL
-from mama_spark.bridges.nats.records import Cutter, Gather
-from mama_spark.bridges.nats.server import Cluster, NatsServer
+from mama_spark.bridges.nats.connection.pool import POOL
+from mama_spark.bridges.nats.protocol.records import Cutter, Gather
+from mama_spark.bridges.nats.read import stream_log as module
+from mama_spark.bridges.nats.read.logs import NatsLog, NatsLogs
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.accounts import Accounts

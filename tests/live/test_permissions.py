@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.message import MessageBatch
 from mama_spark.testing.driving import Driver

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import plain, store

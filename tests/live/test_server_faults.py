@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually

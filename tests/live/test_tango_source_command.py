@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 import zmq
 from mama_spark.bridges import log_bridge, publisher_bridge
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import parser
 from mama_spark.errors import ConfigError, Unavailable

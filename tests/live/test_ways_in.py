@@ -12,7 +12,7 @@ from typing import Any
 import nkeys  # type: ignore[import-untyped]
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.testing.driving import Driver, fresh_message_gets_through
 from mama_spark.testing.servers import Admin, make_certificates

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from delta import configure_spark_with_delta_pip
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.rooms import MalamuteRoom, NatsRoom, Room
 from pyspark.sql import SparkSession
 

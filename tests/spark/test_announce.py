@@ -9,8 +9,8 @@ from typing import Any
 import mama_spark
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.board import LIVE, Board
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.discovery.layout import LIVE, Board
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.spark.announcing import source_id
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually

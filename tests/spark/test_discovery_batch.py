@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.msg import MamaMsg
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import SourceRecord, encode_source

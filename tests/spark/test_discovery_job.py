@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.conf_file import load
 from mama_spark.spark.discovery_tables import DiscoveryTables
 from mama_spark.testing.discovery_runs import Stranger, desk, line

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.board import REC
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.discovery.layout import REC
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.events import EventRecord
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import encode_source

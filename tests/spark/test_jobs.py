@@ -16,9 +16,9 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridge import ChangeKind
 from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.board import Board
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.omnm import decode
 from mama_spark.mama.sources import SourceRecord, decode_source
 from mama_spark.testing.servers import Admin

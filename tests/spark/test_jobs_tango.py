@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions

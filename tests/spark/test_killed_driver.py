@@ -12,7 +12,7 @@ from runpy import run_path
 
 import mama_spark
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.rooms import NatsRoom
 from mama_spark.testing.sink_runs import Gate, below, connected, counts, flights, jvm_below, processes, verdict
 from mama_spark.testing.waiting import eventually

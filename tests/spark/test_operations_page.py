@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.testing.flight_logs import rows
 from mama_spark.testing.servers import Admin

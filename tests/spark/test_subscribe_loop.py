@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.brokers import BrokerProcess
 from mama_spark.testing.loop_runs import DDL, Lane, Loop, OnMalamute, OnNats, expected, flights, shown
 from mama_spark.testing.servers import Admin

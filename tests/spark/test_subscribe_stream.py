@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import delta_rows, plain, store
 from mama_spark.testing.waiting import eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.tango.events import Event, decode
 from mama_spark.tango.records import Kind, encode_one
 from mama_spark.tango.types import AttributeValue, Quality

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mama_spark.bridge import Change, ChangeKind
 from mama_spark.bridges.nats import NatsSettings
-from mama_spark.bridges.nats.board import Board
-from mama_spark.bridges.nats.discovery import NatsDiscovery
-from mama_spark.bridges.nats.server import NatsServer
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.events import EventRecord, decode_event
 from mama_spark.mama.omnm import decode
 from mama_spark.mama.sources import SourceRecord, decode_source

@@ -12,9 +12,9 @@ from typing import Any, Never
 
 import orjson
 
-from ..bridges.nats import announcer
-from ..bridges.nats.pool import POOL
-from ..bridges.nats.server import Cluster, NatsServer
+from ..bridges.nats.connection.pool import POOL
+from ..bridges.nats.discovery import lease
+from ..bridges.nats.server.nats_server import Cluster, NatsServer
 from .plain_wire import PlainWire
 
 _PASSWORD = "p"
@@ -150,7 +150,7 @@ class Accounts:
 
     def give_back(self, account: str) -> None:
         """Delete all that it holds. This process gives up its connections first, and announces nothing any more."""
-        announcer.clear()
+        lease.clear()
         POOL.clear()
         house = self._homes.pop(account)
         house.taken -= 1

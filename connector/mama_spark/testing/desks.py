@@ -13,9 +13,9 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from ..bridges.memory import MemoryBridge, MemoryBroker
-from ..bridges.nats.connecting import close_abandoned
-from ..bridges.nats.loop import Loop
-from ..bridges.nats.server import NatsServer
+from ..bridges.nats.connection.event_loop import Loop
+from ..bridges.nats.connection.nats_py_compat import close_abandoned
+from ..bridges.nats.server.nats_server import NatsServer
 from ..publisher.api import Flight, PublishAck
 from ..publisher.managed.managed_publisher import ManagedPublisher
 from .servers import Admin

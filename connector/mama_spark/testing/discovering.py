@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ..bridge import Change, ChangeKind, Position, SourceKey
-from ..bridges.nats.board import ADVISORIES, Board
-from ..bridges.nats.discovery import NatsDiscovery
-from ..bridges.nats.server import NatsServer
+from ..bridges.nats.discovery.bridge import NatsDiscovery
+from ..bridges.nats.discovery.layout import ADVISORIES, Board
+from ..bridges.nats.server.nats_server import NatsServer
 from ..bridges.nats.settings import NatsSettings
 from .servers import Admin
 from .waiting import eventually
@@ -115,10 +115,10 @@ def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
 ANNOUNCE = """
 import sys, time
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.changes import Stored
-from mama_spark.bridges.nats.discovery import NatsDiscovery
+from mama_spark.bridges.nats.discovery.events import Stored
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.shelf import Shelf
+from mama_spark.bridges.nats.discovery.stream_client import Shelf
 bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
 bridge.open()
 bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))

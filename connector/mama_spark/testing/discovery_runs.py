@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..bridge import SourceKey
-from ..bridges.nats.board import LIVE, REC, WARN, Board
+from ..bridges.nats.discovery.layout import LIVE, REC, WARN, Board
 from ..mama.events import EventRecord, encode_event
 from ..mama.omnm import encode
 from ..mama.sources import SourceRecord, encode_source

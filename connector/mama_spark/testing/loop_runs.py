@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..bridges.malamute import MalamuteLogs, MalamuteSettings
-from ..bridges.nats.server import NatsServer
+from ..bridges.nats.server.nats_server import NatsServer
 from ..malamute.link import LinkSettings
 from .brokers import BrokerProcess
 from .servers import Admin

@@ -10,8 +10,8 @@ from urllib.parse import urlparse
 
 import orjson
 
-from ..bridges.nats import wire
-from ..bridges.nats.acks import Reply, classify
+from ..bridges.nats.protocol import parser
+from ..bridges.nats.protocol.acks import Reply, classify
 
 _PATIENCE = 60.0
 
@@ -26,9 +26,9 @@ class PlainWire:
     def __init__(self, url: str) -> None:
         server = urlparse(url)
         self._socket = socket.create_connection((server.hostname, server.port), timeout=_PATIENCE)
-        self._reader = wire.Reader()
+        self._reader = parser.Reader()
         self._numbers = count(1)
-        self._frames: list[wire.Frame] = []
+        self._frames: list[parser.Frame] = []
         self.inbox = b"_INBOX.%d." % self._socket.getsockname()[1]
         user = {"user": server.username, "pass": server.password} if server.username else {}
         asked = {"verbose": False, "headers": True, "no_responders": True, **user}
@@ -66,7 +66,7 @@ class PlainWire:
         frame = self.message()
         return frame.subject, classify(frame)
 
-    def message(self) -> wire.Frame:
+    def message(self) -> parser.Frame:
         """The next one.
 
         :raises TimeoutError: none comes
@@ -76,7 +76,7 @@ class PlainWire:
                 self._socket.sendall(b"PONG\r\n")
         return frame
 
-    def _next(self) -> wire.Frame:
+    def _next(self) -> parser.Frame:
         while not self._frames:
             data = self._socket.recv(65536)
             if not data:

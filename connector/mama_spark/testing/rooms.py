@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import quote
 
-from ..bridges.nats.server import NatsServer
+from ..bridges.nats.server.nats_server import NatsServer
 from ..errors import ConfigError
 from ..malamute.engines.durable_store import StoreReader, store_path
 from ..malamute.engines.frames import unpack_headers

@@ -18,8 +18,8 @@ import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from ..bridges.nats.connecting import close_abandoned
-from ..bridges.nats.loop import Loop
+from ..bridges.nats.connection.event_loop import Loop
+from ..bridges.nats.connection.nats_py_compat import close_abandoned
 
 T = TypeVar("T")
 _PATIENCE = 60.0

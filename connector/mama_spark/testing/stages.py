@@ -17,8 +17,8 @@ import pytest
 from ..bridge import EventStyle, PublisherBridge
 from ..bridges.memory import MemoryBridge, MemoryBroker
 from ..bridges.nats import NatsBridge, NatsSettings
-from ..bridges.nats.pool import POOL
-from ..bridges.nats.server import NatsServer
+from ..bridges.nats.connection.pool import POOL
+from ..bridges.nats.server.nats_server import NatsServer
 from ..mama import (
     MamaMsg,
     Publisher,

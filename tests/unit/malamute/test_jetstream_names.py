@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.frames import Framer
-from mama_spark.bridges.nats.headers import check
-from mama_spark.bridges.nats.wire import read_frame
+from mama_spark.bridges.nats.protocol.frames import Framer
+from mama_spark.bridges.nats.protocol.headers import check
+from mama_spark.bridges.nats.protocol.parser import read_frame
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.engines.jetstream_names import (
     Letter,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from mama_spark.bridge import Acks, Polled, Prepared, Refusals
-from mama_spark.bridges.nats import appending
+from mama_spark.bridges.nats.read import append as appending
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import NoResponders, PublishError, Refused, Uncertain
 from mama_spark.message import MessageBatch

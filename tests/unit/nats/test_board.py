@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import Change, ChangeKind, SourceKey
 from mama_spark.bridges.images import pack, unpack
-from mama_spark.bridges.nats import advisories, positions
-from mama_spark.bridges.nats.board import (
+from mama_spark.bridges.nats.discovery import advisories, offsets
+from mama_spark.bridges.nats.discovery.direct_get import Cutter, headers_of, stored
+from mama_spark.bridges.nats.discovery.events import Stored, change_of, image_of, micros
+from mama_spark.bridges.nats.discovery.layout import (
     LIVE,
     MARKER,
     REC,
@@ -27,10 +29,8 @@ from mama_spark.bridges.nats.board import (
     as_token,
     from_token,
 )
-from mama_spark.bridges.nats.changes import Stored, change_of, image_of, micros
-from mama_spark.bridges.nats.direct import Cutter, headers_of, stored
-from mama_spark.bridges.nats.discovery_streams import check_version
-from mama_spark.bridges.nats.positions import At, Gone, Made, Part, Span, Written, between
+from mama_spark.bridges.nats.discovery.offsets import At, Gone, Made, Part, Span, Written, between
+from mama_spark.bridges.nats.discovery.streams import check_version
 from mama_spark.errors import ConfigError
 
 BOARD = Board()
@@ -298,18 +298,18 @@ HERE = At(100, (100, TIME), 9, MADE, IMAGE, 5)
 
 @pytest.mark.parametrize("position", [HERE, At(3, (2, ""), 0, MADE), At.in_image(IMAGE, MADE, 2)])
 def test_a_position_comes_back_from_json(position: At) -> None:
-    assert positions.at(json.loads(json.dumps(position.as_json()))) == position
+    assert offsets.at(json.loads(json.dumps(position.as_json()))) == position
 
 
 @given(st.dictionaries(st.sampled_from(["events", "mark", "advisories", "made", "image", "told"]),
                        st.none() | st.integers() | st.text() | st.lists(st.integers() | st.text())))  # fmt: skip
 def test_a_position_that_is_none_of_ours_is_refused(position: dict[str, object]) -> None:
-    if position == positions.IMAGE or set(position) >= {"events", "mark", "advisories", "made"}:
+    if position == offsets.IMAGE or set(position) >= {"events", "mark", "advisories", "made"}:
         with contextlib.suppress(ConfigError):
-            positions.at(position)
+            offsets.at(position)
     else:
         with pytest.raises(ConfigError, match="no position"):
-            positions.at(position)
+            offsets.at(position)
 
 
 def test_between_two_positions_lie_the_changes() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import nats.errors
 import nats.js.errors
 import pytest
-from mama_spark.bridges.nats import client_errors, errors
+from mama_spark.bridges.nats import errors
+from mama_spark.bridges.nats.connection import client_errors
 from mama_spark.errors import (
     ConfigError,
     InProcess,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.bridges.nats import headers
+from mama_spark.bridges.nats.protocol import headers
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.api import PublishOptions
 

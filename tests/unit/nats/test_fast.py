@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.acks import Flow, Gap, Guilty, Reply, Stored
 from mama_spark.bridges.nats.errors import from_reply, no_responders
-from mama_spark.bridges.nats.fast import (
+from mama_spark.bridges.nats.protocol.acks import Flow, Gap, Guilty, Reply, Stored
+from mama_spark.bridges.nats.protocol.fast_batch import (
     MAX_MESSAGES,
     OUTSTANDING,
     TABLE,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from mama_spark.bridges.nats.acks import Flow, Gap, Guilty, Stored
-from mama_spark.bridges.nats.fast import OUTSTANDING, FastBatch, Settled
+from mama_spark.bridges.nats.protocol.acks import Flow, Gap, Guilty, Stored
+from mama_spark.bridges.nats.protocol.fast_batch import OUTSTANDING, FastBatch, Settled
 from mama_spark.errors import ExpectationFailed, NotSent, PublishError, TooLarge, Uncertain
 
 LARGE, EXPECTED = TooLarge("large"), ExpectationFailed("another")

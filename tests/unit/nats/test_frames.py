@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats import frames, headers
+from mama_spark.bridges.nats.protocol import frames, headers
 from mama_spark.errors import BadRow, TooLarge
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 

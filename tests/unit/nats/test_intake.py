@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.intake import Intake, fits
+from mama_spark.bridges.nats.connection.raw_read import Intake, fits
 from nats.aio.transport import TcpTransport
 
 tcp_transport: Any = TcpTransport

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.announcer import Announced, Announcer
-from mama_spark.bridges.nats.board import GIVEN_UP, LIVE, TTL, WARN, Board
+from mama_spark.bridges.nats.discovery.layout import GIVEN_UP, LIVE, TTL, WARN, Board
+from mama_spark.bridges.nats.discovery.lease import Announced, Announcer
 from mama_spark.bridges.nats.settings import NatsSettings
 
 KEY = SourceKey("s", 7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.bridges.nats.positions import At, Gone, Made, Span, between
+from mama_spark.bridges.nats.discovery.offsets import At, Gone, Made, Span, between
 
 MADE = Made("s", "e", "a")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from mama_spark.bridges.nats.acks import BulkReader, Columns
+from mama_spark.bridges.nats.protocol.acks import BulkReader, Columns
 
 INBOX = b"_INBOX.abc."
 

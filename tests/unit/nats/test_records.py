@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats import records, wire
-from mama_spark.bridges.nats.records import (
+from mama_spark.bridges.nats.connection.ack_parser import Tap
+from mama_spark.bridges.nats.protocol import parser, records
+from mama_spark.bridges.nats.protocol.records import (
     Cutter,
     Gather,
     OutOfOrder,
@@ -25,7 +26,6 @@ from mama_spark.bridges.nats.records import (
     read_reply,
     until,
 )
-from mama_spark.bridges.nats.tap import Tap
 from mama_spark.message import HEADERS_TYPE
 
 from tests.support.examples import examples
@@ -293,12 +293,12 @@ def test_hostile_bytes_never_crash(noise: bytes, data: st.DataObject) -> None:
     cutter = Cutter(SID)
     at, missing = cutter.take(stream, 0)
     assert 0 <= at <= len(stream)
-    assert missing <= wire.MAX_MESSAGE + 2
+    assert missing <= parser.MAX_MESSAGE + 2
     gather = cutter.swap()
     if len(gather):
         try:
             columns(gather)
-        except wire.ProtocolError:
+        except parser.ProtocolError:
             """Numbers that cannot be: said, not guessed."""
 
 

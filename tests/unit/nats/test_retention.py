@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.retention import warnings
+from mama_spark.bridges.nats.read.retention import warnings
 
 KEEPS = {"retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -1, "max_age": 0,
          "max_msgs_per_subject": -1}  # fmt: skip

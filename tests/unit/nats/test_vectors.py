@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats import acks, fast, frames, headers, subjects, wire
+from mama_spark.bridges.nats import subjects
+from mama_spark.bridges.nats.protocol import acks, fast_batch, frames, headers, parser
 from mama_spark.errors import (
     ExpectationFailed,
     InProcess,
@@ -38,7 +39,7 @@ def octets(value: Any) -> bytes:
     return bytes.fromhex(value["$hex"]) if isinstance(value, dict) else str(value).encode()
 
 
-def plain(f: wire.Frame, like: dict[str, Any]) -> dict[str, Any]:
+def plain(f: parser.Frame, like: dict[str, Any]) -> dict[str, Any]:
     """A frame in the words of the vectors."""
     every: dict[str, Any] = {
         "op": f.op, "subject": f.subject.decode(), "sid": f.sid.decode(),
@@ -56,39 +57,39 @@ def expected(like: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def check(v: dict[str, Any], found: list[wire.Frame]) -> None:
+def check(v: dict[str, Any], found: list[parser.Frame]) -> None:
     wanted = v["decoded"]["frames"]
     assert [plain(f, w) for f, w in zip(found, wanted, strict=True)] == [expected(w) for w in wanted]
 
 
 @pytest.mark.parametrize("v", kind("server_frames", "stream"))
 def test_what_the_server_sends_is_read(v: dict[str, Any]) -> None:
-    check(v, list(wire.Reader().receive(data_of(v))))
+    check(v, list(parser.Reader().receive(data_of(v))))
 
 
 @pytest.mark.parametrize("v", kind("server_frames", "stream"))
 def test_every_way_of_cutting_in_two_gives_the_same_frames(v: dict[str, Any]) -> None:
     data = data_of(v)
     for cut in range(len(data) + 1):
-        reader = wire.Reader()
+        reader = parser.Reader()
         check(v, [*reader.receive(data[:cut]), *reader.receive(data[cut:])])
 
 
 @pytest.mark.parametrize("v", kind("server_frames", "stream"))
 def test_octet_by_octet_gives_the_same_frames(v: dict[str, Any]) -> None:
-    reader = wire.Reader()
+    reader = parser.Reader()
     check(v, [f for octet in data_of(v) for f in reader.receive(bytes([octet]))])
 
 
 @pytest.mark.parametrize("v", kind("bad", layer="protocol"))
 def test_what_is_no_protocol_is_refused(v: dict[str, Any]) -> None:
-    with pytest.raises(wire.ProtocolError):
-        list(wire.Reader().receive(data_of(v)))
+    with pytest.raises(parser.ProtocolError):
+        list(parser.Reader().receive(data_of(v)))
 
 
 @pytest.mark.parametrize("v", kind("bad", layer="ack"))
 def test_an_unreadable_acknowledgement_fails_its_flight_and_not_the_connection(v: dict[str, Any]) -> None:
-    (frame,) = wire.Reader().receive(data_of(v))
+    (frame,) = parser.Reader().receive(data_of(v))
     with pytest.raises(acks.AckError):
         acks.read_reply(frame.payload)
     reply = acks.classify(frame)
@@ -109,7 +110,7 @@ CLASSES: dict[str, tuple[type[PublishError], ...]] = {
 
 @pytest.mark.parametrize("v", kind("server_frames"))
 def test_replies_are_classified(v: dict[str, Any]) -> None:
-    found = list(wire.Reader().receive(data_of(v)))
+    found = list(parser.Reader().receive(data_of(v)))
     for frame, wanted in zip(found, v["decoded"]["frames"], strict=True):
         told = wanted.get("reply_class")
         if told is not None:
@@ -187,11 +188,17 @@ def test_subjects_are_accepted_or_refused(v: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("v", kind("topic"))
 def test_fast_ingest_reply_subjects(v: dict[str, Any]) -> None:
-    ops = {"start": fast.START, "append": fast.APPEND, "commit_eob": fast.END, "ping": fast.PING, "commit": 2}
+    ops = {
+        "start": fast_batch.START,
+        "append": fast_batch.APPEND,
+        "commit_eob": fast_batch.END,
+        "ping": fast_batch.PING,
+        "commit": 2,
+    }
     for case in v["input"]:
         subject, parts = case["subject"].encode(), case["parts"]
         inbox = parts["inbox"].encode() + b"."
-        assert fast.parse_reply(subject, inbox) == (parts["batch"], parts["seq"])
+        assert fast_batch.parse_reply(subject, inbox) == (parts["batch"], parts["seq"])
         if parts["gap"] == "fail":
-            made = fast.reply_prefix(inbox, parts["batch"], parts["flow"])
-            assert made + b"%d" % parts["seq"] + fast.reply_suffix(ops[parts["op"]]) == subject
+            made = fast_batch.reply_prefix(inbox, parts["batch"], parts["flow"])
+            assert made + b"%d" % parts["seq"] + fast_batch.reply_suffix(ops[parts["op"]]) == subject

@@ -9,10 +9,10 @@ from consumer to consumer, ``stream_log`` and ``logs`` put that behind the contr
 
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 
-from .board import Board
-from .bridge import NatsBridge
-from .discovery import NatsDiscovery
-from .logs import NatsLogs
+from .discovery.bridge import NatsDiscovery
+from .discovery.layout import Board
+from .publish.bridge import NatsBridge
+from .read.logs import NatsLogs
 from .settings import NatsSettings
 
 __all__ = ["NatsBridge", "NatsSettings", "discovery_bridge", "log_bridge", "publisher_bridge"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mama_spark.errors import MamaError
 from mama_spark.message import MessageBatch
 
-from .bridge import NatsBridge
+from .publish.bridge import NatsBridge
 from .settings import NatsSettings
 
 

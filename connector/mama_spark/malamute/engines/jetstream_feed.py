@@ -20,15 +20,15 @@ import orjson
 from nats.aio.msg import Msg
 from nats.nuid import NUID
 
-from mama_spark.bridges.nats.api import NO_STREAM, PREFIX, Said, ask
-from mama_spark.bridges.nats.feed import BYTES, ROWS, Broken, Feed
-from mama_spark.bridges.nats.link import Link
-from mama_spark.bridges.nats.logs import NatsLogs
-from mama_spark.bridges.nats.reading import KEPT, OURS
-from mama_spark.bridges.nats.records import Gather, columns, read_reply
+from mama_spark.bridges.nats.connection.connection import Link
+from mama_spark.bridges.nats.jetstream.api import NO_STREAM, PREFIX, Said, ask
+from mama_spark.bridges.nats.protocol.parser import ProtocolError
+from mama_spark.bridges.nats.protocol.records import Gather, columns, read_reply
+from mama_spark.bridges.nats.read.logs import NatsLogs
+from mama_spark.bridges.nats.read.pull_subscription import BYTES, ROWS, Broken, Feed
+from mama_spark.bridges.nats.read.range_reader import KEPT, OURS
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.bridges.nats.subjects import covers
-from mama_spark.bridges.nats.wire import ProtocolError
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
 from .jetstream_names import Letter, Unreadable, decode

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from mama_spark.bridge import Acks, EventKind, Refusals
-from mama_spark.bridges.nats import headers as hd
-from mama_spark.bridges.nats.bridge import NatsBridge
+from mama_spark.bridges.nats.protocol import headers as hd
+from mama_spark.bridges.nats.publish.bridge import NatsBridge
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ClientClosed, Unavailable
 from mama_spark.message import HEADERS_TYPE, MessageBatch

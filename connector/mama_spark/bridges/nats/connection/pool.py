@@ -1,0 +1,57 @@
+"""The NATS connections of this process (:mod:`mama_spark.bridges.pool`)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from mama_spark.bridges.pool import IDLE, WarmPool
+from mama_spark.errors import MamaError
+
+from ..settings import NatsSettings
+from . import event_loop as loops
+from .connection import Link
+
+__all__ = ["IDLE", "POOL", "Pool"]
+
+
+class Pool(WarmPool[Link]):
+    """Connections by their settings."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(_usable, _close, _later, clock)
+
+    def lease(self, settings: NatsSettings) -> Link:
+        """A connection for these settings, warm if there is one.
+
+        :raises ConfigError, Unavailable: there is none and none can be made
+        """
+        link = self.take(settings.connection_key)
+        if link is not None:
+            return link
+        loop = loops.shared()
+        return loop.run(Link.connect(loop, settings), settings.connect_timeout * 2 + 5, "connecting to NATS")
+
+    def give_back(self, settings: NatsSettings, link: Link) -> None:
+        """The lease is over; never raises."""
+        self.put(settings.connection_key, link)
+
+
+def _usable(link: Link) -> bool:
+    return link.up and link.loop.alive and not link.closed
+
+
+def _close(links: list[Link]) -> None:
+    for link in links:
+        if link.loop.alive:
+            with contextlib.suppress(MamaError):
+                link.loop.soon(lambda one: one.loop.loop.create_task(one.close()), link)
+
+
+def _later(seconds: float, call: Callable[[], None], link: Link) -> None:
+    with contextlib.suppress(MamaError):
+        link.loop.soon(link.loop.loop.call_later, seconds, call)
+
+
+POOL = Pool()

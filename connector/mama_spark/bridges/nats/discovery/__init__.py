@@ -1,0 +1,1 @@
+"""Source discovery in JetStream streams."""

@@ -1,0 +1,128 @@
+"""What the server's advisories tell of readers that come and go. Pure; any bytes give an answer, never an error.
+
+``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. What the consumer filters stands in another
+record: the audit of the call that made it. The server sends the two kinds by two queues: each comes in order, but not
+one to the other. So a consumer and its audit are matched by the times that the server writes in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from mama_spark.bridge import Change, ChangeKind
+
+from .events import Stored, micros
+from .layout import METADATA
+
+CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
+CREATED, DELETED = "$JS.EVENT.ADVISORY.CONSUMER.CREATED.", "$JS.EVENT.ADVISORY.CONSUMER.DELETED."
+AUDITS = "$JS.EVENT.ADVISORY.API"
+#: Names of consumers that are no readers: those of this package, and those that streams source and mirror with.
+_OURS = ("mama-", "JS_SRC_", "JS_MIRROR_")
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """A consumer was made, or went.
+
+    :ivar at: when, in microseconds since the epoch; 0 if that cannot be read
+    """
+
+    stream: str
+    consumer: str
+    gone: bool
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What an audit tells about a consumer that was made.
+
+    :ivar topics: what it filters; empty = everything in the stream
+    :ivar internal: the server's own, or ours: it shows how far a query has come, and nobody reads through it
+    :ivar made: when the consumer was made, in microseconds since the epoch; 0 if that cannot be read
+    """
+
+    stream: str
+    consumer: str
+    made: int
+    topics: tuple[str, ...]
+    client: dict[str, Any]
+    internal: bool
+
+
+def came(record: Stored) -> Came | None:
+    """What a record tells about a consumer's life, None for other records and for consumers that are no readers."""
+    for head, gone in ((CREATED, False), (DELETED, True)):
+        if record.subject.startswith(head):
+            tokens = record.subject.removeprefix(head).split(".")
+            if len(tokens) != 2 or tokens[1].startswith(_OURS):
+                return None
+            return Came(tokens[0], tokens[1], gone, time_of(record))
+    return None
+
+
+def time_of(record: Stored) -> int:
+    """When the server made an advisory, in microseconds since the epoch; 0 if it does not say."""
+    try:
+        return micros(orjson.loads(record.payload)["timestamp"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return 0
+
+
+def reader(record: Stored) -> Reader | None:
+    """What an audit of the JetStream API tells about a consumer that was made; None for all other records."""
+    if record.subject != AUDITS or b"consumer_create_response" not in record.payload:
+        return None
+    try:
+        audit = orjson.loads(record.payload)
+        answer = orjson.loads(audit["response"])
+        config = answer["config"]
+        topics = config.get("filter_subjects") or [t for t in (config.get("filter_subject"),) if t]
+        client = audit.get("client")
+        client = client if isinstance(client, dict) else {}
+        return Reader(
+            str(answer["stream_name"]),
+            str(answer["name"]),
+            micros(str(answer.get("created"))),
+            tuple(str(t) for t in topics),
+            client,
+            bool(config.get("direct") or config.get("sourcing"))
+            or client.get("kind") == "JetStream"
+            or METADATA.items() <= (config.get("metadata") or {}).items(),
+        )
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def reader_of(came: Came, gone: Came | None, readers: Iterable[Reader]) -> Reader | None:
+    """Which of those that audits tell of is the consumer that came; None if its audit is not among them.
+
+    :param gone: the end of the last one of its name before it: what was made until then is another, and so is what was
+        made after the advisory that this one came, however soon: that may be late, or its audit missing
+    """
+    since = 0 if gone is None else gone.at
+    same = [r for r in readers if (r.stream, r.consumer) == (came.stream, came.consumer)]
+    return max((r for r in same if since <= r.made <= came.at), key=lambda r: r.made, default=None)
+
+
+def changes_of(record: Stored, one: Came, found: Reader | None, origin: str, all_topics: Sequence[str]) -> list[Change]:
+    """One change a topic.
+
+    :param found: what the consumer filters, None if that is not known any more
+    :param all_topics: subjects of the stream, for a consumer that filters nothing
+    """
+    kind = ChangeKind.UNSUBSCRIBED if one.gone else ChangeKind.SUBSCRIBED
+    info: dict[str, Any] = {"stream": one.stream, "consumer": one.consumer}
+    topics: Sequence[str | None] = [None]
+    if found is None:
+        info["note"] = "what it filters is not known: the audit of its making is not kept"
+    else:
+        topics = found.topics or list(all_topics) or [None]
+        info["client"] = {k: found.client[k] for k in ("name", "host", "user", "lang", "ver") if k in found.client}
+    text = orjson.dumps(info).decode()
+    return [Change(kind, record.at, origin, record.sequence, topic=topic, info=text) for topic in topics]

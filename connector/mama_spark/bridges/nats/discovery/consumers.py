@@ -1,0 +1,104 @@
+"""What became of consumers, read from a stream of advisories: each that came or went, with what it filters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, NamedTuple
+
+from mama_spark.bridge import Change
+
+from ..jetstream.api import NO_STREAM
+from . import advisories as adv
+from .events import Stored
+from .stream_client import Shelf
+
+_NEAR = 50  #: numbers between the advisory of a consumer and the audit of the call that made it, at most
+_TOGETHER = 250  #: audits that are read at a time
+_PAUSE, _TRIES = 0.1, 20  #: seconds between two looks for an audit that is on its way, and how many
+_FRESH = 10_000_000  #: microseconds after which none is on its way any more
+_LATE = 1_000_000  #: microseconds between a consumer and its audit, at most, by the clocks of the servers
+
+
+class _Audits(NamedTuple):
+    """Audits that were read, kept for the advisories that follow.
+
+    :ivar first: number from which on they are known, up to ``last``
+    :ivar newest: when the server made the last of them, in microseconds since the epoch
+    """
+
+    first: int = 0
+    last: int = 0
+    newest: int = 0
+    readers: tuple[adv.Reader, ...] = ()
+
+
+class Consumers:
+    """Reads advisories, and remembers the audits near the last one.
+
+    :param shelf: by which streams are read
+    """
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self._audits = _Audits()
+
+    def forget(self) -> None:
+        """The stream is another one."""
+        self._audits = _Audits()
+
+    async def changes(self, stream: str, record: Stored) -> list[Change]:
+        """What a record of a stream of advisories tells."""
+        one = adv.came(record)
+        if one is None:
+            return []
+        made: Stored | None = record
+        if one.gone:
+            made = await self._last(stream, f"{adv.CREATED}{one.stream}.{one.consumer}", record.sequence)
+        reader = None if made is None else await self._reader(stream, made)
+        if reader is not None and reader.internal:
+            return []
+        topics: list[str] = []
+        if reader is not None and not reader.topics:
+            topics = await self._subjects(one.stream)
+        return adv.changes_of(record, one, reader, stream, topics)
+
+    async def _reader(self, stream: str, made: Stored) -> adv.Reader | None:
+        """What the audit tells of the call by which a consumer came. It may be stored later than the advisory, but not
+        behind audits of later calls."""
+        came = adv.came(made)
+        assert came is not None
+        before = await self._last(stream, f"{adv.DELETED}{came.stream}.{came.consumer}", made.sequence)
+        gone = None if before is None else adv.came(before)
+        again = _TRIES if time.time() * 1e6 - made.at < _FRESH else 0
+        while True:
+            audits = await self._near(stream, made.sequence)
+            reader = adv.reader_of(came, gone, audits.readers)
+            if reader is not None or not again or audits.newest > came.at + _LATE:
+                return reader
+            again -= 1
+            self.forget()
+            await asyncio.sleep(_PAUSE)
+
+    async def _near(self, stream: str, sequence: int) -> _Audits:
+        """Audits around this number."""
+        low = max(1, sequence - _NEAR)
+        if not (self._audits.first <= low and sequence + _NEAR <= self._audits.last):
+            found = await self._many(stream, {"seq": low, "next_by_subj": adv.AUDITS, "batch": _TOGETHER})
+            readers = tuple(reader for record in found if (reader := adv.reader(record)) is not None)
+            last, newest = (found[-1].sequence, adv.time_of(found[-1])) if found else (0, 0)
+            self._audits = _Audits(low, last, newest, readers)
+        return self._audits
+
+    async def _last(self, stream: str, subject: str, up_to: int) -> Stored | None:
+        found = await self._many(stream, {"multi_last": [subject], "up_to_seq": up_to})
+        return found[-1] if found else None
+
+    async def _many(self, stream: str, body: dict[str, Any]) -> list[Stored]:
+        what = f"read of the stream {stream!r}"
+        return (await self.shelf.patiently(what, lambda: self.shelf.batch(stream, body)))[0]
+
+    async def _subjects(self, stream: str) -> list[str]:
+        """What a stream takes."""
+        info = await self.shelf.api("STREAM.INFO", stream, ok=NO_STREAM)
+        return [] if info is None else list(info["config"].get("subjects") or ())

@@ -1,0 +1,178 @@
+"""What one record of discovery on NATS tells. Pure: any bytes give a change, nothing, or a change that says why it
+cannot be read; never an error.
+
+A :class:`Stored` is a message of a stream, as every way of reading gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from mama_spark.bridge import Change, ChangeKind, SourceKey
+
+from .layout import (
+    EXPIRED,
+    LIVE,
+    MARKER,
+    REC,
+    RENEWAL,
+    SOURCE_TTL,
+    SOURCED,
+    WARN,
+    WITHDRAWN,
+    BadSubject,
+    Board,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One message of a stream.
+
+    :ivar time: when the server stored it, as it says that (RFC 3339)
+    """
+
+    sequence: int
+    time: str
+    subject: str
+    payload: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def at(self) -> int:
+        """Microseconds since the epoch; 0 for a time that cannot be read."""
+        return micros(self.time)
+
+    @property
+    def sourced(self) -> int:
+        """Its number in the stream that it was sourced from; 0 if it was not."""
+        words = self.headers.get(SOURCED, "").split()
+        return int(words[1]) if len(words) > 1 and words[1].isascii() and words[1].isdigit() else 0
+
+
+def micros(time: str) -> int:
+    """Microseconds since the epoch of an RFC 3339 time, 0 if it is none."""
+    try:
+        then = datetime.fromisoformat(time)
+    except ValueError:
+        return 0
+    if then.tzinfo is None:
+        return 0
+    return (then - _EPOCH) // timedelta(microseconds=1)
+
+
+def change_of(board: Board, record: Stored, skip: int = 0) -> Change | None:
+    """What a record of the stream of events tells; None for what is no change.
+
+    :param skip: what stood in the stream of sources up to this number has been told by an image
+    """
+    if record.subject == board.mark_subject or record.subject.startswith(f"{board.events}.image."):
+        return None
+    if record.subject.startswith(f"{board.topic}.event."):
+        return _event(board, record)
+    if record.sourced and record.sourced <= skip:
+        return None
+    return _source(board, record, board.events)
+
+
+def _event(board: Board, record: Stored) -> Change:
+    source, info = None, None
+    try:
+        source = board.source_of_event(record.subject)
+    except BadSubject as e:
+        info = str(e)
+    return Change(
+        ChangeKind.EVENT, record.at, board.events, record.sequence, source, record.payload, topic=None, info=info
+    )
+
+
+def _source(board: Board, record: Stored, origin: str) -> Change | None:
+    marker = record.headers.get(MARKER)
+    try:
+        source, part = board.source_of(record.subject)
+    except BadSubject as e:
+        if marker is not None:
+            return None
+        return Change(ChangeKind.RECORD, record.at, origin, record.sequence, None, record.payload, info=str(e))
+    if part == REC:
+        if marker is not None or RENEWAL in record.headers:
+            return None
+        return Change(ChangeKind.RECORD, record.at, origin, record.sequence, source, record.payload)
+    if marker != EXPIRED:
+        return None  # a renewal
+    kind = ChangeKind.SUSPECT if part == WARN else ChangeKind.OFFLINE
+    return Change(kind, record.at, origin, record.sequence, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The sources there are, up to one number of their stream.
+
+    :ivar unsure: sources whose renewal was not seen: deleted long ago, or renewed while the stream was read
+    """
+
+    changes: list[Change]
+    unsure: list[SourceKey]
+
+
+def image_of(board: Board, records: Iterable[Stored], now: int, living: Iterable[SourceKey] = ()) -> Image:
+    """The image that records of the stream of sources make, ordered by when each source last said something.
+
+    :param records: the last one of every subject
+    :param now: microseconds since the epoch, by the server's clock
+    :param living: sources known to be renewed although no renewal is among the records
+    """
+    sources: dict[SourceKey, dict[str, Stored]] = {}
+    told: list[tuple[int, list[Change]]] = []
+    alive, unsure = frozenset(living), []
+    for record in records:
+        try:
+            source, part = board.source_of(record.subject)
+        except BadSubject:
+            change = _source(board, record, board.sources)
+            if change is not None:
+                told.append((record.sequence, [change]))
+            continue
+        sources.setdefault(source, {})[part] = record
+    for source, parts in sources.items():
+        rec = parts.get(REC)
+        if rec is None or MARKER in rec.headers:
+            continue
+        said = Change(ChangeKind.RECORD, rec.at, board.sources, rec.sequence, source, rec.payload)
+        lapsed = LIVE not in parts and source not in alive and _lapsed(rec, now)
+        if lapsed:
+            unsure.append(source)
+        verdict = _verdict(board, source, rec, parts, lapsed)
+        told.append((rec.sequence, [said] if verdict is None else [said, verdict]))
+    told.sort(key=lambda one: one[0])
+    return Image([change for _, changes in told for change in changes], unsure)
+
+
+def _ended(rec: Stored) -> bool:
+    return WITHDRAWN in rec.headers
+
+
+def _lapsed(rec: Stored, now: int) -> bool:
+    """Has a record without a renewal outlived what it said of itself? Not at once: a renewal may be on its way."""
+    try:
+        ttl = float(rec.headers.get(SOURCE_TTL, ""))
+    except ValueError:
+        return False
+    return not _ended(rec) and now - rec.at > ttl * 1e6
+
+
+def _verdict(board: Board, source: SourceKey, rec: Stored, parts: Mapping[str, Stored], lapsed: bool) -> Change | None:
+    """What the server says of a source beyond its own record: the later of its markers, if later than the record."""
+    if _ended(rec):
+        return None
+    for part, kind in ((LIVE, ChangeKind.OFFLINE), (WARN, ChangeKind.SUSPECT)):
+        marker = parts.get(part)
+        if marker is not None and marker.headers.get(MARKER) == EXPIRED and marker.sequence > rec.sequence:
+            return Change(kind, marker.at, board.sources, marker.sequence, source)
+    if lapsed:
+        return Change(ChangeKind.OFFLINE, rec.at, board.sources, rec.sequence, source)
+    return None

@@ -1,0 +1,326 @@
+"""Reading discovery: the image, positions, and what lies between two of them. Runs on the loop of the connections."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.bridges.images import pack, unpack
+from mama_spark.errors import ConfigError, Unavailable
+
+from . import advisories as adv
+from .consumers import Consumers
+from .events import Stored, change_of, image_of
+from .layout import LIVE, TTL, Board
+from .offsets import At, Gone, Made, Part, Span, Written, at, between
+from .stream_client import Shelf
+from .streams import Streams, look, make
+
+_LOOK = 30.0  #: seconds between two looks whether the streams are still the same
+_MOVE = 600.0  #: seconds after which a position moves on although nothing has changed
+_CHUNK = 512 * 1024
+_PART = "Nats-Msg-Id"  #: a chunk may be stored twice after a lost acknowledgement
+_LATEST, _EARLIEST = -1, -2
+
+
+class Reader:
+    """One reader. Remembers only what saves work: how far it has looked and found no change."""
+
+    def __init__(self, shelf: Shelf, board: Board) -> None:
+        self.shelf, self.board = shelf, board
+        self._looked, self._streams = float("-inf"), Streams(Made("", "", ""), 0, 0)
+        self._quiet: dict[tuple[str, str, int], int] = {}
+        self._moved = time.monotonic()
+        self._consumers = Consumers(shelf)
+
+    # --- the image ----------------------------------------------------------------------------------------------
+
+    async def image(self) -> tuple[list[Change], int]:
+        """The sources there are and IMAGE_END, and the number in their stream up to which that is all."""
+        streams = await self._look()
+        found: dict[str, Stored] = {}
+        last = 0
+        pages = self.shelf.pages(self.board.sources, 0, f"{self.board.topic}.source.>", streams.last, beyond=True)
+        async for page in pages:
+            for record in page:
+                found[record.subject] = record
+            last = page[-1].sequence
+        image = image_of(self.board, found.values(), streams.now)
+        if image.unsure:
+            living = [s for s in image.unsure if await self._lives(s)]
+            image = image_of(self.board, found.values(), streams.now, living)
+        end = Change(ChangeKind.IMAGE_END, streams.now, self.board.sources, last or None)
+        return [*image.changes, end], last
+
+    async def _lives(self, source: SourceKey) -> bool:
+        """A renewal replaced the one before it while the stream was read, or there is none any more."""
+        return await self.shelf.leaders(self.board.sources, self.board.source_subject(source, LIVE)) is not None
+
+    async def _write_image(self, before: At | None, limit: int | None) -> Position:
+        """Take an image and write it down, so that the position returned leads to it again."""
+        mark = await self._mark()
+        changes, last = await self.image()
+        made, subject = self._streams.made, self.board.image_subject(token := uuid.uuid4().hex)
+        chunk = min(_CHUNK, (self.shelf.link.client.max_payload or _CHUNK) // 2)
+        numbers = []
+        for i, part in enumerate(pack(changes, chunk)):
+            headers = {TTL: f"{max(1, round(self.board.kept))}s", _PART: f"{token}-{i}"}
+            numbers.append(await self.shelf.publish(subject, part, headers))
+        if before is not None and before.made.advisories == made.advisories:
+            advisories = before.advisories
+        else:
+            advisories = await self._last_advisory() if before is None else 0
+        written = Written(token, len(changes), last, mark, advisories, numbers[0], numbers[-1], changes[-1].at)
+        told = len(changes) if limit is None else min(limit, len(changes))
+        return At.in_image(written, made, told).as_json()
+
+    async def _mark(self) -> tuple[int, str]:
+        """Leave a mark at the end of the stream of events."""
+        await self.shelf.publish(self.board.mark_subject, b"", {})
+        mark = await self.shelf.leaders(self.board.events, self.board.mark_subject)
+        if mark is None:
+            raise Unavailable(f"the stream {self.board.events!r} lost a record at once: its limits are too small")
+        return mark.sequence, mark.time
+
+    async def _last_advisory(self) -> int:
+        return 0 if self.board.advisories is None else (await self.shelf.first_and_last(self.board.advisories))[1]
+
+    async def _look(self) -> Streams:
+        """The streams as they are now; what is missing is made."""
+        streams = await look(self.shelf, self.board) or await make(self.shelf, self.board)
+        if streams.made.advisories != self._streams.made.advisories:
+            self._consumers.forget()
+        self._streams = streams
+        self._looked = time.monotonic()
+        return self._streams
+
+    # --- where to begin -----------------------------------------------------------------------------------------
+
+    async def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`; not for ``image``."""
+        named = {where: 0} if isinstance(where, str) else dict(where)
+        unknown = set(named) - {"earliest", "latest", self.board.events, self.board.advisories}
+        if unknown:
+            logs = ", ".join(filter(None, (self.board.events, self.board.advisories)))
+            raise ConfigError(f"discovery has no log {sorted(unknown)[0]!r}; there are {logs}")
+        default = _EARLIEST if where == "earliest" else _LATEST
+        streams = await self._look()
+        events, mark = await self._begin_events(named.get(self.board.events, default))
+        advisories = 0
+        if self.board.advisories is not None:
+            wanted = named.get(self.board.advisories, default)
+            first, last = await self.shelf.first_and_last(self.board.advisories)
+            advisories = last if wanted == _LATEST else max(0, first - 1) if wanted == _EARLIEST else max(0, wanted - 1)
+        return At(events, mark, advisories, streams.made).as_json()
+
+    async def _begin_events(self, wanted: int) -> tuple[int, tuple[int, str]]:
+        if wanted == _LATEST:
+            mark = await self._mark()
+            return mark[0], mark
+        after = max(0, wanted - 1)
+        if wanted > 0:
+            first, last = await self.shelf.first_and_last(self.board.events)
+            if wanted > last + 1:
+                raise ConfigError(f"the stream {self.board.events!r} has no number {wanted} yet: the last is {last}")
+            if wanted < first:
+                return after, (after, "")  # no such record: reading begins with a gap
+        async for page in self.shelf.pages(self.board.events, after, f"{self.board.topic}.>"):
+            for record in page:
+                if change_of(self.board, record) is not None:
+                    return record.sequence - 1, (record.sequence, record.time)
+        mark = await self._mark()
+        return mark[0], mark
+
+    # --- how far to go ------------------------------------------------------------------------------------------
+
+    async def newest(self, start: Position, limit: int | None, until: Position | None) -> Position:
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        here, stop = at(start), None if until is None else at(until)
+        if here is None or here.left > 0 or (stop is not None and _token(stop) != _token(here)):
+            return await self._newest_in_image(here, limit, stop)
+        made = await self._same(here)
+        if (made.sources, made.events) != (here.made.sources, here.made.events):
+            return start if stop is not None else await self._write_image(here, limit)
+        return await self._go_on(here, made, limit, stop) or start
+
+    async def _newest_in_image(self, here: At | None, limit: int | None, stop: At | None) -> Position:
+        """On in an image: that of ``stop`` if it begins with one that ``here`` does not know."""
+        self._moved = time.monotonic()
+        if stop is not None and stop.image is not None and _token(stop) != _token(here):
+            here = At.in_image(stop.image, stop.made, 0)
+        if here is None or here.image is None:
+            return await self._write_image(None, limit)
+        told = here.image.changes if limit is None else min(here.image.changes, here.told + limit)
+        if stop is not None and stop.events <= here.events:
+            told = min(told, stop.told)
+        return replace(here, told=told).as_json()
+
+    async def _same(self, here: At) -> Made:
+        """When the streams were made, asking only if there is a doubt that they are those of ``here``."""
+        if time.monotonic() - self._looked < _LOOK and self._streams.made == here.made:
+            try:
+                if await self._marked(here.mark, patience=2.0):
+                    return here.made
+            except Unavailable:
+                pass  # perhaps the stream is gone
+        return (await self._look()).made
+
+    async def _marked(self, mark: tuple[int, str], patience: float | None = None) -> bool:
+        found = await self.shelf.one(self.board.events, {"seq": mark[0]}, patience) if mark[0] else None
+        return found is not None and found.time == mark[1]
+
+    async def _go_on(self, here: At, made: Made, limit: int | None, stop: At | None) -> Position | None:
+        share = None if limit is None else max(1, limit // 4)
+        if made.advisories != here.made.advisories:
+            advisories, found = await self._last_advisory(), 1
+        else:
+            advisories, found = await self._scan_advisories(here, share)
+        rest = None if limit is None else limit - found
+        events, changed = (here.events, 0) if rest == 0 else await self._scan_events(here, rest)
+        overdue = time.monotonic() - self._moved > min(_MOVE, self.board.kept / 10)
+        if not found and not changed and not overdue:
+            return None
+        mark = await self._mark()
+        if rest is None or changed < rest:
+            events = mark[0]  # all of it
+        if stop is not None:
+            events, advisories = min(events, stop.events), min(advisories, stop.advisories)
+        if events <= here.events and advisories <= here.advisories and made == here.made:
+            return None
+        self._moved = time.monotonic()
+        marks = [m for m in (mark, here.mark, *(() if stop is None else (stop.mark,))) if m[0] <= events]
+        events, advisories = max(events, here.events), max(advisories, here.advisories)
+        best = max(marks, default=here.mark)
+        return replace(here, events=events, mark=best, advisories=advisories, made=made).as_json()
+
+    async def _scan_events(self, here: At, limit: int | None) -> tuple[int, int]:
+        """Look for changes behind a position: the number of the last one counted, and how many; 1 is enough without a
+        limit."""
+        key = (self.board.events, here.made.events, here.events)
+        skip = 0 if here.image is None else here.image.sources
+        after, found = self._quiet.get(key, here.events), 0
+        async for page in self.shelf.pages(self.board.events, after, f"{self.board.topic}.>"):
+            for record in page:
+                if change_of(self.board, record, skip) is not None:
+                    found += 1
+                    if found >= (limit or 1):
+                        return record.sequence, found
+            after = page[-1].sequence
+        if not found:
+            self._quiet = {k: v for k, v in self._quiet.items() if k[0] != key[0]} | {key: after}
+        return after, found
+
+    async def _scan_advisories(self, here: At, limit: int | None) -> tuple[int, int]:
+        if self.board.advisories is None:
+            return here.advisories, 0
+        key = (self.board.advisories, here.made.advisories, here.advisories)
+        after, found = self._quiet.get(key, here.advisories), 0
+        async for page in self.shelf.pages(self.board.advisories, after, adv.CONSUMERS):
+            for record in page:
+                found += adv.came(record) is not None
+                if limit is not None and found >= limit:
+                    return record.sequence, found
+            after = page[-1].sequence
+        if not found:
+            self._quiet = {k: v for k, v in self._quiet.items() if k[0] != key[0]} | {key: after}
+        return after, found
+
+    # --- what lies between --------------------------------------------------------------------------------------
+
+    async def read(self, start: Position, end: Position) -> AsyncIterator[list[Change]]:
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
+        here, there = at(start), at(end)
+        if there is None:
+            return
+        for step in between(here, there):
+            if isinstance(step, Gone):
+                yield [self._gone(step, there)]
+            elif isinstance(step, Part):
+                async for changes in self._read_image(step):
+                    yield changes
+            elif step.stream == "events":
+                async for changes in self._read_events(step, there):
+                    yield changes
+            else:
+                async for changes in self._read_advisories(step, there):
+                    yield changes
+
+    def _gone(self, step: Gone, there: At) -> Change:
+        names = {"sources": self.board.sources, "events": self.board.events, "advisories": self.board.advisories or ""}
+        when = 0 if there.image is None else there.image.at
+        text = "the stream was deleted and made again: what followed is lost"
+        return self._gap(names[step.stream], step.after + 1, step.after + 1, when, text)
+
+    def _gap(self, stream: str, first: int, last: int, when: int, text: str) -> Change:
+        return Change(ChangeKind.GAP, when, stream, gap=(first, last), info=text)
+
+    async def _read_image(self, part: Part) -> AsyncIterator[list[Change]]:
+        image, chunks = part.image, dict[str, bytes]()
+        subject = self.board.image_subject(image.token)
+        async for page in self.shelf.pages(self.board.events, image.first - 1, subject, image.last):
+            chunks |= {r.headers.get(_PART, ""): r.payload for r in page if r.sequence <= image.last}
+        try:
+            changes = unpack(list(chunks.values()))
+        except ValueError:
+            text = "the image that was written down is not kept any more"
+            yield [self._gap(self.board.events, image.first, image.last, image.at, text)]
+            changes = []
+        for i in range(part.start, min(part.stop, len(changes)), 4096):
+            yield changes[i : min(i + 4096, part.stop)]
+
+    async def _read_events(self, span: Span, there: At) -> AsyncIterator[list[Change]]:
+        after = span.after
+        if span.mark is not None and not await self._marked(span.mark):
+            made = (await self._look()).made
+            if made.events != there.made.events:
+                text = "the stream was deleted and made again before these were read"
+                yield [self._gap(self.board.events, span.after + 1, span.up_to, self._streams.now, text)]
+                return
+        async for page in self.shelf.pages(self.board.events, after, f"{self.board.topic}.>", span.up_to):
+            changes = [
+                change
+                for record in page
+                if record.sequence <= span.up_to and (change := change_of(self.board, record, span.skip)) is not None
+            ]
+            if span.mark is not None and not await self._marked(span.mark):
+                changes = [*await self._lost(self.board.events, after, span.up_to), *changes]
+            if changes:
+                yield changes
+            after = page[-1].sequence
+        if after < span.up_to and span.mark is not None and not await self._marked(span.mark):
+            lost = await self._lost(self.board.events, after, span.up_to)
+            if lost:
+                yield lost
+
+    async def _lost(self, stream: str, after: int, up_to: int) -> list[Change]:
+        """What may have been lost behind ``after``, now that a front of the stream is gone."""
+        first, last = await self.shelf.first_and_last(stream)
+        if not last:
+            first = up_to + 1
+        if first <= after + 1:
+            return []
+        text = "the stream does not keep these any more: they were not read in time"
+        return [self._gap(stream, after + 1, min(first - 1, up_to), self._streams.now, text)]
+
+    async def _read_advisories(self, span: Span, there: At) -> AsyncIterator[list[Change]]:
+        stream, after = self.board.advisories, span.after
+        if stream is None:
+            return
+        if (await self._look()).made.advisories != there.made.advisories:
+            text = "the stream was deleted and made again before these were read"
+            yield [self._gap(stream, after + 1, span.up_to, self._streams.now, text)]
+            return
+        async for page in self.shelf.pages(stream, after, adv.CONSUMERS, span.up_to):
+            changes = [c for r in page if r.sequence <= span.up_to for c in await self._consumers.changes(stream, r)]
+            if span.mark is not None:
+                changes = [*await self._lost(stream, after, span.up_to), *changes]
+            if changes:
+                yield changes
+            after = page[-1].sequence
+
+
+def _token(position: At | None) -> str | None:
+    return None if position is None or position.image is None else position.image.token

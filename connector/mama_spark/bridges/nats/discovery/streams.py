@@ -1,0 +1,137 @@
+"""The streams of discovery: found, made where they are missing, and checked."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from mama_spark.errors import ConfigError
+
+from ..jetstream.api import NO_STREAM, Said
+from .events import micros
+from .layout import NEEDED, Board
+from .offsets import Made
+from .stream_client import Shelf
+
+LOG = logging.getLogger("mama_spark.nats.discovery")
+
+_NAME_TAKEN, _OVERLAP = 10058, 10065
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What the server says of them.
+
+    :ivar last: number of the newest record in the stream of sources
+    :ivar now: microseconds since the epoch, by the server's clock
+    """
+
+    made: Made
+    last: int
+    now: int
+
+    @property
+    def clock(self) -> float:
+        """Seconds to add to this machine's clock to have the server's; of use right after asking."""
+        return self.now / 1e6 - time.time()
+
+
+def check_version(version: object) -> None:
+    """:raises ConfigError: a server of this version cannot keep discovery"""
+    found = re.search(r"(\d+)\.(\d+)\.\d+", str(version))
+    if found is None or (int(found[1]), int(found[2])) < NEEDED:
+        needed = ".".join(map(str, NEEDED))
+        raise ConfigError(f"discovery needs nats-server {needed} (messages with a TTL), this is {version}")
+
+
+async def look(shelf: Shelf, board: Board) -> Streams | None:
+    """What there is; None when one is missing."""
+    infos = [await _info(shelf, c["name"]) for c in board.streams()]
+    there = [i for i in infos if i is not None]
+    return _streams(there) if len(there) == len(infos) else None
+
+
+def _streams(infos: list[dict[str, Any]]) -> Streams:
+    times = [str(i["created"]) for i in infos]
+    found = Made(times[0], times[1], times[2] if len(times) > 2 else "")
+    return Streams(found, int(infos[0]["state"]["last_seq"]), micros(infos[-1].get("ts", "")))
+
+
+async def make(shelf: Shelf, board: Board, replicas: int = 1) -> Streams:
+    """Find the streams, make those that are missing, look whether they can work.
+
+    :raises ConfigError: they cannot; the text names the stream and its setting, or the permission
+    :raises Unavailable: nobody answers
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for config in board.streams(replicas):
+        name = config["name"]
+        info = await _info(shelf, name)
+        if info is None:
+            if name == board.sources:
+                config = {**config, "first_seq": await _sourced_until(shelf, board) + 1}
+            await _create(shelf, config)
+            info = await _info(shelf, name)
+        if info is None:
+            raise ConfigError(f"the stream {name!r} was deleted while it was made")
+        _check(board, info)
+        found[name] = info
+    _check_sourcing(board, found[board.sources], found[board.events])
+    return _streams(list(found.values()))
+
+
+async def _info(shelf: Shelf, name: str) -> dict[str, Any] | None:
+    return await shelf.api("STREAM.INFO", name, ok=NO_STREAM)
+
+
+async def _create(shelf: Shelf, config: dict[str, Any]) -> None:
+    name = config["name"]
+    try:
+        await shelf.api("STREAM.CREATE", name, config)
+    except Said as e:
+        if e.code == _NAME_TAKEN:  # somebody else was quicker
+            return
+        if e.code != _OVERLAP:
+            raise
+        taken = ", ".join(config["subjects"])
+        raise ConfigError(
+            f"the stream {name!r} cannot be made: another stream takes {taken} already (name that one, by "
+            "sourcesStream, eventsStream or advisoriesStream)"
+        ) from e
+    LOG.info("made the stream %s for discovery", name)
+
+
+def _check(board: Board, info: dict[str, Any]) -> None:
+    name = info["config"]["name"]
+    wrong, doubtful = board.faults(info["config"])
+    if wrong:
+        raise ConfigError(f"the stream {name!r} cannot serve discovery: {'; '.join(wrong)}")
+    for text in doubtful:
+        LOG.warning("the stream %s: %s", name, text)
+
+
+def _sourced(board: Board, events: dict[str, Any]) -> int:
+    """The number of the stream of sources up to which the stream of events has sourced it."""
+    return max((int(s.get("seq", 0)) for s in events.get("sources") or () if s.get("name") == board.sources), default=0)
+
+
+async def _sourced_until(shelf: Shelf, board: Board) -> int:
+    info = await _info(shelf, board.events)
+    if info is None:
+        return 0
+    last = await shelf.leaders(board.events, f"{board.topic}.source.>")
+    return max(_sourced(board, info), 0 if last is None else last.sourced)
+
+
+def _check_sourcing(board: Board, sources: dict[str, Any], events: dict[str, Any]) -> None:
+    """:raises ConfigError: the stream of sources was made again with numbers that the other has passed"""
+    seen = _sourced(board, events)
+    if int(sources["state"]["last_seq"]) < seen and sources["created"] > events["created"]:
+        raise ConfigError(
+            f"the stream {board.sources!r} was made again and begins below number {seen}, up to which "
+            f"{board.events!r} has sourced it: the server would not source it. Delete {board.events!r}, too, or make "
+            f"{board.sources!r} with first_seq={seen + 1}"
+        )

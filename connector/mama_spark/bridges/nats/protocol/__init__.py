@@ -1,0 +1,1 @@
+"""NATS protocol text as columns, in both directions. Pure."""

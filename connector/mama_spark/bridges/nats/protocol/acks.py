@@ -1,0 +1,269 @@
+"""Replies to publishes. Clean acknowledgements are read as columns, everything else one by one. Pure.
+
+Neighbouring acknowledgements of one connection nearly always have the same layout, because the token has a fixed width
+and the sequence rarely gets a digit more. So the first one of a run is taken apart by a regular expression, and the
+rest of the run is compared with it as a matrix of bytes. Where streams alternate, the frames of a read are first
+sorted by their width, and the same is done with each layout.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from mama_spark.errors import MamaError, PublishError, Uncertain
+from mama_spark.message import Bools, Int64s
+
+from .. import errors
+from . import parser
+from .frames import TOKEN_WIDTH
+
+#: A run shorter than this does not pay for its numpy calls; then the rest of the read goes by regular expression.
+_SHORT = 6
+#: More layouts or widths than this in one read are left to the regular expression.
+_LAYOUTS = 16
+_POWERS: Int64s = 10 ** np.arange(18, -1, -1, dtype=np.int64)
+
+
+class AckError(MamaError):
+    """A reply that is no acknowledgement and no error either."""
+
+    may_have_landed = True
+
+
+@dataclass(slots=True)
+class Columns:
+    """Clean acknowledgements of one stream (and domain); those of one layout are in order of arrival."""
+
+    stream: str
+    domain: str | None = None
+    tokens: list[Int64s] = field(default_factory=list)
+    sequences: list[Int64s] = field(default_factory=list)
+    duplicates: list[Bools] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return sum(len(t) for t in self.tokens)
+
+
+class BulkReader:
+    """Reads the acknowledgements of one inbox out of whole reads.
+
+    :param inbox: subject prefix of the replies with its trailing dot; then come :data:`TOKEN_WIDTH` digits
+    """
+
+    def __init__(self, inbox: bytes) -> None:
+        self._start = b"MSG " + inbox
+        self._alternating = False  #: the last read held more than one layout
+        self._clean = re.compile(
+            re.escape(self._start)
+            + b"(\\d{%d}) (\\d+) (\\d+)\r\n" % TOKEN_WIDTH
+            + rb'(\{"stream":"([^"\\]*)"(?:,"domain":"([^"\\]*)")?,"seq":(\d{1,18})(,"duplicate": ?true)?\})'
+            + b"\r\n"
+        )
+
+    def read(self, data: bytes, at: int, out: list[Columns]) -> int:
+        """Take all clean acknowledgements from offset ``at`` on; returns the offset of what is none (or is cut)."""
+        matrix = np.frombuffer(data, np.uint8)
+        while not self._alternating:
+            m = self._clean.match(data, at)
+            if m is None or len(m.group(4)) != int(m.group(3)):
+                return at
+            taken = self._run(matrix, m, at, out)
+            at += taken * (m.end() - at)
+            self._alternating = taken < _SHORT
+        return self._rest(data, self._mixed(data, matrix, at, out), out)
+
+    def _run(self, data: npt.NDArray[np.uint8], m: re.Match[bytes], at: int, out: list[Columns]) -> int:
+        width = m.end() - at
+        rows = (len(data) - at) // width
+        good, numbers = _alike(data[at : at + rows * width].reshape(rows, width), m)
+        taken = rows if good.all() else int(np.argmin(good))
+        _take(out, m, numbers[:taken])
+        return taken
+
+    def _mixed(self, data: bytes, matrix: npt.NDArray[np.uint8], at: int, out: list[Columns]) -> int:
+        """Layouts alternate: take the frames up to the first that is no clean acknowledgement."""
+        ends = np.flatnonzero(matrix[at:] == 10)[1::2] + (at + 1)  # each frame is two lines
+        starts = np.concatenate(([at], ends[:-1]))[: len(ends)]
+        widths = ends - starts
+        good = np.zeros(len(ends), np.bool_)
+        found: list[tuple[re.Match[bytes], Int64s, npt.NDArray[np.uint8]]] = []
+        for width in np.unique(widths)[:_LAYOUTS].tolist():
+            rows = np.flatnonzero(widths == width)
+            anywhere: npt.NDArray[np.void] = np.ndarray((len(data) - width + 1,), f"V{width}", data, 0, (1,))
+            table = anywhere[starts[rows]].view(np.uint8).reshape(-1, width)  # copies row by row, not byte by byte
+            for _ in range(_LAYOUTS):
+                m = self._clean.match(data, int(starts[rows[0]]))
+                if m is None or m.end() != ends[rows[0]] or len(m.group(4)) != int(m.group(3)):
+                    break
+                same, numbers = _alike(table, m)
+                good[rows[same]] = True
+                found.append((m, rows[same], numbers[same]))
+                rows, table = rows[~same], table[~same]
+                if not len(rows):
+                    break
+        self._alternating = len(found) > 1
+        n = len(good) if good.all() else int(np.argmin(good))
+        for m, rows, numbers in found:
+            if taken := int(np.searchsorted(rows, n)):
+                _take(out, m, numbers[:taken])
+        return int(ends[n - 1]) if n else at
+
+    def _rest(self, data: bytes, at: int, out: list[Columns]) -> int:
+        """Too many layouts for columns."""
+        found: dict[tuple[bytes, bytes | None], tuple[list[int], list[int], list[bool]]] = {}
+        match = self._clean.match
+        while (m := match(data, at)) is not None:
+            token, _, size, body, stream, domain, seq, duplicate = m.groups()
+            if len(body) != int(size):
+                break
+            tokens, sequences, duplicates = found.setdefault((stream, domain), ([], [], []))
+            tokens.append(int(token))
+            sequences.append(int(seq))
+            duplicates.append(duplicate is not None)
+            at = m.end()
+        for place, (tokens, sequences, duplicates) in found.items():
+            columns = _columns(out, *place)
+            columns.tokens.append(np.array(tokens, np.int64))
+            columns.sequences.append(np.array(sequences, np.int64))
+            columns.duplicates.append(np.array(duplicates, np.bool_))
+        return at
+
+
+def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt.NDArray[np.uint8]]:
+    """Which rows differ from the first, the match, in token and sequence only; and the digits of both."""
+    at = m.start()
+    token, seq = slice(m.start(1) - at, m.end(1) - at), slice(m.start(7) - at, m.end(7) - at)
+    same = table == table[0]
+    numbers = np.concatenate((table[:, token], table[:, seq]), axis=1) - 48
+    same[:, token] = same[:, seq] = True
+    good: Bools = same.all(axis=1) & (numbers < 10).all(axis=1)
+    return good, numbers
+
+
+def _take(out: list[Columns], m: re.Match[bytes], numbers: npt.NDArray[np.uint8]) -> None:
+    digits = numbers.astype(np.int64)
+    columns = _columns(out, m.group(5), m.group(6))
+    columns.tokens.append(digits[:, :TOKEN_WIDTH] @ _POWERS[-TOKEN_WIDTH:])
+    columns.sequences.append(digits[:, TOKEN_WIDTH:] @ _POWERS[-(digits.shape[1] - TOKEN_WIDTH) :])
+    columns.duplicates.append(np.full(len(digits), m.group(8) is not None))
+
+
+def _columns(out: list[Columns], stream: bytes, domain: bytes | None) -> Columns:
+    place = stream.decode(), None if domain is None else domain.decode()
+    for columns in out:
+        if (columns.stream, columns.domain) == place:
+            return columns
+    out.append(Columns(*place))
+    return out[-1]
+
+
+# --- one by one ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A positive acknowledgement; ``count`` is that of a batch, 0 for a single message."""
+
+    stream: str
+    sequence: int
+    duplicate: bool = False
+    batch: str = ""
+    count: int = 0
+    domain: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Member of an atomic batch: taken, not stored yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Fast ingest: everything up to batch sequence ``seq`` is stored; ``every`` messages there is one of these."""
+
+    seq: int
+    every: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Fast ingest: ``seq`` came where ``expected`` should have come."""
+
+    expected: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guilty:
+    """Fast ingest: message ``seq`` was refused; ``error`` says why."""
+
+    seq: int
+    error: PublishError
+
+
+Reply = Stored | Accepted | Flow | Gap | Guilty | PublishError
+
+
+def classify(frame: parser.Frame) -> Reply:
+    """What a reply means for the send that it answers. An unreadable one is an :class:`Uncertain`."""
+    subject = next((value for name, value in frame.headers if name.lower() == "nats-subject"), "")
+    return classify_parts(frame.status, frame.status_text, frame.payload, subject)
+
+
+def classify_parts(status: int, status_text: str, payload: bytes, subject: str = "") -> Reply:
+    """The same from its parts."""
+    if status == 503 and not payload:
+        return errors.no_responders(subject)
+    if not payload:
+        return errors.from_reply(status, 0, status_text or str(status)) if status else Accepted()
+    try:
+        return read_reply(payload)
+    except AckError as e:
+        return Uncertain(f"unreadable acknowledgement: {e}")
+
+
+def read_reply(payload: bytes) -> Reply:
+    """The JSON of a reply.
+
+    :raises AckError: it is none
+    """
+    try:
+        body = orjson.loads(payload)
+    except orjson.JSONDecodeError as e:
+        raise AckError(f"not JSON ({e})") from None
+    if not isinstance(body, dict):
+        raise AckError("not an object")
+    kind = body.get("type")
+    if kind == "ack":
+        return Flow(_number(body, "seq"), _number(body, "msgs"))
+    if kind == "gap":
+        return Gap(_number(body, "last_seq"), _number(body, "seq"))
+    if kind == "err":
+        return Guilty(_number(body, "seq"), _error(body.get("error")))
+    if "error" in body:
+        return _error(body["error"])
+    stream = body.get("stream")
+    if not isinstance(stream, str):
+        raise AckError("no stream")
+    batch, duplicate, domain = body.get("batch", ""), body.get("duplicate", False), body.get("domain")
+    count = _number(body, "count") if "count" in body or batch else 0
+    named = domain if isinstance(domain, str) else None
+    return Stored(stream, _number(body, "seq"), duplicate is True, str(batch), count, named)
+
+
+def _number(body: dict[str, object], key: str) -> int:
+    value = body.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise AckError(f"no {key}")
+    return value
+
+
+def _error(body: object) -> PublishError:
+    if not isinstance(body, dict):
+        raise AckError("error is not an object")
+    return errors.from_reply(_number(body, "code"), _number(body, "err_code"), str(body.get("description", "")))

@@ -1,0 +1,242 @@
+"""Fast ingest: the state of one batch in ``fail`` mode. Pure.
+
+Messages of a batch are numbered from 1. The server stores them in order, tells now and then up to which number
+everything is stored, and after the first refusal or gap stores nothing more: so every answer settles a prefix.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from mama_spark.errors import (
+    ExpectationFailed,
+    NotSent,
+    OutOfResources,
+    Overrun,
+    PublishError,
+    Refused,
+    TooLarge,
+    Uncertain,
+)
+from mama_spark.message import Int64s
+
+from ..errors import UNKNOWN_BATCH
+from .acks import Flow, Gap, Guilty, Reply, Stored
+
+MAX_MESSAGES = 100_000
+#: Flow acknowledgements that may be outstanding before sending stalls.
+OUTSTANDING = 8
+
+START, APPEND, END, PING = 0, 1, 3, 4
+_TTL = frozenset({10165, 10166})
+#: What says of one message that the server looked at it and did not take it.
+_NOT_TAKEN = (ExpectationFailed, OutOfResources, Overrun, Refused, TooLarge)
+
+
+class Phase(Enum):
+    OPEN = "open"
+    ENDING = "ending"  #: the end was sent, its answer is missing
+    BROKEN = "broken"  #: a gap or refusal was told; the final answer is on its way
+    ENDED = "ended"
+
+
+class On(Enum):
+    END = "end sent"
+    BREAK = "gap or refusal"
+    FINAL = "final answer"
+
+
+TABLE: dict[Phase, dict[On, Phase]] = {
+    Phase.OPEN: {On.END: Phase.ENDING, On.BREAK: Phase.BROKEN, On.FINAL: Phase.ENDED},
+    Phase.ENDING: {On.BREAK: Phase.BROKEN, On.FINAL: Phase.ENDED},
+    Phase.BROKEN: {On.BREAK: Phase.BROKEN, On.FINAL: Phase.ENDED},
+    Phase.ENDED: {},
+}
+
+
+class IllegalStep(AssertionError):
+    """A batch was asked for a step that its phase does not allow: a defect of this package."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What an answer decided: tokens that are stored, and tokens that are not (or not surely) with the reason."""
+
+    acked: list[Int64s] = field(default_factory=list)
+    refused: list[tuple[Int64s, PublishError]] = field(default_factory=list)
+
+
+def reply_prefix(inbox: bytes, batch_id: str, flow: int) -> bytes:
+    """Reply subjects of a batch up to the sequence."""
+    return b"%s%s.%d.fail." % (inbox, batch_id.encode(), flow)
+
+
+def reply_suffix(op: int) -> bytes:
+    """Reply subjects of a batch behind the sequence."""
+    return b".%d.$FI" % op
+
+
+def parse_reply(subject: bytes, inbox: bytes) -> tuple[str, int] | None:
+    """Batch id and sequence that a reply subject names; None if it is none of a batch."""
+    parts = subject[len(inbox) :].split(b".")
+    if not subject.startswith(inbox) or len(parts) != 6 or parts[5] != b"$FI" or not parts[3].isdigit():
+        return None
+    return parts[0].decode(errors="replace"), int(parts[3])
+
+
+class FastBatch:
+    """One batch of one stream.
+
+    :param flow: how many messages one flow acknowledgement is to cover
+    """
+
+    def __init__(self, batch_id: str, flow: int) -> None:
+        self.id, self.flow = batch_id, flow
+        self.phase = Phase.OPEN
+        self.seq = 0  #: of the last message sent
+        self.acked = 0  #: everything up to here is stored
+        self.confirmed = False  #: the server knows this batch
+        self._every = flow
+        self._tokens: deque[tuple[int, Int64s]] = deque()  # first sequence of a run, its tokens
+        self._guilty: Guilty | None = None
+
+    def __repr__(self) -> str:
+        return f"<FastBatch {self.id} {self.phase.value}, {self.acked} of {self.seq} stored>"
+
+    @property
+    def unsettled(self) -> int:
+        return self.seq - self.acked
+
+    def room(self) -> int:
+        """How many messages may be added now."""
+        if self.phase is not Phase.OPEN or self.spoilt:
+            return 0
+        stall = self.acked + max(self._every, 1) * OUTSTANDING + 1  # the rule is tested after sending
+        return max(0, min(stall, MAX_MESSAGES) - self.seq)
+
+    @property
+    def full(self) -> bool:
+        return self.seq >= MAX_MESSAGES
+
+    @property
+    def spoilt(self) -> bool:
+        """A message was refused: nothing more is stored, and the end has to be sent for the server to notice."""
+        return self._guilty is not None
+
+    def add(self, tokens: Int64s) -> int:
+        """These were sent as the next messages; returns the sequence of the first."""
+        if self.phase is not Phase.OPEN:
+            raise IllegalStep(f"a message for a batch that is {self.phase.value}")
+        first = self.seq + 1
+        self._tokens.append((first, tokens))
+        self.seq += len(tokens)
+        return first
+
+    def end(self) -> int:
+        """The end is sent; returns the sequence that it carries (it stores nothing itself)."""
+        self._step(On.END)
+        return self.seq + 1
+
+    def reply(self, reply: Reply, seq: int) -> Settled:
+        """What came back for the message numbered ``seq``."""
+        out = Settled()
+        if self.phase is Phase.ENDED:
+            return out  # every message behind a refused one gets its own answer: they are settled
+        if self._impossible(reply):
+            reply = Uncertain(f"an answer that is none to this batch: {reply}")
+        if isinstance(reply, Flow):
+            self.confirmed = True
+            self._every = reply.every or self._every
+            self._ack(reply.seq, out)
+        elif isinstance(reply, Gap):
+            self._step(On.BREAK)
+        elif isinstance(reply, Guilty):
+            self._accuse(reply)
+            self._step(On.BREAK)
+        elif isinstance(reply, Stored):
+            self._ack(reply.count, out)
+            self._finish(out)
+        elif isinstance(reply, PublishError):
+            self._error(reply, seq, out)
+        return out
+
+    def lost(self, why: str) -> Settled:
+        """Nothing will be answered any more: what is not settled is in doubt."""
+        out = Settled()
+        if self.phase is not Phase.ENDED:
+            self._blame(Uncertain(why), out)
+            self._drop(self.seq, Uncertain(why), out)
+            self._step(On.FINAL)
+        return out
+
+    def _impossible(self, reply: Reply) -> bool:
+        """A final answer without the id comes from a server that stored one message and knows no fast ingest."""
+        if isinstance(reply, Stored):
+            return reply.batch != self.id or reply.count > self.seq
+        return isinstance(reply, Flow) and reply.seq > self.seq
+
+    def _error(self, error: PublishError, seq: int, out: Settled) -> None:
+        if error.code == UNKNOWN_BATCH and not self.confirmed and self.acked == 0 and seq > 1:
+            return  # the answer for the start is the one that says why
+        if self.confirmed and 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
+            self._accuse(Guilty(seq, error))  # refused before the batch saw it: what comes next makes a gap
+            return
+        self._blame(Uncertain(f"the batch was interrupted: {error.info}"), out)
+        if error.code == UNKNOWN_BATCH:
+            self._drop(self.seq, Uncertain("the server has forgotten the batch: restart, new leader or idle"), out)
+        elif seq == 1 and (isinstance(error, ExpectationFailed | TooLarge) or error.code in _TTL):
+            self._drop(seq, error, out)  # the message's own fault: those behind it may begin another batch
+            self._drop(self.seq, NotSent("behind a refused message of the batch"), out)
+        elif not self.confirmed:  # a batch that never began stores nothing
+            self._drop(self.seq, error, out)
+        else:
+            self._drop(seq - 1, Uncertain(f"the batch was interrupted: {error.info}"), out)
+            self._drop(self.seq, error, out)
+        self._step(On.FINAL)
+
+    def _finish(self, out: Settled) -> None:
+        self._blame(NotSent("behind a refused message of the batch"), out)
+        self._drop(self.seq, NotSent("behind a gap or a refused message of the batch"), out)
+        self._step(On.FINAL)
+
+    def _accuse(self, guilty: Guilty) -> None:
+        if self._guilty is None or guilty.seq < self._guilty.seq:
+            self._guilty = guilty
+
+    def _blame(self, before: PublishError, out: Settled) -> None:
+        """If a message was told to be refused: it and those behind it are surely not stored."""
+        if self._guilty is not None:
+            self._drop(self._guilty.seq - 1, before, out)
+            self._drop(self._guilty.seq, self._guilty.error, out)
+            self._drop(self.seq, NotSent("behind a refused message of the batch"), out)
+
+    def _ack(self, seq: int, out: Settled) -> None:
+        out.acked += self._take(seq)
+
+    def _drop(self, seq: int, error: PublishError, out: Settled) -> None:
+        taken = self._take(seq)
+        if taken:
+            out.refused.append((np.concatenate(taken), error))
+
+    def _take(self, seq: int) -> list[Int64s]:
+        """Tokens up to ``seq`` that are not settled yet; from now on they are."""
+        seq = min(seq, self.seq)
+        taken: list[Int64s] = []
+        while self._tokens and self._tokens[0][0] <= seq:
+            first, tokens = self._tokens.popleft()
+            n = min(seq - first + 1, len(tokens))
+            taken.append(tokens[:n])
+            if n < len(tokens):
+                self._tokens.appendleft((first + n, tokens[n:]))
+        self.acked = max(self.acked, seq)
+        return taken
+
+    def _step(self, on: On) -> None:
+        after = TABLE[self.phase].get(on)
+        if after is None:
+            raise IllegalStep(f"{on.value} is not a step of a batch that is {self.phase.value}")
+        self.phase = after

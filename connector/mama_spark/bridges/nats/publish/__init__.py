@@ -1,0 +1,1 @@
+"""Publishing to JetStream streams and over core NATS."""

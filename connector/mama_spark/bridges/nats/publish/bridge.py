@@ -1,0 +1,455 @@
+"""The NATS bridge: JetStream behind the contract of :mod:`mama_spark.bridge`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mama_spark.bridge import (
+    Ack,
+    Acks,
+    BridgeEvent,
+    Capabilities,
+    EventKind,
+    Polled,
+    Prepared,
+    Refusals,
+)
+from mama_spark.errors import (
+    ClientClosed,
+    ConfigError,
+    MamaError,
+    PublishError,
+    Refused,
+    Unavailable,
+)
+from mama_spark.message import Int64s, MessageBatch
+
+from ..connection.client_errors import from_client
+from ..connection.connection import MAX_UNWRITTEN, Link, Row
+from ..connection.event_loop import Loop
+from ..connection.pool import POOL
+from ..errors import not_entitled
+from ..protocol import headers as hd
+from ..protocol.acks import Columns, Reply, Stored
+from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
+from ..protocol.frames import Reply as ReplyTo
+from ..settings import NatsSettings
+from .ack_queue import Mailbox
+from .fast_ingest import Batching
+from .requests import NatsRequests
+from .stream_router import Places
+
+#: Most bytes of frames made in one call of ``send``.
+_CHUNK = 4 * 1024 * 1024
+_REMEMBERED = 128 * 1024  #: sends whose topics are kept, to find those that a permission violation is about
+
+
+class NatsBridge:
+    """Publishes to JetStream over one leased connection.
+
+    :ivar warnings: what :meth:`open` and :meth:`prepare` found questionable, for the log
+    """
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self.settings = settings
+        self.warnings: list[str] = []
+        self._attached: tuple[Any, Loop | None] | None = None
+        self._link: Link | None = None
+        self._mail = Mailbox()
+        self._places = Places(settings, self._warn)
+        self._base = 0
+        self._last_token = -1
+        self._sent: deque[tuple[int, pa.DictionaryArray]] = deque()
+        self._framer: Framer | None = None
+        self._batching: Batching | None = None
+        self._starved = False
+        self._none: deque[tuple[int, Int64s]] = deque()
+        self._max_payload = 1024 * 1024
+        self._requests: NatsRequests | None = None
+
+    @classmethod
+    def attach(
+        cls, js: Any, *, loop: asyncio.AbstractEventLoop | None = None, dedup: bool = True, **options: Any
+    ) -> NatsBridge:
+        """A bridge over a user's live JetStream context, on the loop that it lives on; uses public calls only.
+
+        :param js: ``nats.js.JetStreamContext``
+        :param loop: where the client runs; None = found from the client, or else the running one
+        :raises ConfigError: the loop cannot be found
+        """
+        loop = loop or _loop_of(js)
+        bridge = cls(NatsSettings(dedup=dedup, fast=False, ack_mode="message", **options))
+        bridge._attached = (js, Loop(loop))
+        return bridge
+
+    def __repr__(self) -> str:
+        return f"<NatsBridge {self.mode}, {'closed' if self._link is None else repr(self._link)}>"
+
+    @property
+    def mode(self) -> str:
+        """``message`` (an ack each), ``batch`` (fast ingest: acks settle prefixes, no sequences) or ``none``.
+
+        With ``ack_mode="auto"`` it is known after the first :meth:`prepare`.
+        """
+        return self._places.mode
+
+    @property
+    def capabilities(self) -> Capabilities:
+        acks = {"none": Ack.NONE}.get(self.mode, Ack.STORED)
+        reply = 0 if self.mode == "none" else 60 + TOKEN_WIDTH
+        return Capabilities(
+            ack=acks,
+            sequence=self.mode == "message",
+            dedup=self.settings.dedup,
+            headers=True,
+            ordered=self.mode == "batch" and self.settings.dedup and self.settings.ordered,  # in each stream
+            max_payload=self._max_payload,
+            max_topic=MAX_CONTROL_LINE - reply - 24,
+            discovery=True,
+        )
+
+    @property
+    def connected_to(self) -> str:
+        """Name and version of the server."""
+        if self._link is None:
+            return "nothing"
+        client = self._link.client
+        return f"nats-server {client.connected_server_version} at {getattr(client.connected_url, 'netloc', '?')}"
+
+    def describe_streams(self) -> list[str]:
+        """The streams that have been looked at, a line each."""
+        return self._places.describe()
+
+    # --- opening ---------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        if self._attached is not None:
+            self._open_attached(*self._attached)
+            return
+        link = POOL.lease(self.settings)
+        self._take(link)
+        try:
+            link.loop.run(self._places.check(link), 3 * self.settings.connect_timeout + 5, "checking JetStream")
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_attached(self, js: Any, loop: Loop | None) -> None:
+        assert loop is not None
+        client = js._nc
+        link = Link(loop, client, fast=False)
+        link.owned = False
+        self._take(link)
+        _hook(client, link)
+        if loop.here():
+            loop.loop.create_task(self._start_attached(link))
+        else:
+            loop.run(link.start(self.settings.connect_timeout), self.settings.connect_timeout + 1, "subscribing")
+
+    async def _start_attached(self, link: Link) -> None:
+        try:
+            await link.start(self.settings.connect_timeout)
+        except MamaError as e:
+            self.on_closed(str(e))
+
+    def _take(self, link: Link) -> None:
+        self._link = link
+        self._base = link.next_token
+        self._framer = Framer(ReplyTo(link.inbox) if self.mode != "none" else None)
+        self._batching = Batching(link, self._mail, self.settings, self._places, partial(self._write, link))
+        link.consumer = self
+        link.loop.mourn(self._mail.died)
+        if link.client.max_payload:
+            self._max_payload = link.client.max_payload
+
+    def _warn(self, text: str) -> None:
+        """Once a bridge; to the log once a minute and connection, for tasks follow each other on it."""
+        if text in self.warnings:
+            return
+        self.warnings.append(text)
+        link = self._link
+        if link is None or link.remember(text) is None:
+            self._mail.event(BridgeEvent(EventKind.WARNING, text, time.monotonic()))
+        if link is not None:
+            link.note(text, True)
+
+    # --- preparing -------------------------------------------------------------------------------------------
+
+    def prepare(self, batch: MessageBatch) -> Prepared:
+        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        bad, fragile = hd.check(batch, self._max_payload)
+        names = batch.topics.dictionary
+        reasons = self._places.reasons(self._link, names, self.capabilities.max_topic)
+        if reasons:
+            wrong = np.zeros(len(names) + 1, np.bool_)
+            wrong[list(reasons)] = True
+            indices = pc.fill_null(batch.topics.indices, len(names)).to_numpy(zero_copy_only=False)
+            for row in np.flatnonzero(wrong[indices]).tolist():
+                bad.setdefault(row, reasons[int(indices[row])])
+        return Prepared(sorted(bad.items()), fragile)
+
+    # --- sending ---------------------------------------------------------------------------------------------
+
+    def send(self, batch: MessageBatch, first_token: int) -> int:
+        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        link = self._link
+        if link is None or link.closed:
+            raise ClientClosed("the bridge is not open")
+        room = min(MAX_UNWRITTEN - link.unwritten, _CHUNK)
+        attached_soon = not link.owned and not link.up and link.client.is_connected
+        if room <= 0 or not (link.up or attached_soon) or not len(batch):
+            self._starved = True
+            return 0
+        ends = np.cumsum(batch.sizes())
+        n = max(1, int(np.searchsorted(ends, room, "right")))
+        if self.mode == "batch":
+            assert self._batching is not None
+            taken = self._batching.send(batch.slice(0, n), first_token, self._places.home)
+            self._starved = taken < n
+            self._remember(batch, first_token, taken)
+            return taken
+        part = batch.slice(0, n) if n < len(batch) else batch
+        self._remember(part, first_token, n)
+        self._write(link, part, first_token)
+        return n
+
+    def _write(self, link: Link, part: MessageBatch, first_token: int) -> None:
+        wire_token = self._base + first_token
+        link.next_token = max(link.next_token, wire_token + len(part))  # batches count, too
+        if not link.fast:
+            link.publish(_rows(part, link.inbox.decode(), wire_token, self.mode != "none"))
+            if self.mode == "none":
+                self._answer_none(first_token, len(part))
+            return
+        assert self._framer is not None
+        frames = self._framer.frames(part, wire_token)
+        if self.mode == "none":
+            self._none.append((frames.size, np.arange(first_token, first_token + len(part))))
+        link.write(frames)
+
+    def _answer_none(self, first: int, n: int) -> None:
+        self._mail.acks(Acks(np.arange(first, first + n), None, None, None, time.monotonic()))
+
+    def _remember(self, part: MessageBatch, first_token: int, n: int) -> None:
+        self._last_token = first_token + n - 1
+        self._sent.append((first_token, part.topics.slice(0, n)))
+        while len(self._sent) > 1 and self._sent[1][0] < first_token - _REMEMBERED:
+            self._sent.popleft()
+
+    def flush(self) -> None:
+        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        if self._batching is not None and self._batching.busy and self._link is not None and self._link.up:
+            self._batching.end_all()
+
+    def poll(self, timeout: float, want: int = 1) -> Polled:
+        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        if self._batching is not None and (self.mode == "batch" or self._batching.busy):
+            return self._batching.poll(timeout, want)
+        return self._mail.take(timeout, want)
+
+    def requests(self) -> NatsRequests:
+        """Requests and replies over the same connection; see :class:`~mama_spark.bridge.RequestBridge`.
+
+        :raises ClientClosed: the bridge is not open
+        """
+        if self._link is None:
+            raise ClientClosed("the bridge is not open")
+        if self._requests is None:
+            self._requests = NatsRequests(self._link, self.settings.connect_timeout)
+        return self._requests
+
+    def close(self) -> None:
+        """See :class:`~mama_spark.bridge.PublisherBridge`."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+        link.consumer = None
+        link.loop.forget(self._mail.died)
+        if link.owned:
+            POOL.give_back(self.settings, link)
+        elif link.loop.alive:
+            with contextlib.suppress(MamaError):
+                link.loop.soon(lambda: link.loop.loop.create_task(link.release()))
+
+    # --- what the loop tells (its thread) ----------------------------------------------------------------------
+
+    def on_acks(self, columns: list[Columns]) -> None:
+        now = time.monotonic()
+        for c in columns:
+            tokens = np.concatenate(c.tokens) - self._base
+            sequences, duplicates = np.concatenate(c.sequences), np.concatenate(c.duplicates)
+            if tokens.min() < 0:  # answers to the lease before this one
+                mine = tokens >= 0
+                tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
+            if len(tokens):
+                repeated, known = bool(duplicates.any()), sequences if self.mode == "message" else None
+                self._mail.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
+                self._answered(tokens, not repeated)
+
+    def _answered(self, tokens: Int64s, stored_anew: bool) -> None:
+        if self._batching is not None and self._batching.waits_for_one:
+            self._batching.on_answer(tokens, stored_anew)
+
+    def on_reply(self, subject: bytes, reply: Reply) -> None:
+        link = self._link
+        if link is None:
+            return
+        last = subject[len(link.inbox) :]
+        if not last.isdigit():
+            if self._batching is not None:
+                self._batching.on_reply(subject, reply)
+            return
+        token = int(last) - self._base
+        now = time.monotonic()
+        if token < 0:
+            return
+        tokens = np.array([token])
+        if isinstance(reply, Stored):
+            duplicate = np.array([True]) if reply.duplicate else None
+            known = np.array([reply.sequence]) if self.mode == "message" else None
+            self._mail.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
+            self._answered(tokens, not reply.duplicate)
+        elif isinstance(reply, PublishError):
+            self._mail.refusals(Refusals(tokens, reply, now))
+            self._answered(tokens, False)
+
+    def on_denied(self, kind: str, subject: str, exact: bool) -> None:
+        now = time.monotonic()
+        if kind != "publish":
+            error = not_entitled(subject)
+            self._mail.event(
+                BridgeEvent(EventKind.CLOSED, f"no permission to subscribe to {subject!r}", now, None, error)
+            )
+            return
+        error = not_entitled(subject)
+        found = []
+        for i, (first, topics) in enumerate(list(self._sent)):
+            names = topics.dictionary.to_pylist()
+            mine = [j for j, n in enumerate(names) if n is not None and (n if exact else n.lower()) == subject]
+            if mine:
+                rows = np.flatnonzero(np.isin(topics.indices.to_numpy(zero_copy_only=False), mine))
+                found.append(rows + first)
+                if len(rows) and i < len(self._sent):
+                    self._sent[i] = (first, _without(topics, mine))
+        if found and len(tokens := np.concatenate(found)):
+            self._mail.refusals(Refusals(tokens, error, now))
+            self._answered(tokens, False)
+
+    def on_unsent(self, token: int, error: BaseException) -> None:
+        translated = from_client(error)
+        if not isinstance(translated, PublishError):
+            if isinstance(translated, Unavailable):
+                return  # the connection is going: DISCONNECTED or the time-out settles it
+            translated = Refused(str(translated))
+        self._mail.refusals(Refusals(np.array([token - self._base]), translated, time.monotonic()))
+
+    def on_disconnected(self) -> None:
+        self._none.clear()
+        if self._batching is not None:
+            self._batching.on_disconnected()
+        self._mail.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
+
+    def on_reconnected(self) -> None:
+        if self._batching is not None and self._batching.resolve(self._reconnected):
+            return
+        self._reconnected()
+
+    def _reconnected(self) -> None:
+        self._mail.event(BridgeEvent(EventKind.RECONNECTED, "connected to NATS again", time.monotonic()))
+
+    def on_closed(self, info: str) -> None:
+        text = f"the connection to NATS was closed for good: {info}"
+        self._mail.event(BridgeEvent(EventKind.CLOSED, text, time.monotonic(), error=Refused(text)))
+
+    def on_written(self, size: int) -> None:
+        left = size
+        while self._none and left >= self._none[0][0]:
+            taken, tokens = self._none.popleft()
+            left -= taken
+            self._mail.acks(Acks(tokens, None, None, None, time.monotonic()))
+        if self._starved and self._link is not None and self._link.unwritten < MAX_UNWRITTEN // 2:
+            self._starved = False
+            self._mail.wake()
+
+
+def _without(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
+    """The same with some topics forgotten: their sends are answered, and are to be answered once."""
+    indices = topics.indices.to_numpy(zero_copy_only=False)
+    mask = pa.array(np.isin(indices, mine))
+    return pa.DictionaryArray.from_arrays(
+        pc.if_else(mask, pa.scalar(None, topics.indices.type), topics.indices), topics.dictionary
+    )
+
+
+class _Header(str):
+    """Key of a header in the client's dictionary, which has one value a key: each value gets a key of its own."""
+
+    _name: str
+
+    def __new__(cls, name: str, k: int) -> _Header:
+        made = super().__new__(cls, f"{name} {k}")
+        made._name = name
+        return made
+
+    def strip(self, chars: str | None = None, /) -> str:
+        """What the client writes."""
+        return self._name
+
+
+def _rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> list[Row]:
+    """One tuple a message, for the public calls."""
+    n = len(part)
+    ids: list[Any] = [None] * n if part.ids is None else part.ids.to_pylist()
+    pairs: list[Any] = [None] * n if part.headers is None else part.headers.to_pylist()
+    rows: list[Row] = []
+    for i, (topic, payload) in enumerate(zip(part.topics.to_pylist(), part.payloads.to_pylist(), strict=True)):
+        headers: dict[str, str] = {hd.MSG_ID: ids[i]} if ids[i] is not None else {}
+        for name, values in pairs[i] or ():
+            headers.update((_Header(name, k), value) for k, value in enumerate(values or ()))
+        to = f"{inbox}{token + i:0{TOKEN_WIDTH}d}" if reply else ""
+        rows.append((token + i, topic, payload, to, headers or None))
+    return rows
+
+
+def _loop_of(js: Any) -> asyncio.AbstractEventLoop:
+    """The loop that a context's client reads on. The client has no public name for it, its reading task has."""
+    reading = getattr(getattr(js, "_nc", None), "_reading_task", None)
+    if isinstance(reading, asyncio.Task):
+        return reading.get_loop()
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError("the event loop of this JetStream context cannot be found: give it as loop=") from None
+
+
+def _hook(client: Any, link: Link) -> None:
+    """Hear of the connection's events beside whoever else does."""
+
+    def both(theirs: Any, ours: Any) -> Any:
+        async def call(*args: Any) -> None:
+            await ours(*args)
+            if theirs is not None:
+                await theirs(*args)
+
+        return call
+
+    async def on_error(error: Exception) -> None:
+        link._on_error(error)
+
+    client._disconnected_cb = both(client._disconnected_cb, link._on_disconnected)
+    client._reconnected_cb = both(client._reconnected_cb, link._on_reconnected)
+    client._closed_cb = both(client._closed_cb, link._on_closed)
+    client._error_cb = both(client._error_cb, on_error)

@@ -1,0 +1,146 @@
+"""Core NATS requests and replies over the connection that a bridge has leased."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import nats.errors
+import pyarrow as pa
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from mama_spark.bridge import Letter
+from mama_spark.errors import BadTopic, ConfigError, MamaError, Unavailable
+
+from ..connection.client_errors import from_client
+from ..connection.connection import Link
+from ..errors import no_responders, not_entitled
+from ..subjects import bad_subjects, why_bad
+
+T = TypeVar("T")
+
+_REMEMBERED = 4096  #: requests that may still be denied; what was denied is known after one round trip
+
+
+class NatsRequests:
+    """See :class:`~mama_spark.bridge.RequestBridge`. A topic that a stream takes is answered by the stream, too.
+
+    :param timeout: seconds to wait for the connection
+    """
+
+    def __init__(self, link: Link, timeout: float) -> None:
+        self._link, self._timeout = link, timeout
+        self._prefix = link.client.new_inbox() + "."
+        self._inbox: Subscription | None = None
+        self._topics: dict[str, Subscription] = {}
+        self._asked: dict[int, dict[str, None]] = {}  # topics that an inbox has asked, the latest last
+        self._sent: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)  # topic and inbox of each, the latest last
+        self._box: deque[Letter] = deque()  # the loop's thread puts in
+
+    def request(self, topic: str, payload: bytes, inbox: int) -> None:
+        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        _check(topic)
+        self._run(self._request(topic, payload, inbox), f"sending a request to {topic!r}")
+
+    def forget(self, inbox: int) -> None:
+        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        self._asked.pop(inbox, None)
+
+    def reply(self, to: str, payload: bytes) -> None:
+        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        _check(to)
+        self._run(self._link.client.publish(to, payload), f"answering {to!r}")
+
+    def listen(self, topic: str) -> None:
+        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        _check(topic)
+        if topic not in self._topics:
+            self._topics[topic] = self._run(self._subscribe(topic, self._on_request), f"subscribing to {topic!r}")
+
+    def unlisten(self, topic: str) -> None:
+        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        subscription = self._topics.pop(topic, None)
+        if subscription is not None:
+            self._run(_unsubscribe([subscription]), f"leaving {topic!r}")
+
+    def letters(self) -> list[Letter]:
+        """See :class:`~mama_spark.bridge.RequestBridge`."""
+        return [self._box.popleft() for _ in range(len(self._box))]
+
+    def close(self) -> None:
+        """Neither requests nor answers come from here on. Never raises."""
+        mine = [*self._topics.values(), *([self._inbox] if self._inbox else [])]
+        self._topics, self._inbox = {}, None
+        if self._denied in self._link.hearers:  # the connection goes on to others
+            self._link.hearers.remove(self._denied)
+        if mine and self._link.loop.alive:
+            with contextlib.suppress(MamaError):
+                self._link.loop.soon(lambda: self._link.loop.loop.create_task(_unsubscribe(mine)))
+
+    def _run(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        if not self._link.up:
+            work.close()
+            raise Unavailable(f"not connected to NATS: {what}")
+        try:
+            return self._link.loop.run(work, 2 * self._timeout, what)
+        except (nats.errors.Error, OSError, TimeoutError) as e:
+            raise from_client(e) from e
+
+    async def _request(self, topic: str, payload: bytes, inbox: int) -> None:
+        if self._inbox is None:
+            self._inbox = await self._subscribe(f"{self._prefix}*", self._on_answer)
+            self._link.hearers.append(self._denied)
+        asked = self._asked.setdefault(inbox, {})
+        asked.pop(topic, None)
+        asked[topic] = None
+        self._sent.append((topic, inbox))
+        await self._link.client.publish(topic, payload, reply=f"{self._prefix}{inbox}")
+
+    async def _subscribe(self, subject: str, call: Any) -> Subscription:
+        """:raises ConfigError: the permissions forbid it"""
+        link = self._link
+        refused = link.denial_of(subject)
+        subscription = await link.client.subscribe(subject, cb=call)
+        for _ in range(2):  # the client writes a PING ahead of a SUB that waits
+            await link.client.flush(max(1, int(self._timeout)))
+        if refused.done():
+            raise ConfigError(f"no permission to subscribe to {subject!r}")
+        link.forget_denial(subject)
+        return subscription
+
+    def _denied(self, kind: str, subject: str) -> bool:
+        """Each denial is of the oldest request to its subject that has not been denied; False if there is none."""
+        for topic, inbox in self._sent if kind == "publish" else ():
+            if topic.lower() == subject.lower():
+                self._sent.remove((topic, inbox))
+                self._box.append(Letter(topic, b"", inbox, None, not_entitled(topic)))
+                return True
+        return False
+
+    async def _on_request(self, msg: Msg) -> None:
+        self._box.append(Letter(msg.subject, msg.data, None, msg.reply or None))
+
+    async def _on_answer(self, msg: Msg) -> None:
+        number = msg.subject[len(self._prefix) :]
+        asked = self._asked.get(int(number)) if number.isdigit() else None
+        if asked is None:
+            return
+        topic = next(reversed(asked))
+        missing = not msg.data and (msg.headers or {}).get("Status") == "503"
+        error = no_responders(topic) if missing else None
+        self._box.append(Letter(topic, msg.data, int(number), msg.reply or None, error))
+
+
+async def _unsubscribe(subscriptions: list[Subscription]) -> None:
+    for subscription in subscriptions:
+        with contextlib.suppress(nats.errors.Error, OSError, asyncio.CancelledError):
+            await subscription.unsubscribe()
+
+
+def _check(topic: str) -> None:
+    if bad_subjects(pa.array([topic]))[0]:
+        raise BadTopic(why_bad(topic))

@@ -1,0 +1,238 @@
+"""Where the topics go: which stream takes each, whether a publisher can use it, and which way it acknowledges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from mama_spark.errors import BadTopic, ConfigError, PublishError, Refused
+
+from ..connection.connection import Link
+from ..jetstream import streams as st
+from ..settings import NatsSettings
+from ..subjects import bad_subjects, why_bad
+
+FAST_SINCE = (2, 14)  #: version of the server that brought fast ingest
+
+
+class Places:
+    """What one bridge knows of its topics and streams.
+
+    :param warn: told what is questionable
+    :ivar mode: ``message``, ``batch`` or ``none``; with ``ack_mode="auto"`` it is known after the first topics
+    """
+
+    def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
+        self.settings, self._warn = settings, warn
+        self.mode = "message" if settings.ack_mode == "auto" else settings.ack_mode
+        self.directory = st.Directory()
+        self._decided = settings.ack_mode != "auto"
+        self._owners: dict[str, str | None] = {}
+        self._checked: Any = None
+
+    def home(self, topic: str) -> str:
+        """Name of the stream that takes ``topic``; empty if that is not known."""
+        return self._owners.get(topic) or self.settings.stream or ""
+
+    def certain(self, stream: str) -> bool:
+        """Does fast ingest count an id that it knows only once its message is safe?
+
+        A replicated stream counts it as soon as the message is proposed to the replicas, where an ack a message says
+        409: a resend would be acknowledged that is lost with the leader. A stream that is not known may be one.
+        """
+        known = self.directory.streams.get(stream)
+        return not self.settings.dedup or (known is not None and known.replicas == 1)
+
+    def describe(self) -> list[str]:
+        """The streams that have been looked at, a line each."""
+        return [
+            f"{s.name} takes {', '.join(s.subjects) or 'nothing'}; fast ingest {'on' if s.batched else 'off'}, "
+            f"duplicates recognised for {s.duplicate_window:g} s"
+            for s in self.directory.streams.values()
+        ]
+
+    # --- when the bridge opens -------------------------------------------------------------------------------
+
+    async def check(self, link: Link) -> None:
+        """Is JetStream there, and the stream that is named?
+
+        :raises ConfigError: it is not, or a publisher cannot use it
+        """
+        timeout = self.settings.connect_timeout
+        # what is to be made when it is missing may have been deleted since the last look
+        directory = None if self.settings.create_stream else link.remember("directory")
+        if directory is None:
+            directory = st.Directory()
+            await st.check_jetstream(link, directory, timeout)
+            link.note("directory", directory)
+        self.directory = directory
+        name = self.settings.stream
+        if directory.blind:
+            self._unchecked("INFO", name)
+            return
+        if name is None:
+            return
+        stream = directory.streams.get(name) or await st.stream_info(link, directory, name, timeout)
+        if stream is not None:
+            self._judge(stream)
+            self._decide(link, [stream])
+        elif name in directory.hidden:
+            self._unchecked(f"STREAM.INFO.{name}", name)
+        elif not self.settings.create_stream:
+            names = await st.names(link, timeout)
+            known = "no permission to list those that exist" if names is None else f"existing streams: {_list(names)}"
+            raise ConfigError(f"there is no stream {name!r}; {known}")
+
+    def _unchecked(self, subject: str, stream: str | None) -> None:
+        """Permissions hide what a publisher wants to know: it goes on without, as far as that is safe."""
+        self._warn(f"no permission to ask {st.API}{subject}: {_stream(stream)} is not checked")
+        self._refuse_uncertain(stream)
+
+    def _judge(self, stream: st.Stream) -> None:
+        """:raises ConfigError: a publisher that waits for acknowledgements cannot use it"""
+        if stream.no_ack and self.mode != "none":
+            raise ConfigError(f"stream {stream.name!r} never acknowledges (no_ack): use ackMode=none or change it")
+        if self.settings.ack_mode == "batch" and not stream.batched:
+            raise ConfigError(f"stream {stream.name!r} does not allow fast ingest (allow_batched): ackMode=message")
+        self._refuse_uncertain(stream.name)
+        if stream.interest and not stream.consumers:
+            self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
+        if self.settings.dedup and stream.duplicate_window < self.settings.retry_deadline:
+            self._warn(
+                f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and resends go "
+                f"on for {self.settings.retry_deadline:g} s: late ones would be stored twice"
+            )
+
+    def _refuse_uncertain(self, stream: str | None) -> None:
+        """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early
+
+        Where order is kept, :class:`~.fast_ingest.Batching` takes care of it.
+        """
+        if self.settings.ack_mode == "batch" and not self.settings.ordered and not self.certain(stream or ""):
+            why = "is replicated" if stream in self.directory.streams else "may be replicated"
+            raise ConfigError(
+                f"{_stream(stream)} {why}: there fast ingest counts an id as stored before it is, so a resend could be "
+                f"acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
+            )
+
+    def _decide(self, link: Link, streams: list[st.Stream]) -> None:
+        """``auto``: fast ingest where ids do not need an answer each and everything allows it."""
+        # with ids, fast ingest costs more than it gains, unless order is asked for, which only both together keep
+        wanted = self.settings.ordered == self.settings.dedup
+        version = link.client.connected_server_version
+        able = link.fast and (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
+        if not self._decided and streams:
+            self._decided = True
+            if wanted and able and len(streams) == 1:
+                self.mode = "batch"
+        for stream in streams:
+            if self.mode == "batch" and not stream.batched:
+                self.fall_back(stream.name)
+        if self.mode == "batch" and not link.fast:
+            raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
+
+    def fall_back(self, stream: str) -> bool:
+        """A stream does not allow fast ingest (any more): True if an ack a message will do as well.
+
+        It will in ``auto``, but not where order is promised: only fast ingest keeps it with many messages in flight.
+        """
+        if self.settings.ack_mode != "auto" or self.settings.ordered:
+            return False
+        if self.mode == "batch":
+            self.mode = "message"
+            self._warn(f"stream {stream!r} does not allow fast ingest: going on with an acknowledgement a message")
+        return True
+
+    # --- when topics come ------------------------------------------------------------------------------------
+
+    def reasons(self, link: Link | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
+        """Which topics of a dictionary are no place to publish to, and why; remembers the last dictionary.
+
+        :param longest: bytes of a topic that fit into a control line
+        :raises ConfigError: none of the topics seen so far has a place
+        """
+        buffer = names.buffers()[2]
+        key = (buffer.address if buffer else 0, names.offset, len(names))
+        if self._checked is not None and self._checked[0] == key:
+            known: dict[int, PublishError] = self._checked[2]
+            return known
+        reasons: dict[int, PublishError] = {}
+        wrong = bad_subjects(names)
+        topics = names.to_pylist()
+        for i, topic in enumerate(topics):
+            if wrong[i]:
+                reasons[i] = BadTopic("null topic" if topic is None else why_bad(topic))
+            elif len(topic) * 4 > longest and len(topic.encode()) > longest:
+                reasons[i] = BadTopic(f"a topic of {len(topic.encode())} bytes; {longest} fit into a control line")
+        fine = {i: t for i, t in enumerate(topics) if i not in reasons}
+        reasons.update(self._placeless(link, fine))
+        self._checked = (key, names, reasons)
+        return reasons
+
+    def _placeless(self, link: Link | None, topics: dict[int, str]) -> dict[int, PublishError]:
+        """Topics that no stream takes, or another one than the one named."""
+        if link is None or not link.owned or self.directory.blind or not topics:
+            return {}
+        new = [t for t in topics.values() if t not in self._owners]
+        if new:
+            timeout = self.settings.connect_timeout
+            link.loop.run(self._find(link, new), 10 * timeout, "looking up the streams of the topics")
+        if self.directory.blind:
+            return {}
+        named = self.settings.stream
+        reasons: dict[int, PublishError] = {}
+        for i, topic in topics.items():
+            owner = self._owners[topic]
+            if owner is None:
+                reasons[i] = Refused(f"no stream takes topic {topic!r}", 503)
+            elif named is not None and owner != named:
+                reasons[i] = Refused(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
+        if not any(owner is not None and named in (None, owner) for owner in self._owners.values()):
+            streams = sorted(self.directory.streams)
+            known = f"; streams that were found: {_list(streams)}" if streams else ""
+            first = next(iter(reasons.values()))
+            raise ConfigError(f"nothing to publish to: {first.info}{known}; createStream=true makes one")
+        return reasons
+
+    async def _find(self, link: Link, topics: list[str]) -> None:
+        timeout = self.settings.connect_timeout
+        directory = self.directory
+        await st.look_up(link, directory, topics, timeout)
+        if directory.blind:
+            self._unchecked("STREAM.NAMES", None)
+            return
+        homeless = [t for t in topics if directory.filters.owner(t) is None]
+        if homeless and self.settings.create_stream:
+            await self._create_for(link, homeless)
+        for topic in topics:
+            self._owners[topic] = directory.filters.owner(topic)
+        used = {o for o in self._owners.values() if o is not None}
+        found = [directory.streams[name] for name in sorted(used) if name in directory.streams]
+        for stream in found:
+            if self.settings.stream in (None, stream.name):
+                self._judge(stream)
+        if hidden := sorted(used & directory.hidden):
+            self._unchecked(f"STREAM.INFO.{hidden[0]}", hidden[0])
+        else:
+            self._decide(link, found)
+
+    async def _create_for(self, link: Link, topics: list[str]) -> None:
+        wanted: dict[str, set[str]] = {}
+        for topic in topics:
+            name, subject = st.derive_name(topic)
+            wanted.setdefault(self.settings.stream or name, set()).add(subject)
+        for name, subjects in wanted.items():
+            if name in self.directory.streams:
+                continue  # it exists and takes other topics: widening it is for its owner to do
+            self.directory.add(await st.create(link, name, sorted(subjects), self.settings))
+            self.directory.nowhere.difference_update(topics)
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _stream(name: str | None) -> str:
+    return f"stream {name!r}" if name else "the stream of the topics"

@@ -1,0 +1,1 @@
+"""Reading JetStream streams as record logs."""

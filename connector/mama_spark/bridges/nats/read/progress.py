@@ -1,0 +1,68 @@
+"""How far a reader has come, shown at the broker as the place of a durable consumer: for ``nats consumer info``, and
+for whoever watches lag there. Nobody reads through this consumer, and nothing depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mama_spark.errors import ConfigError, Unavailable
+
+from ..discovery.layout import METADATA
+from ..jetstream.api import NO_CONSUMER, Api, Said
+
+_RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not know the question
+
+
+def show(api: Api, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
+    """Everything below the sequence ``following`` is done.
+
+    :raises ConfigError: the server refuses the consumer, or the stream would drop what was not read by others
+    :raises Unavailable: nobody answers
+    """
+    what = f"{stream}.{consumer}"
+    try:
+        found = api.ask(f"CONSUMER.INFO.{what}")
+    except Said as e:
+        if e.code != NO_CONSUMER:
+            raise
+        _create(api, stream, consumer, following, filters)
+        return
+    config = found["config"]
+    if not METADATA.items() <= (config.get("metadata") or {}).items():
+        raise ConfigError(f"consumer {consumer!r} of stream {stream!r} is somebody else's: choose another name")
+    if _filters(config) != sorted(filters):
+        _replace(api, stream, consumer, following, filters)
+        return
+    try:
+        api.ask(f"CONSUMER.RESET.{what}", {"seq": following}, timeout=min(_RESET_TRY, api.timeout))
+    except (Said, Unavailable):
+        _replace(api, stream, consumer, following, filters)
+
+
+def _replace(api: Api, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
+    api.ask(f"CONSUMER.DELETE.{stream}.{consumer}")
+    _create(api, stream, consumer, following, filters)
+
+
+def _create(api: Api, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
+    kept = api.ask(f"STREAM.INFO.{stream}")["config"].get("retention", "limits")
+    if kept != "limits":
+        raise ConfigError(f"stream {stream!r} has the retention {kept!r}: a consumer would decide what it keeps")
+    config: dict[str, Any] = {
+        "durable_name": consumer,
+        "name": consumer,
+        "description": "how far a query of mama-spark has come",
+        "ack_policy": "all",
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": following,
+        "metadata": METADATA,
+    }
+    if filters:
+        config["filter_subjects"] = sorted(filters)
+    api.ask(f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
+
+
+def _filters(config: dict[str, Any]) -> list[str]:
+    one = config.get("filter_subject")
+    return sorted(config.get("filter_subjects") or ([one] if one else []))

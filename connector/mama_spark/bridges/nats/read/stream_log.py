@@ -1,0 +1,179 @@
+"""One stream as a log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mama_spark.errors import ConfigError, MamaError
+from mama_spark.message import MessageBatch
+from mama_spark.record_log import Bounds, Records
+
+from ..jetstream.api import NO_STREAM, Said
+from ..protocol import records as rc
+from ..subjects import filters_of
+from . import progress, retention
+from .append import append
+from .range_reader import KEPT, Range, Reader, make
+
+if TYPE_CHECKING:
+    from .logs import NatsLogs
+
+_LOG = logging.getLogger(__name__)
+#: Most deleted records that the server is asked to list: it does so in one message, whatever its size. Of more of
+#: them, what is there tells what is not.
+LISTED = 100_000
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server knows
+#: What makes records come in under subjects that are not in the stream's own list.
+_ELSEWHERE = ("mirror", "sources", "subject_transform")
+
+
+class NatsLog:
+    """See :class:`~mama_spark.record_log.Log`. Reading never removes anything: its consumers acknowledge nothing.
+
+    :raises ConfigError: there is no such stream, or it may not be looked at
+    """
+
+    def __init__(self, bridge: NatsLogs, name: str) -> None:
+        self._bridge, self._api, self._name = bridge, bridge.api, name
+        _check_name(name, "a stream")
+        info = self._info()
+        self._identity = str(info["created"])
+        self._config: dict[str, Any] = info["config"]
+
+    def __repr__(self) -> str:
+        return f"<NatsLog {self._name}>"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def warnings(self) -> list[str]:
+        """What the limits of this stream may remove before it is read, a sentence each."""
+        return retention.warnings(self._name, self._config)
+
+    def bounds(self) -> Bounds:
+        """See :class:`~mama_spark.record_log.Log`; the identity is the time at which the stream was made."""
+        return _bounds(self._info())
+
+    def _info(self, **what: Any) -> dict[str, Any]:
+        try:
+            return self._api.ask(f"STREAM.INFO.{self._name}", what or None)
+        except Said as e:
+            text = f"there is no stream {self._name!r}" if e.code == NO_STREAM else f"stream {self._name!r}: {e}"
+            raise ConfigError(text) from e
+
+    def _same(self) -> None:
+        """:raises ConfigError: the stream is gone, or another one by now"""
+        if str(self._info()["created"]) != self._identity:
+            raise ConfigError(f"stream {self._name!r} was deleted and made again while it was read")
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
+        """See :class:`~mama_spark.record_log.Log`.
+
+        Give the iterator up (``close``) and its consumer goes; a few megabytes are fetched ahead.
+        """
+        filters = filters_of(topics, self._subjects())
+        if topics and not filters:
+            return iter(())
+        return self._read(Range(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=self._kept(KEPT)))
+
+    def _read(self, what: Range) -> Iterator[Records]:
+        return iter(Reader(self._api, self._bridge.link, what, self._same, self._bridge.feeds))
+
+    def _kept(self, seconds: float) -> float:
+        """How long a consumer may be idle: not longer than the stream allows."""
+        allowed = (self._config.get("consumer_limits") or {}).get("inactive_threshold")
+        return min(seconds, allowed / 1e9) if allowed else seconds
+
+    def _subjects(self) -> list[str]:
+        """Patterns that all its records match; empty if nobody can tell."""
+        return [] if any(self._config.get(k) for k in _ELSEWHERE) else list(self._config.get("subjects") or ())
+
+    def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
+        """See :class:`~mama_spark.record_log.Log`. What lies beyond the last record is not missing but to come."""
+        info = self._info()
+        bounds = _bounds(info)
+        low, high = max(0, after) + 1, min(up_to, bounds.last)
+        found = [(low, min(high, bounds.first - 1))] if low <= high and low < bounds.first else []
+        low = max(low, bounds.first)
+        deleted = int(info["state"].get("num_deleted", 0))
+        if low > high or not deleted:
+            return found
+        if deleted > LISTED:
+            return rc.joined(found + self._not_there(low, high))
+        listed = np.array(self._info(deleted_details=True)["state"].get("deleted") or [], np.int64)
+        return rc.joined(found + rc.ranges(listed[(listed >= low) & (listed <= high)]))
+
+    def _not_there(self, low: int, high: int) -> list[tuple[int, int]]:
+        """What no record has between ``low`` and ``high``; payloads are left at the server."""
+        found: list[tuple[int, int]] = []
+        for records in self._read(Range(self._name, low - 1, high, [], False, False, self._kept(KEPT))):
+            last = int(records.sequences[-1])
+            found += rc.holes(records.sequences, low, last)
+            low = last + 1
+        return [*found, (low, high)] if low <= high else found
+
+    def at(self, time: int) -> int:
+        """See :class:`~mama_spark.record_log.Log`: where a consumer that begins at this time would begin."""
+        where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
+        consumer, made = make(self._api, self._name, where, self._kept(5.0))
+        with contextlib.suppress(MamaError):  # the server deletes it after a while
+            self._api.ask(f"CONSUMER.DELETE.{self._name}.{consumer}", timeout=1.0)
+        return int(made["delivered"]["stream_seq"]) + 1
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    def append(self, batch: MessageBatch) -> int:
+        """See :class:`~mama_spark.record_log.Log`."""
+        last = append(self._bridge.settings, self._name, batch, self._bridge.timeout)
+        return self.bounds().last if last is None else last
+
+    def trim(self, before: int) -> None:
+        """See :class:`~mama_spark.record_log.Log`. Sequences are never skipped, however large ``before`` is."""
+        bounds = self.bounds()
+        if before <= bounds.first:
+            return
+        try:
+            self._api.ask(f"STREAM.PURGE.{self._name}", {"seq": min(before, bounds.last + 1)})
+        except Said as e:
+            raise ConfigError(f"stream {self._name!r} cannot be trimmed: {e}") from e
+
+    # --- telemetry -------------------------------------------------------------------------------------------
+
+    def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
+        """Let the durable consumer ``name`` show at the broker that everything up to ``up_to`` was read.
+
+        Made when missing. It delivers nothing: the server moves it on one question. Telemetry: a failure is logged.
+        """
+        try:
+            _check_name(name, "a consumer")
+            progress.show(self._api, self._name, name, max(0, up_to) + 1, filters_of(topics, self._subjects()))
+        except MamaError as e:
+            _LOG.warning("the progress of consumer %r on stream %r cannot be shown: %s", name, self._name, e)
+
+
+def _check_name(name: str, of: str) -> None:
+    if not name or any(c in name for c in " .*>/\\\t\r\n\0"):
+        raise ConfigError(f"{name!r} is no name of {of}")
+
+
+def _bounds(info: dict[str, Any]) -> Bounds:
+    state = info["state"]
+    last = int(state["last_seq"])
+    return Bounds(int(state["first_seq"]) if int(state["messages"]) else last + 1, last, str(info["created"]))
+
+
+def _rfc3339(time: int) -> str:
+    try:
+        moment = _FIRST + timedelta(microseconds=time)
+    except OverflowError:
+        moment = _FIRST if time < 0 else _LAST
+    return min(max(moment, _FIRST), _LAST).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

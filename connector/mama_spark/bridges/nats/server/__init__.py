@@ -1,0 +1,1 @@
+"""Starts ``nats-server`` on this machine."""

@@ -1,0 +1,70 @@
+"""``mama serve``: a JetStream server on this machine to try things with, for as long as the command runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from mama_spark.errors import MamaError
+
+from ..connection.connection import Link
+from ..connection.event_loop import Loop
+from ..jetstream import streams
+from ..settings import NatsSettings
+from .nats_server import NatsServer
+
+DEMO = "DEMO"
+DEMO_SUBJECTS = ["flights.>", "demo.>"]
+
+
+def run(
+    port: int = 0,
+    store: str | Path | None = None,
+    *,
+    stop: threading.Event,
+    say: Callable[[str], None] = lambda text: print(text, flush=True),
+) -> int:
+    """Serve until ``stop`` is set; returns the exit code of the command.
+
+    :param port: of the clients; 0 = a free one
+    :param store: folder of the streams, kept; None = a temporary one
+    """
+    server = NatsServer(None, port=port, store=store)
+    try:
+        server.start()
+        add_demo_stream(server.url)
+        kept = f"streams are kept in {store}" if store else "streams are gone when it ends"
+        say(f"ready: {server.url}  (stream {DEMO}: {', '.join(DEMO_SUBJECTS)}; {kept}; Ctrl-C ends it)")
+        while not stop.wait(0.5):
+            if not server.running:
+                say("nats-server ended by itself")
+                return 1
+        return 0
+    except MamaError as e:
+        say(f"cannot serve: {e}")
+        return 1
+    finally:
+        server.stop()
+
+
+def add_demo_stream(url: str) -> None:
+    """The stream that the examples publish to; one that is there already stays as it is.
+
+    :raises ConfigError, Unavailable: it cannot be made
+    """
+    settings = NatsSettings((url,))
+    loop = Loop()
+
+    async def make() -> None:
+        link = await Link.connect(loop, settings)
+        try:
+            if await streams.stream_info(link, streams.Directory(), DEMO, settings.connect_timeout) is None:
+                await streams.create(link, DEMO, DEMO_SUBJECTS, settings)
+        finally:
+            await link.close()
+
+    try:
+        loop.run(make(), 60, "making the demo stream")
+    finally:
+        loop.stop()
