@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridge import DiscoveryBridge
-from mama_spark.bridges.malamute import discovery_announcer
-from mama_spark.bridges.malamute.discovery import MalamuteDiscovery
-from mama_spark.bridges.malamute.discovery_talk import DiscoverySettings
-from mama_spark.bridges.malamute.discovery_words import EVENTS
+from mama_spark.bridges.malamute.discovery import lease
+from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
+from mama_spark.bridges.malamute.discovery.client import DiscoverySettings
+from mama_spark.bridges.malamute.discovery.codec import EVENTS
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.malamute.broker import Broker
@@ -32,16 +32,16 @@ class Times:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.renewing = Clock(), 0
-        for module in (durable, discovery_announcer):
+        for module in (durable, lease):
             monkeypatch.setattr(module, "time", self.clock)
-        keep = discovery_announcer.Announcer._keep
+        keep = lease.Announcer._keep
 
-        def renew(announcer: discovery_announcer.Announcer, one: discovery_announcer._Announced) -> None:
+        def renew(announcer: lease.Announcer, one: lease._Announced) -> None:
             self.renewing += 1
             keep(announcer, one)
             self.renewing -= 1
 
-        monkeypatch.setattr(discovery_announcer.Announcer, "_keep", renew)
+        monkeypatch.setattr(lease.Announcer, "_keep", renew)
 
     def let_pass(self, seconds: float, events: MalamuteLogs) -> None:
         """Step by step: whoever is due has renewed, and then the engine looks."""
@@ -52,7 +52,7 @@ class Times:
             events.log(EVENTS).bounds()
 
     def _renewed(self) -> bool:
-        for announcer in list(discovery_announcer._announcers.values()):
+        for announcer in list(lease._announcers.values()):
             with announcer._changed:
                 announcer._changed.notify_all()
                 if any(one.due <= self.clock.monotonic() for one in announcer.sources.values()):
@@ -93,4 +93,4 @@ class TestMalamuteDiscovery(DiscoverySuite):
                 forget(broker.endpoint, (found[n - 1].sequence or 0) + 1)
 
             yield DiscoverySite(make=make, ttl=TTL, lasting=TTL, clock=let_pass, die=die, lose=lose)
-            discovery_announcer.clear()
+            lease.clear()

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.bridge import Change, ChangeKind, SourceKey
-from mama_spark.bridges.malamute import discovery_announcer, discovery_talk
-from mama_spark.bridges.malamute.discovery import MalamuteDiscovery
+from mama_spark.bridges.malamute.discovery import client as discovery_talk
+from mama_spark.bridges.malamute.discovery import lease
+from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
 from mama_spark.errors import ConfigError, DataLost, MamaError
 from mama_spark.malamute import wire
 from mama_spark.malamute.broker_loop import Loop
@@ -44,7 +45,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHer
     """In this process, unless the test says otherwise."""
     with discovering(getattr(request, "param", BrokerHere), tmp_path) as running:
         yield running
-        discovery_announcer.clear()
+        lease.clear()
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_
     follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
     for bridge in bridges:
         bridge.announce(DESK, b"r", 1.0)
-    one, other = (discovery_announcer.announcer(bridge.settings) for bridge in bridges)
+    one, other = (lease.announcer(bridge.settings) for bridge in bridges)
     with one._talking, other._talking:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been given up before, too
         before = len(follower.kinds())
@@ -141,7 +142,7 @@ def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_
         bridge.announce(DESK, b"on", 4.5)
     one.withdraw(DESK, b"off")
     other.withdraw(DESK, b"off")
-    eventually(lambda: DESK not in discovery_announcer.announcer(other.settings).sources, "the other one gives up")
+    eventually(lambda: DESK not in lease.announcer(other.settings).sources, "the other one gives up")
     one.announce(DESK, b"on", LASTING)
     found = follower.until(lambda found: [c.kind for c in found].count(RECORD) == 3)
     assert [c.payload for c in found if c.kind is RECORD] == [b"on", b"off", b"on"]
@@ -157,10 +158,10 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(
     again.announce(DESK, b"r", LASTING)
     assert follower.step()[1:] == []
     again.announce(DESK, b"r", 1.0)
-    monkeypatch.setattr(discovery_announcer, "IDLE", 0.0)
+    monkeypatch.setattr(lease, "IDLE", 0.0)
     again.close()
     follower.until(has(OFFLINE))
-    eventually(lambda: discovery_announcer.announcer(one.settings)._talk is None, "and hangs up")
+    eventually(lambda: lease.announcer(one.settings)._talk is None, "and hangs up")
 
 
 def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broker: BrokerHere, opened: Opened) -> None:
@@ -306,9 +307,9 @@ def test_a_fork_begins_with_nothing_announced(opened: Opened) -> None:
     bridge.announce(DESK, b"r", LASTING)
     child = os.fork()
     if not child:
-        os._exit(len(discovery_announcer._announcers))
+        os._exit(len(lease._announcers))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(discovery_announcer._announcers) == 1
+    assert len(lease._announcers) == 1
 
 
 def test_many_sources_are_one_image_and_many_events_come_in_order(

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, Pool
-from mama_spark.bridges.pool import IDLE
 from mama_spark.malamute.link import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import PATIENCE, publish

@@ -13,7 +13,7 @@ from typing import Any
 import mama_spark
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.malamute import discovery_announcer
+from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.malamute.client import MalamuteClient
 from mama_spark.mama.events import EventRecord
 from mama_spark.testing.brokers import BrokerProcess
@@ -31,7 +31,7 @@ SOURCES = ("source", "image_end", "gap")
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with discovering_broker(tmp_path / "broker") as running:
         yield running
-        discovery_announcer.clear()
+        lease.clear()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ..bridge import DiscoveryBridge, Position
-from ..bridges.reach import Reach
+from ..bridges.reconnecting import Reach
 from ..errors import ConfigError, MamaError, OptionError, SchemaError
 from .discovery_job import DiscoveryJob, plan_discovery
 from .discovery_read import replayed, wanted

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..bridge import DiscoveryBridge
-from ..bridges.reach import Reach
+from ..bridges.reconnecting import Reach
 from ..mama.discovered import Reader
 from ..mama.properties import SUPPORTED
 from ..mama.sources import SourceFields

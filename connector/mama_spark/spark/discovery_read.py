@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..bridge import Change, ChangeKind, DiscoveryBridge, Position
-from ..bridges.reach import Reach
+from ..bridges.reconnecting import Reach
 from ..errors import DataLost, MamaError
 
 

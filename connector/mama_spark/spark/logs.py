@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from ..bridges import log_bridge
-from ..bridges.reach import FIRST_PAUSE, LONGEST_PAUSE, Reach
+from ..bridges.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Reach
 from ..errors import Unavailable
 from ..options import ReadOptions
 from ..record_log import Log, LogBridge, Records

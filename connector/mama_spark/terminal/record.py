@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bridges import log_bridge, publisher_bridge
-from ..bridges.reach import Reach
+from ..bridges.reconnecting import Reach
 from ..conf_file import as_options, load
 from ..errors import ConfigError
 from ..options import SinkOptions

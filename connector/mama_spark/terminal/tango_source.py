@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from ..bridges import log_bridge
-from ..bridges.reach import Reach
+from ..bridges.reconnecting import Reach
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..options.values import log_urls, split_stream

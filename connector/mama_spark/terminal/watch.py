@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ..bridge import Change, DiscoveryBridge, Position
 from ..bridges import discovery_bridge
-from ..bridges.reach import Reach
+from ..bridges.reconnecting import Reach
 from ..mama.discovered import Reader, Row
 from ..mama.properties import expand
 from ..mama.status import Status, StatusError

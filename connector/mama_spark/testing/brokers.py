@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..bridges.malamute.appending import append
+from ..bridges.malamute.append import append
 from ..bridges.malamute.settings import MalamuteSettings
 from ..errors import ConfigError, Unavailable
 from ..malamute.broker import Broker

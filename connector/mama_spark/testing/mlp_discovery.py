@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from ..bridge import SourceKey
-from ..bridges.malamute import discovery_announcer
-from ..bridges.malamute.discovery import MalamuteDiscovery
-from ..bridges.malamute.discovery_talk import DiscoverySettings, Talk
-from ..bridges.malamute.discovery_words import EVENT, EVENTS, Message
+from ..bridges.malamute.discovery import lease
+from ..bridges.malamute.discovery.bridge import MalamuteDiscovery
+from ..bridges.malamute.discovery.client import DiscoverySettings, Talk
+from ..bridges.malamute.discovery.codec import EVENT, EVENTS, Message
 from ..bridges.malamute.logs import MalamuteLogs
 from ..bridges.malamute.settings import MalamuteSettings
 from ..malamute.extensions import Extension
@@ -44,7 +44,7 @@ def discovery_of(url: str, name: str = "one", patience: float = 60.0) -> Malamut
 
 def end_process_of(bridge: MalamuteDiscovery) -> None:
     """What others see when a process is gone: nobody renews."""
-    discovery_announcer.announcer(bridge.settings).stop()
+    lease.announcer(bridge.settings).stop()
 
 
 def forget(url: str, before: int) -> None:

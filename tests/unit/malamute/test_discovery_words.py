@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import Change, ChangeKind, SourceKey
-from mama_spark.bridges.malamute import discovery_positions as positions
-from mama_spark.bridges.malamute.discovery_positions import At, Written, onward, same_log
-from mama_spark.bridges.malamute.discovery_words import EVENT, REC, WARN, Message, Stored, Words, stored
+from mama_spark.bridges.malamute.discovery import offsets as positions
+from mama_spark.bridges.malamute.discovery.codec import EVENT, REC, WARN, Message, Stored, Words, stored
+from mama_spark.bridges.malamute.discovery.offsets import At, Written, onward, same_log
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.events import BrokerEvent
 from mama_spark.malamute.wire import StreamDeliver, encode

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.malamute.records import block, records
-from mama_spark.bridges.malamute.selecting import pattern_of, selection_of
+from mama_spark.bridges.malamute.selection import pattern_of, selection_of
 from mama_spark.bridges.malamute.stream_log import AHEAD, _Course
 from mama_spark.errors import Unavailable
 from mama_spark.malamute import questions as qu

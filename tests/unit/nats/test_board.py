@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import Change, ChangeKind, SourceKey
-from mama_spark.bridges.images import pack, unpack
 from mama_spark.bridges.nats.discovery import advisories, offsets
 from mama_spark.bridges.nats.discovery.direct_get import Cutter, headers_of, stored
 from mama_spark.bridges.nats.discovery.events import Stored, change_of, image_of, micros
@@ -31,6 +30,7 @@ from mama_spark.bridges.nats.discovery.layout import (
 )
 from mama_spark.bridges.nats.discovery.offsets import At, Gone, Made, Part, Span, Written, between
 from mama_spark.bridges.nats.discovery.streams import check_version
+from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError
 
 BOARD = Board()

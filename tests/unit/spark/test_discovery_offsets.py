@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
-from mama_spark.bridges.reach import Reach
+from mama_spark.bridges.reconnecting import Reach
 from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError, SchemaError, Unavailable
 from mama_spark.mama.omnm import encode
 from mama_spark.mama.sources import DEFAULT_FIELDS, SourceRecord, encode_source

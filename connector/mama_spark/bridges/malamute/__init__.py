@@ -10,9 +10,9 @@ from dataclasses import replace
 from mama_spark.options import ReadOptions, SinkOptions, SubscribeOptions, TransportOptions
 
 from .bridge import MalamuteBridge
-from .discovery import MalamuteDiscovery
-from .discovery_talk import DiscoverySettings
-from .discovery_words import EVENTS, Words
+from .discovery.bridge import MalamuteDiscovery
+from .discovery.client import DiscoverySettings
+from .discovery.codec import EVENTS, Words
 from .logs import MalamuteLogs
 from .settings import MalamuteSettings, stream_of
 

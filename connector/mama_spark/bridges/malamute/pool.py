@@ -1,5 +1,5 @@
-"""Connections to brokers, kept warm between the tasks of a process (:mod:`mama_spark.bridges.pool`), and what each
-knows of streams.
+"""Connections to brokers, kept warm between the tasks of a process (:mod:`mama_spark.bridges.connection_pool`), and
+what each knows of streams.
 
 A broker takes messages for the stream that the client said last (WRITE). It may refuse a stream, so nothing is sent
 behind a WRITE before the broker has answered one for that stream on this connection; after that, WRITE and messages
@@ -18,7 +18,7 @@ from mama_spark.malamute.client_machine import Call, CallFailed
 from mama_spark.malamute.link import Link, LinkSettings
 from mama_spark.malamute.wire import StatusCode
 
-from ..pool import WarmPool
+from ..connection_pool import WarmPool
 
 #: Seconds for which a new lease believes what an earlier one was told of a stream.
 KNOWN_FOR = 60.0

@@ -25,8 +25,8 @@ from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, Records
 
 from . import records as rc
-from .appending import append
-from .selecting import selection_of
+from .append import append
+from .selection import selection_of
 from .settings import MAX_NAME
 
 if TYPE_CHECKING:

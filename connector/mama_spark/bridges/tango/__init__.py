@@ -11,7 +11,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.tango.records import PREFIX
 
 from .bridge import TangoBridge
-from .encode import RecordCodec
+from .row_codec import RecordCodec
 
 __all__ = ["RecordCodec", "TangoBridge", "publisher_bridge", "row_codec"]
 

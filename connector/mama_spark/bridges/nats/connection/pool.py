@@ -1,4 +1,4 @@
-"""The NATS connections of this process (:mod:`mama_spark.bridges.pool`)."""
+"""The NATS connections of this process (:mod:`mama_spark.bridges.connection_pool`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from mama_spark.bridges.pool import IDLE, WarmPool
+from mama_spark.bridges.connection_pool import IDLE, WarmPool
 from mama_spark.errors import MamaError
 
 from ..settings import NatsSettings

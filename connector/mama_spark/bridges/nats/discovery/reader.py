@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
-from mama_spark.bridges.images import pack, unpack
+from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError, Unavailable
 
 from . import advisories as adv

@@ -1,5 +1,5 @@
 """Discovery on Malamute: :class:`~mama_spark.bridge.DiscoveryBridge` over the broker's own stream (see
-:mod:`.discovery_words`).
+:mod:`.codec`).
 
 Needs our broker, with its stream of events stored. Readers subscribe to nothing: they fetch by number, and leave
 nothing behind but images.
@@ -13,15 +13,15 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ClientClosed, ConfigError, DataLost
 from mama_spark.malamute.extensions import Extension
 
-from ..images import pack, unpack
-from . import discovery_positions as positions
-from .discovery_announcer import Announcer, announcer
-from .discovery_positions import At, Written
-from .discovery_talk import DiscoverySettings, Extent, Found, Talk
-from .discovery_words import EVENT, Message, Stored
+from . import offsets as positions
+from .client import DiscoverySettings, Extent, Found, Talk
+from .codec import EVENT, Message, Stored
+from .lease import Announcer, announcer
+from .offsets import At, Written
 
 _holders = itertools.count(1)
 LATEST, EARLIEST = -1, -2  #: numbers that stand for a place to begin

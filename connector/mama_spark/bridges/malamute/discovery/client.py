@@ -23,7 +23,7 @@ from mama_spark.malamute.questions import (
 )
 from mama_spark.malamute.wire import StatusCode
 
-from .discovery_words import Message, Stored, Words, stored
+from .codec import Message, Stored, Words, stored
 
 T = TypeVar("T")
 

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mama_spark.bridge import SourceKey
+from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.errors import MamaError
 from mama_spark.malamute.extensions import Extension, Outcome
 
-from ..pool import IDLE
-from .discovery_talk import DiscoverySettings, Talk
-from .discovery_words import REC, WARN, WITHDRAWN, Stored, Withdrawn
+from .client import DiscoverySettings, Talk
+from .codec import REC, WARN, WITHDRAWN, Stored, Withdrawn
 
 LOG = logging.getLogger("mama_spark.malamute.discovery")
 

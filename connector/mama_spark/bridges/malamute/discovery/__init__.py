@@ -1,0 +1,1 @@
+"""Source discovery in the event stream of a Malamute broker."""
