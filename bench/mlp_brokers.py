@@ -21,8 +21,8 @@ import re2
 import zmq
 from mama_spark.malamute.broker import Broker
 from mama_spark.malamute.broker_settings import BrokerSettings, EngineChoice
+from mama_spark.malamute.protocol.commands import Ok, Pong, encode
 from mama_spark.malamute.serve import spare_collector
-from mama_spark.malamute.wire import Ok, Pong, encode
 
 ROUND = 500  #: messages that are read at a time
 _OK, _PONG = encode(Ok())[0], encode(Pong())[0]

@@ -8,7 +8,7 @@ import pytest
 import zmq
 from mama_spark.malamute.engines.actor import Report, Returned, Stream, Taken, Traffic
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.extensions import AckRun, Outcome
+from mama_spark.malamute.protocol.extensions import AckRun, Outcome
 
 STORED = (AckRun(Outcome.STORED, 1, 1),)
 

@@ -14,7 +14,7 @@ from mama_spark.malamute.engines import StreamEngine, engine_class, names, regis
 from mama_spark.malamute.engines.actor import Died, Stream, Traffic
 from mama_spark.malamute.engines.selectors import REMEMBERED
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.extensions import Extension
+from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite, Ref, Site
 
 

@@ -15,7 +15,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.engines import Delivery, jetstream, jetstream_sender
 from mama_spark.malamute.engines.jetstream import JetStreamEngine
-from mama_spark.malamute.extensions import NOTHING, AckRun, Extension, Outcome
+from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Outcome
 from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.servers import Admin
 

@@ -13,15 +13,15 @@ import zmq
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines.durable import DurableEngine
 from mama_spark.malamute.engines.durable_store import store_path
-from mama_spark.malamute.extensions import Extension, Feature, write
-from mama_spark.malamute.link import LinkSettings
-from mama_spark.malamute.questions import Op, Question
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
+from mama_spark.malamute.protocol.log_query import Op, Question
 from mama_spark.message import MessageBatch
 from mama_spark.testing.brokers import BrokerHere, BrokerProcess
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
@@ -286,11 +286,11 @@ def test_a_reader_that_stops_costs_the_broker_little_and_others_nothing(broker: 
         lazy.linger = 0
         lazy.set_hwm(1)
         lazy.connect(broker.endpoint)
-        lazy.send_multipart(wire.encode(wire.Open(b"lazy", write(Extension(features=Feature.LOG)))))
-        assert isinstance(wire.decode(lazy.recv_multipart()), wire.Ok)
+        lazy.send_multipart(commands.encode(commands.Open(b"lazy", write(Extension(features=Feature.LOG)))))
+        assert isinstance(commands.decode(lazy.recv_multipart()), commands.Ok)
         for i in range(16):
             question = Question(Op.FETCH, i, b"st", (0, 5_000, 4096, 2**31))
-            lazy.send_multipart(wire.encode(wire.Ping(write(Extension(question=question.pack())))))
+            lazy.send_multipart(commands.encode(commands.Ping(write(Extension(question=question.pack())))))
         for _ in range(2):
             log.append(some(500))
             assert len(numbers(log.read(0, 10_000))) == log.bounds().last
@@ -300,11 +300,11 @@ def test_a_reader_that_stops_costs_the_broker_little_and_others_nothing(broker: 
         assert client.replies.size < 10 * 2**20, "a few fetches, and not sixteen"
         got, answers = 0, 0
         while answers < 16:  # it goes on, and nothing was lost
-            command = wire.decode(lazy.recv_multipart())
-            if isinstance(command, wire.Pong):
+            command = commands.decode(lazy.recv_multipart())
+            if isinstance(command, commands.Pong):
                 answers += 1
             else:
-                assert isinstance(command, wire.StreamDeliver)
+                assert isinstance(command, commands.StreamDeliver)
                 got += 1
         assert got > 16_000
         lazy.close(0)

@@ -17,12 +17,12 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteDiscovery, Malam
 from mama_spark.bridges.malamute.pool import POOL
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines import register
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.extensions import AckRun, Feature, Outcome
-from mama_spark.malamute.link import LinkSettings
+from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.batch_publisher import BatchPublisher

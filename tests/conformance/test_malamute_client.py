@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
-from mama_spark.malamute import client as client_module
-from mama_spark.malamute import link, wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.client import CallFailed, MalamuteClient, Message
+from mama_spark.malamute.client import client as client_module
+from mama_spark.malamute.client import connection
+from mama_spark.malamute.client.client import CallFailed, MalamuteClient, Message
+from mama_spark.malamute.client.connection import LinkSettings, endpoint
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, write
-from mama_spark.malamute.link import LinkSettings, endpoint
-from mama_spark.malamute.wire import Ok, Pong, decode, encode
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, write
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.ports import lasting_port
 from mama_spark.testing.waiting import until
@@ -501,26 +502,26 @@ def scripted() -> Iterator[Scripted]:
     script.close()
 
 
-def act(client: MalamuteClient, command: wire.Command) -> Any:
+def act(client: MalamuteClient, command: commands.Command) -> Any:
     """The call that makes the client say this."""
     match command:
-        case wire.StreamWrite():
+        case commands.StreamWrite():
             return client.write(command.stream)
-        case wire.StreamRead():
+        case commands.StreamRead():
             return client.read(command.stream, command.pattern)
-        case wire.StreamCancel():
+        case commands.StreamCancel():
             return client.cancel(command.stream)
-        case wire.ServiceOffer():
+        case commands.ServiceOffer():
             return client.offer(command.address, command.pattern)
-        case wire.StreamSend():
+        case commands.StreamSend():
             return client.send(command.subject, command.content)
-        case wire.MailboxSend():
+        case commands.MailboxSend():
             return client.mailbox(command.address, command.subject, command.content)
-        case wire.ServiceSend():
+        case commands.ServiceSend():
             return client.request(command.address, command.subject, command.content)
-        case wire.Ping():
+        case commands.Ping():
             return client.sync()
-        case wire.Open():
+        case commands.Open():
             return client.open()
         case _:
             return client.close()
@@ -536,7 +537,7 @@ def test_a_recorded_conversation_byte_for_byte(scripted: Scripted) -> None:
         who, frames = step["client"], [bytes.fromhex(h) for h in step["hex"]]
         command = decode(frames)
         if step["dir"] == "C>S":
-            if isinstance(command, wire.Open):
+            if isinstance(command, commands.Open):
                 address = command.address.decode()
                 clients[who] = MalamuteClient(scripted.url, address, timeout=PATIENCE, **C_CLIENT)
             calls.append(threading.Thread(target=act, args=(clients[who], command)))
@@ -545,7 +546,7 @@ def test_a_recorded_conversation_byte_for_byte(scripted: Scripted) -> None:
             assert got == frames
         else:
             scripted.put(identities[who], *frames)
-            if isinstance(command, wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver):
+            if isinstance(command, commands.StreamDeliver | commands.MailboxDeliver | commands.ServiceDeliver):
                 message = clients[who].receive()
                 assert message.content == tuple(command.content)
                 assert message.sender.encode() == command.sender
@@ -563,7 +564,14 @@ def test_nonsense_from_a_broker_is_ignored(scripted: Scripted) -> None:
     opening = threading.Thread(target=client.open)
     opening.start()
     identity, _ = scripted.get()
-    for answer in ([b""], [b"\xaa"], [b"\xaa\xa8\x63"], [b"nonsense", b"and more"], encode(wire.Ping()), encode(Ok())):
+    for answer in (
+        [b""],
+        [b"\xaa"],
+        [b"\xaa\xa8\x63"],
+        [b"nonsense", b"and more"],
+        encode(commands.Ping()),
+        encode(Ok()),
+    ):
         scripted.put(identity, *answer)
     opening.join(PATIENCE)
     assert client.connected
@@ -580,7 +588,7 @@ def test_closing_does_not_wait_for_a_broker_that_goes_before_it_answers() -> Non
     opening.join(PATIENCE)
     closing = threading.Thread(target=client.close, args=(1e6,))
     closing.start()
-    assert decode(script.get()[1]) == wire.Close()
+    assert decode(script.get()[1]) == commands.Close()
     script.close()
     closing.join(PATIENCE)
     assert not closing.is_alive()
@@ -598,7 +606,7 @@ def test_a_broker_that_refuses_says_why(scripted: Scripted) -> None:
     thread = threading.Thread(target=attempt)
     thread.start()
     identity, _ = scripted.get()
-    scripted.put(identity, *encode(wire.Error(300, b"not today")))
+    scripted.put(identity, *encode(commands.Error(300, b"not today")))
     thread.join(PATIENCE)
     assert [str(e) for e in found] == ["connecting was refused with 300: not today"]
 
@@ -653,7 +661,7 @@ def test_a_client_whose_process_was_stopped_has_not_lost_its_broker(
 ) -> None:
     """What the broker said meanwhile is yet to be read."""
     clock = Clock()
-    for module in (client_module, link):
+    for module in (client_module, connection):
         monkeypatch.setattr(module, "time", clock)
     with MalamuteClient(broker.endpoint, "c", timeout=PATIENCE) as client:
         client.write("s")
@@ -679,7 +687,7 @@ def serve(script: Scripted, stop: threading.Event) -> None:
     while not stop.is_set():
         if script.router.poll(20):
             identity, *frames = script.router.recv_multipart()
-            script.put(identity, *encode(Pong() if decode(frames) == wire.Ping() else Ok()))
+            script.put(identity, *encode(Pong() if decode(frames) == commands.Ping() else Ok()))
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from mama_spark.bridges.malamute.discovery.codec import EVENTS
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.malamute.broker import Broker
+from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.malamute.configuration import load
 from mama_spark.malamute.engines import durable
-from mama_spark.malamute.link import LinkSettings
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite, follow
 from mama_spark.testing.mlp_discovery import end_process_of, forget

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.wire import Ok, Open, StreamDeliver, StreamRead, StreamSend, StreamWrite, decode, encode
+from mama_spark.malamute.protocol.commands import (
+    Ok,
+    Open,
+    StreamDeliver,
+    StreamRead,
+    StreamSend,
+    StreamWrite,
+    decode,
+    encode,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "malamute.md").read_text()

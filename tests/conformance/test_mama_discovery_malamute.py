@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source
 from mama_spark.mama.states import TransportTopicEvent

@@ -12,16 +12,17 @@ import zmq
 from mama_spark.bridges.malamute.bridge import MalamuteBridge
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import Unavailable
-from mama_spark.malamute import broker_loop, server_machine, wire
+from mama_spark.malamute import broker_loop, server_machine
 from mama_spark.malamute.backlog import BEHIND, PACE, Backlog, Behind
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection import FEATURES, LinkSettings
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines import register
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.extensions import Feature, Outcome
-from mama_spark.malamute.link import FEATURES, LinkSettings
-from mama_spark.malamute.wire import Error, Ok, StreamDeliver
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
+from mama_spark.malamute.protocol.extensions import Feature, Outcome
 from mama_spark.message import MessageBatch
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
@@ -83,10 +84,10 @@ def make() -> Iterator[Callable[..., Site]]:
 def serve_others(site: Site, name: bytes, count: int = 3000) -> None:
     """Another stream goes on, more than all that ZeroMQ and the backlog could hide."""
     reader, writer = site.peer(name + b"-r"), site.peer(name + b"-w")
-    assert reader.ask(wire.StreamRead(name, b"")) == Ok()
-    assert writer.ask(wire.StreamWrite(name)) == Ok()
+    assert reader.ask(commands.StreamRead(name, b"")) == Ok()
+    assert writer.ask(commands.StreamWrite(name)) == Ok()
     for n in range(count):
-        writer.send(wire.StreamSend(b"%d" % n, [b"x" * 500]))
+        writer.send(commands.StreamSend(b"%d" % n, [b"x" * 500]))
     for n in range(count):
         one = reader.get()
         assert isinstance(one, StreamDeliver)
@@ -99,12 +100,12 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
 ) -> None:
     site = make(behind)
     writer, reader = site.peer(b"w"), site.peer(b"r")
-    assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
-    assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
     STUCK.clear()
     sent = 0
     while not site.counted("lost_sends"):
-        writer.send(*(wire.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
+        writer.send(*(commands.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
         sent += 20
         assert sent < 200_000, "the backlog has no limit"
         time.sleep(0.001)
@@ -118,10 +119,10 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
     until(lambda: b"stuck" not in machine.full)
     if behind is Behind.DISCONNECT:
         assert writer.get() == Error(300, b"the stream does not keep up")
-        assert writer.ask(wire.Ping()) == Error(500)
+        assert writer.ask(commands.Ping()) == Error(500)
         writer = site.peer(b"w")
-        assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
-    writer.send(wire.StreamSend(b"again"))
+        assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    writer.send(commands.StreamSend(b"again"))
     kept: list[int] = []
     while (one := reader.get()) != StreamDeliver(b"stuck", b"w", b"again", []):
         assert isinstance(one, StreamDeliver)
@@ -136,26 +137,26 @@ def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_o
     monkeypatch.setattr(server_machine, "MOST_AWAITED", 20)
     site = make(Behind.DROP_NEWEST)
     writer = site.peer(b"w")
-    assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
+    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
     STUCK.clear()
     for n in range(40):
-        site.peer(b"comes and goes").send(wire.StreamRead(b"stuck", b"^%d$" % n), wire.Close())
+        site.peer(b"comes and goes").send(commands.StreamRead(b"stuck", b"^%d$" % n), commands.Close())
     peer = site.peer(b"asks")
-    for command in (wire.StreamRead(b"stuck", b""), wire.StreamWrite(b"stuck")):
+    for command in (commands.StreamRead(b"stuck", b""), commands.StreamWrite(b"stuck")):
         assert peer.ask(command) == Error(502, b"the stream does not keep up")
     loop = site.broker._loop
     assert loop is not None
     assert len(loop.machine._awaited[b"stuck"]) <= 2 * 20, "and each leaves by a CANCEL"
     STUCK.set()
     until(lambda: not loop.machine._awaited[b"stuck"])
-    assert peer.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    assert peer.ask(commands.StreamRead(b"stuck", b"")) == Ok()
 
 
 def test_whoever_asked_for_it_is_held_rather_than_lose_anything(make: Callable[..., Site]) -> None:
     site = make(Behind.HOLD)
     writer, reader = site.peer(b"w"), site.peer(b"r")
-    assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
-    assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
     STUCK.clear()
     sent = write_until_held(site, writer)
     STUCK.set()
@@ -172,15 +173,15 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
     monkeypatch.setattr(broker_loop, "time", clock)
     site = make(Behind.HOLD, timeout=30.0)
     writer, reader = site.peer(b"w"), site.peer(b"r")
-    assert writer.ask(wire.StreamWrite(b"stuck")) == Ok()
-    assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
+    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
     STUCK.clear()
     sent = write_until_held(site, writer, reader)
     for _ in range(100):
         clock.ahead += 1.0
         site.broker.metrics()  # it has looked around
         for peer in (reader, writer):
-            peer.send(wire.Ping())
+            peer.send(commands.Ping())
     assert site.broker._loop is not None
     assert site.broker._loop.held
     STUCK.set()
@@ -190,7 +191,7 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
         if isinstance(one, StreamDeliver):
             got.append(int(one.subject))
         else:
-            assert one == wire.Pong()
+            assert one == commands.Pong()
     assert got == list(range(sent))
     assert site.broker.clients() == [b"r", b"w"]
 
@@ -200,7 +201,7 @@ def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Cal
     """Credit from the engine back to those who publish."""
     site = make(Behind.DROP_NEWEST)
     reader = site.peer(b"r")
-    assert reader.ask(wire.StreamRead(b"stuck", b"")) == Ok()
+    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
     with site.client(timeout=PATIENCE) as writer:
         writer.write("stuck")
         STUCK.clear()
@@ -223,9 +224,9 @@ def write_until_held(site: Site, writer: Peer, *pinging: Peer) -> int:
     assert loop is not None
     sent = 0
     while not loop.held:
-        writer.send(*(wire.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
+        writer.send(*(commands.StreamSend(b"%d" % n, [b"x" * 5000]) for n in range(sent, sent + 20)))
         for peer in pinging:
-            peer.send(wire.Ping())
+            peer.send(commands.Ping())
         sent += 20
         time.sleep(0.001)
     return sent

@@ -17,16 +17,17 @@ import pytest
 import zmq
 from mama_spark.errors import LoopDied, Unavailable
 from mama_spark.malamute import broker as broker_module
-from mama_spark.malamute import broker_loop, wire
+from mama_spark.malamute import broker_loop
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines import Delivery, register
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.extensions import ALL, AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.questions import Op, Question
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.extensions import ALL, AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol.log_query import Op, Question
 from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.server_machine import ServerMachine
-from mama_spark.malamute.wire import Command, Error, Ok, Pong, decode, encode
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.malamute import broker_loop as broker_module
-from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines import register
 from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.events import BrokerEvent, encode
-from mama_spark.malamute.extensions import Extension, Feature, write
-from mama_spark.malamute.wire import Error, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.testing.waiting import PATIENCE
 
 from tests.support.mlp import Peer
@@ -93,14 +93,14 @@ def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Mak
     """CONNECTED, WRITING, SUBSCRIBED, REFUSED, UNSUBSCRIBED, STOPPED, GONE in order."""
     _, connect = make()
     watcher = connect(b"watcher")
-    assert watcher.ask(wire.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
     peer = connect(b"p\xff")
-    assert peer.ask(wire.StreamWrite(b"out")) == Ok()
-    assert peer.ask(wire.StreamWrite(b"out")) == Ok()
-    assert peer.ask(wire.StreamRead(b"in", b"^a")) == Ok()
-    assert isinstance(peer.ask(wire.StreamRead(b"in", b"[")), Error)
-    assert peer.ask(wire.StreamCancel(b"in")) == Ok()
-    assert peer.ask(wire.Close()) == Ok()
+    assert peer.ask(commands.StreamWrite(b"out")) == Ok()
+    assert peer.ask(commands.StreamWrite(b"out")) == Ok()
+    assert peer.ask(commands.StreamRead(b"in", b"^a")) == Ok()
+    assert isinstance(peer.ask(commands.StreamRead(b"in", b"[")), Error)
+    assert peer.ask(commands.StreamCancel(b"in")) == Ok()
+    assert peer.ask(commands.Close()) == Ok()
     events = [watcher.event()]
     while events[-1]["kind"] != "GONE":
         events.append(watcher.event())
@@ -119,11 +119,11 @@ def test_a_client_that_goes_to_and_fro_between_streams_is_told_once_a_stream(mak
     """Whoever publishes to several streams says WRITE before each chunk."""
     _, connect = make()
     watcher = connect(b"watcher")
-    assert watcher.ask(wire.StreamRead(b"_MAMA_EVENTS", b"^(WRITING|STOPPED|GONE)")) == Ok()
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^(WRITING|STOPPED|GONE)")) == Ok()
     peer = connect(b"p")
     for stream in (b"a", b"b", b"a", b"b"):
-        assert peer.ask(wire.StreamWrite(stream)) == Ok()
-    assert peer.ask(wire.Close()) == Ok()
+        assert peer.ask(commands.StreamWrite(stream)) == Ok()
+    assert peer.ask(commands.Close()) == Ok()
     told = [watcher.told()[::2] for _ in range(5)]
     assert told == [("WRITING", "a"), ("WRITING", "b"), ("STOPPED", "a"), ("STOPPED", "b"), ("GONE", "")]
 
@@ -131,15 +131,15 @@ def test_a_client_that_goes_to_and_fro_between_streams_is_told_once_a_stream(mak
 def test_who_announced_discovery_may_write_there_where_it_is_kept_and_is_not_told_of(make: Make, tmp_path: Any) -> None:
     announced = Feature.DISCOVERY | Feature.SEQUENCE
     _, plain = make()
-    assert isinstance(plain(b"p", announced).ask(wire.StreamWrite(b"_MAMA_EVENTS")), Error), "it is not kept"
+    assert isinstance(plain(b"p", announced).ask(commands.StreamWrite(b"_MAMA_EVENTS")), Error), "it is not kept"
     _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)}),))
     peer = connect(b"quiet", announced)
-    assert peer.ask(wire.StreamWrite(b"_MAMA_EVENTS")) == Ok()
-    peer.send(wire.StreamSend(b"_mine", [b"x"]), wire.StreamSend(b"GONE.lie", [b"x"]))
+    assert peer.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Ok()
+    peer.send(commands.StreamSend(b"_mine", [b"x"]), commands.StreamSend(b"GONE.lie", [b"x"]))
     assert peer.get() == Error(300, b"such subjects are the broker's own")
-    assert isinstance(peer.ask(wire.Ping()), Error), "it was dropped"
+    assert isinstance(peer.ask(commands.Ping()), Error), "it was dropped"
     late = connect(b"late", Feature.SEQUENCE)
-    assert late.ask(wire.StreamRead(b"_MAMA_EVENTS", b"", write(Extension(after=0)))) == Ok()
+    assert late.ask(commands.StreamRead(b"_MAMA_EVENTS", b"", write(Extension(after=0)))) == Ok()
     first = late.get()
     assert isinstance(first, StreamDeliver)
     assert first.subject == b"_mine"
@@ -149,29 +149,29 @@ def test_who_announced_discovery_may_write_there_where_it_is_kept_and_is_not_tol
 def test_patterns_choose_events(make: Make) -> None:
     _, connect = make()
     watcher = connect(b"watcher")
-    assert watcher.ask(wire.StreamRead(b"_MAMA_EVENTS", rb"^SUBSCRIBED\.prices$")) == Ok()
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", rb"^SUBSCRIBED\.prices$")) == Ok()
     peer = connect(b"p")
     for stream in (b"other", b"prices"):
-        assert peer.ask(wire.StreamRead(stream, b"x")) == Ok()
+        assert peer.ask(commands.StreamRead(stream, b"x")) == Ok()
     assert watcher.told() == ("SUBSCRIBED", "p", "prices", "x")
 
 
 def test_clients_cannot_write_to_it(make: Make) -> None:
     _, connect = make()
     peer = connect(b"p")
-    assert peer.ask(wire.StreamWrite(b"_MAMA_EVENTS")) == Error(300, b"the stream is the broker's own")
-    assert peer.ask(wire.Ping()) == Pong(), "and are kept"
+    assert peer.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Error(300, b"the stream is the broker's own")
+    assert peer.ask(commands.Ping()) == Pong(), "and are kept"
 
 
 def test_its_name_is_a_setting_and_empty_is_none(make: Make) -> None:
     _, connect = make(machine=Settings(events=b"happenings"))
     watcher = connect(b"watcher")
-    assert watcher.ask(wire.StreamRead(b"happenings", b"^CONNECTED")) == Ok()
+    assert watcher.ask(commands.StreamRead(b"happenings", b"^CONNECTED")) == Ok()
     connect(b"p")
     assert watcher.told() == ("CONNECTED", "p", "", "")
-    assert watcher.ask(wire.StreamWrite(b"_MAMA_EVENTS")) == Ok()
+    assert watcher.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Ok()
     broker, connect = make(machine=Settings(events=b""))
-    assert connect(b"p").ask(wire.StreamRead(b"x", b"")) == Ok()
+    assert connect(b"p").ask(commands.StreamRead(b"x", b"")) == Ok()
     assert broker.streams() == [b"x"]
 
 
@@ -185,7 +185,7 @@ def test_messages_are_made_by_the_encoder_that_is_given_and_one_that_fails_stops
 
     _, connect = make(encode=mine)
     watcher = connect(b"watcher")
-    assert watcher.ask(wire.StreamRead(b"_MAMA_EVENTS", b"^CONNECTED")) == Ok()
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^CONNECTED")) == Ok()
     connect(b"bad")
     connect(b"good")
     assert watcher.get() == StreamDeliver(b"_MAMA_EVENTS", b"", b"CONNECTED.good", [b"mine:good"])
@@ -197,9 +197,9 @@ def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_pa
     """What happened before the reader came is replayed."""
     choice = EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)})
     _, connect = make((choice,))
-    connect(b"early").ask(wire.StreamRead(b"s", b"p"))
+    connect(b"early").ask(commands.StreamRead(b"s", b"p"))
     late = connect(b"late", Feature.SEQUENCE)
-    read = wire.StreamRead(b"_MAMA_EVENTS", b"^SUBSCRIBED", write(Extension(after=0)))
+    read = commands.StreamRead(b"_MAMA_EVENTS", b"^SUBSCRIBED", write(Extension(after=0)))
     assert late.ask(read) == Ok()
     assert late.told() == ("SUBSCRIBED", "early", "s", "p")
 
@@ -211,17 +211,17 @@ def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_miss
     GATE.set()
     _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "sluggish-for-tests"),))
     watcher = connect(b"watcher")
-    assert watcher.ask(wire.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
     assert watcher.told()[:2] == ("SUBSCRIBED", "watcher")
     GATE.clear()
     peer = connect(b"p")
     for n in range(50):
-        assert peer.ask(wire.StreamRead(b"s", b"%d" % n)) == Ok()
+        assert peer.ask(commands.StreamRead(b"s", b"%d" % n)) == Ok()
     GATE.set()
     told: list[tuple[str, str, str, str]] = []
     n = 50
     while not told or told[-1][0] != "EVENTS_LOST":
-        assert peer.ask(wire.StreamRead(b"s", b"%d" % n)) == Ok()  # the loss is told before the next event
+        assert peer.ask(commands.StreamRead(b"s", b"%d" % n)) == Ok()  # the loss is told before the next event
         n += 1
         told.append(watcher.told())
     assert int(told[-1][3]) > 0
@@ -230,16 +230,16 @@ def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_miss
 def test_a_stream_of_events_whose_engine_fails_disturbs_nobody(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "stored-broken-for-tests"),))
     peer = connect(b"p")
-    assert peer.ask(wire.StreamWrite(b"s")) == Ok()
-    assert peer.ask(wire.StreamRead(b"s", b"")) == Ok()
-    assert peer.ask(wire.Ping()) == Pong()
+    assert peer.ask(commands.StreamWrite(b"s")) == Ok()
+    assert peer.ask(commands.StreamRead(b"s", b"")) == Ok()
+    assert peer.ask(commands.Ping()) == Pong()
 
 
 def test_an_engine_that_fails_is_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     _, connect = make((EngineChoice(b"^broken$", "stored-broken-for-tests"),))
     watcher = connect(b"watcher")
-    assert watcher.ask(wire.StreamRead(b"_MAMA_EVENTS", b"^STREAM_LOST")) == Ok()
-    assert isinstance(connect(b"p").ask(wire.StreamRead(b"broken", b"")), Error)
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^STREAM_LOST")) == Ok()
+    assert isinstance(connect(b"p").ask(commands.StreamRead(b"broken", b"")), Error)
     assert watcher.told() == ("STREAM_LOST", "", "broken", "disk full")
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import Feature
-from mama_spark.malamute.wire import Command, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol.extensions import Feature
 
 from tests.support.mlp import Peer
 
 
 class Reader(Peer):
     def until_pong(self) -> list[Command]:
-        self.send(wire.Ping())
+        self.send(commands.Ping())
         found: list[Command] = []
         while not isinstance(command := self.get(), Pong):
             found.append(command)
@@ -58,8 +58,8 @@ def connect(broker: Broker) -> Iterator[Connect]:
 
 def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> Reader:
     writer = connect(b"to-" + stream)
-    assert isinstance(writer.ask(wire.StreamWrite(stream)), Ok)
-    writer.send(*(wire.StreamSend(b"%d" % n, [b"x" * size]) for n in range(count)))
+    assert isinstance(writer.ask(commands.StreamWrite(stream)), Ok)
+    writer.send(*(commands.StreamSend(b"%d" % n, [b"x" * size]) for n in range(count)))
     return writer
 
 
@@ -67,15 +67,15 @@ def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> Reade
 def test_one_busy_stream_gets_all_of_the_credit_and_never_more(broker: Broker, connect: Connect) -> None:
     """What two other streams do not use comes back to the one that has something."""
     reader = connect(b"r", Feature.CREDIT)
-    reader.send(*(wire.StreamRead(name, b"") for name in (b"d1", b"d2", b"live")), wire.Credit(100))
+    reader.send(*(commands.StreamRead(name, b"") for name in (b"d1", b"d2", b"live")), commands.Credit(100))
     assert [type(reader.get()) for _ in range(3)] == [Ok] * 3
     publish(connect, b"d1", 300)
     assert reader.deliveries(99) == [(b"d1", b"%d" % n) for n in range(99)]
     assert reader.deliveries(1) == [(b"d1", b"99")], "the last one comes when its turn has come"
     assert reader.until_pong() == []
     publish(connect, b"live", 5)
-    reader.send(wire.Credit(5))
-    reader.send(wire.Credit(1000))
+    reader.send(commands.Credit(5))
+    reader.send(commands.Credit(1000))
     got = reader.deliveries(205)
     assert [subject for stream, subject in got if stream == b"d1"] == [b"%d" % n for n in range(100, 300)]
     assert [subject for stream, subject in got if stream == b"live"] == [b"%d" % n for n in range(5)]
@@ -88,7 +88,7 @@ def test_one_busy_stream_gets_all_of_the_credit_and_never_more(broker: Broker, c
 def test_a_slow_reader_without_credit_loses_nothing_of_stored_streams(broker: Broker, connect: Connect) -> None:
     """4 MB for a client whose queue may take 200 kB: the engines hold, on disk."""
     reader = connect(b"r")
-    reader.send(wire.StreamRead(b"d1", b""), wire.StreamRead(b"d2", b""))
+    reader.send(commands.StreamRead(b"d1", b""), commands.StreamRead(b"d2", b""))
     assert [type(reader.get()) for _ in range(2)] == [Ok] * 2
     writers = [publish(connect, name, 200, 10_000) for name in (b"d1", b"d2")]
     for writer in writers:

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError, LoopDied, Unavailable
-from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.letters import Limits
 from mama_spark.malamute.metrics import TEXT, Metric, MetricsServer, summary, text
+from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.security import Security
 from mama_spark.malamute.serve import run
 
@@ -89,7 +89,7 @@ def test_what_clients_do_is_counted(broker: Broker) -> None:
         stranger.linger = 0
         stranger.connect(broker.endpoint)
         stranger.send(b"nonsense")
-        stranger.send_multipart(wire.encode(wire.Ping()))
+        stranger.send_multipart(commands.encode(commands.Ping()))
         assert stranger.poll(int(PATIENCE * 1000))
         stranger.close(0)
     after = values(broker.metrics())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mama_spark.malamute.broker import Broker, BrokerSettings
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.engines import Delivery
 from mama_spark.malamute.engines.simple import SimpleEngine
 

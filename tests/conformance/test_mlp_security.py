@@ -12,8 +12,8 @@ import pytest
 import zmq
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.broker import Broker, BrokerSettings
-from mama_spark.malamute.client import MalamuteClient
-from mama_spark.malamute.greeting import mechanism_of
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.zmtp_probe import mechanism_of
 from mama_spark.malamute.security import Security
 
 PATIENCE = 60.0

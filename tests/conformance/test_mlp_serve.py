@@ -21,9 +21,9 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.cli import main
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.broker import Broker, BrokerSettings
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.malamute.configuration import load
-from mama_spark.malamute.link import LinkSettings
 from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.security import Security
 from mama_spark.malamute.serve import run

@@ -11,12 +11,13 @@ import pytest
 import zmq
 from mama_spark.errors import ConfigError
 from mama_spark.malamute import broker_loop as broker_module
-from mama_spark.malamute import server_machine, wire
+from mama_spark.malamute import server_machine
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines import register
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.wire import Error, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
 from mama_spark.testing.waiting import PATIENCE, until
 
 from tests.support.mlp import Peer
@@ -41,7 +42,7 @@ Connect = Callable[..., Peer]
 
 def ping(peer: Peer) -> None:
     """What was sent before is with the broker, and the broker does not look dead, though an engine starts."""
-    assert peer.ask(wire.Ping()) == Pong()
+    assert peer.ask(commands.Ping()) == Pong()
 
 
 @pytest.fixture(autouse=True)
@@ -78,13 +79,15 @@ def connect() -> Iterator[Connect]:
 def test_a_slow_start_holds_its_own_stream_and_nobody_else(connect: Connect) -> None:
     """READ and WRITE of that stream are answered once it is there, all others at once."""
     waiting, other = connect(b"waiting"), connect(b"other")
-    waiting.send(wire.StreamRead(b"gated", b""))
+    waiting.send(commands.StreamRead(b"gated", b""))
     ping(waiting)
-    other.send(wire.StreamWrite(b"quick"), wire.StreamRead(b"quick", b""), wire.MailboxSend(b"waiting", b"hi"))
+    other.send(
+        commands.StreamWrite(b"quick"), commands.StreamRead(b"quick", b""), commands.MailboxSend(b"waiting", b"hi")
+    )
     assert [other.get(), other.get()] == [Ok(), Ok()]
-    assert isinstance(waiting.get(), wire.MailboxDeliver)
+    assert isinstance(waiting.get(), commands.MailboxDeliver)
     writer = connect(b"writer")
-    writer.send(wire.StreamWrite(b"gated"), *(wire.StreamSend(b"%d" % n) for n in range(1000)))
+    writer.send(commands.StreamWrite(b"gated"), *(commands.StreamSend(b"%d" % n) for n in range(1000)))
     ping(writer)
     GATE.set()
     assert writer.get() == Ok()
@@ -95,25 +98,25 @@ def test_a_slow_start_holds_its_own_stream_and_nobody_else(connect: Connect) -> 
 
 def test_an_engine_that_fails_in_its_start_is_told_to_who_waits(connect: Connect) -> None:
     peer, other = connect(b"a"), connect(b"b")
-    peer.send(wire.StreamWrite(b"gated-broken"))
-    other.send(wire.StreamRead(b"gated-broken", b""))
+    peer.send(commands.StreamWrite(b"gated-broken"))
+    other.send(commands.StreamRead(b"gated-broken", b""))
     ping(other)
     GATE.set()
     for client in (peer, other):
         assert client.get() == Error(502, b"no such folder")
-    assert peer.ask(wire.StreamWrite(b"quick")) == Ok()
+    assert peer.ask(commands.StreamWrite(b"quick")) == Ok()
 
 
 def test_who_sends_without_end_before_the_stream_is_open_is_dropped(connect: Connect) -> None:
     """Nothing in the broker grows without bound, and nobody else pays for it."""
     hasty = connect(b"hasty", queue=50_000)
-    hasty.send(wire.StreamWrite(b"gated"), *(wire.StreamSend(b"s", [b"x" * 1000]) for _ in range(100)))
-    hasty.send(wire.Ping())
+    hasty.send(commands.StreamWrite(b"gated"), *(commands.StreamSend(b"s", [b"x" * 1000]) for _ in range(100)))
+    hasty.send(commands.Ping())
     answers = [hasty.get()]
     while answers[-1] != Error(500):
         answers.append(hasty.get())
     other = connect(b"other")
-    other.send(wire.StreamWrite(b"gated"))
+    other.send(commands.StreamWrite(b"gated"))
     GATE.set()
     assert other.get() == Ok()
 
@@ -123,16 +126,16 @@ def test_an_engine_that_never_starts_is_given_up(
 ) -> None:
     monkeypatch.setattr(broker_module, "START", 0.05)
     peer = connect(b"a")
-    assert peer.ask(wire.StreamWrite(b"gated")) == Error(502, b"the engine does not start")
+    assert peer.ask(commands.StreamWrite(b"gated")) == Error(502, b"the engine does not start")
     assert "does not start" in caplog.text
     monkeypatch.undo()
     for _ in range(20):  # not one thread more for everybody who tries
-        assert peer.ask(wire.StreamWrite(b"gated")) == Error(
+        assert peer.ask(commands.StreamWrite(b"gated")) == Error(
             502, b"an engine of the stream that did not start has not ended"
         )
     assert sum(thread.name == "stream-gated" for thread in threading.enumerate()) == 1
     GATE.set()
-    until(lambda: peer.ask(wire.StreamWrite(b"gated")) == Ok())  # once it has ended, all is well
+    until(lambda: peer.ask(commands.StreamWrite(b"gated")) == Ok())  # once it has ended, all is well
 
 
 def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
@@ -141,17 +144,17 @@ def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
     """Commands count, not only what is sent."""
     monkeypatch.setattr(server_machine, "MOST_AWAITED", 50)
     first = connect(b"first")
-    first.send(wire.StreamRead(b"gated", b""))
+    first.send(commands.StreamRead(b"gated", b""))
     ping(first)
     for n in range(60):
         other = connect(b"other")
-        other.send(wire.StreamRead(b"gated", b"^%d$" % n), wire.Close())
+        other.send(commands.StreamRead(b"gated", b"^%d$" % n), commands.Close())
     late = connect(b"late")
-    assert late.ask(wire.StreamWrite(b"gated")) == Error(502, b"the stream does not keep up")
-    assert late.ask(wire.StreamWrite(b"quick")) == Ok()
+    assert late.ask(commands.StreamWrite(b"gated")) == Error(502, b"the stream does not keep up")
+    assert late.ask(commands.StreamWrite(b"quick")) == Ok()
     GATE.set()
     assert first.get() == Ok(), "who was before is served"
-    until(lambda: late.ask(wire.StreamWrite(b"gated")) == Ok())
+    until(lambda: late.ask(commands.StreamWrite(b"gated")) == Ok())
 
 
 @pytest.mark.spec("ML-10")
@@ -168,7 +171,7 @@ def test_stopping_while_an_engine_starts_loses_nothing_that_was_accepted(connect
     broker.start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     peer = Peer(context, broker.endpoint).open(b"w")
-    peer.send(wire.StreamWrite(b"gated"), *(wire.StreamSend(b"%d" % n) for n in range(50)))
+    peer.send(commands.StreamWrite(b"gated"), *(commands.StreamSend(b"%d" % n) for n in range(50)))
     ping(peer)
     opener = threading.Timer(0.2, GATE.set)
     opener.start()
@@ -188,7 +191,7 @@ def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
     broker.start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     peer = Peer(context, broker.endpoint).open(b"w")
-    peer.send(wire.StreamWrite(b"gated"))
+    peer.send(commands.StreamWrite(b"gated"))
     ping(peer)
     began = time.monotonic()
     broker.stop()

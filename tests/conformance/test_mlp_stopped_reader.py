@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 import pytest
 import zmq
-from mama_spark.malamute import wire
 from mama_spark.malamute.broker_loop import ROUND_OCTETS
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Ok, Pong, StreamDeliver
 from mama_spark.malamute.queues import Overflow
-from mama_spark.malamute.wire import Ok, Pong, StreamDeliver
 from mama_spark.testing.waiting import PATIENCE, until
 
 from tests.support.mlp import Peer
@@ -124,18 +124,18 @@ def test_a_stopped_reader_costs_its_limit_and_disturbs_nobody(
     with a reader in this process; here, that what the broker costs is bounded."""
     site = make(overflow)
     writer, other = site.peer(b"w"), site.peer(b"other")
-    assert other.ask(wire.StreamRead(b"st", b"")) == Ok()
-    assert writer.ask(wire.StreamWrite(b"st")) == Ok()
+    assert other.ask(commands.StreamRead(b"st", b"")) == Ok()
+    assert writer.ask(commands.StreamWrite(b"st")) == Ok()
     before = site.resident()
     os.kill(site.reader.pid, signal.SIGSTOP)
     for n in range(COUNT):
-        writer.send(wire.StreamSend(b"%d" % n, [BODY]))
+        writer.send(commands.StreamSend(b"%d" % n, [BODY]))
         if n % 100 == 99:
             for k in range(n - 99, n + 1):
                 one = other.get()
                 assert isinstance(one, StreamDeliver)
                 assert one.subject == b"%d" % k, "others get everything meanwhile"
-    assert writer.ask(wire.Ping()) == Pong()
+    assert writer.ask(commands.Ping()) == Pong()
     assert site.resident() - before < COUNT * len(BODY) / 2, "and not what was published"
     assert b"malamute_lost_deliveries_total 0\n" not in site.page("/metrics")
     if overflow is Overflow.DISCONNECT:
@@ -147,7 +147,7 @@ def test_a_stopped_reader_costs_its_limit_and_disturbs_nobody(
     assert 0 < stopped["queued_octets"] <= LIMIT + ROUND_OCTETS, "and what a round had for it already"
     os.kill(site.reader.pid, signal.SIGCONT)
     until(lambda: site.clients()["stopped"]["queued"] == 0)
-    writer.send(wire.StreamSend(b"end"))
+    writer.send(commands.StreamSend(b"end"))
     heard = site.heard()
     assert heard.pop() == "end"
     numbers = [int(n) for n in heard]

@@ -12,10 +12,10 @@ from mama_spark.bridges.malamute.check import lines
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.cli import main
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import Feature
-from mama_spark.malamute.link import LinkSettings
+from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.security import Security
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.wire import Error, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.testing.waiting import until
 
 from tests.support.mlp import Peer
@@ -89,15 +89,15 @@ class Publisher(Peer):
 
     def publish(self, n: int, content: bytes = b"", ids: bool = True) -> None:
         extension = write(Extension(message_id=b"id-%d" % n)) if ids else b""
-        self.send(wire.StreamSend(b"s.%d" % (n % 10), [content or b"%d" % n], trailing=extension))
+        self.send(commands.StreamSend(b"s.%d" % (n % 10), [content or b"%d" % n], trailing=extension))
 
     def read(self, up_to: int, pattern: bytes = b"", after: int = 0) -> list[tuple[int, bytes, bytes]]:
         """Sequence, id and content of what is delivered until this sequence comes, with credit for a few at a time."""
-        assert isinstance(self.ask(wire.StreamRead(b"st", pattern, write(Extension(after=after)))), Ok)
+        assert isinstance(self.ask(commands.StreamRead(b"st", pattern, write(Extension(after=after)))), Ok)
         found: list[tuple[int, bytes, bytes]] = []
         while not found or found[-1][0] < up_to:
             if len(found) % 500 == 0:
-                self.send(wire.Credit(500))
+                self.send(commands.Credit(500))
             delivery = self.get()
             assert isinstance(delivery, StreamDeliver)
             extension = read(delivery.trailing)
@@ -145,7 +145,7 @@ class Writer:
     def write(self, endpoint: str, until: int, on_the_way: int = 5) -> None:
         """Send what is not acknowledged, from the first on, until so many are; chunks are then still on the way."""
         peer = self.room.publisher(endpoint)
-        assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
+        assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
         next_one = next(n for n in range(len(self.acked) + 1) if n not in self.acked)
         chunks: list[range] = []
         while len(self.acked) < until:
@@ -154,7 +154,7 @@ class Writer:
                 next_one += self.CHUNK
                 for n in chunks[-1]:
                     peer.publish(n)
-                peer.send(wire.Ping())
+                peer.send(commands.Ping())
             pong = peer.get()
             assert isinstance(pong, Pong)
             self._take(chunks.pop(0), read(pong.trailing).acks)
@@ -214,15 +214,15 @@ def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_
     """A client of another implementation, which never gives credit. The store is what holds."""
     process = broker()
     reader = room.plain(process.endpoint, b"slow", high_water=100)
-    assert isinstance(reader.ask(wire.StreamRead(b"st", b"")), Ok)
+    assert isinstance(reader.ask(commands.StreamRead(b"st", b"")), Ok)
     peer = room.publisher(process.endpoint)
-    assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
+    assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
     before = _resident(process)
     total, padding = 4_000, b"." * 8_000
     for n in range(total):
         peer.publish(n, b"%d" % n + padding, ids=False)
         if n % 200 == 199:
-            assert isinstance(peer.ask(wire.Ping()), Pong)
+            assert isinstance(peer.ask(commands.Ping()), Pong)
     assert _resident(process) - before < total * len(padding) // 2
     for n in range(total):
         delivery = reader.get()
@@ -238,14 +238,14 @@ def test_a_second_broker_on_the_same_store_is_refused(
     writer.write(first.endpoint, 100)
     with broker_here(tmp_path) as endpoint:
         second = room.publisher(endpoint)
-        answer = second.ask(wire.StreamWrite(b"st"))
+        answer = second.ask(commands.StreamWrite(b"st"))
         assert isinstance(answer, Error)
         assert answer.code == 502
         assert b"is open elsewhere" in answer.reason
-        assert isinstance(second.ask(wire.StreamWrite(b"another")), Ok), "and serves other streams"
+        assert isinstance(second.ask(commands.StreamWrite(b"another")), Ok), "and serves other streams"
         writer.write(first.endpoint, 200)
         first.kill()
-        until(lambda: isinstance(second.ask(wire.StreamWrite(b"st")), Ok))  # the lock ends with its owner
+        until(lambda: isinstance(second.ask(commands.StreamWrite(b"st")), Ok))  # the lock ends with its owner
 
 
 def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
@@ -253,11 +253,11 @@ def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
 ) -> None:
     process = broker(3_000_000)
     peer = room.publisher(process.endpoint)
-    assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
+    assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
     runs: list[AckRun] = []
     for n in range(120):
         peer.publish(n, b"x" * 50_000)
-        pong = peer.ask(wire.Ping())
+        pong = peer.ask(commands.Ping())
         assert isinstance(pong, Pong)
         runs += read(pong.trailing).acks
     stored = [run.first for run in runs if run.outcome is Outcome.STORED]
@@ -267,9 +267,9 @@ def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
     process.kill()
     with broker_here(tmp_path) as endpoint:
         peer = room.publisher(endpoint)
-        assert isinstance(peer.ask(wire.StreamWrite(b"st")), Ok)
+        assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
         peer.publish(1000)
-        pong = peer.ask(wire.Ping())
+        pong = peer.ask(commands.Ping())
         assert isinstance(pong, Pong)
         assert read(pong.trailing).acks == (AckRun(Outcome.STORED, 1, len(stored) + 1),)
         assert len(room.publisher(endpoint).read(len(stored) + 1)) == len(stored) + 1

@@ -18,13 +18,13 @@ from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, MamaError
-from mama_spark.malamute import wire
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.link import LinkSettings
-from mama_spark.malamute.wire import Command, Ok, Pong, StreamDeliver, decode, encode
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 
@@ -71,7 +71,7 @@ class Plain:
         self.socket.linger = 0
         self.socket.connect(url.replace("mlp:", "tcp:"))
         trailing = write(Extension(features=features))
-        assert isinstance(self.ask(wire.Open(address=address, trailing=trailing)), Ok)
+        assert isinstance(self.ask(commands.Open(address=address, trailing=trailing)), Ok)
 
     def say(self, command: Command) -> None:
         self.socket.send_multipart(encode(command))
@@ -85,11 +85,11 @@ class Plain:
         return self.get()
 
     def send(self, subject: bytes, *content: bytes) -> None:
-        self.say(wire.StreamSend(subject, list(content)))
+        self.say(commands.StreamSend(subject, list(content)))
 
     def acks(self) -> tuple[AckRun, ...]:
         """With the feature ACKS: what became of what was sent, however long that takes."""
-        pong = self.ask(wire.Ping())
+        pong = self.ask(commands.Ping())
         assert isinstance(pong, Pong)
         return read(pong.trailing).acks
 
@@ -188,7 +188,7 @@ def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
     urls = [site.broker(nats_server.url) for _ in range(2)]
     clients = [site.plain(url, name) for url, name in zip(urls, (b"alice", b"bob"), strict=True)]
     for client in clients:
-        for command in (wire.StreamRead(b"st", b""), wire.StreamWrite(b"st")):
+        for command in (commands.StreamRead(b"st", b""), commands.StreamWrite(b"st")):
             assert isinstance(client.ask(command), Ok)
     sent = [(b"temp.moscow", [b"-3"]), (b"", [b""]), (b"a..*\xff >", [b"one", b"", b"two"]), (b"none", [])]
     for client, other in (clients, clients[::-1]):
@@ -197,7 +197,7 @@ def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
         assert [(d.subject, d.content) for d in other.deliveries(4)] == sent
     assert _told(urls[1]) == [("alice", "st", n) for n in range(1, 5)] + [("bob", "st", n) for n in range(5, 9)]
     for client in clients:
-        assert isinstance(client.ask(wire.Ping()), Pong), "and nothing of its own came before"
+        assert isinstance(client.ask(commands.Ping()), Pong), "and nothing of its own came before"
 
 
 def _told(url: str) -> list[tuple[str, str, int | None]]:
@@ -243,8 +243,8 @@ def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follow
 ) -> None:
     url = site.broker(nats_server.url)
     plain, reader = site.plain(url), site.plain(url)
-    assert isinstance(plain.ask(wire.StreamWrite(b"st")), Ok)
-    assert isinstance(reader.ask(wire.StreamRead(b"st", b"^plain$")), Ok)
+    assert isinstance(plain.ask(commands.StreamWrite(b"st")), Ok)
+    assert isinstance(reader.ask(commands.StreamRead(b"st", b"^plain$")), Ok)
     writer = Writer()
     crashes = {500, 1_500}
 
@@ -256,7 +256,7 @@ def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follow
             nats_server.kill()
             for n in range(50, 100):
                 plain.send(b"plain", b"%d" % (first + n))
-            assert isinstance(plain.ask(wire.Ping()), Pong), "others are served"
+            assert isinstance(plain.ask(commands.Ping()), Pong), "others are served"
             nats_server.start()
 
     writer.write(url, 2_500, meanwhile=crash)
@@ -290,7 +290,7 @@ def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: 
         eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{NAME}", config), "three peers are known")
         urls = [site.broker(cluster.url) for _ in range(2)]
         reader = site.plain(urls[1])
-        assert isinstance(reader.ask(wire.StreamRead(b"st", b"")), Ok)
+        assert isinstance(reader.ask(commands.StreamRead(b"st", b"")), Ok)
         writer = Writer()
 
         def kill(first: int) -> None:
@@ -310,7 +310,7 @@ def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
 ) -> None:
     """What is said about an outage is true: refused = not stored, stored = stored."""
     client = site.plain(site.broker(nats_server.url, buffer=100_000), features=Feature.ACKS)
-    assert isinstance(client.ask(wire.StreamWrite(b"st")), Ok)
+    assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
     client.send(b"before", b"x")
     assert client.acks() == (AckRun(Outcome.STORED, 1, 1),)
     nats_server.kill()

@@ -14,11 +14,11 @@ from mama_spark.bridges.malamute.discovery import client as discovery_talk
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
 from mama_spark.errors import ConfigError, DataLost, MamaError
-from mama_spark.malamute import wire
 from mama_spark.malamute.broker_loop import Loop
-from mama_spark.malamute.client import MalamuteClient
-from mama_spark.malamute.client_machine import CallFailed
-from mama_spark.malamute.extensions import Feature
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.state_machine import CallFailed
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.mama.events import EventRecord, decode_event
 from mama_spark.mama.omnm import decode
 from mama_spark.testing.brokers import BrokerHere, BrokerProcess
@@ -188,15 +188,15 @@ def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: Brok
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     follower = Follower(opened())
     one = Peer(context, broker.url).open(b"one")
-    assert one.ask(wire.StreamRead(b"prices", b"^eu")) == wire.Ok()
-    assert one.ask(wire.StreamRead(b"prices", b"^us")) == wire.Ok()
-    assert one.ask(wire.StreamCancel(b"prices")) == wire.Ok()
+    assert one.ask(commands.StreamRead(b"prices", b"^eu")) == commands.Ok()
+    assert one.ask(commands.StreamRead(b"prices", b"^us")) == commands.Ok()
+    assert one.ask(commands.StreamCancel(b"prices")) == commands.Ok()
     two = Peer(context, broker.url).open(b"two")
-    assert two.ask(wire.StreamWrite(b"prices")) == wire.Ok()
-    assert two.ask(wire.StreamRead(b"news", b"")) == wire.Ok()
-    assert two.ask(wire.Close()) == wire.Ok()
+    assert two.ask(commands.StreamWrite(b"prices")) == commands.Ok()
+    assert two.ask(commands.StreamRead(b"news", b"")) == commands.Ok()
+    assert two.ask(commands.Close()) == commands.Ok()
     three = Peer(context, broker.url).open(b"three")
-    assert three.ask(wire.StreamRead(b"news", b"x")) == wire.Ok()
+    assert three.ask(commands.StreamRead(b"news", b"x")) == commands.Ok()
     broker.broker._look(_silence_of(b"three"))
     found = follower.until(lambda found: _about(found, "client three went"))
     context.destroy(0)
@@ -333,11 +333,11 @@ def test_what_strangers_write_is_told_or_left_out_and_stops_nobody(broker: Broke
     follower = Follower(opened())
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     peer = Peer(context, broker.url).open(features=Feature.DISCOVERY | Feature.HEADERS)
-    assert isinstance(peer.ask(wire.StreamWrite(b"_MAMA_EVENTS")), wire.Ok)
+    assert isinstance(peer.ask(commands.StreamWrite(b"_MAMA_EVENTS")), commands.Ok)
     for subject in (b"_", b"_MAMA_SOURCE_DISCOVERY.", b"_MAMA_SOURCE_DISCOVERY.rec", b"_MAMA_SOURCE_DISCOVERY.rec.x.y",
                     b"_MAMA_SOURCE_DISCOVERY.rec.\xff.\xfe", b"_MAMA_SOURCE_DISCOVERY.nonsense.7.desk"):  # fmt: skip
-        peer.send(wire.StreamSend(subject, [b"\xff", b"\x00"]))
-    peer.send(wire.StreamSend(b"_MAMA_SOURCE_DISCOVERY.event.7.desk", [b"\xff"]))
+        peer.send(commands.StreamSend(subject, [b"\xff", b"\x00"]))
+    peer.send(commands.StreamSend(b"_MAMA_SOURCE_DISCOVERY.event.7.desk", [b"\xff"]))
     found = follower.until(has(ChangeKind.EVENT))
     assert [c.payload for c in found] == [b"\xff"]
     context.destroy(0)

@@ -11,7 +11,7 @@ import pytest
 from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, Pool
-from mama_spark.malamute.link import LinkSettings
+from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import PATIENCE, publish
 from mama_spark.testing.plain_broker import CLOSE, OPEN, WRITE, PlainBroker
@@ -97,7 +97,7 @@ def test_a_forked_process_makes_its_own_connection(plain: PlainBroker) -> None:
     script = (
         "import os, sys\n"
         "from mama_spark.bridges.malamute import *\n"
-        "from mama_spark.malamute.link import LinkSettings\n"
+        "from mama_spark.malamute.client.connection import LinkSettings\n"
         "from mama_spark.message import MessageBatch\n"
         "from mama_spark.testing.bridge_suite import publish\n"
         "def one():\n"

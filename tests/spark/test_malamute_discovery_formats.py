@@ -14,7 +14,7 @@ import mama_spark
 import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.malamute.discovery import lease
-from mama_spark.malamute.client import MalamuteClient
+from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama.events import EventRecord
 from mama_spark.testing.brokers import BrokerProcess
 from mama_spark.testing.discovery_runs import Told, desk

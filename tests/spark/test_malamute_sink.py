@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.client import MalamuteClient, Message
+from mama_spark.malamute.client.client import MalamuteClient, Message
 from mama_spark.malamute.clients import Settings
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.plain_broker import SEND, PlainBroker

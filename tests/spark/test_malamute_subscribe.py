@@ -17,7 +17,7 @@ import pytest
 import zmq
 from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import Feature
+from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.security import Security
 from mama_spark.message import MessageBatch
 from mama_spark.testing.brokers import BrokerProcess

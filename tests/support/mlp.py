@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Self
 
 import zmq
-from mama_spark.malamute.extensions import Extension, Feature, write
-from mama_spark.malamute.wire import Command, Ok, Open, decode, encode
+from mama_spark.malamute.protocol.commands import Command, Ok, Open, decode, encode
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.testing.waiting import PATIENCE
 
 

@@ -22,9 +22,9 @@ from .broker_loop import Loop, stores
 from .broker_settings import BrokerSettings, EngineChoice
 from .clients import Settings
 from .events import BrokerEvent, encode
-from .extensions import Feature
 from .metrics import TEXT, Metric, MetricsServer, as_json, clients_of, measure, streams_of, text
-from .patterns import Pattern
+from .protocol.extensions import Feature
+from .protocol.patterns import Pattern
 from .security import Guard
 
 __all__ = ["Broker", "BrokerSettings", "EngineChoice"]

@@ -27,12 +27,12 @@ from .clients import Client, Frames
 from .engines import Delivery, engine_class, holds
 from .engines.actor import Answered, Died, Report, Returned, Stream, Taken, Traffic
 from .events import BrokerEvent
-from .extensions import Extension
+from .protocol.commands import BadFrame
+from .protocol.extensions import Extension
 from .security import Guard
 from .server_machine import ServerMachine
 from .shelf import Shelf
-from .waiting import Waiter, readable, receive
-from .wire import BadFrame
+from .zmq_fd_poller import Waiter, readable, receive
 
 log = logging.getLogger(__name__)
 

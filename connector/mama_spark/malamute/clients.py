@@ -6,9 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from .backlog import Behind
-from .credit import Allowance, Shares
-from .extensions import ALL, AckRun, Feature
 from .letters import Letter, Limits
+from .protocol.credit import Allowance, Shares
+from .protocol.extensions import ALL, AckRun, Feature
 from .queues import ByteQueue, Overflow
 
 Frames = list[bytes]

@@ -18,7 +18,7 @@ from .broker_settings import BrokerSettings, EngineChoice
 from .clients import Settings
 from .engines import engine_class
 from .letters import Limits
-from .patterns import BadPattern, Pattern
+from .protocol.patterns import BadPattern, Pattern
 from .queues import Overflow
 from .security import Security
 

@@ -1,9 +1,9 @@
 """What happens to the broker's clients and streams, as messages of a stream of its own. Pure.
 
 The broker publishes them on a reserved stream (``_MAMA_EVENTS``) that clients read like any other and cannot write to,
-but for those that announced :attr:`~.extensions.Feature.DISCOVERY`: where the stream is stored they may add records of
-discovery, on subjects that begin with ``_``. What such a client does is not told here, nor that somebody came only to
-ask about stored streams (:attr:`~.extensions.Feature.LOG`).
+but for those that announced :attr:`~mama_spark.malamute.protocol.extensions.Feature.DISCOVERY`: where the stream is
+stored they may add records of discovery, on subjects that begin with ``_``. What such a client does is not told here,
+nor that somebody came only to ask about stored streams (:attr:`~mama_spark.malamute.protocol.extensions.Feature.LOG`).
 
 The subject is the kind, a point and the stream, or the client where no stream is concerned; the content is one frame,
 a JSON object with the names of :class:`BrokerEvent`. Octets that are no UTF-8 are shown as ``\\xHH``.

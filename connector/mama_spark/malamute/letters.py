@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .patterns import Pattern
+from .protocol.patterns import Pattern
 from .queues import ByteQueue, Overflow
 
 #: Octets that a letter takes beside its content, about.

@@ -1,4 +1,4 @@
-"""Where clients ask about stored streams (:mod:`.questions`). Pure.
+"""Where clients ask about stored streams (:mod:`mama_spark.malamute.protocol.log_query`). Pure.
 
 Questions go to the engines a few at a time, by turns of the clients, and only while the asker's socket takes what it
 has asked for before: neither an engine nor the broker's memory is a reader's to fill. What a fetch brings is therefore
@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from . import wire
 from .clients import Client, Frames, Settings
-from .extensions import Extension, write
-from .questions import Answer, Op, Question, names_body, number_of, parse_question
+from .protocol import commands
+from .protocol.commands import BadFrame, StatusCode
+from .protocol.extensions import Extension, write
+from .protocol.log_query import Answer, Op, Question, names_body, number_of, parse_question
 from .server_outbox import Outbox, octets
-from .wire import BadFrame, StatusCode
 
 #: Questions of one client that may wait, and of one stream that its engine has at a time.
 MOST_WAITING = 16
@@ -171,7 +171,7 @@ class Desk(Outbox):
 
 def _pong(answer: Answer) -> Frames:
     try:
-        return wire.encode(wire.Pong(write(Extension(answer=answer.pack()))))
+        return commands.encode(commands.Pong(write(Extension(answer=answer.pack()))))
     except BadFrame:  # an engine of somebody else's
         answer = Answer(answer.number, StatusCode.INTERNAL_ERROR, b"the answer does not fit")
-        return wire.encode(wire.Pong(write(Extension(answer=answer.pack()))))
+        return commands.encode(commands.Pong(write(Extension(answer=answer.pack()))))

@@ -14,19 +14,19 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from . import wire
 from .backlog import OVERHEAD
 from .clients import Client, Settings, Slot
-from .credit import WINDOW_OCTETS, Shares
 from .engines import Delivery
 from .events import OF_CLIENTS
-from .extensions import NOTHING, AckRun, Extension, Feature, read, write
+from .protocol import commands
+from .protocol.commands import BadFrame, Command, StatusCode
+from .protocol.credit import WINDOW_OCTETS, Shares
+from .protocol.extensions import NOTHING, AckRun, Extension, Feature, read, write
 from .queues import ByteQueue, Overflow
 from .server_desk import Shelf
 from .server_mail import Mail
 from .server_outbox import OK, PONG, error_frames
 from .server_states import EVENTS, TABLE, Event, State
-from .wire import BadFrame, Command, StatusCode
 
 #: Seconds from which a PONG does not wait for engines that start: clients ping once a second, and give up after four.
 SLOW_START = 1.0
@@ -35,8 +35,8 @@ MOST_AWAITED = 100_000
 #: Command frames of STREAM SENDs that are remembered.
 REMEMBERED = 4096
 _NOBODY = Client(b"", b"", Feature(0), 0.0, alive=False)
-_OK_STORED = wire.encode(wire.Ok(trailing=write(Extension(stored=1))))
-_INVALID = wire.encode(wire.Error())
+_OK_STORED = commands.encode(commands.Ok(trailing=write(Extension(stored=1))))
+_INVALID = commands.encode(commands.Error())
 
 
 class _Awaited(NamedTuple):
@@ -91,7 +91,7 @@ class ServerMachine(Mail):
                     self._accept(client, client.stream, subject, frames[1:], NOTHING if client.features else None)
                     return
         try:
-            command = wire.decode(frames)
+            command = commands.decode(frames)
         except BadFrame:  # no reply, no change of state (the reference's rule for all that is no command)
             self.counters["malformed"] += 1
             return
@@ -110,7 +110,7 @@ class ServerMachine(Mail):
 
     def _subject(self, frame: bytes) -> bytes | None:
         """Of a plain STREAM SEND; most are the same few."""
-        subject = wire.subject_of_send([frame])
+        subject = commands.subject_of_send([frame])
         if subject is not None:
             if len(self._subjects) >= REMEMBERED:
                 self._subjects.clear()
@@ -118,7 +118,7 @@ class ServerMachine(Mail):
         return subject
 
     def _stranger(self, identity: bytes, event: Event, command: Command, now: float) -> None:
-        if isinstance(command, wire.Open):
+        if isinstance(command, commands.Open):
             self._open(identity, command, now)
         elif event is Event.CLOSE:  # the reference dies of this
             self.out.append((identity, OK))
@@ -158,7 +158,7 @@ class ServerMachine(Mail):
 
     # --- connection ----------------------------------------------------------------------------------------------
 
-    def _open(self, identity: bytes, command: wire.Open, now: float) -> None:
+    def _open(self, identity: bytes, command: commands.Open, now: float) -> None:
         announced = read(command.trailing).features
         client = Client(identity, command.address, (announced or Feature(0)) & self.settings.features, now)
         client.queue = ByteQueue(self.settings.queue, None, self.settings.overflow)
@@ -174,7 +174,7 @@ class ServerMachine(Mail):
         self.clients[identity] = client
         credit = self._admit(client)
         trailing = b"" if announced is None else write(Extension(features=client.features, credit=credit))
-        self._reply(client, wire.encode(wire.Ok(trailing=trailing)))
+        self._reply(client, commands.encode(commands.Ok(trailing=trailing)))
         self._event("CONNECTED", client)
         if client.address:
             self._hand_over(client, self.mailboxes.take(client.address))
@@ -185,7 +185,7 @@ class ServerMachine(Mail):
     def _close(self, client: Client, command: Command, now: float) -> None:
         self._reply(client, OK)
 
-    def _ping(self, client: Client, command: wire.Ping, now: float) -> None:
+    def _ping(self, client: Client, command: commands.Ping, now: float) -> None:
         if command.trailing and Feature.LOG in client.features:
             question = read(command.trailing).question
             if question:
@@ -238,7 +238,7 @@ class ServerMachine(Mail):
 
     # --- streams -------------------------------------------------------------------------------------------------
 
-    def _write(self, client: Client, command: wire.StreamWrite, now: float) -> None:
+    def _write(self, client: Client, command: commands.StreamWrite, now: float) -> None:
         if client.stream == command.stream and not self._answer_repeat(client, now):
             return
         client.stream = None  # whoever does not wait for the answer must not write to the stream before if it is no
@@ -254,7 +254,7 @@ class ServerMachine(Mail):
             self._event("WRITING", client, command.stream)
         self._await(client, command.stream, ("TRAFFIC",), writes=True)
 
-    def _read(self, client: Client, command: wire.StreamRead, now: float) -> None:
+    def _read(self, client: Client, command: commands.StreamRead, now: float) -> None:
         fresh = command.pattern not in client.reads.get(command.stream, ())
         if not fresh and not self._answer_repeat(client, now):
             return
@@ -274,7 +274,7 @@ class ServerMachine(Mail):
                 self._balance(client)
         client.reads[command.stream].add(command.pattern)
 
-    def _cancel(self, client: Client, command: wire.StreamCancel, now: float) -> None:
+    def _cancel(self, client: Client, command: commands.StreamCancel, now: float) -> None:
         if client.reads.pop(command.stream, None) is None:
             self._reply(client, OK)  # never read: the reference makes the stream, ours does not
             return
@@ -282,7 +282,7 @@ class ServerMachine(Mail):
         client.shares.leave(command.stream)
         self._event("UNSUBSCRIBED", client, command.stream)
 
-    def _send(self, client: Client, command: wire.StreamSend, now: float) -> None:
+    def _send(self, client: Client, command: commands.StreamSend, now: float) -> None:
         assert client.stream is not None
         extension = read(command.trailing) if client.features else None
         octets = 4 + len(command.subject) + len(command.trailing) + sum(map(len, command.content))
@@ -384,7 +384,7 @@ class ServerMachine(Mail):
             told = slot.writes and stream in self.stored and Feature.ACKS in client.features
             slot.frames = _OK_STORED if told else OK
             if pattern is not None and position is not None and Feature.SEQUENCE in client.features:
-                slot.frames = wire.encode(wire.Ok(trailing=write(Extension(sequence=position))))
+                slot.frames = commands.encode(commands.Ok(trailing=write(Extension(sequence=position))))
             if pattern is not None and client.alive:
                 self._event("SUBSCRIBED", client, stream, pattern)
         else:
@@ -449,7 +449,7 @@ class ServerMachine(Mail):
                 frame = heads.get((sender, subject))
                 if frame is None:
                     try:
-                        frame = heads[sender, subject] = wire.deliver_frame(stream, sender, subject)
+                        frame = heads[sender, subject] = commands.deliver_frame(stream, sender, subject)
                     except IndexError:
                         raise BadFrame(f"a delivery on a subject of {len(subject)} octets") from None
                 if extension is not None and client.features:

@@ -6,14 +6,14 @@ import heapq
 from collections.abc import Iterable
 from itertools import count
 
-from . import wire
 from .clients import Client, Settings
-from .extensions import Feature
 from .letters import Letter, Services, Store
-from .patterns import BadPattern, Pattern
+from .protocol import commands
+from .protocol.commands import Command, StatusCode
+from .protocol.extensions import Feature
+from .protocol.patterns import BadPattern, Pattern
 from .server_desk import Desk, Shelf
 from .server_outbox import OK
-from .wire import Command, StatusCode
 
 
 class Mail(Desk):
@@ -30,7 +30,7 @@ class Mail(Desk):
         self._sweep = 0.0  # letters are not looked at before
         self._numbers = count()
 
-    def _mailbox_send(self, client: Client, command: wire.MailboxSend, now: float) -> None:
+    def _mailbox_send(self, client: Client, command: commands.MailboxSend, now: float) -> None:
         letter = self._letter(client, command, now, service=False)
         receiver = self.addresses.get(letter.address)
         if receiver is not None:
@@ -38,7 +38,7 @@ class Mail(Desk):
         else:
             self._keep(self.mailboxes, letter)
 
-    def _service_send(self, client: Client, command: wire.ServiceSend, now: float) -> None:
+    def _service_send(self, client: Client, command: commands.ServiceSend, now: float) -> None:
         self._request(self._letter(client, command, now, service=True))
 
     def _request(self, letter: Letter) -> None:
@@ -49,7 +49,7 @@ class Mail(Desk):
             self._keep(self.requests, letter)
 
     def _letter(
-        self, client: Client, command: wire.MailboxSend | wire.ServiceSend, now: float, service: bool
+        self, client: Client, command: commands.MailboxSend | commands.ServiceSend, now: float, service: bool
     ) -> Letter:
         deadline = now + command.timeout / 1000 if command.timeout else 0.0
         return Letter(
@@ -84,7 +84,7 @@ class Mail(Desk):
         for letter in (*self.mailboxes.discard(due[False]), *self.requests.discard(due[True])):
             self._tell(letter, StatusCode.FAILED, b"timeout")
 
-    def _offer(self, client: Client, command: wire.ServiceOffer, now: float) -> None:
+    def _offer(self, client: Client, command: commands.ServiceOffer, now: float) -> None:
         key = (command.address, command.pattern)
         if key in client.offers:
             if self._answer_repeat(client, now):
@@ -108,8 +108,8 @@ class Mail(Desk):
             if not receiver.alive:
                 self._return(letter)
                 continue
-            cls = wire.ServiceDeliver if letter.service else wire.MailboxDeliver
-            frames = wire.encode(cls(letter.source, letter.address, letter.subject, letter.tracker, letter.content))
+            cls = commands.ServiceDeliver if letter.service else commands.MailboxDeliver
+            frames = commands.encode(cls(letter.source, letter.address, letter.subject, letter.tracker, letter.content))
             if not self._deliver(receiver, frames, letter):
                 self.counters["lost_letters"] += 1
                 self._tell(letter, StatusCode.FAILED, b"no room")
@@ -133,7 +133,7 @@ class Mail(Desk):
         else:
             self._tell(letter, StatusCode.SUCCESS, b"")
 
-    def _confirm(self, client: Client, command: wire.Confirm, now: float) -> None:
+    def _confirm(self, client: Client, command: commands.Confirm, now: float) -> None:
         letter = next((one for one in client.unconfirmed if one.tracker == command.tracker), None)
         if letter is not None:
             client.unconfirmed.remove({id(letter)})
@@ -146,4 +146,4 @@ class Mail(Desk):
         """Its sender learns what became of a letter, if it asked."""
         sender = letter.sender
         if letter.tracker and isinstance(sender, Client) and sender.alive and Feature.CONFIRM in sender.features:
-            self._emit(sender, wire.encode(wire.Confirm(letter.tracker, code, reason)))
+            self._emit(sender, commands.encode(commands.Confirm(letter.tracker, code, reason)))

@@ -1,8 +1,8 @@
 """What goes to clients, and what waits for them: credit, queues with limits, replies in order. Pure.
 
 A message that counts for credit goes at once if the client has credit and its socket takes it. What comes from an
-engine that holds was lent to it (:mod:`.credit`), so little can wait of that, and none is dropped; all else waits in
-the client's queue, with its limit and policy.
+engine that holds was lent to it (:mod:`mama_spark.malamute.protocol.credit`), so little can wait of that, and none is
+dropped; all else waits in the client's queue, with its limit and policy.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from . import blocks, wire
 from .backlog import OVERHEAD, Behind
 from .clients import Client, Frames, Settings, Slot
-from .credit import Allowance, window_for
-from .extensions import AckRun, Extension, Feature, Outcome, write
 from .letters import Letter
+from .protocol import commands, message_blocks
+from .protocol.commands import BadFrame, StatusCode
+from .protocol.credit import Allowance, window_for
+from .protocol.extensions import AckRun, Extension, Feature, Outcome, write
 from .queues import Overflow
 from .server_states import Event
-from .wire import BadFrame, StatusCode
 
 #: Answers of one client that may wait for an engine.
 MAX_SLOTS = 100_000
-PONG = wire.encode(wire.Pong())
-OK = wire.encode(wire.Ok())
+PONG = commands.encode(commands.Pong())
+OK = commands.encode(commands.Ok())
 
 
 class Outbox:
@@ -60,7 +60,7 @@ class Outbox:
 
     # --- credit, and what waits for it ---------------------------------------------------------------------------
 
-    def _credit(self, client: Client, command: wire.Credit, now: float) -> None:
+    def _credit(self, client: Client, command: commands.Credit, now: float) -> None:
         client.credit = (client.credit or 0) + command.amount
         self._release(client)
         self._balance(client)
@@ -214,11 +214,11 @@ class Outbox:
         if client.allowance is not None:
             client.allowance.answered(slot.octets)
             credit = self._grant(client.allowance) or None
-        return wire.encode(wire.Pong(write(Extension(acks=acks, credit=credit)))) if acks or credit else PONG
+        return commands.encode(commands.Pong(write(Extension(acks=acks, credit=credit)))) if acks or credit else PONG
 
     def _send_block(self, client: Client, stream: bytes, content: Sequence[bytes], count: int, octets: int) -> None:
         try:
-            block = blocks.unpack(count, content)
+            block = message_blocks.unpack(count, content)
         except BadFrame:
             self.counters["malformed"] += 1
             return
@@ -281,4 +281,4 @@ def octets(frames: Frames) -> int:
 
 
 def error_frames(code: StatusCode, reason: bytes) -> Frames:
-    return wire.encode(wire.Error(code, reason.replace(b"\0", b"?")[:255]))
+    return commands.encode(commands.Error(code, reason.replace(b"\0", b"?")[:255]))

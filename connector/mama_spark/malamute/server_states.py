@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from . import wire
-from .wire import Command
+from .protocol import commands
+from .protocol.commands import Command
 
 
 class State(Enum):
@@ -57,8 +57,16 @@ TABLE: dict[State, dict[Event, State]] = {
 
 #: Which event a command is; a command that is not here only a server sends.
 EVENTS: dict[type[Command], Event] = {
-    wire.Open: Event.OPEN, wire.Close: Event.CLOSE, wire.Ping: Event.PING, wire.StreamWrite: Event.WRITE,
-    wire.StreamRead: Event.READ, wire.StreamCancel: Event.CANCEL, wire.StreamSend: Event.SEND,
-    wire.MailboxSend: Event.MAILBOX_SEND, wire.ServiceOffer: Event.OFFER, wire.ServiceSend: Event.SERVICE_SEND,
-    wire.Credit: Event.CREDIT, wire.Confirm: Event.CONFIRM,
-}  # fmt: skip
+    commands.Open: Event.OPEN,
+    commands.Close: Event.CLOSE,
+    commands.Ping: Event.PING,
+    commands.StreamWrite: Event.WRITE,
+    commands.StreamRead: Event.READ,
+    commands.StreamCancel: Event.CANCEL,
+    commands.StreamSend: Event.SEND,
+    commands.MailboxSend: Event.MAILBOX_SEND,
+    commands.ServiceOffer: Event.OFFER,
+    commands.ServiceSend: Event.SERVICE_SEND,
+    commands.Credit: Event.CREDIT,
+    commands.Confirm: Event.CONFIRM,
+}

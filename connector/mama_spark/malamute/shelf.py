@@ -13,8 +13,8 @@ from typing import Any
 
 from ..errors import MamaError
 from .engines import engine_class
-from .questions import Answer
-from .wire import StatusCode
+from .protocol.commands import StatusCode
+from .protocol.log_query import Answer
 
 #: Seconds for which a list of what is on disk is good enough.
 FRESH = 1.0

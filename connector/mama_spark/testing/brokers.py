@@ -13,8 +13,8 @@ from ..bridges.malamute.append import append
 from ..bridges.malamute.settings import MalamuteSettings
 from ..errors import ConfigError, Unavailable
 from ..malamute.broker import Broker
+from ..malamute.client.connection import LinkSettings
 from ..malamute.configuration import load
-from ..malamute.link import LinkSettings
 from ..mama.broker_events import broker_event
 from ..message import MessageBatch
 from .ports import lasting_port

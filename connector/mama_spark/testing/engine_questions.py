@@ -1,4 +1,4 @@
-"""What an engine must answer to those who read what it stores (:mod:`mama_spark.malamute.questions`).
+"""What an engine must answer to those who read what it stores (:mod:`mama_spark.malamute.protocol.log_query`).
 
 Parts of :class:`~mama_spark.testing.engine_suite.EngineSuite` and its extension for engines that answer. Each answer is
 of one moment, bounded, and of all that was accepted before it.
@@ -12,12 +12,12 @@ from itertools import count
 
 import pytest
 
-from ..malamute import wire
 from ..malamute.engines import engine_class
 from ..malamute.engines.actor import Answered, Stream
-from ..malamute.extensions import NOTHING, Extension, read
-from ..malamute.questions import Op, Question, Selection, parse_numbers
-from ..malamute.wire import StatusCode, StreamDeliver
+from ..malamute.protocol import commands
+from ..malamute.protocol.commands import StatusCode, StreamDeliver
+from ..malamute.protocol.extensions import NOTHING, Extension, read
+from ..malamute.protocol.log_query import Op, Question, Selection, parse_numbers
 from .engine_site import EngineKind, Ref, Site
 
 _FAR = 2**63 - 1
@@ -92,7 +92,7 @@ class Asker:
         return found
 
     def _message(self, frames: Sequence[bytes]) -> _Found:
-        message = wire.decode(frames)
+        message = commands.decode(frames)
         assert isinstance(message, StreamDeliver)
         assert (message.address, message.sender) == (self.stream.name, b"writer")
         beside = read(message.trailing)

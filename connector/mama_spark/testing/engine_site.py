@@ -12,7 +12,7 @@ import zmq
 
 from ..malamute.engines import Delivery, StreamEngine
 from ..malamute.engines.actor import Answered, Report, Stream, Taken, Traffic
-from ..malamute.questions import Question
+from ..malamute.protocol.log_query import Question
 
 PATIENCE = 60.0  #: seconds for what a sound engine does at once
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ..bridges.malamute import MalamuteLogs, MalamuteSettings
 from ..bridges.nats.server.nats_server import NatsServer
-from ..malamute.link import LinkSettings
+from ..malamute.client.connection import LinkSettings
 from .brokers import BrokerProcess
 from .servers import Admin
 from .sink_runs import below, connected, jvm_below, processes

@@ -16,8 +16,8 @@ from ..bridges.malamute.discovery.client import DiscoverySettings, Talk
 from ..bridges.malamute.discovery.codec import EVENT, EVENTS, Message
 from ..bridges.malamute.logs import MalamuteLogs
 from ..bridges.malamute.settings import MalamuteSettings
-from ..malamute.extensions import Extension
-from ..malamute.link import LinkSettings
+from ..malamute.client.connection import LinkSettings
+from ..malamute.protocol.extensions import Extension
 from ..mama.events import EventRecord, encode_event
 from ..mama.omnm import encode
 from ..mama.sources import SourceRecord, encode_source

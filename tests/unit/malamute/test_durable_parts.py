@@ -13,7 +13,7 @@ from mama_spark.malamute.engines.dedup import DedupWindow
 from mama_spark.malamute.engines.frames import pack, pack_headers, unpack, unpack_headers
 from mama_spark.malamute.engines.ledger import MOST_RUNS, Ledger, Runs
 from mama_spark.malamute.engines.records import check_topic, topic_filter
-from mama_spark.malamute.extensions import AckRun, Extension, Outcome, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Outcome, write
 
 STORED, DUPLICATE, REFUSED = Outcome.STORED, Outcome.DUPLICATE, Outcome.REFUSED
 

@@ -17,7 +17,7 @@ from mama_spark.errors import ConfigError
 from mama_spark.malamute.engines import Delivery, durable, durable_store
 from mama_spark.malamute.engines.durable import DurableEngine
 from mama_spark.malamute.engines.durable_store import Store, StoreFull, StoreReader, store_path
-from mama_spark.malamute.extensions import NOTHING, AckRun, Extension, Outcome
+from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Outcome
 
 from tests.support.examples import examples
 

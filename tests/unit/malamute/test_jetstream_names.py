@@ -25,7 +25,7 @@ from mama_spark.malamute.engines.jetstream_names import (
 )
 from mama_spark.malamute.engines.jetstream_sender import Post, batch_of
 from mama_spark.malamute.engines.jetstream_settings import JetStreamSettings
-from mama_spark.malamute.extensions import Extension, write
+from mama_spark.malamute.protocol.extensions import Extension, write
 
 ORIGIN = Origin("e", 1, 2)
 NO_NUL = st.binary(max_size=255).map(lambda octets: octets.replace(b"\0", b""))

@@ -12,7 +12,7 @@ from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import NoResponders
 from mama_spark.malamute.engines import jetstream_sender
 from mama_spark.malamute.engines.jetstream_sender import Post, Sender
-from mama_spark.malamute.extensions import Outcome
+from mama_spark.malamute.protocol.extensions import Outcome
 from mama_spark.message import MessageBatch
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute import wire
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.credit import MESSAGE, Allowance
-from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import encode
+from mama_spark.malamute.protocol.credit import MESSAGE, Allowance
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.malamute.server_machine import ServerMachine
-from mama_spark.malamute.wire import encode
 
 from tests.support.examples import examples
 
@@ -53,13 +53,13 @@ def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(ste
 
 def test_credit_adds_up() -> None:
     machine = ServerMachine(Settings())
-    machine.receive(b"r", encode(wire.Open(b"r", write(Extension(features=Feature.CREDIT)))), 0.0)
-    machine.receive(b"w", encode(wire.Open(b"w")), 0.0)
+    machine.receive(b"r", encode(commands.Open(b"r", write(Extension(features=Feature.CREDIT)))), 0.0)
+    machine.receive(b"w", encode(commands.Open(b"w")), 0.0)
     for amount in (2, 3):
-        machine.receive(b"r", encode(wire.Credit(amount)), 0.0)
+        machine.receive(b"r", encode(commands.Credit(amount)), 0.0)
     machine.out.clear()
     for _ in range(7):
-        machine.receive(b"w", encode(wire.MailboxSend(b"r", b"s")), 0.0)
+        machine.receive(b"w", encode(commands.MailboxSend(b"r", b"s")), 0.0)
     assert len(machine.out) == 5
-    machine.receive(b"r", encode(wire.Credit(1)), 0.0)
+    machine.receive(b"r", encode(commands.Credit(1)), 0.0)
     assert len(machine.out) == 6

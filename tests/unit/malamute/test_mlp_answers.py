@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.malamute import wire
-from mama_spark.malamute.client_machine import ClientMachine
-from mama_spark.malamute.client_machine import Settings as ClientSettings
+from mama_spark.malamute.client.state_machine import ClientMachine
+from mama_spark.malamute.client.state_machine import Settings as ClientSettings
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import Command, Confirm, Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.server_machine import ServerMachine
-from mama_spark.malamute.wire import Command, Confirm, Ok, Pong, decode, encode
 
 
 def opened(machine: ServerMachine, client: bytes, features: Feature) -> None:
-    machine.receive(client, encode(wire.Open(client, write(Extension(features=features)))), 0.0)
+    machine.receive(client, encode(commands.Open(client, write(Extension(features=features)))), 0.0)
     machine.out.clear()
 
 
@@ -26,11 +26,11 @@ def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> N
     machine = ServerMachine(Settings())
     opened(machine, b"w", Feature.ACKS)
     for stream in (b"a", b"b"):
-        machine.receive(b"w", encode(wire.StreamWrite(stream)), 0.0)
+        machine.receive(b"w", encode(commands.StreamWrite(stream)), 0.0)
         machine.taken(stream)
-        machine.receive(b"w", encode(wire.StreamSend(b"s", [b"1"])), 0.0)
+        machine.receive(b"w", encode(commands.StreamSend(b"s", [b"1"])), 0.0)
     said(machine)
-    machine.receive(b"w", encode(wire.Ping()), 0.0)
+    machine.receive(b"w", encode(commands.Ping()), 0.0)
     run = AckRun(Outcome.STORED, 1, 1)
     machine.taken(b"b", runs=(run,))
     assert said(machine) == []
@@ -47,9 +47,9 @@ def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: byt
     opened(machine, b"w", Feature.CONFIRM)
     opened(machine, b"r", Feature(0))
     if service:
-        machine.receive(b"r", encode(wire.ServiceOffer(b"r", b"")), 0.0)
+        machine.receive(b"r", encode(commands.ServiceOffer(b"r", b"")), 0.0)
         said(machine)
-    letter = (wire.ServiceSend if service else wire.MailboxSend)(b"r", b"s", tracker)
+    letter = (commands.ServiceSend if service else commands.MailboxSend)(b"r", b"s", tracker)
     machine.receive(b"w", encode(letter), 0.0)
     assert [type(command) is Confirm for command in said(machine)].count(True) == bool(tracker)
 
@@ -66,4 +66,4 @@ def test_a_subscription_that_was_cancelled_does_not_come_back_after_a_reconnect(
     client.lost(1.0)
     client.receive(encode(Ok()), 1.0)
     asked = [decode(frames) for frames in client.out]
-    assert [command.stream for command in asked if isinstance(command, wire.StreamRead)] == [b"kept"]
+    assert [command.stream for command in asked if isinstance(command, commands.StreamRead)] == [b"kept"]

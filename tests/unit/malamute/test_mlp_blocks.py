@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.malamute import frames as fr
-from mama_spark.malamute import blocks, wire
-from mama_spark.malamute.client_machine import ClientMachine
-from mama_spark.malamute.client_machine import Settings as ClientSettings
+from mama_spark.malamute.client.state_machine import ClientMachine
+from mama_spark.malamute.client.state_machine import Settings as ClientSettings
 from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.extensions import Extension, Feature, read, write
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol import message_blocks
+from mama_spark.malamute.protocol.commands import BadFrame, encode
+from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
 from mama_spark.malamute.server_machine import ServerMachine
-from mama_spark.malamute.wire import BadFrame, encode
 from mama_spark.message import MessageBatch
 
 from tests.support.examples import examples
@@ -121,13 +122,13 @@ def test_a_block_to_a_stream_that_takes_nothing_is_refused_like_messages(state: 
 
 
 def _block(count: int, lengths: list[int], commands: bytes, contents: bytes) -> list[bytes]:
-    return blocks.pack(count, struct.pack(f">{len(lengths)}I", *lengths), commands, contents)
+    return message_blocks.pack(count, struct.pack(f">{len(lengths)}I", *lengths), commands, contents)
 
 
 SEND = encode(wire.StreamSend(b"s"))[0]
 BAD = {
     "no messages": _block(0, [], b"", b""),
-    "more than one may have": _block(blocks.MOST + 1, [4, 0] * (blocks.MOST + 1), b"", b""),
+    "more than one may have": _block(message_blocks.MOST + 1, [4, 0] * (message_blocks.MOST + 1), b"", b""),
     "another number of lengths": _block(2, [len(SEND), 1], SEND, b"x"),
     "commands that are shorter": _block(1, [len(SEND) + 1, 1], SEND, b"x"),
     "contents that are longer": _block(1, [len(SEND), 1], SEND, b"xy"),
@@ -153,7 +154,7 @@ def test_what_is_no_block_changes_nothing(frames: list[bytes]) -> None:
 @given(st.integers(0, 5), st.lists(st.binary(max_size=40) | st.just(SEND), max_size=4))
 def test_whatever_comes_is_unpacked_or_refused(count: int, content: list[bytes]) -> None:
     try:
-        found = blocks.unpack(count, content)
+        found = message_blocks.unpack(count, content)
     except BadFrame:
         return
     assert len(list(found.messages())) == len(found.subjects) == len(found.contents) == count

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mama_spark.bridges.malamute import frames as fr
 from mama_spark.bridges.malamute.settings import MalamuteSettings, stream_of
 from mama_spark.errors import BadRow, BadTopic, ConfigError, TooLarge
-from mama_spark.malamute.extensions import Extension, read, write
-from mama_spark.malamute.wire import StreamSend, decode, encode
+from mama_spark.malamute.protocol.commands import StreamSend, decode, encode
+from mama_spark.malamute.protocol.extensions import Extension, read, write
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
-from mama_spark.malamute import wire
-from mama_spark.malamute.client_machine import (
+from mama_spark.malamute.client.state_machine import (
     TABLE,
     Call,
     CallFailed,
@@ -22,9 +21,10 @@ from mama_spark.malamute.client_machine import (
     State,
 )
 from mama_spark.malamute.clients import Client
-from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.server_machine import ServerMachine
-from mama_spark.malamute.wire import Command, Error, Ok, Pong, decode, encode
 
 from tests.support.examples import examples
 

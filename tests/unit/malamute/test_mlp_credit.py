@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute import wire
 from mama_spark.malamute.clients import Client, Settings
-from mama_spark.malamute.credit import LONGEST_TURN, WINDOW, Shares
 from mama_spark.malamute.engines import Delivery
-from mama_spark.malamute.extensions import Extension, Feature, write
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import encode
+from mama_spark.malamute.protocol.credit import LONGEST_TURN, WINDOW, Shares
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.malamute.server_machine import ServerMachine
-from mama_spark.malamute.wire import encode
 
 from tests.support.examples import examples
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute import wire
-from mama_spark.malamute.extensions import ALL, NOTHING, AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.wire import BadFrame
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import BadFrame
+from mama_spark.malamute.protocol.extensions import ALL, NOTHING, AckRun, Extension, Feature, Outcome, read, write
 
 from tests.support.examples import examples
 
@@ -96,9 +96,9 @@ def test_what_does_not_fit_is_not_written() -> None:
 
 
 def test_a_peer_without_extensions_reads_the_same_command() -> None:
-    plain = wire.StreamSend(b"s", [b"body"])
-    extended = wire.decode(wire.encode(wire.StreamSend(b"s", [b"body"], write(FULL))))
-    assert isinstance(extended, wire.StreamSend)
+    plain = commands.StreamSend(b"s", [b"body"])
+    extended = commands.decode(commands.encode(commands.StreamSend(b"s", [b"body"], write(FULL))))
+    assert isinstance(extended, commands.StreamSend)
     assert (extended.subject, extended.content) == (plain.subject, plain.content)
     assert read(extended.trailing) == FULL
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute import patterns
-from mama_spark.malamute.patterns import BadPattern, Matcher, Pattern
+from mama_spark.malamute.protocol import patterns
+from mama_spark.malamute.protocol.patterns import BadPattern, Matcher, Pattern
 
 from tests.support.examples import FULL
 

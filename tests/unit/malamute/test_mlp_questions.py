@@ -9,18 +9,27 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.malamute import questions as qu
-from mama_spark.malamute import server_desk, wire
-from mama_spark.malamute.client_machine import ClientMachine
-from mama_spark.malamute.client_machine import Settings as ClientSettings
+from mama_spark.malamute import server_desk
+from mama_spark.malamute.client.state_machine import ClientMachine
+from mama_spark.malamute.client.state_machine import Settings as ClientSettings
 from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.engines.durable import DurableEngine
 from mama_spark.malamute.engines.durable_answers import MOST_PATTERNS
-from mama_spark.malamute.extensions import Extension, Feature, read, write
-from mama_spark.malamute.questions import Answer, Op, Question, Selection, parse_answer, parse_numbers, parse_question
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol import log_query as qu
+from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
+from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
+from mama_spark.malamute.protocol.log_query import (
+    Answer,
+    Op,
+    Question,
+    Selection,
+    parse_answer,
+    parse_numbers,
+    parse_question,
+)
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.shelf import Shelf, name_of
-from mama_spark.malamute.wire import BadFrame, StatusCode
 
 from tests.support.examples import examples
 

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute import server_machine, wire
+from mama_spark.malamute import server_machine
 from mama_spark.malamute.clients import Client, Settings, Slot
 from mama_spark.malamute.engines import Delivery
 from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.letters import OVERHEAD, Limits
-from mama_spark.malamute.patterns import BadPattern
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, StatusCode, decode, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol.patterns import BadPattern
 from mama_spark.malamute.queues import Overflow
 from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.malamute.server_states import EVENTS, TABLE, Event, State
-from mama_spark.malamute.wire import Command, Error, Ok, Pong, StatusCode, decode, encode
 
 from tests.support.examples import examples
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute import wire
-from mama_spark.malamute.wire import BadFrame, Command, ExtraFrames, decode, encode
+from mama_spark.malamute.protocol import commands as wire
+from mama_spark.malamute.protocol.commands import BadFrame, Command, ExtraFrames, decode, encode
 
 from tests.support.examples import examples
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.malamute.waiting import Waiter, readable, receive
+from mama_spark.malamute.zmq_fd_poller import Waiter, readable, receive
 
 Socket = zmq.Socket[bytes]
 

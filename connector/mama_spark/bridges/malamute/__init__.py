@@ -1,7 +1,7 @@
 """Malamute: ``MalamuteBridge(MalamuteSettings(...))``, through our own broker or the C one.
 
-``frames`` decides without I/O; the connection is :mod:`mama_spark.malamute.link`; ``bridge`` puts both behind the
-contract. ``logs`` reads durable streams, ``records`` takes apart what it gets. ``discovery`` announces and
+``frames`` decides without I/O; the connection is :mod:`mama_spark.malamute.client.connection`; ``bridge`` puts both
+behind the contract. ``logs`` reads durable streams, ``records`` takes apart what it gets. ``discovery`` announces and
 finds sources: ``discovery_words`` and ``discovery_positions`` decide, the others act.
 """
 

@@ -14,7 +14,7 @@ from mama_spark.errors import (
     Unavailable,
     Uncertain,
 )
-from mama_spark.malamute.link import FEATURES
+from mama_spark.malamute.client.connection import FEATURES
 from mama_spark.message import MessageBatch
 
 from .bridge import MalamuteBridge

@@ -34,10 +34,10 @@ from mama_spark.errors import (
     Unavailable,
     Uncertain,
 )
-from mama_spark.malamute.client_machine import Call, CallFailed, State
-from mama_spark.malamute.extensions import AckRun, Feature, Outcome
-from mama_spark.malamute.link import endpoint
-from mama_spark.malamute.wire import StatusCode
+from mama_spark.malamute.client.connection import endpoint
+from mama_spark.malamute.client.state_machine import Call, CallFailed, State
+from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
 from mama_spark.message import Int64s, MessageBatch
 
 from . import frames as fr

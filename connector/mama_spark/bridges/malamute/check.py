@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mama_spark.errors import ConfigError, MamaError
-from mama_spark.malamute.extensions import Feature
-from mama_spark.malamute.link import FEATURES, Link
-from mama_spark.malamute.questions import Answer, Op, Question, parse_numbers
-from mama_spark.malamute.wire import StatusCode
+from mama_spark.malamute.client.connection import FEATURES, Link
+from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.malamute.protocol.log_query import Answer, Op, Question, parse_numbers
 from mama_spark.message import MessageBatch
 
 from .frames import check

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.errors import BadRow, BadTopic, PublishError, TooLarge
-from mama_spark.malamute.blocks import pack
-from mama_spark.malamute.wire import StreamSend, encode
+from mama_spark.malamute.protocol.commands import StreamSend, encode
+from mama_spark.malamute.protocol.message_blocks import pack
 from mama_spark.message import Int64s, MessageBatch, payload_sizes
 
 MAX_TOPIC = MAX_STREAM = 255  #: octets; a length is one octet
@@ -47,7 +47,7 @@ def frames(batch: MessageBatch) -> list[Sequence[bytes]]:
 
 
 def block(batch: MessageBatch) -> list[bytes]:
-    """All messages as one (:mod:`mama_spark.malamute.blocks`), without a step for each."""
+    """All messages as one (:mod:`mama_spark.malamute.protocol.message_blocks`), without a step for each."""
     heads, indices = _heads(batch)
     command_lengths, commands = _joined(_commands(heads, indices, _extensions(batch)))
     lengths, payloads = _joined(batch.payloads)

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Self
 
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
-from mama_spark.malamute.client_desk import Asked
-from mama_spark.malamute.client_machine import CallFailed, State
-from mama_spark.malamute.extensions import Feature
-from mama_spark.malamute.link import Link
-from mama_spark.malamute.questions import Answer, Op, Question, parse_texts
-from mama_spark.malamute.wire import BadFrame, StatusCode
+from mama_spark.malamute.client.connection import Link
+from mama_spark.malamute.client.log_query_client import Asked
+from mama_spark.malamute.client.state_machine import CallFailed, State
+from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
+from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.malamute.protocol.log_query import Answer, Op, Question, parse_texts
 
 from .pool import POOL, Connection
 from .settings import MalamuteSettings
@@ -34,8 +34,8 @@ class MalamuteLogs:
 
     :param settings: with a stream, there is no other log
     :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
-    :param pattern: a regular expression for subjects, of :mod:`mama_spark.malamute.patterns`: what is read when no
-        topics are given
+    :param pattern: a regular expression for subjects, of :mod:`mama_spark.malamute.protocol.patterns`: what is read
+        when no topics are given
     """
 
     def __init__(self, settings: MalamuteSettings, timeout: float = 30.0, pattern: str | None = None) -> None:

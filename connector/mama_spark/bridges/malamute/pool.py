@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mama_spark.errors import NotReady, PublishError, Refused
-from mama_spark.malamute.client_machine import Call, CallFailed
-from mama_spark.malamute.link import Link, LinkSettings
-from mama_spark.malamute.wire import StatusCode
+from mama_spark.malamute.client.connection import Link, LinkSettings
+from mama_spark.malamute.client.state_machine import Call, CallFailed
+from mama_spark.malamute.protocol.commands import StatusCode
 
 from ..connection_pool import WarmPool
 

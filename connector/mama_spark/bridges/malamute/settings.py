@@ -7,8 +7,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.extensions import Feature
-from mama_spark.malamute.link import FEATURES, LinkSettings
+from mama_spark.malamute.client.connection import FEATURES, LinkSettings
+from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.options import SinkOptions, TransportOptions
 
 MAX_NAME = 255  #: octets of a stream or a subject

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.client_desk import Asked
-from mama_spark.malamute.questions import (
+from mama_spark.malamute.client.log_query_client import Asked
+from mama_spark.malamute.protocol.log_query import (
     FETCH_OCTETS,
     FETCH_ROWS,
     LOOK,

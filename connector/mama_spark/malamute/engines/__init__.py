@@ -10,10 +10,11 @@ An engine is a class with a name. The broker makes one instance per stream and r
 | COMPILE client, pattern | :meth:`~StreamEngine.compile` | subscribe. Idempotent (ML-12) |
 | CANCEL client | :meth:`~StreamEngine.cancel` | end all subscriptions of the client. Idempotent (ML-14) |
 | ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
-| BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | its messages (:mod:`mama_spark.malamute.blocks`) |
+| BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | its messages
+(:mod:`mama_spark.malamute.protocol.message_blocks`) |
 | CREDIT client, amount | :meth:`~StreamEngine.credit` | the client takes this many messages more (ML-07) |
 | SYNC client | :meth:`~StreamEngine.sync` | what became of the client's messages since the last SYNC |
-| ASK client, question | :meth:`~StreamEngine.ask` | what is stored (:mod:`mama_spark.malamute.questions`) |
+| ASK client, question | :meth:`~StreamEngine.ask` | what is stored (:mod:`mama_spark.malamute.protocol.log_query`) |
 | (no command waits) | :meth:`~StreamEngine.idle` | work of its own, in small pieces |
 | $TERM | :meth:`~StreamEngine.close` | free everything (ML-10) |
 
@@ -40,11 +41,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from mama_spark.errors import ConfigError
 
-from ..blocks import Block
-from ..extensions import AckRun, Extension
-from ..patterns import BadPattern
-from ..questions import Answer, Question
-from ..wire import StatusCode
+from ..protocol.commands import StatusCode
+from ..protocol.extensions import AckRun, Extension
+from ..protocol.log_query import Answer, Question
+from ..protocol.message_blocks import Block
+from ..protocol.patterns import BadPattern
 
 __all__ = ["BadPattern", "Delivery", "StreamEngine", "engine_class", "holds", "names", "register"]
 
@@ -79,8 +80,8 @@ class StreamEngine(ABC):
     :param name: of the stream
     :param settings: what the broker's configuration says for this engine; the engine checks it
 
-    Whatever a method raises but :class:`~mama_spark.malamute.patterns.BadPattern` ends the stream: its clients are told
-    so (ERROR 502).
+    Whatever a method raises but :class:`~mama_spark.malamute.protocol.patterns.BadPattern` ends the stream: its clients
+    are told so (ERROR 502).
     """
 
     #: It numbers its messages, an id is stored once, and what it acknowledges as stored survives the broker.

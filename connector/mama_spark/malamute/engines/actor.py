@@ -25,11 +25,11 @@ import zmq
 
 from mama_spark.errors import ConfigError, LoopDied, MamaError
 
-from ..blocks import Block
-from ..extensions import AckRun, Extension
-from ..patterns import BadPattern
-from ..questions import Answer, Question
-from ..waiting import readable
+from ..protocol.extensions import AckRun, Extension
+from ..protocol.log_query import Answer, Question
+from ..protocol.message_blocks import Block
+from ..protocol.patterns import BadPattern
+from ..zmq_fd_poller import readable
 from . import Delivery, StreamEngine, engine_class, holds
 
 log = logging.getLogger(__name__)

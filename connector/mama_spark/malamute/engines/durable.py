@@ -8,7 +8,8 @@ no credit for stays in the store and is read from there later, so slow clients c
 A message that a client sent while it was subscribed never comes back to it, replayed or not (ML-15); what it sent
 before, or over an earlier connection, is replayed like anybody's if it asks.
 
-A message may have a time to live: when nothing newer comes to its subject, the engine says so (:mod:`.standing`).
+A message may have a time to live: when nothing newer comes to its subject, the engine says so
+(:mod:`mama_spark.malamute.protocol.ttl`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from ..blocks import Block
-from ..extensions import NOTHING, AckRun, Extension, Outcome, of_stored
-from ..questions import Answer, Question
+from ..protocol.extensions import NOTHING, AckRun, Extension, Outcome, of_stored
+from ..protocol.log_query import Answer, Question
+from ..protocol.message_blocks import Block
+from ..protocol.ttl import EXPIRED, MARKER, Keeper, Wish, wish_of
 from . import Delivery, StreamEngine
 from .dedup import DedupWindow
 from .durable_answers import answer, is_stored, stored_streams
@@ -32,7 +34,6 @@ from .frames import pack, pack_headers, unpack, unpack_headers
 from .ledger import Ledger
 from .readers import Reader
 from .selectors import Selectors
-from .standing import EXPIRED, MARKER, Keeper, Wish, wish_of
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What a durable stream answers to those who read it by sequence (:mod:`mama_spark.malamute.questions`).
+"""What a durable stream answers to those who read it by sequence (:mod:`mama_spark.malamute.protocol.log_query`).
 
 Each answer is bounded in size and work, so that a reader holds the stream up for milliseconds. What a fetch brings is
 made into frames here, in the engine's thread.
@@ -16,10 +16,10 @@ from urllib.parse import unquote_to_bytes
 
 from mama_spark.errors import ConfigError, MamaError
 
-from .. import questions as qu
-from ..patterns import BadPattern, Matcher
-from ..questions import Answer, Op, Question, Selection, numbers, texts
-from ..wire import StatusCode, deliver_frame
+from ..protocol import log_query as qu
+from ..protocol.commands import StatusCode, deliver_frame
+from ..protocol.log_query import Answer, Op, Question, Selection, numbers, texts
+from ..protocol.patterns import BadPattern, Matcher
 from .durable_settings import DurableSettings
 from .durable_store import MOST_REMOVED, SUFFIX, Row, Store, StoreFull, StoreReader, store_path
 from .frames import unpack

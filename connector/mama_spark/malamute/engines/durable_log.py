@@ -16,7 +16,7 @@ from mama_spark.errors import ConfigError, OutOfResources, PublishError
 from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, Records
 
-from ..extensions import Extension, Outcome
+from ..protocol.extensions import Extension, Outcome
 from .durable import DurableEngine
 from .durable_settings import DurableSettings
 from .durable_store import SUFFIX, Row, Store, StoreReader, store_path

@@ -21,7 +21,8 @@ class DurableSettings:
     :ivar max_messages: how many are kept. Beyond a limit the oldest go, and the newest always stays
     :ivar dedup_window: seconds in which an id is stored once; 0 = ids are not looked at
     :ivar dedup_ids: as many ids are remembered at most, about 270 octets of memory each
-    :ivar max_running: subjects where a message with a time to live may run (see :mod:`.standing`)
+    :ivar max_running: subjects where a message with a time to live may run (see
+        :mod:`mama_spark.malamute.protocol.ttl`)
     :ivar synchronous: ``normal``: what is acknowledged survives the death of the broker; a loss of power may take the
         last moments. ``full``: it is on the disk, at the price of waiting for it once a batch
     """

@@ -47,7 +47,8 @@ CREATE TABLE ids (sequence INTEGER PRIMARY KEY, time INTEGER NOT NULL, id BLOB N
 CREATE TABLE state (name BLOB NOT NULL, identity TEXT NOT NULL, last INTEGER NOT NULL, last_time INTEGER NOT NULL,
     octets INTEGER NOT NULL);
 """
-#: Made when it is first needed: see :mod:`.standing`. What runs is kept here although retention removes the message.
+#: Made when it is first needed: see :mod:`mama_spark.malamute.protocol.ttl`. What runs is kept here although retention
+#: removes the message.
 _STANDING = """
 CREATE TABLE standing (subject BLOB PRIMARY KEY, ttl INTEGER NOT NULL, sequence INTEGER NOT NULL, time INTEGER NOT NULL,
     sender BLOB NOT NULL, content BLOB NOT NULL, lengths BLOB, id BLOB, headers BLOB, origin INTEGER);
@@ -212,8 +213,8 @@ class StoreReader:
             return _as_many(cursor, octets)
 
     def read_standing(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
-        """As :meth:`read`, of the last message of each subject that ever had a time to live (see :mod:`.standing`):
-        what runs, and what ended it as long as retention leaves that."""
+        """As :meth:`read`, of the last message of each subject that ever had a time to live (see
+        :mod:`mama_spark.malamute.protocol.ttl`): what runs, and what ended it as long as retention leaves that."""
         with self._translated():
             if not self._has_standing():
                 return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from ..extensions import Extension, read, write
+from ..protocol.extensions import Extension, read, write
 
 
 def pack(content: Sequence[bytes]) -> tuple[bytes, bytes | None]:

@@ -27,7 +27,7 @@ from typing import Any
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
 
-from ..extensions import AckRun, Extension, Outcome
+from ..protocol.extensions import AckRun, Extension, Outcome
 from . import BadPattern, Delivery, StreamEngine
 from .jetstream_feed import Item, Place, Tail
 from .jetstream_names import Letter

@@ -25,7 +25,7 @@ from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ClientClosed, Unavailable
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 
-from ..extensions import Outcome
+from ..protocol.extensions import Outcome
 from .jetstream_names import Header, Origin, encode_id, encode_subject, lines
 
 log = logging.getLogger(__name__)

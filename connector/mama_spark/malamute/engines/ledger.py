@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ..extensions import AckRun, Outcome
+from ..protocol.extensions import AckRun, Outcome
 
 #: Runs that one client's answer has at most. An answer has to fit in a field of 65,535 octets, 13 a run.
 MOST_RUNS = 4096

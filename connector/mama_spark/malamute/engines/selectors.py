@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-from ..patterns import Matcher
+from ..protocol.patterns import Matcher
 
 R = TypeVar("R", bound=Hashable)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from ..extensions import Extension
+from ..protocol.extensions import Extension
 from . import Delivery, StreamEngine
 from .selectors import Selectors
 

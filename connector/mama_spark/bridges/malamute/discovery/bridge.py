@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
 from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ClientClosed, ConfigError, DataLost
-from mama_spark.malamute.extensions import Extension
+from mama_spark.malamute.protocol.extensions import Extension
 
 from . import offsets as positions
 from .client import DiscoverySettings, Extent, Found, Talk

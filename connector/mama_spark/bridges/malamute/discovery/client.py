@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from mama_spark.errors import ClientClosed, ConfigError, OutOfResources, Unavailable
-from mama_spark.malamute.client_machine import CallFailed
-from mama_spark.malamute.extensions import AckRun, Feature, Outcome
-from mama_spark.malamute.link import Link, LinkSettings
-from mama_spark.malamute.questions import (
+from mama_spark.malamute.client.connection import Link, LinkSettings
+from mama_spark.malamute.client.state_machine import CallFailed
+from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
+from mama_spark.malamute.protocol.log_query import (
     FETCH_OCTETS,
     FETCH_ROWS,
     Answer,
@@ -21,7 +22,6 @@ from mama_spark.malamute.questions import (
     Selection,
     parse_numbers,
 )
-from mama_spark.malamute.wire import StatusCode
 
 from .codec import Message, Stored, Words, stored
 

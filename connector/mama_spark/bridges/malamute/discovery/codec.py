@@ -1,7 +1,7 @@
 """What discovery says on a Malamute broker, and what that means. Pure: any bytes give a change or nothing.
 
 Everything stands in the broker's own stream (:mod:`mama_spark.malamute.events`), where it is stored. Two subjects a
-source, with a time to live each (:mod:`mama_spark.malamute.engines.standing`), renewed without being stored:
+source, with a time to live each (:mod:`mama_spark.malamute.protocol.ttl`), renewed without being stored:
 
 * ``<topic>.rec.<id>.<name>``: what the source says of itself. When it is not renewed, the broker's marker says that the
   source is OFFLINE;
@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from mama_spark.bridge import Change, ChangeKind, SourceKey
 from mama_spark.errors import ConfigError, MamaError
-from mama_spark.malamute.engines.standing import EXPIRED, MARKER, RENEWAL, TTL
-from mama_spark.malamute.extensions import Extension, read
-from mama_spark.malamute.wire import BadFrame, StreamDeliver, decode
+from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
+from mama_spark.malamute.protocol.extensions import Extension, read
+from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, RENEWAL, TTL
 
 EVENTS = "_MAMA_EVENTS"  #: the broker's own stream, unless its configuration has another name
 REC, WARN, EVENT, IMAGE = "rec", "warn", "event", "image"

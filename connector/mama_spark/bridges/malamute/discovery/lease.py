@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.errors import MamaError
-from mama_spark.malamute.extensions import Extension, Outcome
+from mama_spark.malamute.protocol.extensions import Extension, Outcome
 
 from .client import DiscoverySettings, Talk
 from .codec import REC, WARN, WITHDRAWN, Stored, Withdrawn

@@ -2,8 +2,8 @@
 
 A message is a command frame and, for six of the commands, the frames of its content. The command frame is ``AA A8``, a
 number, and fields in big-endian order without padding; what follows the last field is ignored by the reference
-implementations and kept here in ``trailing`` (:mod:`mama_spark.malamute.extensions` uses it). Strings are up to 255
-octets of any kind but NUL: the other side's strings end there.
+implementations and kept here in ``trailing`` (:mod:`mama_spark.malamute.protocol.extensions` uses it). Strings are up
+to 255 octets of any kind but NUL: the other side's strings end there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar
 
-from ..errors import MamaError
+from mama_spark.errors import MamaError
 
 SIGNATURE = b"\xaa\xa8"
 PROTOCOL = b"MALAMUTE"

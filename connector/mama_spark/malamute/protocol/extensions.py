@@ -18,9 +18,9 @@ in OPEN what it understands (:class:`Feature`); only then does the broker extend
 | 7 | message id | 1 to 65,535 octets; a durable stream stores an id once | SEND, DELIVER |
 | 8 | header | length of the name (number-2), name, value; one field a value, in order | SEND, DELIVER |
 | 9 | stored | number-4: 1 = the stream is stored: it numbers its messages, and stores an id once | OK of WRITE |
-| 10 | question | about stored streams, see :mod:`.questions` | PING |
+| 10 | question | about stored streams, see :mod:`.log_query` | PING |
 | 11 | answer | to a question | PONG |
-| 12 | block | number-4: the command stands for so many (:mod:`.blocks`) | SEND |
+| 12 | block | number-4: the command stands for so many (:mod:`.message_blocks`) | SEND |
 
 Numbers are unsigned and big-endian. A field of an unknown tag, or whose value does not fit its tag, is skipped; a block
 that is cut short, of another version or not ours at all says nothing. Nothing here is ever an error for the receiver.
@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from .wire import BadFrame
+from .commands import BadFrame
 
 VERSION = 1
 _MAGIC = b"MS" + bytes([VERSION])
@@ -52,7 +52,7 @@ class Feature(IntFlag):
     LOG = 32  #: questions about stored streams and their answers
     SENDING = 64  #: credit for what it sends to streams; only with ACKS
     DISCOVERY = 128  #: it may write records of discovery to the broker's own stream, and is not told of there
-    BLOCKS = 256  #: it sends several messages as one (:mod:`.blocks`)
+    BLOCKS = 256  #: it sends several messages as one (:mod:`.message_blocks`)
 
 
 ALL = Feature(sum(Feature))

@@ -23,12 +23,13 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
-from ..errors import ClientClosed, ConfigError, MamaError, Unavailable
-from . import wire
-from .client_machine import Call, CallFailed, NoStream, State
-from .extensions import AckRun, Extension, Feature, read
-from .link import FEATURES, Link, LinkSettings
-from .wire import Command, StatusCode
+from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
+
+from ..protocol import commands
+from ..protocol.commands import Command, StatusCode
+from ..protocol.extensions import AckRun, Extension, Feature, read
+from .connection import FEATURES, Link, LinkSettings
+from .state_machine import Call, CallFailed, NoStream, State
 
 __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
 
@@ -69,7 +70,7 @@ class Tracker:
     def __init__(self, client: MalamuteClient, name: str) -> None:
         self.name = name
         self._client = client
-        self._fate: wire.Confirm | None = None
+        self._fate: commands.Confirm | None = None
 
     def __repr__(self) -> str:
         state = "unknown" if self._fate is None else f"{self._fate.code} {_text(self._fate.reason)}".strip()
@@ -100,7 +101,7 @@ class MalamuteClient:
     :param window: messages that may wait for :meth:`receive`; the broker holds the others. 0 = the application calls
         :meth:`give_credit`, None = no limit, as the C client
     :param confirm: :meth:`receive` confirms mailbox and service messages that want it; else :meth:`confirm` does
-    :param options: see :class:`~mama_spark.malamute.link.LinkSettings`: ``user``, ``password``, ...
+    :param options: see :class:`~mama_spark.malamute.client.connection.LinkSettings`: ``user``, ``password``, ...
     """
 
     def __init__(
@@ -180,7 +181,8 @@ class MalamuteClient:
     def read(self, stream: Text, pattern: Text = b"", after: int | None = None, timeout: float | None = None) -> None:
         """Messages whose subject the pattern matches come to :meth:`receive`; there may be several patterns.
 
-        :param pattern: a regular expression that is searched in the subject (see :mod:`.patterns`); empty = all
+        :param pattern: a regular expression that is searched in the subject (see
+            :mod:`mama_spark.malamute.protocol.patterns`); empty = all
         :param after: what is stored with a higher sequence comes first (0 = all); None = only what comes from now on
         :raises CallFailed: the broker does not take the pattern
         :raises ConfigError: ``after``, of a broker that stores nothing
@@ -254,7 +256,7 @@ class MalamuteClient:
         :param expires: seconds after which it need not be delivered any more; 0 = never
         :param tracked: return a :class:`Tracker`
         """
-        return self._letter(wire.MailboxSend, address, subject, content, expires, tracked, timeout)
+        return self._letter(commands.MailboxSend, address, subject, content, expires, tracked, timeout)
 
     def request(
         self,
@@ -267,7 +269,7 @@ class MalamuteClient:
         timeout: float | None = None,
     ) -> Tracker | None:
         """To one of those that offer the service, now or when there is one; parameters as :meth:`mailbox`."""
-        return self._letter(wire.ServiceSend, service, subject, content, expires, tracked, timeout)
+        return self._letter(commands.ServiceSend, service, subject, content, expires, tracked, timeout)
 
     def offer(self, service: Text, pattern: Text = b"", timeout: float | None = None) -> None:
         """Take requests to the service whose subject the pattern matches.
@@ -389,7 +391,7 @@ class MalamuteClient:
         """Confirmations to their trackers, deliveries to the inbox."""
         received, self._machine.received = self._machine.received, []
         for command in received:
-            if isinstance(command, wire.Confirm):
+            if isinstance(command, commands.Confirm):
                 tracker = self._trackers.pop(command.tracker, None)
                 if tracker is not None:
                     tracker._fate = command
@@ -398,7 +400,7 @@ class MalamuteClient:
 
     def _letter(
         self,
-        cls: type[wire.MailboxSend] | type[wire.ServiceSend],
+        cls: type[commands.MailboxSend] | type[commands.ServiceSend],
         address: Text,
         subject: Text,
         content: bytes | Sequence[bytes],
@@ -422,7 +424,7 @@ class MalamuteClient:
 
 
 def _message(command: Command) -> Message:
-    if isinstance(command, wire.StreamDeliver):
+    if isinstance(command, commands.StreamDeliver):
         message = Message(
             "stream", _text(command.address), _text(command.sender), _text(command.subject), tuple(command.content)
         )
@@ -431,8 +433,8 @@ def _message(command: Command) -> Message:
         x = read(command.trailing)
         headers = tuple((_text(name), _text(value)) for name, value in x.headers)
         return replace(message, sequence=x.sequence, time=x.time, id=_text(x.message_id), headers=headers)
-    assert isinstance(command, wire.MailboxDeliver | wire.ServiceDeliver)
-    kind = "mailbox" if isinstance(command, wire.MailboxDeliver) else "service"
+    assert isinstance(command, commands.MailboxDeliver | commands.ServiceDeliver)
+    kind = "mailbox" if isinstance(command, commands.MailboxDeliver) else "service"
     return Message(
         kind, _text(command.address), _text(command.sender), _text(command.subject), tuple(command.content),
         _text(command.tracker),

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain
 
-from ..errors import ClientClosed, ConfigError, MamaError, Unavailable
-from . import wire
-from .client_desk import Asked, ClientDesk
-from .credit import MESSAGE
-from .extensions import AckRun, Extension, Feature, read, write
-from .questions import Question
-from .wire import BadFrame, Command, StatusCode
+from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
+
+from ..protocol import commands as wire
+from ..protocol.commands import BadFrame, Command, StatusCode
+from ..protocol.credit import MESSAGE
+from ..protocol.extensions import AckRun, Extension, Feature, read, write
+from ..protocol.log_query import Question
+from .log_query_client import Asked, ClientDesk
 
 
 class State(Enum):
@@ -89,7 +90,7 @@ TABLE: dict[State, dict[Event, State]] = {
 class CallFailed(MamaError):
     """The broker refused; the text is its reason.
 
-    :ivar code: see :class:`~mama_spark.malamute.wire.StatusCode`
+    :ivar code: see :class:`~mama_spark.malamute.protocol.commands.StatusCode`
     """
 
     def __init__(self, what: str, code: int, reason: bytes) -> None:
@@ -156,7 +157,9 @@ class ClientMachine:
         self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
         self.credit = 0  #: given and not used
         self._desk = ClientDesk()
-        self.allowance: int | None = None  #: octets that may be sent to streams (:mod:`.credit`); None = any number
+        self.allowance: int | None = (
+            None  #: octets that may be sent to streams (:mod:`mama_spark.malamute.protocol.credit`); None = any number
+        )
         self._low = 0  # below this, more is asked for
         self._unasked = False  # something was sent that no PING is behind
         self._asked: deque[Call] = deque()  # what the broker owes an answer, in order
@@ -262,7 +265,8 @@ class ClientMachine:
         self._send(messages)
 
     def send_block(self, frames: Sequence[bytes], count: int) -> None:
-        """So many messages as one (:mod:`.blocks`), to a broker that announced it; errors as :meth:`send`."""
+        """So many messages as one (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker that announced it;
+        errors as :meth:`send`."""
         if self.stream is None:
             raise NoStream("send before write")
         self._require_connection()

@@ -24,7 +24,7 @@ patterns (kind 2, any of which matches). What FETCH finds comes as STREAM DELIVE
 sequence, time, and id and headers where it has them; they count for no credit. BLOCK finds the same, in one
 STREAM DELIVER (none for nothing) with three content frames: the lengths (number-4 each) of all command frames that
 FETCH would bring, then of all contents; these command frames, joined; the contents, joined. STANDING finds what stands
-at subjects (:mod:`.engines.standing`): of each that ever had a time to live, the last message.
+at subjects (:mod:`.ttl`): of each that ever had a time to live, the last message.
 
 One question has a bounded answer and bounded work: MISSING and FETCH say up to which sequence (``reached``) they got,
 TRIM what the first message is now, NAMES whether there are more; ask again from there. ``identity`` is that of the
@@ -39,7 +39,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from .wire import BadFrame, StatusCode, string
+from .commands import BadFrame, StatusCode, string
 
 #: Most messages, and octets of them, that one FETCH brings; a larger message comes alone.
 FETCH_ROWS = 4096

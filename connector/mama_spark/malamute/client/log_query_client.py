@@ -1,4 +1,4 @@
-"""The client's side of questions about stored streams (:mod:`.questions`). Pure.
+"""The client's side of questions about stored streams (:mod:`mama_spark.malamute.protocol.log_query`). Pure.
 
 A question needs a connection: it is not made again over another one, since whoever asks knows better whether to. What
 fetches bring is kept as frames and goes to the call, so that it can be read in columns.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..errors import MamaError, Unavailable
-from . import wire
-from .extensions import Extension, write
-from .questions import Answer, Question, parse_answer
+from mama_spark.errors import MamaError, Unavailable
 
-_DELIVER = wire.SIGNATURE + bytes([wire.StreamDeliver.id])
+from ..protocol import commands
+from ..protocol.extensions import Extension, write
+from ..protocol.log_query import Answer, Question, parse_answer
+
+_DELIVER = commands.SIGNATURE + bytes([commands.StreamDeliver.id])
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +40,7 @@ class Asked:
 
 
 class ClientDesk:
-    """The part of :class:`~mama_spark.malamute.client_machine.ClientMachine` that asks."""
+    """The part of :class:`~mama_spark.malamute.client.state_machine.ClientMachine` that asks."""
 
     def __init__(self) -> None:
         self.questions: dict[int, Asked] = {}  #: that are not answered, by number
@@ -53,7 +54,7 @@ class ClientDesk:
         """
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         asked = Asked(replace(question, number=self._last_number), deadline)
-        frames = wire.encode(wire.Ping(write(Extension(question=asked.question.pack()))))
+        frames = commands.encode(commands.Ping(write(Extension(question=asked.question.pack()))))
         self.questions[self._last_number] = asked
         return asked, frames
 

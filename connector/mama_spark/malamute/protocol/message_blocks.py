@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, repeat
 from typing import NamedTuple, cast
 
-from . import wire
+from . import commands as wire
+from .commands import BadFrame
 from .extensions import NOTHING, Extension, only_id, read, write
-from .wire import BadFrame
 
 #: Messages in one block.
 MOST = 8192

@@ -1,4 +1,4 @@
-"""The thread and the socket of a client: they obey the machine (:mod:`.client_machine`).
+"""The thread and the socket of a client: they obey the machine (:mod:`.state_machine`).
 
 Everybody else talks to the machine under :attr:`Link.changed`, a condition that is notified whenever something came,
 and then calls :meth:`Link.wake`. Only the thread touches the socket.
@@ -20,12 +20,13 @@ from urllib.parse import urlsplit
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from ..errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
-from .client_machine import Call, ClientMachine, Settings, State
-from .extensions import Feature
-from .greeting import mechanism_of
-from .waiting import receive
-from .wire import SIGNATURE, Open
+from mama_spark.errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
+
+from ..protocol.commands import SIGNATURE, Open
+from ..protocol.extensions import Feature
+from ..zmq_fd_poller import receive
+from .state_machine import Call, ClientMachine, Settings, State
+from .zmtp_probe import mechanism_of
 
 log = logging.getLogger(__name__)
 

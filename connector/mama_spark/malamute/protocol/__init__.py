@@ -1,0 +1,1 @@
+"""The Malamute protocol (MLP): commands, extensions and their rules. Pure."""
