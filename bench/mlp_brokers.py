@@ -19,10 +19,10 @@ from typing import Any
 
 import re2
 import zmq
-from mama_spark.malamute.broker import Broker
-from mama_spark.malamute.broker_settings import BrokerSettings, EngineChoice
 from mama_spark.malamute.protocol.commands import Ok, Pong, encode
-from mama_spark.malamute.serve import spare_collector
+from mama_spark.services.malamute_broker.broker.broker import Broker
+from mama_spark.services.malamute_broker.broker.settings import BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.serve import spare_collector
 
 ROUND = 500  #: messages that are read at a time
 _OK, _PONG = encode(Ok())[0], encode(Pong())[0]

@@ -33,7 +33,7 @@ def broker(args: argparse.Namespace) -> int:
     from .terminal.stopping import stopping
 
     try:
-        from .malamute.serve import run
+        from .services.malamute_broker.serve import run
     except ModuleNotFoundError as e:
         raise ConfigError(f"the broker cannot be loaded ({e}); try: pip install 'mama-spark[malamute]'") from e
 

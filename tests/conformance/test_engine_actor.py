@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
-from mama_spark.malamute.engines import Delivery
-from mama_spark.malamute.engines.actor import Taken, Traffic
+from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.actor import Taken, Traffic
 from mama_spark.testing.engine_site import PATIENCE, EngineKind, Ref, Site
 from mama_spark.testing.waiting import until
 

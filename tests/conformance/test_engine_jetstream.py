@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from mama_spark.bridges.nats.connection import connection
 from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.malamute.engines import jetstream
+from mama_spark.services.malamute_broker.engines.jetstream import engine
 from mama_spark.testing.accounts import Accounts, SharedServer
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite
 
@@ -23,7 +23,7 @@ def server(nats_accounts: Accounts) -> Iterator[SharedServer]:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is slow and not away is waited for."""
-    monkeypatch.setattr(jetstream, "BARRIER", 60.0)
+    monkeypatch.setattr(engine, "BARRIER", 60.0)
 
 
 class InJetStream:

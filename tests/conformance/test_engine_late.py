@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterator
 
 import pytest
 import zmq
-from mama_spark.malamute.engines.actor import Report, Returned, Stream, Taken, Traffic
-from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.protocol.extensions import AckRun, Outcome
+from mama_spark.services.malamute_broker.engines.actor import Report, Returned, Stream, Taken, Traffic
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 
 STORED = (AckRun(Outcome.STORED, 1, 1),)
 

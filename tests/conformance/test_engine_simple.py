@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError, LoopDied
-from mama_spark.malamute import engines
-from mama_spark.malamute.engines import StreamEngine, engine_class, names, register
-from mama_spark.malamute.engines.actor import Died, Stream, Traffic
-from mama_spark.malamute.engines.selectors import REMEMBERED
-from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.protocol.extensions import Extension
+from mama_spark.services.malamute_broker import engines
+from mama_spark.services.malamute_broker.engines import StreamEngine, engine_class, names, register
+from mama_spark.services.malamute_broker.engines.actor import Died, Stream, Traffic
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.engines.subscription_index import REMEMBERED
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite, Ref, Site
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.engines import Delivery, jetstream, jetstream_sender
-from mama_spark.malamute.engines.jetstream import JetStreamEngine
 from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Outcome
+from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
+from mama_spark.services.malamute_broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.servers import Admin
 
@@ -34,7 +35,7 @@ def server(nats_accounts: Accounts) -> Iterator[NatsServer]:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is slow and not away is waited for."""
-    monkeypatch.setattr(jetstream, "BARRIER", PATIENCE)
+    monkeypatch.setattr(engine, "BARRIER", PATIENCE)
 
 
 class Desk:
@@ -425,12 +426,12 @@ def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_gu
     with NatsServer(tmp_path) as server:
         one = Desk(**{**settings, "servers": server.url, "dedup_window": 1})
         one.publish(b"a")
-        monkeypatch.setattr(jetstream_sender, "ANSWER", 0.2)
+        monkeypatch.setattr(async_publisher, "ANSWER", 0.2)
         server.pause()
         one.engine.accept("w", b"", b"b", [b""], NOTHING)
         with pytest.raises(Unavailable, match="nobody can say whether it is stored"):
             one.until(lambda: False)
-        monkeypatch.setattr(jetstream, "ENDING", 0.1)
+        monkeypatch.setattr(engine, "ENDING", 0.1)
         one.engine.close()
         server.resume()
 

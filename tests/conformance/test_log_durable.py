@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.engines.durable import DurableEngine
-from mama_spark.malamute.engines.durable_log import DurableLog, DurableLogs
-from mama_spark.malamute.engines.durable_store import store_path
 from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.services.malamute_broker.engines.durable.log import DurableLog, DurableLogs
+from mama_spark.services.malamute_broker.engines.durable.store import store_path
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers
 
 

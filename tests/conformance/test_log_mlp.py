@@ -13,16 +13,16 @@ import zmq
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import LinkSettings
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines.durable import DurableEngine
-from mama_spark.malamute.engines.durable_store import store_path
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.malamute.protocol.log_query import Op, Question
 from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.services.malamute_broker.engines.durable.store import store_path
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.brokers import BrokerHere, BrokerProcess
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually

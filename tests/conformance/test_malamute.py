@@ -16,12 +16,8 @@ from mama_spark.bridges import discovery_bridge, log_bridge, publisher_bridge
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteDiscovery, MalamuteLogs, MalamuteSettings
 from mama_spark.bridges.malamute.pool import POOL
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import LinkSettings
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines import register
-from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
@@ -30,6 +26,10 @@ from mama_spark.publisher.core.flight import State
 from mama_spark.publisher.core.flight_batch import Block
 from mama_spark.publisher.core.retry import RetryPolicy
 from mama_spark.publisher.core.window import Policy
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines import register
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, Site, Stored, publish
 from mama_spark.testing.ports import lasting_port
 

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client import client as client_module
 from mama_spark.malamute.client import connection
 from mama_spark.malamute.client.client import CallFailed, MalamuteClient, Message
 from mama_spark.malamute.client.connection import LinkSettings, endpoint
-from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, write
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.ports import lasting_port
 from mama_spark.testing.waiting import until

@@ -14,10 +14,10 @@ from mama_spark.bridges.malamute.discovery.client import DiscoverySettings
 from mama_spark.bridges.malamute.discovery.codec import EVENTS
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
-from mama_spark.malamute.broker import Broker
 from mama_spark.malamute.client.connection import LinkSettings
-from mama_spark.malamute.configuration import load
-from mama_spark.malamute.engines import durable
+from mama_spark.services.malamute_broker.broker.broker import Broker
+from mama_spark.services.malamute_broker.configuration import load
+from mama_spark.services.malamute_broker.engines.durable import engine
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite, follow
 from mama_spark.testing.mlp_discovery import end_process_of, forget
@@ -32,7 +32,7 @@ class Times:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.renewing = Clock(), 0
-        for module in (durable, lease):
+        for module in (engine, lease):
             monkeypatch.setattr(module, "time", self.clock)
         keep = lease.Announcer._keep
 

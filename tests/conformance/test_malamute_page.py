@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.protocol.commands import (
     Ok,
     Open,
@@ -18,6 +17,7 @@ from mama_spark.malamute.protocol.commands import (
     decode,
     encode,
 )
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "malamute.md").read_text()

@@ -14,12 +14,12 @@ from mama_spark.bridge import Ack, EventKind
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import MOST_ASKED, POOL
 from mama_spark.errors import BadRow, ConfigError, NotReady, PublishError, Refused, Unavailable
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.connection import LinkSettings
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines.durable_log import DurableLogs
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines.durable.log import DurableLogs
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, publish
 from mama_spark.testing.ports import lasting_port
 

@@ -12,18 +12,19 @@ import zmq
 from mama_spark.bridges.malamute.bridge import MalamuteBridge
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import Unavailable
-from mama_spark.malamute import broker_loop, server_machine
-from mama_spark.malamute.backlog import BEHIND, PACE, Backlog, Behind
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import FEATURES, LinkSettings
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines import register
-from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature, Outcome
 from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.broker import loop as broker_loop
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines import register
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session import state_machine
+from mama_spark.services.malamute_broker.session.backlog import BEHIND, PACE, Backlog, Behind
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
@@ -134,7 +135,7 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
 def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_owes(
     make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_machine, "MOST_AWAITED", 20)
+    monkeypatch.setattr(state_machine, "MOST_AWAITED", 20)
     site = make(Behind.DROP_NEWEST)
     writer = site.peer(b"w")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()

@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import LoopDied, Unavailable
-from mama_spark.malamute import broker as broker_module
-from mama_spark.malamute import broker_loop
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines import Delivery, register
-from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import ALL, AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.protocol.log_query import Op, Question
-from mama_spark.malamute.queues import Overflow
-from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.services.malamute_broker.broker import broker as broker_module
+from mama_spark.services.malamute_broker.broker import loop as broker_loop
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines import Delivery, register
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session.byte_queue import Overflow
+from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.malamute import broker_loop as broker_module
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines import register
-from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.events import BrokerEvent, encode
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
+from mama_spark.services.malamute_broker.broker import loop as broker_module
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines import register
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent, encode
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.waiting import PATIENCE
 
 from tests.support.mlp import Peer

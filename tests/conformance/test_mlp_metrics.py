@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError, LoopDied, Unavailable
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.letters import Limits
-from mama_spark.malamute.metrics import TEXT, Metric, MetricsServer, summary, text
 from mama_spark.malamute.protocol import commands
-from mama_spark.malamute.security import Security
-from mama_spark.malamute.serve import run
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.broker.metrics import TEXT, Metric, MetricsServer, summary, text
+from mama_spark.services.malamute_broker.broker.security import Security
+from mama_spark.services.malamute_broker.serve import run
+from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.mailbox_store import Limits
 
 PATIENCE = 60.0
 SAMPLE = re.compile(r'^malamute_[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? -?[0-9.e+]+$')

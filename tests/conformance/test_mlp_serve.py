@@ -20,19 +20,19 @@ from mama_spark.bridge import Ack, EventKind
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.cli import main
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.broker import Broker, BrokerSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import LinkSettings
-from mama_spark.malamute.configuration import load
-from mama_spark.malamute.queues import Overflow
-from mama_spark.malamute.security import Security
-from mama_spark.malamute.serve import run
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.core.flight import State
 from mama_spark.publisher.core.flight_batch import Block
 from mama_spark.publisher.core.retry import RetryPolicy
 from mama_spark.publisher.core.window import Policy
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
+from mama_spark.services.malamute_broker.broker.security import Security
+from mama_spark.services.malamute_broker.configuration import load
+from mama_spark.services.malamute_broker.serve import run
+from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.ports import lasting_port
 from mama_spark.testing.proxy import Proxy
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_is_exit_code_1_and_a_wrong_file_2(tmp_path: Path, 
 
 
 def test_a_broker_that_dies_ends_the_command(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    from mama_spark.malamute.server_machine import ServerMachine
+    from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
     def defect(*_: object) -> None:
         raise RuntimeError("a defect")

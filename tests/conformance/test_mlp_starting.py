@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError
-from mama_spark.malamute import broker_loop as broker_module
-from mama_spark.malamute import server_machine
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines import register
-from mama_spark.malamute.engines.simple import SimpleEngine
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
+from mama_spark.services.malamute_broker.broker import loop as broker_module
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.engines import register
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session import state_machine
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.waiting import PATIENCE, until
 
 from tests.support.mlp import Peer
@@ -47,7 +47,7 @@ def ping(peer: Peer) -> None:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_machine, "SLOW_START", -1.0)
+    monkeypatch.setattr(state_machine, "SLOW_START", -1.0)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commands count, not only what is sent."""
-    monkeypatch.setattr(server_machine, "MOST_AWAITED", 50)
+    monkeypatch.setattr(state_machine, "MOST_AWAITED", 50)
     first = connect(b"first")
     first.send(commands.StreamRead(b"gated", b""))
     ping(first)

@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 import pytest
 import zmq
-from mama_spark.malamute.broker_loop import ROUND_OCTETS
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, StreamDeliver
-from mama_spark.malamute.queues import Overflow
+from mama_spark.services.malamute_broker.broker.loop import ROUND_OCTETS
+from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 from mama_spark.testing.waiting import PATIENCE, until
 
 from tests.support.mlp import Peer

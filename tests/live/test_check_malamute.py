@@ -11,12 +11,12 @@ import zmq
 from mama_spark.bridges.malamute.check import lines
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.cli import main
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import LinkSettings
-from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.malamute.security import Security
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.broker.security import Security
+from mama_spark.services.malamute_broker.session.clients import Settings
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, MamaError
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import LinkSettings
-from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 
@@ -32,8 +32,8 @@ PATIENCE = 90.0
 NAME = "mlp-st"
 PROGRAM = """
 import sys
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.clients import Settings
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.session.clients import Settings
 
 engines = (EngineChoice(b".*", "jetstream", {"servers": sys.argv[1]}),)
 with Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0), engines)) as broker:

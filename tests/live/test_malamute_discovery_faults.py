@@ -14,13 +14,13 @@ from mama_spark.bridges.malamute.discovery import client as discovery_talk
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
 from mama_spark.errors import ConfigError, DataLost, MamaError
-from mama_spark.malamute.broker_loop import Loop
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.state_machine import CallFailed
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.mama.events import EventRecord, decode_event
 from mama_spark.mama.omnm import decode
+from mama_spark.services.malamute_broker.broker.loop import Loop
 from mama_spark.testing.brokers import BrokerHere, BrokerProcess
 from mama_spark.testing.mlp_discovery import (
     LASTING,

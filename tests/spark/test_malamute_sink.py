@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.client.client import MalamuteClient, Message
-from mama_spark.malamute.clients import Settings
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.plain_broker import SEND, PlainBroker
 from mama_spark.testing.rooms import MalamuteRoom

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import zmq
-from mama_spark.malamute.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.malamute.security import Security
 from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.services.malamute_broker.broker.security import Security
+from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.brokers import BrokerProcess
 from mama_spark.testing.sink_runs import below, connected, jvm_below
 from mama_spark.testing.waiting import eventually

@@ -12,11 +12,11 @@ from typing import Self
 from ..bridges.malamute.append import append
 from ..bridges.malamute.settings import MalamuteSettings
 from ..errors import ConfigError, Unavailable
-from ..malamute.broker import Broker
 from ..malamute.client.connection import LinkSettings
-from ..malamute.configuration import load
 from ..mama.broker_events import broker_event
 from ..message import MessageBatch
+from ..services.malamute_broker.broker.broker import Broker
+from ..services.malamute_broker.configuration import load
 from .ports import lasting_port
 from .waiting import eventually
 

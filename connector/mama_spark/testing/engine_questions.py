@@ -12,12 +12,12 @@ from itertools import count
 
 import pytest
 
-from ..malamute.engines import engine_class
-from ..malamute.engines.actor import Answered, Stream
 from ..malamute.protocol import commands
 from ..malamute.protocol.commands import StatusCode, StreamDeliver
 from ..malamute.protocol.extensions import NOTHING, Extension, read
 from ..malamute.protocol.log_query import Op, Question, Selection, parse_numbers
+from ..services.malamute_broker.engines import engine_class
+from ..services.malamute_broker.engines.actor import Answered, Stream
 from .engine_site import EngineKind, Ref, Site
 
 _FAR = 2**63 - 1

@@ -10,9 +10,9 @@ from typing import Any
 
 import zmq
 
-from ..malamute.engines import Delivery, StreamEngine
-from ..malamute.engines.actor import Answered, Report, Stream, Taken, Traffic
 from ..malamute.protocol.log_query import Question
+from ..services.malamute_broker.engines import Delivery, StreamEngine
+from ..services.malamute_broker.engines.actor import Answered, Report, Stream, Taken, Traffic
 
 PATIENCE = 60.0  #: seconds for what a sound engine does at once
 

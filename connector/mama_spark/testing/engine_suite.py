@@ -18,10 +18,10 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
-from ..malamute.engines import Delivery
-from ..malamute.engines.actor import Taken
 from ..malamute.protocol.extensions import NOTHING, Extension, Outcome
 from ..malamute.protocol.message_blocks import Block
+from ..services.malamute_broker.engines import Delivery
+from ..services.malamute_broker.engines.actor import Taken
 from .engine_questions import QuestionRules, ReadableRules
 from .engine_site import PATIENCE, EngineKind, Ref, Site
 

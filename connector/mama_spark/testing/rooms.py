@@ -23,8 +23,8 @@ from urllib.parse import quote
 
 from ..bridges.nats.server.nats_server import NatsServer
 from ..errors import ConfigError
-from ..malamute.engines.durable_store import StoreReader, store_path
-from ..malamute.engines.frames import unpack_headers
+from ..services.malamute_broker.engines.durable.store import StoreReader, store_path
+from ..services.malamute_broker.engines.frame_columns import unpack_headers
 from .accounts import SharedServer
 from .ports import lasting_port
 from .servers import Admin, StoredMessage

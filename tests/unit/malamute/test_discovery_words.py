@@ -12,11 +12,11 @@ from mama_spark.bridges.malamute.discovery import offsets as positions
 from mama_spark.bridges.malamute.discovery.codec import EVENT, REC, WARN, Message, Stored, Words, stored
 from mama_spark.bridges.malamute.discovery.offsets import At, Written, onward, same_log
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.events import BrokerEvent
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.mama.broker_events import broker_event
 from mama_spark.mama.events import decode_event
 from mama_spark.mama.omnm import decode
+from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent
 
 WORDS = Words()
 DESK = SourceKey("desk", 7)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import BadTopic
-from mama_spark.malamute.engines import ledger
-from mama_spark.malamute.engines.dedup import DedupWindow
-from mama_spark.malamute.engines.frames import pack, pack_headers, unpack, unpack_headers
-from mama_spark.malamute.engines.ledger import MOST_RUNS, Ledger, Runs
-from mama_spark.malamute.engines.records import check_topic, topic_filter
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Outcome, write
+from mama_spark.services.malamute_broker.engines import ack_tracker
+from mama_spark.services.malamute_broker.engines.ack_tracker import MOST_RUNS, Ledger, Runs
+from mama_spark.services.malamute_broker.engines.dedup import DedupWindow
+from mama_spark.services.malamute_broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
+from mama_spark.services.malamute_broker.engines.records import check_topic, topic_filter
 
 STORED, DUPLICATE, REFUSED = Outcome.STORED, Outcome.DUPLICATE, Outcome.REFUSED
 
@@ -94,7 +94,7 @@ def test_an_answer_never_grows_beyond_its_field() -> None:
 
 
 def test_who_never_asks_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MOST_CLIENTS", 3)
+    monkeypatch.setattr(ack_tracker, "MOST_CLIENTS", 3)
     book = Ledger()
     for client in range(10):
         book.add(client, STORED, client + 1)

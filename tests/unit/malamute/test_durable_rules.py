@@ -14,10 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.engines import Delivery, durable, durable_store
-from mama_spark.malamute.engines.durable import DurableEngine
-from mama_spark.malamute.engines.durable_store import Store, StoreFull, StoreReader, store_path
 from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Outcome
+from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.durable import engine as durable
+from mama_spark.services.malamute_broker.engines.durable import store as durable_store
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.services.malamute_broker.engines.durable.store import Store, StoreFull, StoreReader, store_path
 
 from tests.support.examples import examples
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.malamute.engines.jetstream_names import decode
+from mama_spark.services.malamute_broker.engines.jetstream.names import decode
 
 
 @pytest.mark.parametrize(

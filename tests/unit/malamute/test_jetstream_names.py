@@ -12,7 +12,9 @@ from mama_spark.bridges.nats.protocol.frames import Framer
 from mama_spark.bridges.nats.protocol.headers import check
 from mama_spark.bridges.nats.protocol.parser import read_frame
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.engines.jetstream_names import (
+from mama_spark.malamute.protocol.extensions import Extension, write
+from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import Post, batch_of
+from mama_spark.services.malamute_broker.engines.jetstream.names import (
     Letter,
     Origin,
     Unreadable,
@@ -23,9 +25,7 @@ from mama_spark.malamute.engines.jetstream_names import (
     encode_subject,
     header_lines,
 )
-from mama_spark.malamute.engines.jetstream_sender import Post, batch_of
-from mama_spark.malamute.engines.jetstream_settings import JetStreamSettings
-from mama_spark.malamute.protocol.extensions import Extension, write
+from mama_spark.services.malamute_broker.engines.jetstream.settings import JetStreamSettings
 
 ORIGIN = Origin("e", 1, 2)
 NO_NUL = st.binary(max_size=255).map(lambda octets: octets.replace(b"\0", b""))

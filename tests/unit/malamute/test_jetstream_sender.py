@@ -10,10 +10,10 @@ import pytest
 from mama_spark.bridge import Acks, BridgeEvent, EventKind, Polled, Refusals
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import NoResponders
-from mama_spark.malamute.engines import jetstream_sender
-from mama_spark.malamute.engines.jetstream_sender import Post, Sender
 from mama_spark.malamute.protocol.extensions import Outcome
 from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.engines.jetstream import async_publisher
+from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import Post, Sender
 
 
 class Server:
@@ -55,8 +55,8 @@ Make = Callable[..., tuple[Sender, Server, list[Post]]]
 
 @pytest.fixture
 def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
-    monkeypatch.setattr(jetstream_sender, "NatsBridge", Server)
-    monkeypatch.setattr(jetstream_sender, "PAUSES", (0.0,))
+    monkeypatch.setattr(async_publisher, "NatsBridge", Server)
+    monkeypatch.setattr(async_publisher, "PAUSES", (0.0,))
 
     def make(*contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20) -> tuple[Sender, Server, list[Post]]:
         sender = Sender(NatsSettings(), "engine", "prefix", 120.0, buffer)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.credit import MESSAGE, Allowance
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
 

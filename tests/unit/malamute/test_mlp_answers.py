@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.client.state_machine import Settings as ClientSettings
-from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Confirm, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 
 def opened(machine: ServerMachine, client: bytes, features: Feature) -> None:

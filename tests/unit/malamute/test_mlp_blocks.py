@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from mama_spark.bridges.malamute import frames as fr
 from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.client.state_machine import Settings as ClientSettings
-from mama_spark.malamute.clients import Settings
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
-from mama_spark.malamute.server_machine import ServerMachine
 from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
 

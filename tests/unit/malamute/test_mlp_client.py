@@ -20,11 +20,11 @@ from mama_spark.malamute.client.state_machine import (
     Settings,
     State,
 )
-from mama_spark.malamute.clients import Client
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.services.malamute_broker.session.clients import Client
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.clients import Client, Settings
-from mama_spark.malamute.engines import Delivery
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.credit import LONGEST_TURN, WINDOW, Shares
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.session.clients import Client, Settings
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
 

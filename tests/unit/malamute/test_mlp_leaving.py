@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines.durable import DurableEngine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.malamute.server_machine import ServerMachine
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import FULL
 

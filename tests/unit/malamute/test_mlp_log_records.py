@@ -14,12 +14,12 @@ from mama_spark.bridges.malamute.selection import pattern_of, selection_of
 from mama_spark.bridges.malamute.stream_log import AHEAD, _Course
 from mama_spark.errors import Unavailable
 from mama_spark.malamute.client.log_query_client import Asked
-from mama_spark.malamute.engines.records import topic_filter
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.malamute.protocol.extensions import Extension, read, write
 from mama_spark.malamute.protocol.log_query import Answer, Question, Selection, numbers
 from mama_spark.malamute.protocol.patterns import Pattern
+from mama_spark.services.malamute_broker.engines.records import topic_filter
 from mama_spark.testing.log_suite import rows
 
 from tests.support.examples import examples

@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.malamute import server_desk
 from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.client.state_machine import Settings as ClientSettings
-from mama_spark.malamute.clients import Settings
-from mama_spark.malamute.engines.durable import DurableEngine
-from mama_spark.malamute.engines.durable_answers import MOST_PATTERNS
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
@@ -28,8 +24,12 @@ from mama_spark.malamute.protocol.log_query import (
     parse_numbers,
     parse_question,
 )
-from mama_spark.malamute.server_machine import ServerMachine
-from mama_spark.malamute.shelf import Shelf, name_of
+from mama_spark.services.malamute_broker.broker.stream_catalog import Shelf, name_of
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.services.malamute_broker.engines.durable.log_queries import MOST_PATTERNS
+from mama_spark.services.malamute_broker.session import log_query_server
+from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
 
@@ -199,21 +199,21 @@ def test_an_answer_comes_behind_its_records_and_says_whose_it_is() -> None:
 def test_an_engine_has_few_questions_at_a_time_and_a_client_may_wait_with_few() -> None:
     room = Room()
     client = room.open("c")
-    room.ask("c", *(bounds(i) for i in range(server_desk.MOST_WAITING + 3)))
+    room.ask("c", *(bounds(i) for i in range(log_query_server.MOST_WAITING + 3)))
     refused = room.answers()
     assert [answer.number for answer in refused if isinstance(answer, Answer)] == [16, 17, 18]
     assert {answer.reason for answer in refused if isinstance(answer, Answer)} == {b"too many questions at a time"}
     asked = room.at_engines()
     seen = len(asked)
-    assert seen == server_desk.AT_ENGINE
+    assert seen == log_query_server.AT_ENGINE
     while asked:
         _, _, question = asked.pop(0)
         room.machine.answered(b"s", client, Answer(question.number), [])
         more = room.at_engines()
         seen += len(more)
         asked += more
-        assert len(asked) <= server_desk.AT_ENGINE
-    assert seen == server_desk.MOST_WAITING
+        assert len(asked) <= log_query_server.AT_ENGINE
+    assert seen == log_query_server.MOST_WAITING
     room.ask("c", bounds(99))
     assert len(room.at_engines()) == 1, "those that were answered do not count"
 
@@ -248,7 +248,7 @@ def test_who_leaves_is_forgotten_and_makes_room() -> None:
     room.machine.out.clear()
     other = room.open("other")
     room.ask("other", bounds(50))
-    for i in range(server_desk.AT_ENGINE):
+    for i in range(log_query_server.AT_ENGINE):
         room.machine.answered(b"s", client, Answer(i), [RECORD])
     assert room.answers() == []
     assert [found for _, found, _ in room.at_engines()] == [other]
@@ -258,7 +258,7 @@ def test_who_leaves_is_forgotten_and_makes_room() -> None:
 def test_readers_that_come_and_go_leave_nothing_at_an_engine_that_does_not_answer() -> None:
     room = Room()
     room.open("first")
-    room.ask("first", *(bounds(i) for i in range(server_desk.AT_ENGINE)))
+    room.ask("first", *(bounds(i) for i in range(log_query_server.AT_ENGINE)))
     room.at_engines()
     for n in range(100):
         room.open(f"c{n}")

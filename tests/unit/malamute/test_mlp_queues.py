@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.letters import Letter, Limits, Store
-from mama_spark.malamute.queues import ByteQueue, Overflow
+from mama_spark.services.malamute_broker.session.byte_queue import ByteQueue, Overflow
+from mama_spark.services.malamute_broker.session.mailbox_store import Letter, Limits, Store
 
 
 def drained(queue: ByteQueue[str]) -> list[str]:

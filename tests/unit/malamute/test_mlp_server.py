@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute import server_machine
-from mama_spark.malamute.clients import Client, Settings, Slot
-from mama_spark.malamute.engines import Delivery
-from mama_spark.malamute.engines.simple import SimpleEngine
-from mama_spark.malamute.letters import OVERHEAD, Limits
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, StatusCode, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.malamute.protocol.patterns import BadPattern
-from mama_spark.malamute.queues import Overflow
-from mama_spark.malamute.server_machine import ServerMachine
-from mama_spark.malamute.server_states import EVENTS, TABLE, Event, State
+from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
+from mama_spark.services.malamute_broker.session import state_machine
+from mama_spark.services.malamute_broker.session.byte_queue import Overflow
+from mama_spark.services.malamute_broker.session.clients import Client, Settings, Slot
+from mama_spark.services.malamute_broker.session.mailbox_store import OVERHEAD, Limits
+from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
+from mama_spark.services.malamute_broker.session.states import EVENTS, TABLE, Event, State
 
 from tests.support.examples import examples
 
@@ -246,7 +246,7 @@ def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
 
 
 def test_subjects_without_end_are_told_apart_and_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_machine, "REMEMBERED", 3)
+    monkeypatch.setattr(state_machine, "REMEMBERED", 3)
     desk = Desk()
     written(desk, b"st")
     desk.open("r")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.engines import Delivery
-from mama_spark.malamute.engines.durable import DurableEngine
-from mama_spark.malamute.engines.durable_store import StoreFull, StoreReader, store_path
 from mama_spark.malamute.protocol import ttl as standing
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Outcome
 from mama_spark.malamute.protocol.ttl import Standing, Wish, wish_of
+from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
+from mama_spark.services.malamute_broker.engines.durable.store import StoreFull, StoreReader, store_path
 
 TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
 

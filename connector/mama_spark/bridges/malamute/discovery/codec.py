@@ -1,7 +1,8 @@
 """What discovery says on a Malamute broker, and what that means. Pure: any bytes give a change or nothing.
 
-Everything stands in the broker's own stream (:mod:`mama_spark.malamute.events`), where it is stored. Two subjects a
-source, with a time to live each (:mod:`mama_spark.malamute.protocol.ttl`), renewed without being stored:
+Everything stands in the broker's own stream (:mod:`mama_spark.services.malamute_broker.session.broker_events`), where
+it is stored. Two subjects a source, with a time to live each (:mod:`mama_spark.malamute.protocol.ttl`), renewed without
+being stored:
 
 * ``<topic>.rec.<id>.<name>``: what the source says of itself. When it is not renewed, the broker's marker says that the
   source is OFFLINE;

@@ -1,0 +1,1 @@
+"""Long-running programs: brokers, servers and recorders."""

@@ -1,0 +1,1 @@
+"""The Malamute broker: ``mama broker``."""

@@ -1,0 +1,1 @@
+"""The broker's sockets, threads and configuration."""

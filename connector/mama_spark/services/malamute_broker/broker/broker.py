@@ -1,0 +1,242 @@
+"""The broker: a ROUTER socket around the server machine, and an engine per stream.
+
+One thread owns the sockets and the machine (:mod:`.loop`); each stream's engine has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import zmq
+
+from mama_spark.errors import LoopDied, MamaError, Unavailable
+from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.malamute.protocol.patterns import Pattern
+
+from ..session.broker_events import BrokerEvent, encode
+from ..session.clients import Settings
+from .loop import Loop, stores
+from .metrics import (
+    TEXT,
+    Metric,
+    MetricsServer,
+    as_json,
+    clients_of,
+    measure,
+    streams_of,
+    text,
+)
+from .security import Guard
+from .settings import BrokerSettings, EngineChoice
+
+__all__ = ["Broker", "BrokerSettings", "EngineChoice"]
+
+log = logging.getLogger(__name__)
+
+#: Sockets of one stream (and open files: each has an event descriptor), and files kept for clients and the rest.
+_SOCKETS = 3
+_FILES = 2048
+#: Seconds that who looks waits for the broker's thread, which looks up at least once a round.
+_LOOK = 10.0
+
+#: Loops of brokers one of whose engines does not end: to end their context, also by forgetting it, would wait for it.
+_KEPT: list[Loop] = []
+
+
+class Broker:
+    """Start it, stop it; a context manager does both.
+
+    :param on_events: is given what happened to clients and streams (kind, address, stream, detail), in the broker's
+        thread
+    :param encode: makes the messages of the stream of events
+        (:mod:`mama_spark.services.malamute_broker.session.broker_events`), in the broker's thread
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings | None = None,
+        on_events: Callable[[list[tuple[str, bytes, bytes, bytes]]], object] | None = None,
+        encode: Callable[[BrokerEvent], bytes] = encode,
+    ) -> None:
+        self._encode = encode
+        self.settings = settings or BrokerSettings()
+        self.endpoint = self.settings.bind
+        self.error: BaseException | None = None
+        self._choices = [(Pattern(choice.pattern), choice) for choice in self.settings.engines]
+        self._on_events = on_events
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._control: zmq.Socket[bytes] | None = None
+        self._guard: Guard | None = None
+        self._loop: Loop | None = None
+        self._http: MetricsServer | None = None
+        self._asking = threading.Lock()  # the control socket is for one thread at a time
+
+    def __repr__(self) -> str:
+        alive = self._thread is not None and self._thread.is_alive()
+        return f"<Broker {self.endpoint} {self._loop.machine if alive and self._loop else 'stopped'}>"
+
+    def __enter__(self) -> Broker:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Returns when clients can connect.
+
+        :raises Unavailable: the endpoint cannot be bound
+        """
+        machine = _within_limits(self.settings.machine)
+        if not self.keeps_events:
+            machine = replace(machine, features=machine.features & ~Feature.DISCOVERY)
+        self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, machine.streams * _SOCKETS + 16)
+        self._control = self._context.socket(zmq.PAIR)
+        control = f"inproc://mama-broker-{id(self):x}"
+        self._control.bind(control)
+        self._loop = Loop(
+            replace(self.settings, machine=machine), self._context, control, self._choose, self._on_events, self._encode
+        )
+        try:
+            self._guard = Guard(self._context, self.settings.security)
+            self.endpoint = self._loop.bind(self._guard)
+            if self.settings.metrics is not None:
+                self._http = MetricsServer(self.settings.metrics, self._pages())
+        except (zmq.ZMQError, MamaError) as e:
+            self._loop.close()
+            self._end()
+            if isinstance(e, MamaError):
+                raise
+            raise Unavailable(f"cannot bind {self.settings.bind}: {e}") from e
+        self._thread = threading.Thread(target=self._run, name="mama-broker", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Take no more, let the engines finish and clients have what is theirs; idempotent.
+
+        :raises LoopDied: the broker had ended by itself
+        """
+        if self._thread is None or self._context is None or self._control is None:
+            return
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+        with self._asking, suppress(zmq.Again):
+            self._control.send(b"stop", zmq.NOBLOCK)
+        self._thread.join(timeout)
+        self._thread = None
+        self._end()
+        if self.error is not None:
+            raise LoopDied(f"the broker ended with {self.error!r}") from self.error
+
+    def _end(self) -> None:
+        assert self._context is not None
+        assert self._control is not None
+        if self._guard is not None:
+            self._guard.stop()
+        self._control.close(0)
+        if self._loop is not None and self._loop.hangs():
+            _KEPT.append(self._loop)
+        else:
+            self._context.term()
+
+    def clients(self) -> list[bytes]:
+        """Addresses of connected clients that have one, sorted."""
+        return sorted(self._loop.machine.addresses.copy()) if self._loop else []
+
+    def streams(self) -> list[bytes]:
+        """Names of all streams, sorted; a stream outlives its clients."""
+        return sorted(self._loop.streams.copy()) if self._loop else []
+
+    def counters(self) -> dict[str, int]:
+        return dict(self._loop.machine.counters) if self._loop else {}
+
+    def metrics(self) -> list[Metric]:
+        """Counters and gauges, of one moment.
+
+        :raises LoopDied: the broker does not run
+        """
+        found: list[Metric] = self._look(measure)
+        return found
+
+    def client_list(self) -> list[dict[str, Any]]:
+        """What is known of each client, also of anonymous ones; errors as :meth:`metrics`."""
+        found: list[dict[str, Any]] = self._look(lambda loop: clients_of(loop, time.monotonic()))
+        return found
+
+    def stream_list(self) -> list[dict[str, Any]]:
+        """What is known of each stream; errors as :meth:`metrics`."""
+        found: list[dict[str, Any]] = self._look(streams_of)
+        return found
+
+    @property
+    def metrics_url(self) -> str | None:
+        return None if self._http is None else self._http.url
+
+    def _look(self, view: Callable[[Loop], Any]) -> Any:
+        """Read the loop's state in its own thread."""
+        loop, thread, control = self._loop, self._thread, self._control
+        if loop is None or thread is None or control is None or not thread.is_alive():
+            raise LoopDied("the broker does not run")
+        answer: SimpleQueue[Any] = SimpleQueue()
+        with self._asking, suppress(zmq.ZMQError):
+            loop.looks.append((view, answer))
+            control.send(b"look", zmq.NOBLOCK)
+        try:
+            return answer.get(timeout=_LOOK)
+        except Empty:
+            raise LoopDied("the broker does not answer") from None
+
+    def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:
+        return {
+            "/metrics": (TEXT, lambda: text(self.metrics())),
+            "/clients": ("application/json", lambda: as_json(self.client_list())),
+            "/streams": ("application/json", lambda: as_json(self.stream_list())),
+        }
+
+    @property
+    def keeps_events(self) -> bool:
+        """What happens is stored, and so sources can be discovered here."""
+        name = self.settings.machine.events
+        return bool(name) and stores(self._choose(name)[0])
+
+    def _choose(self, stream: bytes) -> tuple[str, Mapping[str, Any]]:
+        for pattern, choice in self._choices:
+            if pattern.search(stream):
+                return choice.engine, choice.settings
+        return "simple", {}
+
+    def _run(self) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.run()
+        except Exception as e:  # told by stop
+            self.error = e
+            log.error("the broker ended: %s", e, exc_info=e)
+        finally:
+            self._loop.close()
+
+
+def _within_limits(settings: Settings) -> Settings:
+    """As many streams as the system's limit of open files allows, the soft limit raised as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    want = settings.streams * _SOCKETS + _FILES
+    if soft != resource.RLIM_INFINITY and soft < want:
+        soft = want if hard == resource.RLIM_INFINITY else min(want, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= want:
+        return settings
+    streams = max(1, (soft - _FILES) // _SOCKETS)
+    log.warning("%d open files allow %d streams, not %d; see ulimit -n", soft, streams, settings.streams)
+    return replace(settings, streams=streams)

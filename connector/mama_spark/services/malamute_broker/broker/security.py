@@ -1,0 +1,126 @@
+"""Who may connect to the broker: PLAIN logins or CURVE keys, checked before a client can say a word (ML-27)."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import zmq
+from zmq.utils import z85
+
+from mama_spark.errors import ConfigError
+
+log = logging.getLogger(__name__)
+_ZAP = b"1.0"
+_LOOK = 50  #: ms between looks at whether to stop
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Security:
+    """One mechanism; without any, everybody may connect and nothing is encrypted.
+
+    :param users: PLAIN: passwords by user name. They travel as they are: for trusted networks
+    :param curve_secret_key: CURVE: the broker's secret key (Z85, 40 characters); clients need the public one
+    :param curve_clients: public keys of the clients that may connect; None = any client that knows the broker's key
+    """
+
+    users: Mapping[str, str] = field(default_factory=dict)
+    curve_secret_key: str | None = None
+    curve_clients: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.users and self.curve_secret_key:
+            raise ConfigError("security is by users (PLAIN) or by keys (CURVE), not both")
+        if self.curve_clients is not None and self.curve_secret_key is None:
+            raise ConfigError("security by keys needs the secret key of the broker")
+        for key in (self.curve_secret_key, *(self.curve_clients or ())):
+            if key is not None and not is_key(key):
+                raise ConfigError("a CURVE key has 40 characters (Z85)")
+        if any(not user or not password for user, password in self.users.items()):
+            raise ConfigError("a user without a name or without a password")
+
+    def __repr__(self) -> str:
+        return f"<Security {self.mechanism}>"
+
+    @property
+    def mechanism(self) -> str:
+        return "PLAIN" if self.users else "CURVE" if self.curve_secret_key else "none"
+
+    @property
+    def curve_public_key(self) -> str | None:
+        """What clients need to know."""
+        if self.curve_secret_key is None:
+            return None
+        return zmq.curve_public(self.curve_secret_key.encode()).decode()
+
+
+def is_key(text: str) -> bool:
+    try:
+        return len(text) == 40 and len(z85.decode(text)) == 32
+    except (KeyError, ValueError, UnicodeEncodeError):
+        return False
+
+
+class Guard:
+    """Checks who connects to the sockets of one context, in a thread of its own, until :meth:`stop`.
+
+    ZeroMQ asks over ``inproc://zeromq.zap.01`` (ZAP, RFC 27) and refuses whoever is not answered 200.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], security: Security) -> None:
+        self.security = security
+        self.refused = 0
+        self._keys = None if security.curve_clients is None else {z85.decode(key) for key in security.curve_clients}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        if security.mechanism == "none":
+            return
+        desk = context.socket(zmq.REP)
+        desk.linger = 0
+        desk.bind("inproc://zeromq.zap.01")
+        self._thread = threading.Thread(target=self._run, args=(desk,), name="mama-guard", daemon=True)
+        self._thread.start()
+
+    def secure(self, socket: zmq.Socket[bytes]) -> None:
+        """Let only those in who may; before it is bound."""
+        if self.security.mechanism == "none":
+            return
+        socket.zap_domain = b"mama"
+        if self.security.curve_secret_key is not None:
+            socket.curve_server = True
+            socket.curve_secretkey = self.security.curve_secret_key.encode()
+        else:
+            socket.plain_server = True
+
+    def stop(self) -> None:
+        """Idempotent; before the context ends."""
+        if self._thread is not None:
+            self._stopping.set()
+            self._thread.join()
+            self._thread = None
+
+    def _run(self, desk: zmq.Socket[bytes]) -> None:
+        while not self._stopping.is_set():
+            if desk.poll(_LOOK):
+                desk.send_multipart(self._answer(desk.recv_multipart()))
+        desk.close(0)
+
+    def _answer(self, question: list[bytes]) -> list[bytes]:
+        version, request, _, address, _, mechanism, *credentials = [*question, *[b""] * (6 - len(question))]
+        if version == _ZAP and self._may(mechanism, credentials):
+            return [_ZAP, request, b"200", b"", credentials[0] if mechanism == b"PLAIN" else b"", b""]
+        self.refused += 1
+        log.warning("a client at %s was refused (%s)", address.decode("ascii", "replace"), self.security.mechanism)
+        return [_ZAP, request, b"400", b"refused", b"", b""]
+
+    def _may(self, mechanism: bytes, credentials: list[bytes]) -> bool:
+        if mechanism == b"CURVE" and len(credentials) == 1:
+            return self._keys is None or credentials[0] in self._keys
+        if mechanism == b"PLAIN" and len(credentials) == 2:
+            user, password = credentials
+            expected = self.security.users.get(user.decode("utf-8", "replace"))
+            return expected is not None and hmac.compare_digest(expected.encode(), password)
+        return False

@@ -1,0 +1,81 @@
+"""Which stored streams a broker has, whether they are open or not.
+
+A stream can be read if it is open, if its store is on disk, or if the configuration names it (a pattern such as
+``^orders$``, which is no pattern but a name). Whoever reads never makes another one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from mama_spark.errors import MamaError
+from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.log_query import Answer
+
+from ..engines import engine_class
+
+#: Seconds for which a list of what is on disk is good enough.
+FRESH = 1.0
+_NAME = re.compile(rb"\^((?:[^\\.^$*+?()\[\]{}|]|\\[^a-zA-Z0-9])*)\$")
+
+Chosen = tuple[str, Mapping[str, Any]]  #: name of an engine and its settings
+
+
+class Shelf:
+    """See :class:`~mama_spark.services.malamute_broker.session.log_query_server.Shelf`.
+
+    :param choices: patterns of streams in order, with what is chosen for them
+    :param choose: what is chosen for a stream
+    """
+
+    def __init__(self, choices: Iterable[tuple[bytes, Chosen]], choose: Callable[[bytes], Chosen]) -> None:
+        self._choices = [(pattern, *chosen) for pattern, chosen in choices]
+        self._choose = choose
+        self._named = {name for pattern, *_ in self._choices if (name := name_of(pattern)) is not None}
+        self._kept: set[bytes] = set()
+        self._looked = -FRESH
+
+    def names(self, are_open: Iterable[bytes]) -> list[bytes]:
+        """A stream that was made since the last look on disk is open."""
+        now = time.monotonic()
+        if now >= self._looked + FRESH:
+            self._kept, self._looked = self._look(), now
+        return sorted(self._kept.union(name for name in are_open if self.refusal(name, True) is None))
+
+    def _look(self) -> set[bytes]:
+        found = {name for name in self._named if self._stores(self._choose(name)[0])}
+        for _, engine, settings in self._choices:
+            try:
+                there = engine_class(engine).shelf(settings)
+            except (MamaError, OSError):  # told when such a stream is opened
+                continue
+            found.update(name for name in there if self._choose(name) == (engine, settings))
+        return found
+
+    @staticmethod
+    def _stores(engine: str) -> bool:
+        try:
+            return engine_class(engine).stored
+        except MamaError:  # told when such a stream is opened
+            return False
+
+    def refusal(self, stream: bytes, is_open: bool) -> Answer | None:
+        engine, settings = self._choose(stream)
+        stores = self._stores(engine)
+        unreadable = engine_class(engine).unreadable(stream, settings) if stores else None
+        if unreadable is not None:
+            return Answer(0, StatusCode.NOT_IMPLEMENTED, unreadable.encode(), engine.encode())
+        if not (is_open or (stores and (stream in self._named or engine_class(engine).keeps(stream, settings)))):
+            return Answer(0, StatusCode.FAILED, b"there is no such stream")
+        if not stores:
+            return Answer(0, StatusCode.NOT_IMPLEMENTED, b"the engine %s keeps nothing to read again" % engine.encode())
+        return None
+
+
+def name_of(pattern: bytes) -> bytes | None:
+    """The one stream that a pattern can match; None if there may be others."""
+    found = _NAME.fullmatch(pattern)
+    return None if found is None else re.sub(rb"\\(.)", rb"\1", found[1])

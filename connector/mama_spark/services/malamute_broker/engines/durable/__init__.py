@@ -1,0 +1,1 @@
+"""The engine that stores a stream in an SQLite file."""

@@ -1,0 +1,43 @@
+"""The engine of the specification's example (ML-06): in memory, nothing is stored.
+
+A message goes to whoever is subscribed at that moment, or it is lost. Copy this to begin an engine of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from mama_spark.malamute.protocol.extensions import Extension
+
+from . import Delivery, StreamEngine
+from .subscription_index import Selectors
+
+
+class SimpleEngine(StreamEngine):
+    def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
+        super().__init__(name, settings)
+        self._selectors: Selectors[Hashable] = Selectors()
+        self._patterns: dict[Hashable, set[bytes]] = {}
+
+    def __repr__(self) -> str:
+        return f"<SimpleEngine {self.name!r}, {len(self._selectors)} patterns, {len(self._patterns)} clients>"
+
+    def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
+        self._selectors.add(pattern, client)
+        self._patterns.setdefault(client, set()).add(pattern)
+
+    def cancel(self, client: Hashable) -> None:
+        self._selectors.remove(client, self._patterns.pop(client, ()))
+
+    def accept(
+        self,
+        client: Hashable,
+        address: bytes,
+        subject: bytes,
+        content: Sequence[bytes],
+        extension: Extension | None = None,
+    ) -> None:
+        for receiver in self._selectors.receivers(subject):
+            if receiver is not client and receiver != client:
+                self._deliver(Delivery(receiver, address, subject, content, extension))

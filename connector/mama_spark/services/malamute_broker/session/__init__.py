@@ -1,0 +1,1 @@
+"""The broker's side of MLP: sessions of clients, deliveries, mailboxes and log queries. Pure."""

@@ -1,0 +1,85 @@
+"""What the broker knows of one client, and the limits for all of them. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from mama_spark.malamute.protocol.credit import Allowance, Shares
+from mama_spark.malamute.protocol.extensions import ALL, AckRun, Feature
+
+from .backlog import Behind
+from .byte_queue import ByteQueue, Overflow
+from .mailbox_store import Letter, Limits
+
+Frames = list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """:ivar timeout: seconds without a frame after which a client is dropped; 0 = never
+    :ivar queue: octets that may wait for one client (its socket takes no more, or it gave no credit)
+    :ivar overflow: what happens beyond that; deliveries of engines that hold never come to that
+    :ivar backlog: octets that may wait for the engine of one stream
+    :ivar behind: what happens beyond that
+    :ivar repeats: repeated WRITE, READ and OFFER answered per client and second; more are taken and not answered,
+        which ends the replay storm of the C client
+    """
+
+    timeout: float = 10.0
+    queue: int = 64 * 1024 * 1024
+    overflow: Overflow = Overflow.DROP_NEWEST
+    backlog: int = 64 * 1024 * 1024
+    behind: Behind = Behind.DROP_NEWEST
+    repeats: int = 100
+    events: bytes = b"_MAMA_EVENTS"  #: the broker's own stream (:mod:`.broker_events`); empty = none
+    streams: int = 4096  #: that may be made; they live as long as the broker
+    patterns: int = 100_000  #: subscriptions and offers of one client
+    mailboxes: Limits = field(default_factory=Limits)
+    services: Limits = field(default_factory=Limits)
+    features: Feature = ALL  #: what is done for clients that announce it
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A reply that an earlier one, or an engine, holds back."""
+
+    frames: Frames | None = None  #: None while it is awaited
+    silent: bool = False  #: awaited, but nothing is to be sent
+    sent: dict[bytes, int] = field(default_factory=dict)  #: sends that its acknowledgement covers, by stream
+    octets: int = 0  #: and what they cost
+    syncs: int = 0  #: engines that have to answer
+    writes: bool = False  #: the answer to WRITE, which tells whether the stream is stored
+    runs: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)  #: what became of these
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A connected client; to engines, an opaque reference."""
+
+    identity: bytes
+    address: bytes
+    features: Feature
+    seen: float
+    alive: bool = True
+    stream: bytes | None = None  #: the one it writes to
+    wrote: dict[bytes, None] = field(default_factory=dict)  #: all that it ever wrote to
+    reads: dict[bytes, set[bytes]] = field(default_factory=dict)
+    offers: set[tuple[bytes, bytes]] = field(default_factory=set)
+    credit: int | None = None  #: None = unlimited: it never sent CREDIT, nor announced that it will
+    blocked: bool = False  #: its socket takes no more
+    slots: deque[Slot] = field(default_factory=deque)
+    replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: to go first once it is not blocked
+    queue: ByteQueue[tuple[Frames, Letter | None]] = field(default_factory=ByteQueue)
+    held: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: of engines that hold; bounded by the shares
+    shares: Shares = field(default_factory=Shares)
+    allowance: Allowance | None = None  #: for what it sends; None = it does not keep to any
+    sent: dict[bytes, int] = field(default_factory=dict)  #: stream -> sends since the last sync
+    unconfirmed: ByteQueue[Letter] = field(default_factory=ByteQueue)  #: handed over, to be confirmed
+    repeats: int = 0
+    repeats_since: float = 0.0
+
+    def __repr__(self) -> str:
+        credit = "" if self.credit is None else f", credit {self.credit}"
+        state = "" if self.alive else ", gone"
+        return f"<Client {self.address!r} {len(self.reads)} reads, {len(self.queue)} queued{credit}{state}>"

@@ -1,0 +1,171 @@
+"""Mailboxes and services: messages to one receiver, kept until there is one. Pure.
+
+A *letter* is a MAILBOX SEND or SERVICE SEND on its way. Limits are octets of content, as users asked for; what
+is beyond them is lost and its sender told, if it can be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mama_spark.malamute.protocol.patterns import Pattern
+
+from .byte_queue import ByteQueue, Overflow
+
+#: Octets that a letter takes beside its content, about.
+OVERHEAD = 512
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """:ivar sender: reference of the client that sent it; it may be gone
+    :ivar source: its address, empty for an anonymous one
+    :ivar deadline: in the caller's clock; 0 = none
+    """
+
+    service: bool
+    sender: Hashable
+    source: bytes
+    address: bytes
+    subject: bytes
+    tracker: bytes = b""
+    deadline: float = 0.0
+    content: Sequence[bytes] = ()
+    size: int = field(init=False)
+    kept: bool = field(init=False, default=False)  #: waits in a store
+
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.content))
+
+    @property
+    def cost(self) -> int:
+        """Octets of memory, about."""
+        return self.size + OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one mailbox or one service's queue (``each``), in octets of content; of all together (``total``), in octets of
+    content and :data:`OVERHEAD` a letter."""
+
+    each: int | None = 64 * 1024 * 1024
+    total: int | None = 512 * 1024 * 1024
+    warn: int | None = None
+    overflow: Overflow = Overflow.DROP_NEWEST
+    count: int = 100_000  #: addresses with something waiting
+
+
+class Store:
+    """Letters that wait, by address."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.size = 0
+        self._count = 0
+        self._queues: dict[bytes, ByteQueue[Letter]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, letter: Letter) -> list[Letter]:
+        """Keep the letter; those that are lost by that, which may be this one."""
+        limits = self.limits
+        queue = self._queues.get(letter.address)
+        if limits.total is not None and self.size + OVERHEAD * self._count + letter.cost > limits.total:
+            return [letter]
+        if queue is None:
+            if len(self._queues) >= limits.count:
+                return [letter]
+            queue = ByteQueue(limits.each, limits.warn, limits.overflow)
+            self._queues[letter.address] = queue
+        before = queue.size, len(queue)
+        letter.kept = True
+        lost = queue.put(letter, letter.size)
+        for one in lost:
+            one.kept = False
+        self._changed(letter.address, queue, before)
+        return lost
+
+    def put_back(self, letter: Letter) -> None:
+        """To the front again: whoever had it did not take it."""
+        queue = self._queues.setdefault(
+            letter.address, ByteQueue(self.limits.each, self.limits.warn, self.limits.overflow)
+        )
+        queue.put_back(letter, letter.size)
+        letter.kept = True
+        self.size += letter.size
+        self._count += 1
+
+    def take(self, address: bytes, pattern: Pattern | None = None) -> list[Letter]:
+        """Remove and return what waits there, in order; only what the pattern matches, if there is one."""
+        queue = self._queues.get(address)
+        if queue is None:
+            return []
+        taken = [letter for letter in queue if pattern is None or pattern.search(letter.subject)]
+        self._remove(address, queue, taken)
+        return taken
+
+    def discard(self, letters: Iterable[Letter]) -> list[Letter]:
+        """Remove these; returns those that were still waiting."""
+        chosen: dict[bytes, list[Letter]] = {}
+        for letter in letters:
+            if letter.kept:
+                chosen.setdefault(letter.address, []).append(letter)
+        for address, waiting in chosen.items():
+            self._remove(address, self._queues[address], waiting)
+        return [letter for waiting in chosen.values() for letter in waiting]
+
+    def warnings(self) -> Iterator[tuple[bytes, int]]:
+        """Addresses whose queue has exceeded ``warn`` since it was below half of it, with their octets."""
+        return ((address, queue.size) for address, queue in self._queues.items() if queue.should_warn())
+
+    def _remove(self, address: bytes, queue: ByteQueue[Letter], letters: list[Letter]) -> None:
+        before = queue.size, len(queue)
+        for letter in letters:
+            letter.kept = False
+        queue.remove({id(letter) for letter in letters})
+        self._changed(address, queue, before)
+
+    def _changed(self, address: bytes, queue: ByteQueue[Letter], before: tuple[int, int]) -> None:
+        self.size += queue.size - before[0]
+        self._count += len(queue) - before[1]
+        if not len(queue):
+            del self._queues[address]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    client: Hashable
+    pattern: Pattern
+
+
+class Services:
+    """Who offers what: requests go round among the offers that match."""
+
+    def __init__(self) -> None:
+        self._offers: dict[bytes, list[_Offer]] = {}
+
+    def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> bool:
+        """Idempotent per client, service and pattern; False if it was there already."""
+        offers = self._offers.setdefault(service, [])
+        if any(o.client is client and o.pattern.text == pattern.text for o in offers):
+            return False
+        offers.append(_Offer(client, pattern))
+        return True
+
+    def choose(self, service: bytes, subject: bytes) -> Hashable | None:
+        """The client of the first offer that matches, which moves to the end; None if there is none."""
+        offers = self._offers.get(service, [])
+        for i, offer in enumerate(offers):
+            if offer.pattern.search(subject):
+                offers.append(offers.pop(i))
+                return offer.client
+        return None
+
+    def withdraw(self, client: Hashable) -> None:
+        """All that this client offers."""
+        for service, offers in list(self._offers.items()):
+            offers[:] = [o for o in offers if o.client is not client]
+            if not offers:
+                del self._offers[service]
