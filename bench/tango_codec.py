@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from mama_spark.tango.counters import Counters
-from mama_spark.tango.events import decode
-from mama_spark.tango.fastpath import BatchDecoder
-from mama_spark.tango.scalars import ScalarEncoder
+from mama_spark.tango.events.batch_decoder import BatchDecoder
+from mama_spark.tango.events.counters import Counters
+from mama_spark.tango.events.events import decode
+from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import DataType, Quality
 

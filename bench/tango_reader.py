@@ -23,10 +23,10 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import MamaError
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Log
-from mama_spark.tango.fastpath import BatchDecoder, Columns
-from mama_spark.tango.notices import Kind as NoticeKind
-from mama_spark.tango.records import Kind, decode
-from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription_events import Kind as NoticeKind
+from mama_spark.tango.events.batch_decoder import BatchDecoder, Columns
+from mama_spark.tango.log.records import Kind, decode
 from mama_spark.testing.rooms import MalamuteRoom
 from mama_spark.testing.waiting import until
 

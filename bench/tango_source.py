@@ -18,9 +18,9 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.device import Attribute, Device
-from mama_spark.tango.negotiation import SubscriberInfo
-from mama_spark.tango.rpc import open_device
+from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import EventType
 from mama_spark.testing.tango_servers import DeviceProbe, TangoServer

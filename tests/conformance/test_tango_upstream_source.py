@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import zmq
+from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.device import Attribute, Criteria, Device
-from mama_spark.tango.events import Event as Decoded
-from mama_spark.tango.events import decode
-from mama_spark.tango.ior import parse_device
-from mama_spark.tango.negotiation import SubscriberInfo
-from mama_spark.tango.rpc import open_device
+from mama_spark.tango.events.events import Event as Decoded
+from mama_spark.tango.events.events import decode
+from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import (
     DataType,

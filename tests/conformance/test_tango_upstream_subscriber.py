@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription_events import Kind, Notice
+from mama_spark.tango.client.subscription_states import State
 from mama_spark.tango.errors import DevFailed
-from mama_spark.tango.ior import parse_device
-from mama_spark.tango.life import State
-from mama_spark.tango.notices import Kind, Notice
-from mama_spark.tango.rpc import open_device
-from mama_spark.tango.subscriber import TangoSubscriber
-from mama_spark.tango.subscription import SubMode, Subscription
+from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.types import (
     AttributeConfig,
     DataReady,

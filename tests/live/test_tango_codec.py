@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from mama_spark.tango.cdr import Reader, Writer
-from mama_spark.tango.events import Event, decode, encode
-from mama_spark.tango.fastpath import BatchDecoder
-from mama_spark.tango.frames import NotAnEvent
-from mama_spark.tango.scalars import ScalarEncoder
+from mama_spark.tango.events.batch_decoder import BatchDecoder
+from mama_spark.tango.events.events import Event, decode, encode
+from mama_spark.tango.events.frame_layout import ScalarEncoder
+from mama_spark.tango.events.frames import NotAnEvent
+from mama_spark.tango.giop.cdr import Reader, Writer
 from mama_spark.tango.topics import read_topic
 from mama_spark.tango.types import (
     DTYPES,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import MamaError
-from mama_spark.tango.attributes import device_names
-from mama_spark.tango.records import Kind
+from mama_spark.tango.client.attributes import device_names
+from mama_spark.tango.log.records import Kind
 from mama_spark.testing.rooms import NatsRoom
 from mama_spark.testing.tango_recorder import RecorderThread, RecordLog, accounted, consecutive, settings
 from mama_spark.testing.tango_servers import PATIENCE, TangoDatabase, TangoServer, free_port

@@ -13,7 +13,7 @@ import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import parser
 from mama_spark.errors import ConfigError
-from mama_spark.tango.records import Cause, Kind
+from mama_spark.tango.log.records import Cause, Kind
 from mama_spark.terminal.record import log_options, record
 from mama_spark.testing.rooms import MalamuteRoom, NatsRoom
 from mama_spark.testing.servers import Admin

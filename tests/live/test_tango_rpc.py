@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 from mama_spark.errors import MamaError
-from mama_spark.tango import giop
-from mama_spark.tango.calls import CommandCall as Call
-from mama_spark.tango.calls import Forwarded, write_command
+from mama_spark.tango.client.rpc import Connection, Device, open_device, reference_of
 from mama_spark.tango.errors import BadReply, CallLost, DevFailed, DeviceAway, ServerAway, SystemException
-from mama_spark.tango.giop import Reply, ReplyStatus, Request
-from mama_spark.tango.ior import Address, Reference, parse_device, write_reference
-from mama_spark.tango.negotiation import Confirmation, SubscriberInfo
-from mama_spark.tango.rpc import Connection, Device, open_device, reference_of
-from mama_spark.tango.typecode import STRING, read_any
+from mama_spark.tango.giop import messages
+from mama_spark.tango.giop.ior import Address, Reference, parse_device, write_reference
+from mama_spark.tango.giop.messages import Reply, ReplyStatus, Request
+from mama_spark.tango.giop.typecode import STRING, read_any
+from mama_spark.tango.idl.calls import CommandCall as Call
+from mama_spark.tango.idl.calls import Forwarded, write_command
+from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.types import DevState, Encoded, EventType, Quality
 from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port
 from mama_spark.testing.waiting import until
@@ -171,13 +171,13 @@ def test_commands_take_and_give_values_or_fail_with_their_stack(lab: TangoServer
 @pytest.mark.parametrize("little", [True, False], ids=["little", "big"])
 def test_real_servers_understand_every_version_and_order(lab: TangoServer, minor: int, little: bool) -> None:
     request = Request(minor, little, id=7, key=lab.devices[0].encode(), operation="command_inout_4")
-    data = giop.encode(request, lambda writer: write_command(writer, Call("Echo", STRING, "text")))
-    splitter = giop.Splitter()
+    data = messages.encode(request, lambda writer: write_command(writer, Call("Echo", STRING, "text")))
+    splitter = messages.Splitter()
     with socket.create_connection(("127.0.0.1", lab.port), PATIENCE) as connection:
         connection.sendall(data)
         while (found := splitter.next_message()) is None:
             splitter.feed(connection.recv(65536))
-    reply, reader = giop.decode(found)
+    reply, reader = messages.decode(found)
     assert isinstance(reply, Reply)
     assert (reply.minor, reply.id, reply.status) == (minor, 7, ReplyStatus.NO_EXCEPTION)
     assert read_any(reader)[1] == "text"
@@ -305,15 +305,15 @@ class Scripted:
                 continue
             with connection:
                 connection.settimeout(PATIENCE)
-                splitter = giop.Splitter()
+                splitter = messages.Splitter()
 
-                def request(connection: socket.socket = connection, splitter: giop.Splitter = splitter) -> Request:
+                def request(connection: socket.socket = connection, splitter: messages.Splitter = splitter) -> Request:
                     while (found := splitter.next_message()) is None:
                         data = connection.recv(65536)
                         if not data:
                             raise ConnectionAbortedError
                         splitter.feed(data)
-                    message, _ = giop.decode(found)
+                    message, _ = messages.decode(found)
                     assert isinstance(message, Request)
                     return message
 
@@ -329,19 +329,19 @@ class Scripted:
 
 
 def ok(request: Request, more: int = 0) -> bytes:
-    return giop.encode(Reply(request.minor, request.little, id=request.id + more))
+    return messages.encode(Reply(request.minor, request.little, id=request.id + more))
 
 
 def forward(request: Request, target: Reference) -> bytes:
     reply = Reply(id=request.id, status=ReplyStatus.LOCATION_FORWARD)
-    return giop.encode(reply, lambda writer: write_reference(writer, target))
+    return messages.encode(reply, lambda writer: write_reference(writer, target))
 
 
 Fault = Callable[[socket.socket, Request, Scripted], None]
 
 
 def closing(connection: socket.socket, request: Request, _: Scripted) -> None:
-    connection.sendall(giop.encode(giop.CloseConnection()))
+    connection.sendall(messages.encode(messages.CloseConnection()))
 
 
 def halting(connection: socket.socket, request: Request, scripted: Scripted) -> None:
@@ -351,7 +351,7 @@ def halting(connection: socket.socket, request: Request, scripted: Scripted) -> 
 
 def throwing(connection: socket.socket, request: Request, _: Scripted) -> None:
     reply = Reply(id=request.id, status=ReplyStatus.USER_EXCEPTION)
-    connection.sendall(giop.encode(reply, lambda writer: writer.string("IDL:x:1.0")))
+    connection.sendall(messages.encode(reply, lambda writer: writer.string("IDL:x:1.0")))
 
 
 def sending(data: Callable[[Request], bytes]) -> Fault:
@@ -365,10 +365,10 @@ BROKEN: dict[str, tuple[type[MamaError], float, Fault]] = {
     "sends half of a reply": (CallLost, PATIENCE, sending(lambda request: ok(request)[:20])),
     "sends half of a reply and waits": (CallLost, 0.2, halting),
     "speaks something else": (BadReply, PATIENCE, sending(lambda request: b"HTTP/1.1 400 Bad Request\r\n")),
-    "could not read it": (BadReply, PATIENCE, sending(lambda request: giop.encode(giop.MessageError()))),
+    "could not read it": (BadReply, PATIENCE, sending(lambda request: messages.encode(messages.MessageError()))),
     "answers what nobody asked": (BadReply, PATIENCE, sending(lambda request: ok(request, 1))),
-    "asks itself": (BadReply, PATIENCE, sending(giop.encode)),
-    "answers another kind": (BadReply, PATIENCE, sending(lambda r: giop.encode(giop.LocateReply(id=r.id)))),
+    "asks itself": (BadReply, PATIENCE, sending(messages.encode)),
+    "answers another kind": (BadReply, PATIENCE, sending(lambda r: messages.encode(messages.LocateReply(id=r.id)))),
     "announces gigabytes": (BadReply, PATIENCE, sending(lambda request: b"GIOP\1\2\1\1\xff\xff\xff\x7f")),
     "throws what no device throws": (BadReply, PATIENCE, throwing),
 }
@@ -397,7 +397,7 @@ def test_a_result_that_is_none_is_a_bad_reply() -> None:
 
 def test_a_connection_that_the_server_closed_while_it_was_silent_is_seen_before_the_call() -> None:
     """omniORB closes connections after three minutes of silence."""
-    scripted = Scripted(lambda connection, _: connection.sendall(giop.encode(giop.CloseConnection())))
+    scripted = Scripted(lambda connection, _: connection.sendall(messages.encode(messages.CloseConnection())))
     with scripted, Connection([scripted.address], timeout=PATIENCE) as connection:
         found = connection._socket
         assert found is not None

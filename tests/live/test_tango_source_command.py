@@ -27,16 +27,16 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.publisher.resilient_publisher import LastingPublisher
 from mama_spark.record_log import Log
-from mama_spark.tango.events import Event, decode, encode
-from mama_spark.tango.frames import CallInfo
-from mama_spark.tango.ior import parse_device
-from mama_spark.tango.negotiation import SubscriberInfo
-from mama_spark.tango.notices import Kind as NoticeKind
-from mama_spark.tango.notices import Notice
-from mama_spark.tango.records import Kind, encode_one
-from mama_spark.tango.rpc import open_device
-from mama_spark.tango.subscriber import TangoSubscriber
-from mama_spark.tango.subscription import SubMode
+from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import SubMode
+from mama_spark.tango.client.subscription_events import Kind as NoticeKind
+from mama_spark.tango.client.subscription_events import Notice
+from mama_spark.tango.events.events import Event, decode, encode
+from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.idl.negotiation import SubscriberInfo
+from mama_spark.tango.log.records import Kind, encode_one
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
 from mama_spark.terminal import tango_source

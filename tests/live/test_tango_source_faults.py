@@ -13,15 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mama_spark.tango import giop
-from mama_spark.tango.calls import CommandCall, ReadCall, write_command, write_reading
+from mama_spark.tango.client.rpc import Device as Remote
+from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.device import Attribute, Device
-from mama_spark.tango.ior import parse_device
-from mama_spark.tango.negotiation import Confirmation, SubscriberInfo
-from mama_spark.tango.rpc import Device as Remote
-from mama_spark.tango.rpc import open_device
+from mama_spark.tango.giop import messages
+from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.giop.typecode import STRINGS
+from mama_spark.tango.idl.calls import CommandCall, ReadCall, write_command, write_reading
+from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.source import TangoEventSource
-from mama_spark.tango.typecode import STRINGS
 from mama_spark.tango.types import EventType, Format
 from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Event
 from mama_spark.testing.tango_sources import SourceProcess
@@ -136,8 +136,8 @@ def test_a_client_that_stands_still_holds_up_nobody_and_learns_what_it_missed(tm
 def test_pushing_goes_on_while_answers_are_waited_for(source: TangoEventSource) -> None:
     """A client that asks and never reads its answers is dropped, and nobody waits for it"""
     source.add_attributes(DEVICE, [Attribute(f"a{n}", description="d" * 50_000) for n in range(20)])
-    asked = giop.Request(0, id=1, key=DEVICE.encode(), operation="get_attribute_config_5")
-    call = giop.encode(asked, lambda writer: writer.strings(["All attributes_3"]))
+    asked = messages.Request(0, id=1, key=DEVICE.encode(), operation="get_attribute_config_5")
+    call = messages.encode(asked, lambda writer: writer.strings(["All attributes_3"]))
     with socket.create_connection(("127.0.0.1", source.port)) as greedy:
         greedy.setblocking(False)
         gone = threading.Event()
@@ -210,8 +210,8 @@ def test_real_clients_confirm_in_time(tmp_path: Path, probe: DeviceProbe) -> Non
 def _calls() -> list[bytes]:
     """One of each kind that clients send."""
 
-    def request(key: str, operation: str, body: giop.Body | None = None, minor: int = 0) -> bytes:
-        return giop.encode(giop.Request(minor, id=1, key=key.encode(), operation=operation), body)
+    def request(key: str, operation: str, body: messages.Body | None = None, minor: int = 0) -> bytes:
+        return messages.encode(messages.Request(minor, id=1, key=key.encode(), operation=operation), body)
 
     subscribing = CommandCall("ZmqEventSubscriptionChange", STRINGS, [DEVICE, "level", "subscribe", "change", "5"])
     confirming = CommandCall("EventConfirmSubscription", STRINGS, [DEVICE, "level", "idl5_change"])
@@ -222,7 +222,7 @@ def _calls() -> list[bytes]:
         request(DEVICE, "read_attributes_5", lambda w: write_reading(w, ReadCall(("level", "State")))),
         request(DEVICE, "get_attribute_config_5", lambda w: w.strings(["level"])),
         request(DEVICE, "command_query_2", lambda w: w.string("State")),
-        giop.encode(giop.LocateRequest(2, id=3, key=DEVICE.encode())),
+        messages.encode(messages.LocateRequest(2, id=3, key=DEVICE.encode())),
     ]
 
 
@@ -277,7 +277,7 @@ def test_what_is_no_giop_is_told_so_and_ended(source: TangoEventSource) -> None:
             while more := client.recv(100):
                 answer += more
         assert answer[:4] == b"GIOP"
-        assert answer[7] == giop.MessageType.MESSAGE_ERROR
+        assert answer[7] == messages.MessageType.MESSAGE_ERROR
 
 
 @pytest.mark.spec("TG-45")
@@ -286,8 +286,8 @@ def test_who_sends_nonsense_and_does_not_read_fills_no_memory(probe: DeviceProbe
     wide = Attribute("wide", format=Format.SPECTRUM)
     with TangoEventSource([Device(DEVICE, [wide])], "127.0.0.1") as source:
         source.set(DEVICE, "wide", [0.0] * 500_000)
-        body = giop.encode(
-            giop.Request(2, id=1, key=DEVICE.encode(), operation="read_attributes_5"),
+        body = messages.encode(
+            messages.Request(2, id=1, key=DEVICE.encode(), operation="read_attributes_5"),
             lambda writer: write_reading(writer, ReadCall(("wide",))),
         )
         with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as hostile:

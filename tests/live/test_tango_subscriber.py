@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from mama_spark.errors import ClientClosed, ConfigError
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription_events import Kind, Notice
+from mama_spark.tango.client.subscription_states import State
 from mama_spark.tango.errors import DevFailed, DeviceAway
-from mama_spark.tango.events import Event, decode
-from mama_spark.tango.ior import BadAddress
-from mama_spark.tango.life import State
-from mama_spark.tango.notices import Kind, Notice
-from mama_spark.tango.subscriber import TangoSubscriber
-from mama_spark.tango.subscription import SubMode, Subscription
+from mama_spark.tango.events.events import Event, decode
+from mama_spark.tango.giop.ior import BadAddress
 from mama_spark.tango.types import (
     AttributeConfig,
     AttributeValue,
@@ -442,7 +442,7 @@ def test_many_devices_of_a_server_share_connections(
     database_labs: Labs, subscriber: TangoSubscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a database each has one of its own until there are many, since a process may not open any number of files"""
-    monkeypatch.setattr("mama_spark.tango.reading._OWN_CONNECTIONS", 3)
+    monkeypatch.setattr("mama_spark.tango.client.device_connections._OWN_CONNECTIONS", 3)
     lab = database_labs.fresh(8)
     found = [subscriber.subscribe(lab.address(device), "long") for device in lab.devices]
     assert len({device.connection for device in subscriber._desk._devices.values()}) == 3

@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError
-from mama_spark.tango.cdr import Reader, Writer
-from mama_spark.tango.counters import Gap, Restart
+from mama_spark.tango.client.device_connections import choose
+from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription_events import Kind, Lost, Notice
+from mama_spark.tango.client.subscription_states import Confirm, State, Times
 from mama_spark.tango.device import Attribute, Device
 from mama_spark.tango.errors import ServerAway
-from mama_spark.tango.ior import parse_device
-from mama_spark.tango.life import Confirm, State, Times
-from mama_spark.tango.negotiation import EndpointPair, SubscriberInfo
-from mama_spark.tango.notices import Kind, Lost, Notice
-from mama_spark.tango.reading import choose
-from mama_spark.tango.rpc import open_device
+from mama_spark.tango.events.counters import Gap, Restart
+from mama_spark.tango.giop.cdr import Reader, Writer
+from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
 from mama_spark.tango.source import TangoEventSource
-from mama_spark.tango.subscriber import TangoSubscriber
-from mama_spark.tango.subscription import SubMode, Subscription
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused
 from mama_spark.tango.types import DevState, EventType
 from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoDatabase, TangoServer, free_port
@@ -209,7 +209,7 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
     clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
     times = Times(check=0.02, late=500.0)
     with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=0.5) as source:
-        monkeypatch.setattr("mama_spark.tango.subscriber.time", clock)
+        monkeypatch.setattr("mama_spark.tango.client.subscriber.time", clock)
         with TangoSubscriber(times=times, timeout=PATIENCE, tell_states=True) as subscriber:
 
             def beat() -> float:

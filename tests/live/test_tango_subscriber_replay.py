@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import zmq
-from mama_spark.tango.channels import Channels
-from mama_spark.tango.counters import WRAP
-from mama_spark.tango.events import heartbeat
-from mama_spark.tango.fastpath import BatchDecoder
-from mama_spark.tango.frames import usual_call
-from mama_spark.tango.inbox import Inbox
-from mama_spark.tango.negotiation import EndpointPair
-from mama_spark.tango.notices import Kind, Notice, decode_notices
-from mama_spark.tango.routes import Routes
-from mama_spark.tango.scalars import ScalarEncoder
+from mama_spark.tango.client.channels import Channels
+from mama_spark.tango.client.dispatcher import Routes
+from mama_spark.tango.client.event_queue import Inbox
+from mama_spark.tango.client.subscription_events import Kind, Notice, decode_notices
+from mama_spark.tango.events.batch_decoder import BatchDecoder
+from mama_spark.tango.events.counters import WRAP
+from mama_spark.tango.events.events import heartbeat
+from mama_spark.tango.events.frame_layout import ScalarEncoder
+from mama_spark.tango.events.frames import usual_call
+from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import DataType, EventType, Quality
 from mama_spark.testing.waiting import until

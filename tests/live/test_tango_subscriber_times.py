@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from mama_spark.tango.life import Times
-from mama_spark.tango.notices import Kind, Notice
-from mama_spark.tango.subscriber import TangoSubscriber
-from mama_spark.tango.subscription import SubMode
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import SubMode
+from mama_spark.tango.client.subscription_events import Kind, Notice
+from mama_spark.tango.client.subscription_states import Times
 from mama_spark.testing.tango_servers import TangoServer
 from mama_spark.testing.waiting import until
 

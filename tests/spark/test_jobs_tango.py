@@ -17,9 +17,9 @@ from mama_spark.bridges.tango import RecordCodec
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Log
-from mama_spark.tango.events import Event, encode
-from mama_spark.tango.frames import CallInfo
-from mama_spark.tango.records import Cause, Kind, encode_one, record_topic
+from mama_spark.tango.events.events import Event, encode
+from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.log.records import Cause, Kind, encode_one, record_topic
 from mama_spark.tango.topics import Topic, event_topic
 from mama_spark.tango.types import DevError, EventType, Severity
 from mama_spark.testing.servers import Admin

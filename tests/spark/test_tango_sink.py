@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.tango import records
-from mama_spark.tango.events import Event, decode
+from mama_spark.tango.events.events import Event, decode
+from mama_spark.tango.log import records
 from mama_spark.tango.types import AttributeValue, Encoded, Quality
 from mama_spark.testing.rooms import MalamuteRoom
 from mama_spark.testing.servers import Admin, StoredMessage

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.tango.life import Times
-from mama_spark.tango.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription_states import Times
 from mama_spark.testing.tango_servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer
 
 __all__ = [

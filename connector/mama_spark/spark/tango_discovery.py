@@ -24,10 +24,10 @@ from ..mama.discovered import (
     Row,
 )
 from ..mama.sources import OFFLINE, OK, ONLINE, SUSPECT
-from ..tango.events import Event
-from ..tango.events import decode as decode_event
-from ..tango.frames import BadEvent
-from ..tango.records import BadRecord, Cause, Kind, Recorded, decode, errors_of
+from ..tango.events.events import Event
+from ..tango.events.events import decode as decode_event
+from ..tango.events.frames import BadEvent
+from ..tango.log.records import BadRecord, Cause, Kind, Recorded, decode, errors_of
 from ..tango.topics import BadTopic, Topic, read_topic
 from ..tango.types import AttributeConfig, DevError, EventType, InterfaceChange
 

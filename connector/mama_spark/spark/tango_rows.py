@@ -21,9 +21,18 @@ import orjson
 import pyarrow as pa
 
 from ..errors import MamaError
-from ..tango.events import Event
-from ..tango.fastpath import BatchDecoder, Columns
-from ..tango.records import BadRecord, Cause, Kind, Recorded, RecordTopic, decode, errors_of, parse_record_topic
+from ..tango.events.batch_decoder import BatchDecoder, Columns
+from ..tango.events.events import Event
+from ..tango.log.records import (
+    BadRecord,
+    Cause,
+    Kind,
+    Recorded,
+    RecordTopic,
+    decode,
+    errors_of,
+    parse_record_topic,
+)
 from ..tango.topics import HEARTBEAT, BadTopic, read_topic
 from ..tango.types import AttributeValue, DataType, DevError, DevState, Encoded, Format, PipeData, Quality, ValueKind
 

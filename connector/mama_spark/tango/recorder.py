@@ -20,17 +20,17 @@ from typing import Protocol
 
 from ..errors import ConfigError, LoopDied, MamaError, PublishError
 from ..message import MessageBatch
-from .attributes import attribute_configs, device_names
-from .fastpath import BatchDecoder
-from .life import Times
-from .notices import Kind, Notice, decode_notices
+from .client.attributes import attribute_configs, device_names
+from .client.rpc import open_device
+from .client.subscriber import TangoSubscriber
+from .client.subscription import SubMode, Subscription
+from .client.subscription_events import Kind, Notice, decode_notices
+from .client.subscription_states import Times
+from .events.batch_decoder import BatchDecoder
+from .log.recorder_state import Lines, Recording
+from .log.records import Kind as RecordKind
+from .log.records import decode
 from .recorder_settings import RecorderSettings
-from .recording import Lines, Recording
-from .records import Kind as RecordKind
-from .records import decode
-from .rpc import open_device
-from .subscriber import TangoSubscriber
-from .subscription import SubMode, Subscription
 from .types import EventType
 
 log = logging.getLogger("mama_spark")

@@ -11,8 +11,8 @@ from typing import Any
 from ..errors import ConfigError
 from ..options import nearest
 from ..options.values import duration, octets
-from .ior import BadAddress, parse_device, parse_tango_host
-from .records import PREFIX
+from .giop.ior import BadAddress, parse_device, parse_tango_host
+from .log.records import PREFIX
 from .topics import NO_DATABASE, SCHEME
 from .types import EVENT_NAMES, EventType
 

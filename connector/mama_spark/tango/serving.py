@@ -16,12 +16,12 @@ import numpy as np
 
 from ..errors import ConfigError, MamaError
 from ..record_log import Records
-from .cdr import CdrError
 from .device import Attribute, Criteria, Device
 from .errors import DevFailed
-from .events import Event
-from .fastpath import BatchDecoder
-from .records import Kind, decode
+from .events.batch_decoder import BatchDecoder
+from .events.events import Event
+from .giop.cdr import CdrError
+from .log.records import Kind, decode
 from .topics import Topic, read_topic
 from .types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
 

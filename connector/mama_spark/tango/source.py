@@ -29,11 +29,12 @@ import pyarrow as pa
 import zmq
 
 from ..errors import ConfigError, Unavailable
-from . import giop
-from .cdr import Reader
 from .device import Attribute, Criteria, Device
 from .errors import refusal
-from .negotiation import EndpointPair
+from .giop import messages as giop
+from .giop.cdr import Reader
+from .idl.negotiation import EndpointPair
+from .idl.values import read_value
 from .source_admin import Caller, Identity
 from .source_batch import Group, groups_of
 from .source_board import EXPIRY, HEARTBEAT, Board
@@ -44,7 +45,6 @@ from .source_service import Service
 from .source_sockets import Outlet
 from .topics import BadEndpoint, BadTopic, check_endpoint, event_topic
 from .types import AttributeConfig, DataReady, DevError, DevState, EventType, PipeBlob, PipeData, Quality
-from .values import read_value
 
 __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 

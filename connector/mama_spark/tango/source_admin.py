@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .calls import CommandCall
 from .errors import refusal
-from .negotiation import (
+from .giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, Kind, TypeCode
+from .idl.calls import CommandCall
+from .idl.negotiation import (
     CONFIRM,
     INFO,
     QUERY,
@@ -21,7 +22,6 @@ from .negotiation import (
 )
 from .source_board import Board
 from .topics import BadTopic
-from .typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, Kind, TypeCode
 
 IDL = 5  #: of the devices
 RELEASE = 1033  #: of the library that this answers as

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from .errors import refusal
-from .events import Data, heartbeat
-from .negotiation import SUBSCRIBE
+from .events.events import Data, heartbeat
+from .idl.negotiation import SUBSCRIBE
 from .source_channels import Channel, DeviceState, Frames, Slot
 from .source_readings import Reading
 from .topics import NO_DATABASE, SCHEME, Topic, event_topic, heartbeat_topics

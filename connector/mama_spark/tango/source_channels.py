@@ -10,12 +10,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .cdr import CdrError, Writer
 from .criteria import AlarmFilter, ChangeFilter
 from .device import Attribute, Criteria, Device
-from .events import Data, read_data, write_data, write_except
-from .frames import BIG, LITTLE, MAGIC, usual_call
-from .scalars import ScalarEncoder
+from .events.events import Data, read_data, write_data, write_except
+from .events.frame_layout import ScalarEncoder
+from .events.frames import BIG, LITTLE, MAGIC, usual_call
+from .giop.cdr import CdrError, Writer
+from .idl.values import write_value
 from .source_commands import DEVICE_COMMANDS
 from .source_readings import Reading, Readings
 from .topics import IDL, Topic
@@ -30,7 +31,6 @@ from .types import (
     InterfaceChange,
     PipeData,
 )
-from .values import write_value
 
 Frames = list[bytes]
 _WRAP = 2**32

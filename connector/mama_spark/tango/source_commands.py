@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from .negotiation import CONFIRM, QUERY, SUBSCRIBE
+from .idl.negotiation import CONFIRM, QUERY, SUBSCRIBE
 from .types import CommandInfo
 
 

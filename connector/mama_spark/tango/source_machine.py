@@ -11,8 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import giop, structs
-from .calls import (
+from .errors import Completed, DevFailed, SystemException, refusal, system_exception
+from .giop import messages
+from .giop.cdr import CdrError, Reader, Writer
+from .giop.typecode import STRING, VOID, Kind, TypeCode, write_any
+from .idl import structs
+from .idl.calls import (
     DeviceInfo,
     Operation,
     device_type,
@@ -23,13 +27,10 @@ from .calls import (
     write_system_exception,
     write_values,
 )
-from .cdr import CdrError, Reader, Writer
-from .errors import Completed, DevFailed, SystemException, refusal, system_exception
 from .source_admin import IDL, AdminDesk, Caller, Identity
 from .source_board import Board
 from .source_channels import DeviceState, Slot
 from .source_commands import ADMIN_COMMANDS, DEVICE_COMMANDS
-from .typecode import STRING, VOID, Kind, TypeCode, write_any
 from .types import NO_DIM, AttributeValue, CommandInfo, DevState, Format, PipeData, Quality, ValueKind
 
 _ALL = frozenset(("all attributes", "all attributes_3"))
@@ -51,7 +52,7 @@ class SourceMachine:
     def __init__(self, board: Board, identity: Identity) -> None:
         self._board, self._identity = board, identity
         self._admin = AdminDesk(board, identity)
-        self._operations: dict[str, Callable[[_Call], giop.Body]] = {
+        self._operations: dict[str, Callable[[_Call], messages.Body]] = {
             **dict.fromkeys((Operation.INFO, "info_3"), self._info),
             **dict.fromkeys((Operation.COMMAND, Operation.COMMAND_2, Operation.COMMAND_4), self._command),
             **dict.fromkeys((Operation.READ_3, Operation.READ_4, Operation.READ_5), self._read),
@@ -77,7 +78,7 @@ class SourceMachine:
         name = key.decode("latin-1").lower()
         return name == self._board.admin or name in self._board.devices
 
-    def answer(self, request: giop.Request, reader: Reader, caller: Caller, now: float) -> giop.Body:
+    def answer(self, request: messages.Request, reader: Reader, caller: Caller, now: float) -> messages.Body:
         """What writes the result of a call.
 
         :raises DevFailed: the device says no
@@ -97,10 +98,10 @@ class SourceMachine:
 
     # --- who it is ---
 
-    def _is_a(self, call: _Call) -> giop.Body:
+    def _is_a(self, call: _Call) -> messages.Body:
         return _boolean(call.reader.string() in _TYPES)
 
-    def _info(self, call: _Call) -> giop.Body:
+    def _info(self, call: _Call) -> messages.Body:
         dev_class = call.state.device.dev_class if call.state else "DServer"
         info = DeviceInfo(
             dev_class, self._board.server, self._identity.host_name, IDL, "Doc URL = http://www.tango-controls.org",
@@ -123,7 +124,7 @@ class SourceMachine:
 
     # --- attributes ---
 
-    def _read(self, call: _Call) -> giop.Body:
+    def _read(self, call: _Call) -> messages.Body:
         names = read_reading(call.reader, call.operation).names
         slots = call.slots()
         values: list[AttributeValue] = []
@@ -132,7 +133,7 @@ class SourceMachine:
             values.append(slot.reading.value(slot.attribute) if slot else _unknown_value(call.name, name))
         return lambda writer: write_values(writer, values, call.operation)
 
-    def _configs(self, call: _Call) -> giop.Body:
+    def _configs(self, call: _Call) -> messages.Body:
         names = call.reader.strings()
         slots = call.slots()
         if len(names) == 1 and names[0].lower() in _ALL:
@@ -153,7 +154,7 @@ class SourceMachine:
 
     # --- pipes ---
 
-    def _pipe_configs(self, call: _Call) -> giop.Body:
+    def _pipe_configs(self, call: _Call) -> messages.Body:
         names = call.reader.strings()
         have = sorted(call.state.pipes) if call.state else []
         wanted = have if len(names) == 1 and names[0].lower() == "all pipes" else names
@@ -172,7 +173,7 @@ class SourceMachine:
 
         return write
 
-    def _read_pipe(self, call: _Call) -> giop.Body:
+    def _read_pipe(self, call: _Call) -> messages.Body:
         name = call.reader.string()
         found = call.state.pipes.get(name.lower()) if call.state else None
         if found is None:
@@ -187,7 +188,7 @@ class SourceMachine:
     def _commands(self, call: _Call) -> tuple[CommandInfo, ...]:
         return ADMIN_COMMANDS if call.state is None else DEVICE_COMMANDS
 
-    def _command_list(self, call: _Call) -> giop.Body:
+    def _command_list(self, call: _Call) -> messages.Body:
         found = self._commands(call)
 
         def write(writer: Writer) -> None:
@@ -197,14 +198,14 @@ class SourceMachine:
 
         return write
 
-    def _command_query(self, call: _Call) -> giop.Body:
+    def _command_query(self, call: _Call) -> messages.Body:
         name = call.reader.string()
         for command in self._commands(call):
             if command.cmd_name.lower() == name.lower():
                 return lambda writer, found=command: structs.COMMAND_INFO.write(writer, found)  # type: ignore[misc]
         raise _no_command(call, name)
 
-    def _command(self, call: _Call) -> giop.Body:
+    def _command(self, call: _Call) -> messages.Body:
         given = read_command(call.reader, call.operation)
         name = given.name.lower()
         if call.state is None:
@@ -219,7 +220,7 @@ class SourceMachine:
             return _any(STRING, self._status(call))
         raise _no_command(call, given.name)
 
-    def _refuse(self, call: _Call) -> giop.Body:
+    def _refuse(self, call: _Call) -> messages.Body:
         reason, why = _REFUSED[call.operation]
         raise refusal(reason, f"{call.name} {why}", call.operation)
 
@@ -264,15 +265,15 @@ def _nothing(writer: Writer) -> None:
     """Operations without a result."""
 
 
-def _boolean(value: bool) -> giop.Body:
+def _boolean(value: bool) -> messages.Body:
     return lambda writer: writer.boolean(value)
 
 
-def _string(text: str) -> giop.Body:
+def _string(text: str) -> messages.Body:
     return lambda writer: writer.string(text)
 
 
-def _any(code: TypeCode, value: Any) -> giop.Body:
+def _any(code: TypeCode, value: Any) -> messages.Body:
     return lambda writer: write_any(writer, code, value)
 
 
@@ -292,26 +293,26 @@ def _unknown_value(device: str, name: str) -> AttributeValue:
     )
 
 
-def reply(request: giop.Request, body: giop.Body) -> bytes:
+def reply(request: messages.Request, body: messages.Body) -> bytes:
     """The octets of a result, in the version and order that was asked in."""
-    found = giop.Reply(request.minor, request.little, id=request.id)
+    found = messages.Reply(request.minor, request.little, id=request.id)
     try:
-        return giop.encode(found, body)
+        return messages.encode(found, body)
     except CdrError:
         return reply_exception(request, _bad("MARSHAL"))
 
 
-def reply_exception(request: giop.Request, error: DevFailed | SystemException) -> bytes:
+def reply_exception(request: messages.Request, error: DevFailed | SystemException) -> bytes:
     """The octets of a reply that is an exception."""
     user = isinstance(error, DevFailed)
-    status = giop.ReplyStatus.USER_EXCEPTION if user else giop.ReplyStatus.SYSTEM_EXCEPTION
-    found = giop.Reply(request.minor, request.little, id=request.id, status=status)
+    status = messages.ReplyStatus.USER_EXCEPTION if user else messages.ReplyStatus.SYSTEM_EXCEPTION
+    found = messages.Reply(request.minor, request.little, id=request.id, status=status)
     if isinstance(error, DevFailed):
-        return giop.encode(found, lambda writer: write_failure(writer, error))
-    return giop.encode(found, lambda writer: write_system_exception(writer, error))
+        return messages.encode(found, lambda writer: write_failure(writer, error))
+    return messages.encode(found, lambda writer: write_system_exception(writer, error))
 
 
-def locate_reply(request: giop.LocateRequest, here: bool) -> bytes:
+def locate_reply(request: messages.LocateRequest, here: bool) -> bytes:
     """The octets of the answer."""
-    status = giop.LocateStatus.OBJECT_HERE if here else giop.LocateStatus.UNKNOWN_OBJECT
-    return giop.encode(giop.LocateReply(request.minor, request.little, id=request.id, status=status))
+    status = messages.LocateStatus.OBJECT_HERE if here else messages.LocateStatus.UNKNOWN_OBJECT
+    return messages.encode(messages.LocateReply(request.minor, request.little, id=request.id, status=status))

@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from .cdr import CdrError, Writer
 from .device import Attribute
+from .giop.cdr import CdrError, Writer
 from .types import (
     DTYPES,
     NO_DIM,

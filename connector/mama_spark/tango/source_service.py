@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from . import giop
-from .cdr import CdrError, Reader
 from .errors import Completed, DevFailed, SystemException, system_exception
+from .giop import messages
+from .giop.cdr import CdrError, Reader
 from .source_machine import locate_reply, reply, reply_exception
 
 _LOG = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _LONGEST_WAIT = 5.0
 class Desk(Protocol):
     """What the loop asks."""
 
-    def call(self, request: giop.Request, reader: Reader, at: tuple[str, str]) -> giop.Body:
+    def call(self, request: messages.Request, reader: Reader, at: tuple[str, str]) -> messages.Body:
         """``at``: addresses of the client, and of this end of its connection."""
 
     def has(self, key: bytes) -> bool: ...
@@ -46,7 +46,7 @@ class _Client:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.splitter = giop.Splitter(_LIMIT)
+        self.splitter = messages.Splitter(_LIMIT)
         self.out = bytearray()
         self.ending = False
         self.at = (sock.getpeername()[0], sock.getsockname()[0])
@@ -176,9 +176,9 @@ class Service:
                 data = client.splitter.next_message()
                 if data is None:
                     return
-                message, reader = giop.decode(data)
+                message, reader = messages.decode(data)
             except CdrError:
-                client.out += giop.encode(giop.MessageError())
+                client.out += messages.encode(messages.MessageError())
                 client.ending = True
                 self.dropped += 1
                 return
@@ -186,21 +186,21 @@ class Service:
             if len(client.out) > _BACKLOG:
                 raise ConnectionAbortedError("answers are not read")
 
-    def _answer(self, client: _Client, message: giop.Message, reader: Reader) -> None:
-        if isinstance(message, giop.LocateRequest):
+    def _answer(self, client: _Client, message: messages.Message, reader: Reader) -> None:
+        if isinstance(message, messages.LocateRequest):
             client.out += locate_reply(message, self._desk.has(message.key))
-        elif isinstance(message, giop.Request):
+        elif isinstance(message, messages.Request):
             answer = self._reply(client, message, reader)
             if message.wants_reply:
                 client.out += answer
-        elif isinstance(message, giop.CloseConnection | giop.MessageError):
+        elif isinstance(message, messages.CloseConnection | messages.MessageError):
             client.ending = True
-        elif not isinstance(message, giop.CancelRequest):
-            client.out += giop.encode(giop.MessageError(message.minor, message.little))
+        elif not isinstance(message, messages.CancelRequest):
+            client.out += messages.encode(messages.MessageError(message.minor, message.little))
             client.ending = True
             self.dropped += 1
 
-    def _reply(self, client: _Client, request: giop.Request, reader: Reader) -> bytes:
+    def _reply(self, client: _Client, request: messages.Request, reader: Reader) -> bytes:
         self.calls += 1
         try:
             return reply(request, self._desk.call(request, reader, client.at))

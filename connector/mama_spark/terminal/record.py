@@ -19,10 +19,10 @@ from ..options import SinkOptions
 from ..options.values import split_stream
 from ..publisher.resilient_publisher import LastingPublisher
 from ..record_log import LogBridge
+from ..tango.log.recorder_state import Recording
+from ..tango.log.recovery import restore
 from ..tango.recorder import Recorder
 from ..tango.recorder_settings import RecorderSettings
-from ..tango.recording import Recording
-from ..tango.restoring import restore
 from .given import pairs
 from .stopping import stopping
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Never, Self
 
-from ..tango.life import Times
+from ..tango.client.subscription_states import Times
 from .tango_process import Event, Failed, TangoProcess
 from .waiting import PATIENCE
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
 
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=20)
 NUMBERS: dict[str, st.SearchStrategy[Any]] = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.counters import WRAP, Counters, Gap, Restart, Seen
-from mama_spark.tango.frames import usual_call
+from mama_spark.tango.events.counters import WRAP, Counters, Gap, Restart, Seen
+from mama_spark.tango.events.frames import usual_call
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
 SCENARIOS = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario" and "events" in v["input"]]

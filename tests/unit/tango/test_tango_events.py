@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.tango import events, frames, structs, topics
-from mama_spark.tango.cdr import CdrError
-from mama_spark.tango.events import Event, Heartbeat, decode, encode
-from mama_spark.tango.frames import BadEvent, CallInfo, NotAnEvent
+from mama_spark.tango import topics
+from mama_spark.tango.events import events, frames
+from mama_spark.tango.events.events import Event, Heartbeat, decode, encode
+from mama_spark.tango.events.frames import BadEvent, CallInfo, NotAnEvent
+from mama_spark.tango.giop.cdr import CdrError
+from mama_spark.tango.idl import structs
 from mama_spark.tango.types import (
     AttributeConfig,
     AttributeValue,

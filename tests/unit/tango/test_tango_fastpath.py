@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango import fastpath
-from mama_spark.tango.cdr import CdrError
-from mama_spark.tango.events import Event, Heartbeat, decode, encode, write_data
-from mama_spark.tango.fastpath import BatchDecoder, Columns, decode_batch
-from mama_spark.tango.frames import BadEvent, CallInfo, usual_call
-from mama_spark.tango.scalars import ScalarEncoder, Shape, shape_of
+from mama_spark.tango.events import batch_decoder
+from mama_spark.tango.events.batch_decoder import BatchDecoder, Columns, decode_batch
+from mama_spark.tango.events.events import Event, Heartbeat, decode, encode, write_data
+from mama_spark.tango.events.frame_layout import ScalarEncoder, Shape, shape_of
+from mama_spark.tango.events.frames import BadEvent, CallInfo, usual_call
+from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import (
     DTYPES,
@@ -170,7 +170,7 @@ def test_a_topic_that_changes_its_type_is_learnt_anew() -> None:
 
 
 def test_layouts_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastpath, "_REMEMBERED", 10)
+    monkeypatch.setattr(batch_decoder, "_REMEMBERED", 10)
     decoder = BatchDecoder()
     for n in range(50):
         topic = parse(f"tango://h:1/a/b/c/d{n}.idl5_change")

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import MamaError
-from mama_spark.tango import calls, giop
-from mama_spark.tango.calls import Forwarded, Operation
-from mama_spark.tango.cdr import CdrError, Reader, Writer
 from mama_spark.tango.errors import DevFailed, SystemException
-from mama_spark.tango.giop import (
+from mama_spark.tango.giop import messages as giop
+from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.messages import (
     CancelRequest,
     CloseConnection,
     Context,
@@ -34,7 +33,9 @@ from mama_spark.tango.giop import (
     decode,
     encode,
 )
-from mama_spark.tango.typecode import read_any, write_any
+from mama_spark.tango.giop.typecode import read_any, write_any
+from mama_spark.tango.idl import calls
+from mama_spark.tango.idl.calls import Forwarded, Operation
 
 from tests.support.examples import FULL
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import LoopDied
-from mama_spark.tango.counters import Gap, Restart
-from mama_spark.tango.events import heartbeat
-from mama_spark.tango.fastpath import BatchDecoder
-from mama_spark.tango.frames import split, usual_call
-from mama_spark.tango.inbox import Inbox
-from mama_spark.tango.notices import Kind, Lost, Notice, decode_notices
-from mama_spark.tango.routes import Routes
+from mama_spark.tango.client.dispatcher import Routes
+from mama_spark.tango.client.event_queue import Inbox
+from mama_spark.tango.client.subscription_events import Kind, Lost, Notice, decode_notices
+from mama_spark.tango.events.batch_decoder import BatchDecoder
+from mama_spark.tango.events.counters import Gap, Restart
+from mama_spark.tango.events.events import heartbeat
+from mama_spark.tango.events.frames import split, usual_call
 from mama_spark.tango.types import DevError, EventType, Severity
 
 TOPIC = b"tango://h:1/a/b/c/d.idl5_change"

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.ior import (
+from mama_spark.tango.giop.ior import (
     Address,
     BadAddress,
     DeviceName,

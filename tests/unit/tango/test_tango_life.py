@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from mama_spark.tango.life import (
+from mama_spark.tango.client.subscription_machine import Lives
+from mama_spark.tango.client.subscription_states import (
     TABLE,
     Action,
     Agreement,
@@ -29,8 +30,7 @@ from mama_spark.tango.life import (
     Unlisten,
     Wanted,
 )
-from mama_spark.tango.lives import Lives
-from mama_spark.tango.negotiation import Confirmation, EndpointPair
+from mama_spark.tango.idl.negotiation import Confirmation, EndpointPair
 from mama_spark.tango.types import DevError, EventType, Severity
 
 from tests.support.examples import examples

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import MamaError, Unavailable
-from mama_spark.tango import calls, errors, giop
-from mama_spark.tango.calls import Client, DeviceInfo, Forwarded, Language, Operation
-from mama_spark.tango.cdr import CdrError, Reader, Writer
+from mama_spark.tango import errors
 from mama_spark.tango.errors import BadReply, Completed, DevFailed, refusal
-from mama_spark.tango.ior import Address, Reference, write_reference
-from mama_spark.tango.negotiation import (
+from mama_spark.tango.giop import messages
+from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.ior import Address, Reference, write_reference
+from mama_spark.tango.idl import calls
+from mama_spark.tango.idl.calls import Client, DeviceInfo, Forwarded, Language, Operation
+from mama_spark.tango.idl.negotiation import (
     Confirmation,
     EndpointPair,
     SubscriberInfo,
@@ -184,11 +186,11 @@ def test_information_of_devices_comes_back(operation: Operation, info: DeviceInf
 # --- what goes wrong -----------------------------------------------------------------------------------------
 
 
-def outcome(status: giop.ReplyStatus, write: Any, little: bool = True) -> Any:
+def outcome(status: messages.ReplyStatus, write: Any, little: bool = True) -> Any:
     writer = Writer(little)
     write(writer)
     with pytest.raises(MamaError) as caught:
-        calls.check(giop.Reply(id=1, status=status), Reader(writer.getvalue(), little))
+        calls.check(messages.Reply(id=1, status=status), Reader(writer.getvalue(), little))
     return caught.value
 
 
@@ -197,11 +199,11 @@ def outcome(status: giop.ReplyStatus, write: Any, little: bool = True) -> Any:
 def test_a_stack_of_errors_comes_back(little: bool) -> None:
     stack = (DevError("A", Severity.ERR, "why", "where"), DevError("B", Severity.PANIC, "é", ""))
     found = outcome(
-        giop.ReplyStatus.USER_EXCEPTION, lambda writer: calls.write_failure(writer, DevFailed(stack)), little
+        messages.ReplyStatus.USER_EXCEPTION, lambda writer: calls.write_failure(writer, DevFailed(stack)), little
     )
     assert found.errors == stack
     assert (found.reason, found.reasons) == ("A", ("A", "B"))
-    assert outcome(giop.ReplyStatus.USER_EXCEPTION, lambda w: calls.write_failure(w, DevFailed(()))).reason == ""
+    assert outcome(messages.ReplyStatus.USER_EXCEPTION, lambda w: calls.write_failure(w, DevFailed(()))).reason == ""
 
 
 @pytest.mark.parametrize(
@@ -237,29 +239,29 @@ def test_exceptions_of_the_orb_keep_their_names_and_answer_both_questions(
     name: str, completed: Completed, retryable: bool, landed: bool
 ) -> None:
     given = errors.system_exception(name, 0x41540001, completed)
-    found = outcome(giop.ReplyStatus.SYSTEM_EXCEPTION, lambda writer: calls.write_system_exception(writer, given))
+    found = outcome(messages.ReplyStatus.SYSTEM_EXCEPTION, lambda writer: calls.write_system_exception(writer, given))
     assert (found.name, found.minor, found.completed) == (name, 0x41540001, completed)
     assert (type(found), found.retryable, found.may_have_landed) == (type(given), retryable, landed)
 
 
 def test_an_object_that_moved_says_where_to() -> None:
     reference = Reference((Address("h", 5),), b"new", "IDL:x:1.0")
-    for status in (giop.ReplyStatus.LOCATION_FORWARD, giop.ReplyStatus.LOCATION_FORWARD_PERM):
+    for status in (messages.ReplyStatus.LOCATION_FORWARD, messages.ReplyStatus.LOCATION_FORWARD_PERM):
         found = outcome(status, lambda writer: write_reference(writer, reference))
         assert isinstance(found, Forwarded)
         assert found.reference == reference
 
 
 def test_exceptions_that_no_device_declares_are_no_replies() -> None:
-    assert isinstance(outcome(giop.ReplyStatus.USER_EXCEPTION, lambda w: w.string("IDL:x:1.0")), CdrError)
-    assert isinstance(outcome(giop.ReplyStatus.NEEDS_ADDRESSING_MODE, lambda w: w.short(0)), CdrError)
+    assert isinstance(outcome(messages.ReplyStatus.USER_EXCEPTION, lambda w: w.string("IDL:x:1.0")), CdrError)
+    assert isinstance(outcome(messages.ReplyStatus.NEEDS_ADDRESSING_MODE, lambda w: w.short(0)), CdrError)
 
     def unknown(writer: Writer) -> None:
         writer.string("IDL:omg.org/CORBA/UNKNOWN:1.0")
         writer.ulong(0)
         writer.ulong(7)
 
-    assert isinstance(outcome(giop.ReplyStatus.SYSTEM_EXCEPTION, unknown), CdrError)
+    assert isinstance(outcome(messages.ReplyStatus.SYSTEM_EXCEPTION, unknown), CdrError)
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
-from mama_spark.tango import notices
-from mama_spark.tango.counters import Gap, Restart
-from mama_spark.tango.events import Event, write_except
-from mama_spark.tango.events import encode as encode_event
-from mama_spark.tango.fastpath import BatchDecoder
-from mama_spark.tango.frames import CallInfo
-from mama_spark.tango.ior import parse_device
-from mama_spark.tango.notices import Lost, Notice, decode_notices
-from mama_spark.tango.recorder_settings import RecorderSettings
-from mama_spark.tango.recording import BadState, Lines, Recording, merge_states
-from mama_spark.tango.records import (
+from mama_spark.tango.client import subscription_events
+from mama_spark.tango.client.subscription_events import Lost, Notice, decode_notices
+from mama_spark.tango.events.batch_decoder import BatchDecoder
+from mama_spark.tango.events.counters import Gap, Restart
+from mama_spark.tango.events.events import Event, write_except
+from mama_spark.tango.events.events import encode as encode_event
+from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.giop.ior import parse_device
+from mama_spark.tango.log.recorder_state import BadState, Lines, Recording, merge_states
+from mama_spark.tango.log.records import (
     HEAD_SIZE,
     BadRecord,
     Cause,
@@ -37,6 +36,7 @@ from mama_spark.tango.records import (
     record_topic,
     writer_topic,
 )
+from mama_spark.tango.recorder_settings import RecorderSettings
 from mama_spark.tango.topics import Topic, event_topic, parse
 from mama_spark.tango.types import AttributeValue, DataType, DevError, EventType, Quality, Severity, ValueKind
 
@@ -143,10 +143,10 @@ ERRORS = (DevError("Broken", Severity.ERR, "it broke", "here"),)
 def event(ctr: int, quality: Quality = Quality.VALID, errors: tuple[DevError, ...] = ()) -> Notice:
     value = AttributeValue("x", ValueKind.DOUBLE, np.array([1.0]), 5, quality, data_type=DataType.DOUBLE)
     frames = encode_event(Event(CHANGE, CallInfo(ctr, bool(errors)), None if errors else value, errors))
-    return Notice(SUBSCRIPTION, notices.Kind.EVENT, 100 + ctr, frames, ctr)
+    return Notice(SUBSCRIPTION, subscription_events.Kind.EVENT, 100 + ctr, frames, ctr)
 
 
-def told(kind: notices.Kind, detail: Any = None) -> Notice:
+def told(kind: subscription_events.Kind, detail: Any = None) -> Notice:
     return Notice(SUBSCRIPTION, kind, 50, None, 0, detail)
 
 
@@ -171,7 +171,7 @@ def restored(recording: Recording) -> Recording:
 
 @pytest.mark.spec("TG-46")
 def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
-    found = take(Recording("r"), event(1), told(notices.Kind.GAP, Gap(2, 4)), event(5))
+    found = take(Recording("r"), event(1), told(subscription_events.Kind.GAP, Gap(2, 4)), event(5))
     assert kinds(found) == [Kind.EVENT, Kind.GAP, Kind.EVENT]
     assert (found.first[1], found.last[1], found.count[1], found.cause[1]) == (2, 4, 3, Cause.WAY)
     assert found.frames.topics[1] == CHANGE.encode()
@@ -203,7 +203,7 @@ def test_the_next_recorder_tells_what_came_in_between(last: int, first: int, wan
 def test_records_behind_the_last_state_count_too() -> None:
     recording, after = Recording("r"), Recording("r")
     state = merge_states(list(read(recording.state(1)).frames.datas))
-    behind = take(recording, told(notices.Kind.ONLINE), event(7))
+    behind = take(recording, told(subscription_events.Kind.ONLINE), event(7))
     after.restore(state, [behind])
     assert after.devices == recording.devices
     assert kinds(take(after, event(9))) == [Kind.GAP, Kind.EVENT]
@@ -224,7 +224,11 @@ def test_a_state_of_many_topics_is_in_parts_that_fit_together() -> None:
 
 def test_restarts_and_overflows_are_told() -> None:
     recording = Recording("r")
-    found = take(recording, told(notices.Kind.RESTART, Restart(9, 1)), told(notices.Kind.OVERFLOW, Lost(4, 2, 5)))
+    found = take(
+        recording,
+        told(subscription_events.Kind.RESTART, Restart(9, 1)),
+        told(subscription_events.Kind.OVERFLOW, Lost(4, 2, 5)),
+    )
     assert kinds(found) == [Kind.RESTART, Kind.GAP]
     assert (found.first.tolist(), found.last.tolist(), found.count.tolist()) == ([9, 2], [1, 5], [-1, 4])
     assert found.cause[1] == Cause.BUFFER
@@ -239,17 +243,17 @@ def test_a_device_is_written_when_it_changes_and_only_then() -> None:
     def after(*given: Notice) -> list[Kind]:
         return [kind for kind in kinds(take(recording, *given)) if kind in lives]
 
-    assert after(told(notices.Kind.ONLINE), event(1), event(2)) == [Kind.ONLINE]
+    assert after(told(subscription_events.Kind.ONLINE), event(1), event(2)) == [Kind.ONLINE]
     assert after(event(3, errors=ERRORS), event(4, errors=ERRORS)) == [Kind.SUSPECT]
     assert after(event(5), event(6)) == [Kind.ONLINE]
     assert after(event(7, Quality.INVALID)) == [Kind.SUSPECT]
-    assert after(told(notices.Kind.OFFLINE)) == [Kind.OFFLINE]
-    assert after(told(notices.Kind.ERROR, ERRORS)) == []
-    assert after(told(notices.Kind.ONLINE), event(8)) == [Kind.ONLINE]
+    assert after(told(subscription_events.Kind.OFFLINE)) == [Kind.OFFLINE]
+    assert after(told(subscription_events.Kind.ERROR, ERRORS)) == []
+    assert after(told(subscription_events.Kind.ONLINE), event(8)) == [Kind.ONLINE]
 
 
 def test_why_a_device_is_suspect_stands_in_its_record() -> None:
-    found = take(Recording("r"), told(notices.Kind.ONLINE), event(1, errors=ERRORS))
+    found = take(Recording("r"), told(subscription_events.Kind.ONLINE), event(1, errors=ERRORS))
     assert errors_of(found, 2) == ERRORS
     assert errors_of(found, 0) == ()
     assert found.frames.datas[2] == write_except(ERRORS)
@@ -259,20 +263,20 @@ def test_a_server_is_called_as_it_calls_itself() -> None:
     recording = Recording("r")
     away = SimpleNamespace(**{**vars(SUBSCRIPTION), "device": parse_device("tango://127.0.0.1:1/a/b/c#dbase=no")})
     away.topic = None
-    lines = take(recording, told(notices.Kind.ERROR, ERRORS)._replace(subscription=away))
+    lines = take(recording, told(subscription_events.Kind.ERROR, ERRORS)._replace(subscription=away))
     assert parse(lines.frames.topics[0].decode()).tango_host == "127.0.0.1:1"
     away.topic = str(CHANGE)
-    take(recording, told(notices.Kind.ONLINE)._replace(subscription=away))
+    take(recording, told(subscription_events.Kind.ONLINE)._replace(subscription=away))
     assert [device.tango_host for device in recording.devices] == ["vm:1"]
     again = restored(recording)
     away.topic = None
-    lines = take(again, told(notices.Kind.ERROR, ERRORS)._replace(subscription=away))
+    lines = take(again, told(subscription_events.Kind.ERROR, ERRORS)._replace(subscription=away))
     assert parse(lines.frames.topics[0].decode()).tango_host == "vm:1"
 
 
 def test_a_device_that_is_not_recorded_any_more_is_offline() -> None:
     recording = Recording("r")
-    take(recording, told(notices.Kind.ONLINE))
+    take(recording, told(subscription_events.Kind.ONLINE))
     found = read(restored(recording).started(9, lambda name: name == "other/device/1"))
     assert kinds(found) == [Kind.STARTED, Kind.OFFLINE]
 
@@ -308,7 +312,7 @@ def test_what_the_log_refused_is_told_until_it_takes_it() -> None:
     again = read(recording.tell_owed(9))
     assert gaps(again) == [(2, 6, 4, Cause.REFUSED)]
     recording.refused(again)
-    recording.refused(take(recording, told(notices.Kind.RESTART, Restart(9, 1))))
+    recording.refused(take(recording, told(subscription_events.Kind.RESTART, Restart(9, 1))))
     assert gaps(read(recording.tell_owed(9))) == [(2, 6, -1, Cause.REFUSED)]
 
 
@@ -323,7 +327,7 @@ def test_what_is_owed_outlives_the_recorder() -> None:
 
 def test_a_recorder_that_was_killed_before_it_told_is_found_out_by_the_counters() -> None:
     recording = Recording("r")
-    made = take(recording, *map(event, range(1, 10)), told(notices.Kind.GAP, Gap(10, 11)), event(12))
+    made = take(recording, *map(event, range(1, 10)), told(subscription_events.Kind.GAP, Gap(10, 11)), event(12))
     recording.refused(some(made, 2, 3, 7))
     refused = read(recording.tell_owed(9))
 
@@ -361,7 +365,7 @@ def test_a_gap_that_was_told_is_not_told_again_by_the_next_recorder() -> None:
 
 def test_the_state_of_a_device_that_the_log_refused_is_written_again() -> None:
     recording = Recording("r")
-    recording.refused(take(recording, told(notices.Kind.ONLINE)))
+    recording.refused(take(recording, told(subscription_events.Kind.ONLINE)))
     assert kinds(read(recording.tell_owed(9))) == [Kind.ONLINE]
     assert not recording.owes
 

@@ -17,10 +17,10 @@ from mama_spark.mama.discovered import Row
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.tango_discovery import TangoReader
 from mama_spark.spark.tango_rows import TYPE, VALUES, CorruptRecord, TangoColumns
-from mama_spark.tango.events import Event, encode, write_except
-from mama_spark.tango.frames import CallInfo, usual_call
-from mama_spark.tango.recording import Device
-from mama_spark.tango.records import Cause, Kind, device_topic, encode_one, record_topic
+from mama_spark.tango.events.events import Event, encode, write_except
+from mama_spark.tango.events.frames import CallInfo, usual_call
+from mama_spark.tango.log.recorder_state import Device
+from mama_spark.tango.log.records import Cause, Kind, device_topic, encode_one, record_topic
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import (
     KIND_OF,

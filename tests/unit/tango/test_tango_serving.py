@@ -12,7 +12,7 @@ from mama_spark.bridges.tango import RecordCodec
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
 from mama_spark.tango.device import Attribute, Criteria
-from mama_spark.tango.records import Kind, encode_one
+from mama_spark.tango.log.records import Kind, encode_one
 from mama_spark.tango.serving import Rule, Serving
 from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality

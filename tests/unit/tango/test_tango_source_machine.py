@@ -10,8 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.errors import ConfigError
-from mama_spark.tango import giop, structs
-from mama_spark.tango.calls import (
+from mama_spark.tango.device import Attribute, Criteria, Device
+from mama_spark.tango.errors import DevFailed, SystemException
+from mama_spark.tango.events.events import Event, Heartbeat, decode, write_data
+from mama_spark.tango.giop import messages as giop
+from mama_spark.tango.giop.cdr import Reader, Writer
+from mama_spark.tango.giop.typecode import STRING, STRINGS, VOID, TypeCode, read_any
+from mama_spark.tango.idl import structs
+from mama_spark.tango.idl.calls import (
     Client,
     CommandCall,
     Language,
@@ -22,11 +28,7 @@ from mama_spark.tango.calls import (
     write_command,
     write_reading,
 )
-from mama_spark.tango.cdr import Reader, Writer
-from mama_spark.tango.device import Attribute, Criteria, Device
-from mama_spark.tango.errors import DevFailed, SystemException
-from mama_spark.tango.events import Event, Heartbeat, decode, write_data
-from mama_spark.tango.negotiation import EndpointPair, SubscriptionInfo
+from mama_spark.tango.idl.negotiation import EndpointPair, SubscriptionInfo
 from mama_spark.tango.source_admin import Caller, Identity
 from mama_spark.tango.source_batch import groups_of
 from mama_spark.tango.source_board import Board
@@ -34,7 +36,6 @@ from mama_spark.tango.source_channels import DeviceState
 from mama_spark.tango.source_machine import SourceMachine, locate_reply, reply, reply_exception
 from mama_spark.tango.source_readings import Reading
 from mama_spark.tango.topics import parse
-from mama_spark.tango.typecode import STRING, STRINGS, VOID, TypeCode, read_any
 from mama_spark.tango.types import (
     AttributeValue,
     DataReady,

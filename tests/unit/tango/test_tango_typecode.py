@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.cdr import CdrError, Reader, Writer
-from mama_spark.tango.typecode import (
+from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.typecode import (
     DOUBLES,
     LONGS,
     LONGS_AND_STRINGS,

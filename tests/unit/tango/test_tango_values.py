@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from mama_spark.tango import events, structs
-from mama_spark.tango.anyvalue import read_any
-from mama_spark.tango.cdr import CdrError, Reader, Writer
-from mama_spark.tango.events import Event, decode, encode
-from mama_spark.tango.frames import MAGIC, CallInfo
+from mama_spark.tango.events import events
+from mama_spark.tango.events.events import Event, decode, encode
+from mama_spark.tango.events.frames import MAGIC, CallInfo
+from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.idl import structs
+from mama_spark.tango.idl.any_value import read_any
+from mama_spark.tango.idl.union import read_union, write_union
+from mama_spark.tango.idl.values import read_value, write_value
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import (
     DTYPES,
@@ -37,8 +40,6 @@ from mama_spark.tango.types import (
     ValueKind,
     same_content,
 )
-from mama_spark.tango.union import read_union, write_union
-from mama_spark.tango.values import read_value, write_value
 
 from tests.support.examples import examples
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.tango.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
 
 
 @pytest.mark.parametrize("little", [True, False])

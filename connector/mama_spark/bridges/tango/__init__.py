@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from mama_spark.bridge import PublisherBridge
 from mama_spark.options import SinkOptions
-from mama_spark.tango.records import PREFIX
+from mama_spark.tango.log.records import PREFIX
 
 from .bridge import TangoBridge
 from .row_codec import RecordCodec

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Log, LogBridge, Records
-from mama_spark.tango.recording import Device, merge_states
-from mama_spark.tango.records import (
+from mama_spark.tango.log.recorder_state import Device, merge_states
+from mama_spark.tango.log.records import (
     Frames,
     Heads,
     Kind,
@@ -22,7 +22,7 @@ from mama_spark.tango.records import (
     encode,
     record_topic,
 )
-from mama_spark.tango.restoring import last_state
+from mama_spark.tango.log.recovery import last_state
 from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadTopic, read_topic
 
 #: What tells of devices, among all records; and of writers.

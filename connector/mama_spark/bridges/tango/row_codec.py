@@ -20,11 +20,11 @@ from mama_spark.bridge import EncodedRows
 from mama_spark.errors import BadRow, BadTopic, PublishError
 from mama_spark.message import Int64s
 from mama_spark.tango import topics
-from mama_spark.tango.cdr import CdrError
-from mama_spark.tango.events import write_data
-from mama_spark.tango.frames import LITTLE, usual_call
-from mama_spark.tango.records import Frames, Heads, Kind, encode, record_topic
-from mama_spark.tango.scalars import Shape
+from mama_spark.tango.events.events import write_data
+from mama_spark.tango.events.frame_layout import Shape
+from mama_spark.tango.events.frames import LITTLE, usual_call
+from mama_spark.tango.giop.cdr import CdrError
+from mama_spark.tango.log.records import Frames, Heads, Kind, encode, record_topic
 from mama_spark.tango.topics import IDL, Topic, event_topic
 from mama_spark.tango.types import (
     DTYPES,

@@ -1,0 +1,1 @@
+"""Subscriptions to Tango events, and calls of devices."""

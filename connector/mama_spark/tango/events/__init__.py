@@ -1,0 +1,1 @@
+"""Tango events in ZeroMQ frames (RFC 12). Pure."""

@@ -1,0 +1,208 @@
+"""Events and heartbeats (RFC 12; EVENT_INFO: TG-11, TG-12) from their frames, and back. Pure.
+
+The topic says what the data are and in which form: with ``idl5_`` in front of the event AttributeValue_5 or
+AttributeConfig_5, without it the older forms, of which only the octets tell which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..giop.cdr import CdrError, Reader, Writer
+from ..idl import structs
+from ..idl.values import read_errors, read_value, write_errors, write_value
+from ..topics import IDL, BadTopic, Topic, read_topic
+from ..types import (
+    AttributeConfig,
+    AttributeValue,
+    DataReady,
+    DevError,
+    EventType,
+    InterfaceChange,
+    PipeData,
+)
+from .frames import (
+    BIG,
+    LITTLE,
+    MAGIC,
+    BadEvent,
+    CallInfo,
+    check_count,
+    read_call,
+    read_order,
+    usual_call,
+    write_call,
+)
+
+Data = AttributeValue | AttributeConfig | DataReady | InterfaceChange | PipeData
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event.
+
+    :ivar data: by the topic's event; None when there are errors instead
+    :ivar errors: why there is no data (``call_is_except``)
+    """
+
+    topic: Topic
+    call: CallInfo
+    data: Data | None = None
+    errors: tuple[DevError, ...] = ()
+    little: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A server lives."""
+
+    topic: Topic
+    call: CallInfo
+    little: bool = True
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
+    """What these frames are, to their last octet.
+
+    :raises NotAnEvent: neither three nor four frames
+    :raises BadEvent: anything else that is no event and no heartbeat
+    """
+    is_event = check_count(frames)
+    little = read_order(frames[1])
+    try:
+        topic, call = read_topic(frames[0]), read_call(frames[2], little)
+        if is_event is (topic.event is None):
+            raise BadEvent(f"{len(frames)} frames on {topic}")
+        if not is_event:
+            return Heartbeat(topic, call, little)
+        if call.is_except:
+            return Event(topic, call, None, read_except(frames[3], little), little)
+        return Event(topic, call, read_data(topic, frames[3], little), (), little)
+    except (CdrError, BadTopic) as error:
+        raise BadEvent(str(error)) from error
+
+
+def read_except(frame: bytes, little: bool) -> tuple[DevError, ...]:
+    """The fourth frame of an event with errors.
+
+    :raises CdrError: it holds none
+    """
+    at = 2 * len(MAGIC) if frame.startswith(MAGIC, len(MAGIC)) else len(MAGIC)  # pipes may do as with their data
+    return _whole(frame, little, at, read_errors)
+
+
+def read_data(topic: Topic, frame: bytes, little: bool) -> Data:
+    """The fourth frame of an event without errors.
+
+    :raises CdrError: it is no data of such an event
+    """
+    forms = _forms(topic)
+    for form in forms[:-1]:
+        try:
+            return _whole(frame, little, form.at, form.read)
+        except CdrError:
+            continue
+    return _whole(frame, little, forms[-1].at, forms[-1].read)
+
+
+_T = TypeVar("_T")
+
+
+def _whole(frame: bytes, little: bool, at: int, read: Callable[[Reader], _T]) -> _T:
+    if bytes(frame[:at]) != MAGIC * (at // len(MAGIC)):
+        raise CdrError(f"data without {at} octets of {MAGIC.hex()}")
+    reader = Reader(frame, little, at, at)
+    data = read(reader)
+    reader.finish()
+    return data
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def encode(event: Event | Heartbeat) -> list[bytes]:
+    """The frames of an event or a heartbeat.
+
+    :raises CdrError: a value does not fit its field, or the data are none of such an event
+    """
+    head = [event.topic.encode(), LITTLE if event.little else BIG, write_call(event.call, event.little)]
+    if isinstance(event, Heartbeat):
+        return head
+    if event.call.is_except is (event.data is not None):
+        raise CdrError(f"an event with {'errors' if event.call.is_except else 'data'} on {event.topic} without them")
+    if event.data is None:
+        return [*head, write_except(event.errors, event.little)]
+    return [*head, write_data(event.topic, event.data, event.little)]
+
+
+def write_except(errors: Sequence[DevError], little: bool = True) -> bytes:
+    """The fourth frame of an event with errors; the third one then carries the flag."""
+    writer = Writer(little, MAGIC, len(MAGIC))
+    write_errors(writer, errors)
+    return writer.getvalue()
+
+
+def write_data(topic: Topic, data: Data, little: bool = True) -> bytes:
+    """The fourth frame of an event without errors, in the newest form that the topic allows.
+
+    :raises CdrError: a value does not fit its field, or the data are none of such an event
+    """
+    form = _forms(topic)[0]
+    if not isinstance(data, form.cls):
+        raise CdrError(f"{type(data).__name__} on {topic}")
+    writer = Writer(little, MAGIC * (form.at // len(MAGIC)), form.at)
+    form.write(writer, data)
+    return writer.getvalue()
+
+
+def heartbeat(topic: bytes, little: bool = True) -> list[bytes]:
+    """The frames of a heartbeat on a topic of :func:`~mama_spark.tango.topics.heartbeat_topics`."""
+    return [topic, LITTLE if little else BIG, usual_call(0, False, little)]
+
+
+# --- the forms of data -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How data of one kind are read and written, and where they begin."""
+
+    cls: type[Data]
+    read: Callable[[Reader], Data]
+    write: Callable[[Writer, Any], None]
+    at: int = len(MAGIC)
+
+
+def _value_form(idl: int) -> _Form:
+    return _Form(AttributeValue, lambda r: read_value(r, idl), lambda w, value: write_value(w, value, idl))
+
+
+_VALUE_5, _VALUE_4, _VALUE_3 = _value_form(5), _value_form(4), _value_form(3)
+_CONFIG_5 = _Form(AttributeConfig, structs.CONFIG_5.read, structs.CONFIG_5.write)
+_CONFIG_3 = _Form(AttributeConfig, structs.CONFIG_3.read, structs.CONFIG_3.write)
+_OTHER = {
+    EventType.DATA_READY: (_Form(DataReady, structs.DATA_READY.read, structs.DATA_READY.write),),
+    EventType.INTERFACE_CHANGE: (_Form(InterfaceChange, structs.read_interface, structs.write_interface),),
+    EventType.PIPE: (_Form(PipeData, structs.read_pipe, structs.write_pipe, 2 * len(MAGIC)),),
+    EventType.ALARM: (_VALUE_5, _VALUE_4),
+    EventType.QUALITY: (_VALUE_5, _VALUE_4, _VALUE_3),
+}
+
+
+def _forms(topic: Topic) -> tuple[_Form, ...]:
+    """Which form data on this topic may have, the likeliest first.
+
+    :raises CdrError: heartbeats have no data
+    """
+    if topic.event is None:
+        raise CdrError(f"no data go to {topic}")
+    if topic.event is EventType.ATTR_CONF:
+        return (_CONFIG_5,) if topic.idl == IDL else (_CONFIG_3,)
+    if topic.event in _OTHER:
+        return _OTHER[topic.event]
+    return (_VALUE_5,) if topic.idl == IDL else (_VALUE_4, _VALUE_3)

@@ -1,0 +1,223 @@
+"""Where everything stands in the data frame of an event with one number, and an encoder by it. Pure.
+
+With kind, set part, form and length of the name given, such frames have all their fields at the same places: so many of
+them are one numpy array of structures, and one of them is one ``struct``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..giop.cdr import CdrError
+from ..topics import IDL, Topic
+from ..types import (
+    DTYPES,
+    KIND_OF,
+    NO_DIM,
+    ONE,
+    AttributeValue,
+    DataType,
+    EventType,
+    Format,
+    Quality,
+    ValueKind,
+)
+from .events import write_data
+from .frames import BIG, LITTLE, MAGIC, usual_call
+
+Times = npt.NDArray[np.int64]
+_CODES = {
+    ValueKind.BOOL: "B", ValueKind.SHORT: "h", ValueKind.LONG: "i", ValueKind.LONG64: "q", ValueKind.FLOAT: "f",
+    ValueKind.DOUBLE: "d", ValueKind.UCHAR: "B", ValueKind.USHORT: "H", ValueKind.ULONG: "I", ValueKind.ULONG64: "Q",
+}  # fmt: skip
+_VALUES_AT = 12  # magic, discriminator, count
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One layout of such frames.
+
+    :ivar idl: 5, or 4: without the data type
+    :ivar settable: a set part follows the read part
+    :ivar name_size: octets of the attribute's name, without its NUL
+    """
+
+    little: bool
+    idl: int
+    kind: ValueKind
+    settable: bool
+    name_size: int
+
+    @property
+    def count(self) -> int:
+        """Numbers in the value."""
+        return 2 if self.settable else 1
+
+    @cached_property
+    def quality_at(self) -> int:
+        """Offset of the quality, behind the value and its padding."""
+        end = _VALUES_AT + self.count * DTYPES[self.kind].itemsize
+        return end + -end % 4
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The frame as a structure; its ``itemsize`` is the size of the frame. What no field covers is padding."""
+        order: Literal["<", ">"] = "<" if self.little else ">"
+        value: Any = np.uint8 if self.kind is ValueKind.BOOL else DTYPES[self.kind].newbyteorder(order)
+        u4, i4 = order + "u4", order + "i4"
+        at = self.quality_at
+        fields: dict[str, tuple[Any, int]] = {"magic": ("<u4", 0), "kind": (u4, 4), "count": (u4, 8)}
+        fields["read"] = (value, _VALUES_AT)
+        if self.settable:
+            fields["written"] = (value, _VALUES_AT + DTYPES[self.kind].itemsize)
+        names = ["quality", "format", *(["data_type"] if self.idl == IDL else []), "sec", "usec", "nsec", "name_size"]
+        for name in names:
+            fields[name] = (i4 if name in ("data_type", "sec", "usec", "nsec") else u4, at)
+            at += 4
+        fields["name"] = (f"({self.name_size + 1},)u1", at)
+        at += self.name_size + 1
+        at += -at % 4
+        for name in ("r_x", "r_y", "w_x", "w_y", "errors"):
+            fields[name] = (u4, at)
+            at += 4
+        formats, offsets = zip(*fields.values(), strict=True)
+        return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": at})
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The fields that have the same value in all such frames."""
+        w_x = 1 if self.settable else 0
+        return {
+            "magic": int.from_bytes(MAGIC, "little"), "kind": int(self.kind), "count": self.count,
+            "format": int(Format.SCALAR), "name_size": self.name_size + 1,
+            "r_x": 1, "r_y": 0, "w_x": w_x, "w_y": 0, "errors": 0,
+        }  # fmt: skip
+
+    def accepts(self, found: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Which of these frames, read by :attr:`dtype`, are of this shape and hold nothing that may not be."""
+        good: npt.NDArray[np.bool_] = found["quality"] <= max(Quality)
+        for name, value in self.constants.items():
+            good &= found[name] == value
+        names = found["name"]
+        good &= (names[:, -1] == 0) & (names[:, :-1] != 0).all(axis=1)
+        if self.kind is ValueKind.BOOL:
+            good &= found["read"] <= 1
+            if self.settable:
+                good &= found["written"] <= 1
+        return good
+
+
+def shape_of(topic: Topic, value: AttributeValue, little: bool) -> Shape | None:
+    """The shape of the frame that holds this value, if it is one number in the newest form of this topic."""
+    if value.kind not in DTYPES or value.format is not Format.SCALAR or value.errors or value.r_dim != ONE:
+        return None
+    settable = value.w_dim == ONE
+    if not isinstance(value.content, np.ndarray) or len(value.content) != (2 if settable else 1):
+        return None
+    idl = form_of(topic)
+    if (not settable and value.w_dim != NO_DIM) or (idl == IDL) is (value.data_type is None):
+        return None
+    return Shape(little, idl, value.kind, settable, len(value.name))
+
+
+def form_of(topic: Topic) -> int:
+    """5 or 4: the newest form of values on a topic."""
+    return IDL if topic.idl == IDL or topic.event in (EventType.ALARM, EventType.QUALITY) else 4
+
+
+class ScalarEncoder:
+    """Makes the frames of one attribute's events, one number each (and one that was set).
+
+    :param name: of the attribute, as its device writes it
+    :raises CdrError: values of this type are no numbers, or the topic carries no values
+    """
+
+    def __init__(
+        self, topic: Topic, name: str, data_type: DataType, settable: bool = False, little: bool = True
+    ) -> None:
+        kind = KIND_OF[data_type]
+        if kind not in DTYPES:
+            raise CdrError(f"{data_type.name} is no number")
+        self.topic, self.name, self.data_type = topic, name, data_type
+        self.shape = Shape(little, form_of(topic), kind, settable, len(name))
+        count = self.shape.count
+        sample = write_data(topic, self._value(0, Quality.VALID, (0,) * count), little)
+        at, end = self.shape.quality_at, self.shape.dtype.fields["name_size"][1]  # type: ignore[index]
+        gap = at - _VALUES_AT - count * DTYPES[kind].itemsize
+        self._head, self._tail, self._constant = sample[:_VALUES_AT], sample[end:], sample[at + 4 : end - 12]
+        code = f"{_VALUES_AT}s{count}{_CODES[kind]}{gap}xI{len(self._constant)}siii{len(self._tail)}s"
+        self._struct = struct.Struct(("<" if little else ">") + code)
+        self._first = [topic.encode(), LITTLE if little else BIG]
+
+    def __repr__(self) -> str:
+        return f"<ScalarEncoder {self.data_type.name} for {self.topic}>"
+
+    def frames(self, ctr: int, time: int, quality: Quality, *numbers: float) -> list[bytes]:
+        """The four frames of an event.
+
+        :param time: nanoseconds since the epoch
+        :param numbers: what was read, and what was set where the attribute is settable
+        :raises CdrError: a number does not fit its type, or there are too few or too many
+        """
+        return [*self._first, usual_call(ctr, False, self.shape.little), self.data(time, quality, *numbers)]
+
+    def data(self, time: int, quality: Quality, *numbers: float) -> bytes:
+        """The fourth frame; as :meth:`frames`."""
+        seconds, rest = divmod(time, 1_000_000_000)
+        if self.shape.kind is not ValueKind.BOOL or all(number in (0, 1) for number in numbers):
+            try:
+                return self._struct.pack(
+                    self._head, *numbers, quality, self._constant, seconds, rest // 1000, rest % 1000, self._tail
+                )
+            except (struct.error, OverflowError):
+                pass
+        if len(numbers) != self.shape.count:
+            raise CdrError(f"{len(numbers)} numbers for {self!r}")
+        # numbers of other types, or what is wrong with them: the general way knows
+        return write_data(self.topic, self._value(time, quality, numbers), self.shape.little)
+
+    def _value(self, time: int, quality: Quality, numbers: Sequence[float]) -> AttributeValue:
+        w_dim = ONE if self.shape.settable else NO_DIM
+        content = np.asarray(numbers)
+        told = self.data_type if self.shape.idl == IDL else None
+        return AttributeValue(
+            self.name, self.shape.kind, content, time, quality, data_type=told, r_dim=ONE, w_dim=w_dim
+        )
+
+    def batch(
+        self,
+        times: Times,
+        qualities: npt.NDArray[np.integer[Any]],
+        read: npt.NDArray[Any],
+        written: npt.NDArray[Any] | None = None,
+    ) -> list[bytes]:
+        """The fourth frames of many events, arrays of one length, the numbers in the attribute's own type.
+
+        :raises CdrError: another type, or the set part is missing or too much
+        """
+        wanted = DTYPES[self.shape.kind]
+        parts = {"read": read} if written is None else {"read": read, "written": written}
+        if (written is not None) is not self.shape.settable or any(part.dtype != wanted for part in parts.values()):
+            raise CdrError(f"{', '.join(f'{k} {v.dtype}' for k, v in parts.items())} for {self!r}")
+        block = np.zeros(len(times), self.shape.dtype)
+        for field, value in self.shape.constants.items():
+            block[field] = value
+        block["name"][:, :-1] = np.frombuffer(self.name.encode("latin-1"), np.uint8)
+        if self.shape.idl == IDL:
+            block["data_type"] = self.data_type
+        for field, values in parts.items():
+            block[field] = values
+        seconds, rest = np.divmod(times, 1_000_000_000)
+        if len(seconds) and max(seconds.max(), ~seconds.min()) >= 2**31:
+            raise CdrError("a time beyond 2038")
+        block["sec"], block["usec"], block["nsec"] = seconds, rest // 1000, rest % 1000
+        block["quality"] = qualities
+        octets, size = block.tobytes(), self.shape.dtype.itemsize
+        return [octets[at : at + size] for at in range(0, len(octets), size)]

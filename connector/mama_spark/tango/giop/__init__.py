@@ -1,0 +1,1 @@
+"""CORBA as Tango uses it: CDR, GIOP messages, object references, TypeCodes. Pure."""

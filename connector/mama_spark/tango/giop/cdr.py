@@ -1,0 +1,328 @@
+"""CDR, the encoding of values in Tango's messages and events, in both byte orders. Pure.
+
+A number stands at a multiple of its size, counted from a base (the start of a message, or the octet behind the magic of
+an event); what fills the gaps may be anything when read and is zero when written. A string is its length with the NUL,
+its octets (Latin-1) and a NUL; a sequence is its count and its elements, without padding if there are none.
+
+Lengths that are announced are checked against what is there before anything is made of them.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mama_spark.errors import MamaError
+
+_Float = float  # a name that the methods called so do not hide
+Octets = bytes | bytearray | memoryview
+_NATIVE = sys.byteorder == "little"
+
+
+class CdrError(MamaError):
+    """These octets are no such value: cut short, a count beyond the end, or a value that does not fit its type."""
+
+
+class _Codes:
+    """Precompiled numbers of one byte order."""
+
+    def __init__(self, order: str) -> None:
+        self.i2, self.u2 = struct.Struct(order + "h"), struct.Struct(order + "H")
+        self.i4, self.u4 = struct.Struct(order + "i"), struct.Struct(order + "I")
+        self.i8, self.u8 = struct.Struct(order + "q"), struct.Struct(order + "Q")
+        self.f4, self.f8 = struct.Struct(order + "f"), struct.Struct(order + "d")
+
+
+_CODES = {True: _Codes("<"), False: _Codes(">")}
+
+
+class Reader:
+    """Takes values off octets, from the front.
+
+    Every method raises :class:`CdrError` for what is cut short or no such value, and nothing else.
+
+    :param at: where to begin
+    :param base: where alignment counts from
+    :param end: where to stop; None: at the end of ``data``
+    :ivar at: the next octet
+    """
+
+    __slots__ = ("_base", "_codes", "_data", "_end", "at", "little")
+
+    def __init__(self, data: Octets, little: bool, at: int = 0, base: int = 0, end: int | None = None) -> None:
+        self._data = data
+        self._codes = _CODES[little]
+        self._base = base
+        self._end = len(data) if end is None else end
+        self.little = little
+        self.at = at
+
+    def __repr__(self) -> str:
+        return f"<Reader at {self.at} of {self._end}, {'little' if self.little else 'big'} endian>"
+
+    @property
+    def left(self) -> int:
+        """Octets that were not read."""
+        return self._end - self.at
+
+    def finish(self) -> None:
+        """Nothing may be left."""
+        if self.at != self._end:
+            raise CdrError(f"{self._end - self.at} octets too many")
+
+    def align(self, size: int) -> None:
+        """Skip to the next multiple of ``size``; what follows must be there only when it is read."""
+        self.at += (self._base - self.at) % size
+
+    def _step(self, size: int) -> int:
+        at = self.at + (self._base - self.at) % size
+        if at + size > self._end:
+            raise CdrError(f"cut short: {size} octets wanted at {at} of {self._end}")
+        self.at = at + size
+        return at
+
+    def octet(self) -> int:
+        return self._data[self._step(1)]
+
+    def boolean(self) -> bool:
+        value = self._data[self._step(1)]
+        if value > 1:
+            raise CdrError(f"a boolean of {value}")
+        return value == 1
+
+    def short(self) -> int:
+        return self._codes.i2.unpack_from(self._data, self._step(2))[0]  # type: ignore[no-any-return]
+
+    def ushort(self) -> int:
+        return self._codes.u2.unpack_from(self._data, self._step(2))[0]  # type: ignore[no-any-return]
+
+    def long(self) -> int:
+        """32 bits."""
+        return self._codes.i4.unpack_from(self._data, self._step(4))[0]  # type: ignore[no-any-return]
+
+    def ulong(self) -> int:
+        """32 bits."""
+        return self._codes.u4.unpack_from(self._data, self._step(4))[0]  # type: ignore[no-any-return]
+
+    def longlong(self) -> int:
+        return self._codes.i8.unpack_from(self._data, self._step(8))[0]  # type: ignore[no-any-return]
+
+    def ulonglong(self) -> int:
+        return self._codes.u8.unpack_from(self._data, self._step(8))[0]  # type: ignore[no-any-return]
+
+    def float(self) -> _Float:
+        """32 bits."""
+        return self._codes.f4.unpack_from(self._data, self._step(4))[0]  # type: ignore[no-any-return]
+
+    def double(self) -> _Float:
+        return self._codes.f8.unpack_from(self._data, self._step(8))[0]  # type: ignore[no-any-return]
+
+    def count(self, octets_each: int = 1) -> int:
+        """The count of a sequence whose elements take at least so many octets each; so many are there."""
+        count = self.ulong()
+        if count * octets_each > self._end - self.at:
+            raise CdrError(f"{count} elements announced, {self._end - self.at} octets left")
+        return count
+
+    def raw(self, size: int) -> bytes:
+        """So many octets as they are."""
+        if not 0 <= size <= self._end - self.at:
+            raise CdrError(f"cut short: {size} octets wanted, {self._end - self.at} left")
+        start = self.at
+        self.at += size
+        return bytes(self._data[start : self.at])
+
+    def octets(self) -> bytes:
+        """sequence<octet>"""
+        return self.raw(self.count())
+
+    def string(self) -> str:
+        size = self.count()
+        if not size:
+            raise CdrError("a string without its NUL")
+        start, self.at = self.at, self.at + size
+        text = str(self._data[start : self.at], "latin-1")
+        if text.find("\0") != size - 1:
+            raise CdrError("a string whose only NUL is not its last octet")
+        return text[:-1]
+
+    def strings(self) -> list[str]:
+        """sequence<string>"""
+        return [self.string() for _ in range(self.count(5))]
+
+    def array(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """A sequence of numbers or booleans, shape (count,), in the machine's byte order: a read-only view of the data
+        where its order is that, else a copy."""
+        kind = np.dtype(dtype)
+        size = kind.itemsize
+        count = self.count(size)
+        if not count:
+            return np.frombuffer(b"", kind)
+        start = self.at + (self._base - self.at) % size
+        if start + count * size > self._end:
+            raise CdrError(f"{count} elements announced, {self._end - start} octets left")
+        self.at = start + count * size
+        if kind == np.bool_:
+            octets = np.frombuffer(self._data, np.uint8, count, start)
+            if octets.max() > 1:
+                raise CdrError(f"a boolean of {octets.max()}")
+            found = octets.view(np.bool_)
+        elif self.little == _NATIVE or size == 1:
+            found = np.frombuffer(self._data, kind, count, start)
+        else:
+            found = np.frombuffer(self._data, kind.newbyteorder(), count, start).astype(kind)
+        found.flags.writeable = False
+        return found
+
+    def encapsulation(self) -> Reader:
+        """A reader of what is wrapped here, which has an order and an alignment of its own."""
+        size = self.count()
+        start, self.at = self.at, self.at + size
+        order = self._data[start] if size else 2
+        if order > 1:
+            raise CdrError("an encapsulation without a byte order")
+        return Reader(self._data, order == 1, start + 1, start, self.at)
+
+
+class Writer:
+    """Puts values behind one another; the mirror image of :class:`Reader`.
+
+    :param head: octets that are there already
+    :param base: where alignment counts from
+    """
+
+    __slots__ = ("_base", "_codes", "_data", "little")
+
+    def __init__(self, little: bool, head: bytes = b"", base: int = 0) -> None:
+        self._data = bytearray(head)
+        self._codes = _CODES[little]
+        self._base = base
+        self.little = little
+
+    @classmethod
+    def inner(cls, little: bool) -> Self:
+        """For what becomes an :meth:`encapsulation` of another writer."""
+        return cls(little, b"\1" if little else b"\0")
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def getvalue(self) -> bytes:
+        return bytes(self._data)
+
+    def align(self, size: int) -> None:
+        """Zeros up to the next multiple of ``size``."""
+        gap = (self._base - len(self._data)) % size
+        if gap:
+            self._data += bytes(gap)
+
+    def _put(self, code: struct.Struct, value: _Float) -> None:
+        self.align(code.size)
+        try:
+            self._data += code.pack(value)
+        except (struct.error, OverflowError, TypeError) as error:
+            raise CdrError(f"{value!r} does not fit: {error}") from None
+
+    def octet(self, value: int) -> None:
+        try:
+            self._data.append(value)
+        except (ValueError, TypeError):
+            raise CdrError(f"{value!r} is no octet") from None
+
+    def boolean(self, value: bool) -> None:
+        self._data.append(1 if value else 0)
+
+    def short(self, value: int) -> None:
+        self._put(self._codes.i2, value)
+
+    def ushort(self, value: int) -> None:
+        self._put(self._codes.u2, value)
+
+    def long(self, value: int) -> None:
+        """32 bits."""
+        self._put(self._codes.i4, value)
+
+    def ulong(self, value: int) -> None:
+        """32 bits."""
+        self._put(self._codes.u4, value)
+
+    def longlong(self, value: int) -> None:
+        self._put(self._codes.i8, value)
+
+    def ulonglong(self, value: int) -> None:
+        self._put(self._codes.u8, value)
+
+    def float(self, value: _Float) -> None:
+        """32 bits."""
+        self._put(self._codes.f4, value)
+
+    def double(self, value: _Float) -> None:
+        self._put(self._codes.f8, value)
+
+    def count(self, value: int) -> None:
+        """The count of a sequence."""
+        self._put(self._codes.u4, value)
+
+    def raw(self, data: Octets) -> None:
+        """Octets as they are."""
+        self._data += data
+
+    def octets(self, data: Octets) -> None:
+        """sequence<octet>"""
+        self.count(len(data))
+        self._data += data
+
+    def string(self, text: str) -> None:
+        try:
+            data = text.encode("latin-1")
+        except UnicodeEncodeError:
+            raise CdrError(f"{text!r} is not Latin-1") from None
+        if 0 in data:
+            raise CdrError("a string with a NUL")
+        self.count(len(data) + 1)
+        self._data += data
+        self._data.append(0)
+
+    def strings(self, texts: list[str] | tuple[str, ...]) -> None:
+        """sequence<string>"""
+        self.count(len(texts))
+        for text in texts:
+            self.string(text)
+
+    def array(self, values: npt.ArrayLike, dtype: npt.DTypeLike) -> None:
+        """A sequence of numbers or booleans, flattened in C order.
+
+        :raises CdrError: a value does not fit ``dtype``, or is no number
+        """
+        kind = np.dtype(dtype)
+        found = _fitted(values, kind).ravel()
+        self.count(len(found))
+        if len(found):
+            self.align(kind.itemsize)
+            self._data += found.astype(kind.newbyteorder("<" if self.little else ">")).tobytes()
+
+    def encapsulation(self, inner: Writer) -> None:
+        """What was written into a writer of :meth:`inner`."""
+        self.octets(inner._data)
+
+
+def _fitted(values: npt.ArrayLike, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """As an array of this type, without a silent change of any value but the rounding of floats."""
+    try:
+        given = np.asarray(values)
+        if given.dtype == kind or not given.size:
+            return given.astype(kind)
+        if given.dtype.kind not in "biuf" or (given.dtype.kind == "f") > (kind.kind == "f"):
+            raise CdrError(f"{given.dtype} is no {kind}")
+        with np.errstate(over="ignore"):
+            found = given.astype(kind)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CdrError(f"no array of {kind}: {error}") from None
+    same = np.array_equal(found, given) if kind.kind in "iub" else not (np.isinf(found) & np.isfinite(given)).any()
+    if not same:
+        raise CdrError(f"a value does not fit {kind}")
+    return found

@@ -1,0 +1,1 @@
+"""The types and operations of Tango's IDL as CDR. Pure."""

@@ -1,0 +1,180 @@
+"""The other data of events as CDR: configurations, interfaces, data ready, pipes. Pure.
+
+Most are flat structures, so each is a table of its fields; reading and writing follow the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from ..giop.cdr import CdrError, Reader, Writer
+from ..types import (
+    AlarmLimits,
+    ArchiveCriteria,
+    AttributeConfig,
+    ChangeCriteria,
+    CommandInfo,
+    DataReady,
+    Format,
+    InterfaceChange,
+    PeriodicCriteria,
+    PipeBlob,
+    PipeData,
+    PipeElement,
+    Writable,
+)
+from .union import read_enum, read_union, write_union
+from .values import read_time, write_time
+
+#: blobs inside of blobs; real ones nest two or three times
+MAX_DEPTH = 16
+#: octets of the shortest command, configuration, element of a blob
+_COMMAND_SIZE, _CONFIG_SIZE, _ELEMENT_SIZE = 37, 200, 25
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A structure of the IDL: what its fields are, in order.
+
+    Codes are ``s`` string, ``S`` sequence<string>, ``l`` long, ``b`` boolean, an enumeration, or another structure.
+    """
+
+    cls: type[Any]
+    fields: tuple[tuple[str, str | type[IntEnum] | Struct], ...]
+
+    def read(self, reader: Reader) -> Any:
+        """:raises CdrError: cut short, or a value out of range"""
+        return self.cls(**{name: _read(reader, code) for name, code in self.fields})
+
+    def write(self, writer: Writer, value: Any) -> None:
+        """:raises CdrError: a value does not fit its field"""
+        for name, code in self.fields:
+            _write(writer, code, getattr(value, name))
+
+
+_READ: dict[str, Callable[[Reader], Any]] = {
+    "s": Reader.string,
+    "S": lambda reader: tuple(reader.strings()),
+    "l": Reader.long,
+    "b": Reader.boolean,
+}
+_WRITE: dict[str, Callable[[Writer, Any], None]] = {
+    "s": Writer.string,
+    "S": Writer.strings,
+    "l": Writer.long,
+    "b": Writer.boolean,
+}
+
+
+def _read(reader: Reader, code: str | type[IntEnum] | Struct) -> Any:
+    if isinstance(code, str):
+        return _READ[code](reader)
+    return code.read(reader) if isinstance(code, Struct) else read_enum(reader, code)
+
+
+def _write(writer: Writer, code: str | type[IntEnum] | Struct, value: Any) -> None:
+    if isinstance(code, str):
+        _WRITE[code](writer, value)
+    elif isinstance(code, Struct):
+        code.write(writer, value)
+    else:
+        writer.ulong(value)
+
+
+def _fields(code: str, names: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, code) for name in names.split())
+
+
+ALARM_LIMITS = Struct(
+    AlarmLimits,
+    (*_fields("s", "min_alarm max_alarm min_warning max_warning delta_t delta_val"), ("extensions", "S")),
+)
+CHANGE_CRITERIA = Struct(ChangeCriteria, (*_fields("s", "rel_change abs_change"), ("extensions", "S")))
+PERIODIC_CRITERIA = Struct(PeriodicCriteria, (("period", "s"), ("extensions", "S")))
+ARCHIVE_CRITERIA = Struct(ArchiveCriteria, (*_fields("s", "rel_change abs_change period"), ("extensions", "S")))
+DATA_READY = Struct(DataReady, (("name", "s"), ("data_type", "l"), ("ctr", "l")))
+COMMAND_INFO = Struct(
+    CommandInfo, (("cmd_name", "s"), *_fields("l", "level cmd_tag in_type out_type"),
+                  *_fields("s", "in_type_desc out_type_desc")),
+)  # fmt: skip
+
+_CONFIG_BEGIN: tuple[tuple[str, str | type[IntEnum] | Struct], ...] = (
+    ("name", "s"),
+    ("writable", Writable),
+    ("data_format", Format),
+    ("data_type", "l"),
+)
+_CONFIG_MIDDLE: tuple[tuple[str, str | type[IntEnum] | Struct], ...] = (
+    *_fields("l", "max_dim_x max_dim_y"),
+    *_fields("s", "description label unit standard_unit display_unit format min_value max_value writable_attr_name"),
+    ("level", "l"),
+)
+_CONFIG_END: tuple[tuple[str, str | type[IntEnum] | Struct], ...] = (
+    ("att_alarm", ALARM_LIMITS),
+    ("ch_event", CHANGE_CRITERIA),
+    ("per_event", PERIODIC_CRITERIA),
+    ("arch_event", ARCHIVE_CRITERIA),
+    *_fields("S", "extensions sys_extensions"),
+)
+CONFIG_5 = Struct(
+    AttributeConfig, (*_CONFIG_BEGIN, *_fields("b", "memorized mem_init"), *_CONFIG_MIDDLE,
+                      ("root_attr_name", "s"), ("enum_labels", "S"), *_CONFIG_END),
+)  # fmt: skip
+#: of clients of IDL 3 and 4
+CONFIG_3 = Struct(AttributeConfig, (*_CONFIG_BEGIN, *_CONFIG_MIDDLE, *_CONFIG_END))
+
+
+def read_interface(reader: Reader) -> InterfaceChange:
+    """DevIntrChange"""
+    started = reader.boolean()
+    commands = tuple(COMMAND_INFO.read(reader) for _ in range(reader.count(_COMMAND_SIZE)))
+    return InterfaceChange(started, commands, tuple(CONFIG_5.read(reader) for _ in range(reader.count(_CONFIG_SIZE))))
+
+
+def write_interface(writer: Writer, change: InterfaceChange) -> None:
+    """The mirror image of :func:`read_interface`."""
+    writer.boolean(change.dev_started)
+    writer.count(len(change.cmds))
+    for command in change.cmds:
+        COMMAND_INFO.write(writer, command)
+    writer.count(len(change.atts))
+    for attribute in change.atts:
+        CONFIG_5.write(writer, attribute)
+
+
+def read_pipe(reader: Reader) -> PipeData:
+    """DevPipeData"""
+    return PipeData(reader.string(), read_time(reader), PipeBlob(reader.string(), _read_elements(reader, MAX_DEPTH)))
+
+
+def _read_elements(reader: Reader, depth: int) -> tuple[PipeElement, ...]:
+    count = reader.count(_ELEMENT_SIZE)
+    if count and not depth:
+        raise CdrError(f"blobs nest more than {MAX_DEPTH} times")
+    elements = []
+    for _ in range(count):
+        name, (kind, content) = reader.string(), read_union(reader)
+        elements.append(PipeElement(name, kind, content, _read_elements(reader, depth - 1), reader.string()))
+    return tuple(elements)
+
+
+def write_pipe(writer: Writer, pipe: PipeData) -> None:
+    """The mirror image of :func:`read_pipe`."""
+    writer.string(pipe.name)
+    write_time(writer, pipe.time)
+    writer.string(pipe.blob.name)
+    _write_elements(writer, pipe.blob.elements, MAX_DEPTH)
+
+
+def _write_elements(writer: Writer, elements: tuple[PipeElement, ...], depth: int) -> None:
+    if elements and not depth:
+        raise CdrError(f"blobs nest more than {MAX_DEPTH} times")
+    writer.count(len(elements))
+    for element in elements:
+        writer.string(element.name)
+        write_union(writer, element.kind, element.content)
+        _write_elements(writer, element.inner, depth - 1)
+        writer.string(element.inner_blob_name)

@@ -1,0 +1,1 @@
+"""Tango events as records of a log. Pure."""

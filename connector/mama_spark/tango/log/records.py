@@ -1,0 +1,350 @@
+"""Records of a log of Tango events: what a recorder writes and a source serves, and the topics they stand under. Pure.
+
+A record is a head of fixed size and the frames behind it, one after the other, as they came. All numbers are little
+endian:
+
+========= ======= ============ ================================================================================
+at octet  type    field        is
+========= ======= ============ ================================================================================
+0         4 s     magic        ``MTGO``
+4         u8      version      1
+5         u8      kind         :class:`Kind`
+6         u8      cause        :class:`Cause` of a gap; else 0
+7         u8      frames       how many there are: 0, 3 or 4
+8         i64     received     when it came, nanoseconds since the epoch, by the clock of the writer
+16        u32     ctr          counter of the event as its server counts (third frame); 0: none
+20        u32     first        of a gap: the first counter that is missing; of a restart: the last one before it
+24        u32     last         of a gap: the last counter that is missing; of a restart: the first one behind it
+28        i64     count        of a gap: events that are missing; -1: nobody knows
+36        4 u32   sizes        octets of each frame: topic, byte order, call info, data; 0: there is none
+========= ======= ============ ================================================================================
+
+A topic is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>``, the parts percent-encoded, so that each
+is one token of a NATS subject, in lower case as Tango's topics are; ``-`` stands for no attribute. Instead of the event
+gaps have ``gap`` there, restarts ``restart``, and the life of a device ``heartbeat``, so that who wants these need not
+read all values; the first frame tells which event a gap is of. What a writer tells of itself has the topic
+``<prefix>.<name>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mama_spark.errors import MamaError
+
+from ..events.events import read_except
+from ..events.frames import BIG
+from ..giop.cdr import CdrError
+from ..topics import HEARTBEAT, Topic
+from ..types import EVENT_NAMES, DevError, EventType
+
+MAGIC, VERSION = b"MTGO", 1
+PREFIX = "tango"  #: one token
+NOTHING = "-"  #: in the place of an attribute, where there is none
+UNKNOWN_COUNT = -1
+GAP, RESTART = "gap", "restart"
+
+
+class Kind(IntEnum):
+    """What a record tells. What an event says (its type, data, errors) stand in its frames."""
+
+    EVENT = 1  #: frames as they were received
+    INITIAL = 2  #: a value that was read when the subscription began: no event; the frames are the reader's
+    RESUBSCRIBED = 3  #: a value that was read when the server was back: no event; the frames are the reader's
+    PUSH = 4  #: to be sent by an event source; the frames are those that it sends but for the counter
+    GAP = 5  #: events are missing in front of what follows on this topic
+    RESTART = 6  #: the server counts anew on this topic; what is missing, nobody knows
+    ERROR = 7  #: the subscription's own trouble, not the attribute's; the fourth frame says which
+    ONLINE = 8  #: heartbeats of a device's server come
+    OFFLINE = 9  #: they do not; the fourth frame says why
+    STARTED = 10  #: the writer began
+    STOPPED = 11  #: the writer ended in order
+    STATE = 12  #: what is known of all topics here, so that a reader need not begin at the beginning
+    SUSPECT = 13  #: heartbeats of a device's server come, but a value of it is INVALID or could not be had
+
+
+class Cause(IntEnum):
+    """Why events are missing."""
+
+    NONE = 0
+    WAY = 1  #: lost between server and recorder: the counters tell
+    AWAY = 2  #: they came while no recorder ran: the counters tell
+    BUFFER = 3  #: the recorder could not keep them while the log was away
+    REFUSED = 4  #: the log would not take their records
+
+
+class BadRecord(MamaError):
+    """These octets are no record."""
+
+
+_HEAD = np.dtype(
+    [
+        ("magic", "S4"), ("version", "u1"), ("kind", "u1"), ("cause", "u1"), ("frames", "u1"), ("received", "<i8"),
+        ("ctr", "<u4"), ("first", "<u4"), ("last", "<u4"), ("count", "<i8"), ("sizes", "<u4", (4,)),
+    ]
+)  # fmt: skip
+HEAD_SIZE = _HEAD.itemsize
+_KINDS = np.zeros(256, np.bool_)
+_KINDS[list(Kind)] = True
+
+Numbers = npt.NDArray[Any] | int
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The four frames of ``n`` records, as columns; empty octets where a record has none.
+
+    :ivar topics: as sent: ``tango://host/device/attribute#dbase=no.idl5_change``
+    :ivar orders: one octet each
+    """
+
+    topics: Sequence[bytes]
+    orders: Sequence[bytes]
+    calls: Sequence[bytes]
+    datas: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.topics)
+
+    def columns(self) -> tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]:
+        """In their order."""
+        return self.topics, self.orders, self.calls, self.datas
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[bytes]]) -> Frames:
+        """From the frames of each record, none or up to four."""
+        full = [(*row, *(b"",) * (4 - len(row))) for row in rows]
+        return cls(*([row[i] for row in full] for i in range(4)))
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The numbers of ``n`` records; one number stands for all.
+
+    :ivar kind: :class:`Kind`
+    :ivar received: nanoseconds since the epoch
+    :ivar first: and ``last``, ``count``, ``cause``: see the table of the module
+    """
+
+    kind: Numbers
+    received: Numbers
+    ctr: Numbers = 0
+    first: Numbers = 0
+    last: Numbers = 0
+    count: Numbers = 0
+    cause: Numbers = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """``n`` records taken apart; in rows that are ``bad`` the numbers are 0 and the frames empty.
+
+    :ivar frames: octets of their own
+    """
+
+    kind: npt.NDArray[np.uint8]
+    cause: npt.NDArray[np.uint8]
+    received: npt.NDArray[np.int64]
+    ctr: npt.NDArray[np.uint32]
+    first: npt.NDArray[np.uint32]
+    last: npt.NDArray[np.uint32]
+    count: npt.NDArray[np.int64]
+    frames: Frames
+    bad: dict[int, BadRecord] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+# --- payloads ----------------------------------------------------------------------------------------------
+
+
+def encode(heads: Heads, frames: Frames) -> pa.Array:
+    """The payloads of records: binary, or large_binary where they are too much for that.
+
+    :raises ValueError: the columns differ in length, or a frame has 4 GiB
+    """
+    n = len(frames)
+    block = np.zeros(n, _HEAD)
+    block["magic"], block["version"] = MAGIC, VERSION
+    for name in ("kind", "cause", "received", "ctr", "first", "last", "count"):
+        block[name] = getattr(heads, name)
+    sizes = np.array([list(map(len, column)) for column in frames.columns()], np.int64).reshape(4, n).T
+    if sizes.size and sizes.max() >= 2**32:
+        raise ValueError(f"a frame of {sizes.max()} octets")
+    block["sizes"] = sizes
+    block["frames"] = np.where(sizes[:, 3] > 0, 4, np.where(sizes[:, 0] > 0, 3, 0))
+    octets = block.tobytes()
+    parts: list[Any] = [b""] * (5 * n)
+    parts[0::5] = [octets[at : at + HEAD_SIZE] for at in range(0, len(octets), HEAD_SIZE)]
+    for number, column in enumerate(frames.columns(), 1):
+        parts[number::5] = column
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(sizes.sum(axis=1) + HEAD_SIZE, out=offsets[1:])
+    wide = int(offsets[-1]) >= 2**31
+    places = pa.py_buffer(offsets if wide else offsets.astype(np.int32))
+    kind = pa.large_binary() if wide else pa.binary()
+    return pa.Array.from_buffers(kind, n, [None, places, pa.py_buffer(b"".join(parts))])
+
+
+def encode_one(kind: Kind, received: int, frames: Sequence[bytes] = (), **numbers: int) -> bytes:
+    """The payload of one record.
+
+    :param numbers: others of :class:`Heads`
+    """
+    payload: bytes = encode(Heads(kind, received, **numbers), Frames.of([frames]))[0].as_py()
+    return payload
+
+
+def decode(payloads: pa.Array) -> Recorded:
+    """Records from their payloads (binary or large_binary). Nothing is raised for what they hold."""
+    n = len(payloads)
+    wide = pa.types.is_large_binary(payloads.type)
+    _, places, buffer = payloads.buffers()
+    if n == 0 or buffer is None:
+        buffer, starts, ends = b"", np.zeros(n, np.int64), np.zeros(n, np.int64)
+    else:
+        offsets = np.frombuffer(places, np.int64 if wide else np.int32).astype(np.int64)
+        offsets = offsets[payloads.offset : payloads.offset + n + 1]
+        starts, ends = offsets[:-1], offsets[1:]
+        if payloads.null_count:
+            ends = np.where(payloads.is_valid().to_numpy(zero_copy_only=False), ends, starts)
+    bad: dict[int, BadRecord] = {}
+    heads = _heads(buffer, starts, ends)
+    sizes = heads["sizes"].astype(np.int64)
+    good = _check(heads, sizes, ends - starts, bad)
+    if bad:
+        heads[~good] = np.zeros((), _HEAD)
+        sizes[~good] = 0
+    columns = []
+    octets, at = memoryview(buffer), starts + HEAD_SIZE
+    for number in range(4):
+        end = at + sizes[:, number]
+        columns.append([bytes(octets[a:b]) for a, b in zip(at.tolist(), end.tolist(), strict=True)])
+        at = end
+    names = ("kind", "cause", "received", "ctr", "first", "last", "count")
+    numbers = {name: np.ascontiguousarray(heads[name]) for name in names}
+    return Recorded(**numbers, frames=Frames(*columns), bad=bad)
+
+
+def _heads(buffer: Any, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """The heads of all; zeros where there is not even one."""
+    whole = ends - starts >= HEAD_SIZE
+    heads = np.zeros(len(starts), _HEAD)
+    if whole.any():
+        octets = np.frombuffer(buffer, np.uint8)
+        heads[whole] = octets[starts[whole, None] + np.arange(HEAD_SIZE)].view(_HEAD).ravel()
+    return heads
+
+
+def _check(
+    heads: npt.NDArray[Any], sizes: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], bad: dict[int, BadRecord]
+) -> npt.NDArray[np.bool_]:
+    """Which are whole; why the others are not goes to ``bad``."""
+    count = heads["frames"]
+    there = (sizes > 0).sum(axis=1)
+    checks = (
+        (lengths >= HEAD_SIZE, "it is shorter than a head"),
+        (heads["magic"] == MAGIC, f"it does not begin with {MAGIC.decode()}"),
+        (heads["version"] == VERSION, f"its version is not {VERSION}"),
+        (_KINDS[heads["kind"]], "its kind is unknown"),
+        (sizes.sum(axis=1) + HEAD_SIZE == lengths, "its frames are not as long as it says"),
+        (np.isin(count, (0, 3, 4)) & (there <= count), "its frames are not as many as it says"),
+    )
+    good = np.ones(len(heads), np.bool_)
+    for passed, reason in checks:
+        for row in np.flatnonzero(good & ~passed).tolist():
+            bad[row] = BadRecord(f"no record of Tango events: {reason}")
+        good &= passed
+    return good
+
+
+# --- topics ------------------------------------------------------------------------------------------------
+
+
+class RecordTopic(NamedTuple):
+    """The topic of a record, taken apart.
+
+    :ivar tango_host: of the database, or host and port of a server without one
+    :ivar event: as topics of Tango call it, without ``idl5_``: ``change``; ``heartbeat``, ``gap`` or ``restart``
+    """
+
+    prefix: str
+    tango_host: str
+    device: str
+    attribute: str | None
+    event: str
+
+    @property
+    def event_type(self) -> EventType | None:
+        """None: it does not stand here."""
+        return EVENT_NAMES.get(self.event)
+
+
+@lru_cache(16384)
+def record_topic(topic: Topic, prefix: str = PREFIX, kind: Kind = Kind.EVENT) -> str:
+    """Where a record of this topic stands in the log.
+
+    :param prefix: one token, as the middleware writes it
+    """
+    event = HEARTBEAT if topic.event is None else topic.event.wire_name
+    if kind in (Kind.GAP, Kind.RESTART):
+        event = GAP if kind is Kind.GAP else RESTART
+    names = [topic.tango_host, *topic.device.split("/")]
+    attribute = NOTHING if topic.attribute is None else _token(topic.attribute)
+    return ".".join([prefix, *map(_token, names), attribute, event])
+
+
+@lru_cache(16384)
+def parse_record_topic(text: str) -> RecordTopic:
+    """The mirror image of :func:`record_topic`; one of whether there is a database, the frames tell.
+
+    :raises BadRecord: this is no such topic
+    """
+    parts = text.rsplit(".", 6)
+    if len(parts) < 7:
+        parts = [""] * 7
+    prefix, host, domain, family, member, attribute, event = parts
+    if not host or (event not in (HEARTBEAT, GAP, RESTART) and event not in EVENT_NAMES):
+        raise BadRecord(f"no topic of a record of Tango events: {text[:200]!r}")
+    device = "/".join(map(unquote, (domain, family, member)))
+    name = None if attribute == NOTHING else unquote(attribute)
+    return RecordTopic(prefix, unquote(host), device, name, event)
+
+
+def writer_topic(name: str, prefix: str = PREFIX) -> str:
+    """Where a writer called so tells of itself: STARTED, STOPPED, STATE."""
+    return f"{prefix}.{_token(name)}"
+
+
+def device_topic(tango_host: str, device: str, dbase: bool) -> Topic:
+    """What records of a device's life have as their first frame: as if the device itself had heartbeats."""
+    return Topic(tango_host, device, None, None, dbase)
+
+
+def errors_of(recorded: Recorded, row: int) -> tuple[DevError, ...]:
+    """Why, of records of a device's life and of the subscription's own trouble; empty where nobody said.
+
+    :raises BadRecord: these are no errors
+    """
+    data = recorded.frames.datas[row]
+    if not data:
+        return ()
+    try:
+        return read_except(data, recorded.frames.orders[row] != BIG)
+    except CdrError as error:
+        raise BadRecord(f"no errors in a record: {error}") from None
+
+
+def _token(part: str) -> str:
+    """One token of a subject. What alone would be :data:`NOTHING` is not."""
+    return quote(part.lower(), safe=":").replace(".", "%2E").replace("~", "%7E") if part != NOTHING else "%2D"
