@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mama_spark.services.tango_server.device import Attribute, Criteria, Device
+from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
 from mama_spark.tango.client.subscription_events import Kind, Notice
-from mama_spark.tango.device import Attribute, Criteria, Device
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
-from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import (
     AttributeConfig,
     DevError,

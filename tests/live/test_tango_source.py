@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 import zmq
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.services.tango_server.device import Attribute, Criteria, Device
+from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import Notice
-from mama_spark.tango.device import Attribute, Criteria, Device
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
-from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import (
     AttributeValue,

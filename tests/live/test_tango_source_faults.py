@@ -13,15 +13,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from mama_spark.services.tango_server.device import Attribute, Device
+from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.rpc import Device as Remote
 from mama_spark.tango.client.rpc import open_device
-from mama_spark.tango.device import Attribute, Device
 from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.giop.typecode import STRINGS
 from mama_spark.tango.idl.calls import CommandCall, ReadCall, write_command, write_reading
 from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
-from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import EventType, Format
 from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Event
 from mama_spark.testing.tango_sources import SourceProcess
@@ -169,7 +169,7 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
     """Ten minutes of a clock that goes as the test says"""
     clock = SimpleNamespace(now=time.monotonic(), time_ns=time.time_ns)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr("mama_spark.tango.source._clock", clock)
+    monkeypatch.setattr("mama_spark.services.tango_server.event_source._clock", clock)
     device = Device(DEVICE, [Attribute("kept"), Attribute("silent")])
     with TangoEventSource([device], "127.0.0.1") as source, admin_of(source) as admin:
         for name in ("kept", "silent"):

@@ -17,19 +17,19 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.errors import ConfigError
+from mama_spark.services.tango_server.device import Attribute, Device
+from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.device_connections import choose
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode, Subscription
 from mama_spark.tango.client.subscription_events import Kind, Lost, Notice
 from mama_spark.tango.client.subscription_states import Confirm, State, Times
-from mama_spark.tango.device import Attribute, Device
 from mama_spark.tango.errors import ServerAway
 from mama_spark.tango.events.counters import Gap, Restart
 from mama_spark.tango.giop.cdr import Reader, Writer
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
-from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused
 from mama_spark.tango.types import DevState, EventType
 from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoDatabase, TangoServer, free_port

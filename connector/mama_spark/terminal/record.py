@@ -19,10 +19,10 @@ from ..options import SinkOptions
 from ..options.values import split_stream
 from ..publisher.resilient_publisher import LastingPublisher
 from ..record_log import LogBridge
+from ..services.tango_recorder.recorder import Recorder
+from ..services.tango_recorder.settings import RecorderSettings
 from ..tango.log.recorder_state import Recording
 from ..tango.log.recovery import restore
-from ..tango.recorder import Recorder
-from ..tango.recorder_settings import RecorderSettings
 from .given import pairs
 from .stopping import stopping
 

@@ -28,13 +28,13 @@ from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..options.values import log_urls, split_stream
 from ..record_log import Bounds, Log, LogBridge, Records
-from ..tango.serving import Counts, Rule, Serving
+from ..services.tango_server.log_replayer import Counts, Rule, Serving
 from ..tango.types import EventType
 from .given import options
 from .stopping import stopping
 
 if TYPE_CHECKING:
-    from ..tango.source import TangoEventSource
+    from ..services.tango_server.event_source import TangoEventSource
 
 OFTEN, SELDOM = 0.05, 0.5  #: seconds between two looks at the log, the longer the less happens
 REPORT = 10.0  #: seconds between two lines about progress
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     :raises MamaError: it cannot serve
     """
     try:
-        from ..tango.source import TangoEventSource
+        from ..services.tango_server.event_source import TangoEventSource
     except ModuleNotFoundError as e:
         raise ConfigError(f"the event source cannot be loaded ({e}); try: pip install 'mama-spark[tango]'") from e
 

@@ -10,9 +10,10 @@ import sys
 import time
 from typing import Any
 
-from mama_spark.tango.device import Attribute, Device
-from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
+
+from ..services.tango_server.device import Attribute, Device
+from ..services.tango_server.event_source import TangoEventSource
 
 
 def _answer(source: TangoEventSource, device: str, request: dict[str, Any]) -> Any:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.errors import ConfigError, SchemaError
-from mama_spark.tango.criteria import AlarmFilter, ChangeFilter
-from mama_spark.tango.device import Attribute, Criteria, Device
+from mama_spark.services.tango_server.criteria import AlarmFilter, ChangeFilter
+from mama_spark.services.tango_server.device import Attribute, Criteria, Device
+from mama_spark.services.tango_server.readings import Reading, Readings
 from mama_spark.tango.giop.cdr import CdrError
-from mama_spark.tango.source_readings import Reading, Readings
 from mama_spark.tango.types import DataType, DevError, DevState, Dim, Encoded, Format, Quality, Severity, ValueKind
 
 NAN, INF = math.nan, math.inf

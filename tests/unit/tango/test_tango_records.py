@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
+from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.client import subscription_events
 from mama_spark.tango.client.subscription_events import Lost, Notice, decode_notices
 from mama_spark.tango.events.batch_decoder import BatchDecoder
@@ -36,7 +37,6 @@ from mama_spark.tango.log.records import (
     record_topic,
     writer_topic,
 )
-from mama_spark.tango.recorder_settings import RecorderSettings
 from mama_spark.tango.topics import Topic, event_topic, parse
 from mama_spark.tango.types import AttributeValue, DataType, DevError, EventType, Quality, Severity, ValueKind
 

@@ -11,10 +11,10 @@ import pytest
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
-from mama_spark.tango.device import Attribute, Criteria
+from mama_spark.services.tango_server.device import Attribute, Criteria
+from mama_spark.services.tango_server.event_source import TangoEventSource
+from mama_spark.services.tango_server.log_replayer import Rule, Serving
 from mama_spark.tango.log.records import Kind, encode_one
-from mama_spark.tango.serving import Rule, Serving
-from mama_spark.tango.source import TangoEventSource
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
 from mama_spark.terminal.tango_source import Position, default_position, read_rules
 

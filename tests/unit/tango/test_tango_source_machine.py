@@ -10,7 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.errors import ConfigError
-from mama_spark.tango.device import Attribute, Criteria, Device
+from mama_spark.services.tango_server.attribute_state import DeviceState
+from mama_spark.services.tango_server.device import Attribute, Criteria, Device
+from mama_spark.services.tango_server.device_servant import SourceMachine, locate_reply, reply, reply_exception
+from mama_spark.services.tango_server.dserver_servant import Caller, Identity
+from mama_spark.services.tango_server.event_supplier import Board
+from mama_spark.services.tango_server.readings import Reading
+from mama_spark.services.tango_server.value_batches import groups_of
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.events.events import Event, Heartbeat, decode, write_data
 from mama_spark.tango.giop import messages as giop
@@ -29,12 +35,6 @@ from mama_spark.tango.idl.calls import (
     write_reading,
 )
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriptionInfo
-from mama_spark.tango.source_admin import Caller, Identity
-from mama_spark.tango.source_batch import groups_of
-from mama_spark.tango.source_board import Board
-from mama_spark.tango.source_channels import DeviceState
-from mama_spark.tango.source_machine import SourceMachine, locate_reply, reply, reply_exception
-from mama_spark.tango.source_readings import Reading
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import (
     AttributeValue,
@@ -415,7 +415,7 @@ def test_the_first_event_after_a_new_client_goes_out_twice(source: Source) -> No
 @pytest.mark.spec("TG-45")
 def test_clients_that_are_remembered_are_bounded(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever calls under ever new names, or whoever comes and goes for years, fills no memory"""
-    monkeypatch.setattr("mama_spark.tango.source_board.MOST_CLIENTS", 3)
+    monkeypatch.setattr("mama_spark.services.tango_server.event_supplier.MOST_CLIENTS", 3)
     for pid in range(20):
         source.subscribe(pid=pid)
         assert len(source.board._clients) <= 3

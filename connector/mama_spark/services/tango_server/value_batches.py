@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import ConfigError
-from .source_readings import Reading, Readings
-from .types import EVENT_NAMES, EventType, Quality
+from mama_spark.errors import ConfigError
+from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
+
+from .readings import Reading, Readings
 
 _KNOWN = ("device", "attribute", "value", "quality", "time", "written", "event")
 _QUALITIES = {quality.name: quality for quality in Quality}

@@ -10,17 +10,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .criteria import AlarmFilter, ChangeFilter
-from .device import Attribute, Criteria, Device
-from .events.events import Data, read_data, write_data, write_except
-from .events.frame_layout import ScalarEncoder
-from .events.frames import BIG, LITTLE, MAGIC, usual_call
-from .giop.cdr import CdrError, Writer
-from .idl.values import write_value
-from .source_commands import DEVICE_COMMANDS
-from .source_readings import Reading, Readings
-from .topics import IDL, Topic
-from .types import (
+from mama_spark.tango.events.events import Data, read_data, write_data, write_except
+from mama_spark.tango.events.frame_layout import ScalarEncoder
+from mama_spark.tango.events.frames import BIG, LITTLE, MAGIC, usual_call
+from mama_spark.tango.giop.cdr import CdrError, Writer
+from mama_spark.tango.idl.values import write_value
+from mama_spark.tango.topics import IDL, Topic
+from mama_spark.tango.types import (
     DTYPES,
     AttributeConfig,
     DataType,
@@ -31,6 +27,11 @@ from .types import (
     InterfaceChange,
     PipeData,
 )
+
+from .commands import DEVICE_COMMANDS
+from .criteria import AlarmFilter, ChangeFilter
+from .device import Attribute, Criteria, Device
+from .readings import Reading, Readings
 
 Frames = list[bytes]
 _WRAP = 2**32

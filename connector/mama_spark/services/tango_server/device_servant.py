@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import Completed, DevFailed, SystemException, refusal, system_exception
-from .giop import messages
-from .giop.cdr import CdrError, Reader, Writer
-from .giop.typecode import STRING, VOID, Kind, TypeCode, write_any
-from .idl import structs
-from .idl.calls import (
+from mama_spark.tango.errors import Completed, DevFailed, SystemException, refusal, system_exception
+from mama_spark.tango.giop import messages
+from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.typecode import STRING, VOID, Kind, TypeCode, write_any
+from mama_spark.tango.idl import structs
+from mama_spark.tango.idl.calls import (
     DeviceInfo,
     Operation,
     device_type,
@@ -27,11 +27,21 @@ from .idl.calls import (
     write_system_exception,
     write_values,
 )
-from .source_admin import IDL, AdminDesk, Caller, Identity
-from .source_board import Board
-from .source_channels import DeviceState, Slot
-from .source_commands import ADMIN_COMMANDS, DEVICE_COMMANDS
-from .types import NO_DIM, AttributeValue, CommandInfo, DevState, Format, PipeData, Quality, ValueKind
+from mama_spark.tango.types import (
+    NO_DIM,
+    AttributeValue,
+    CommandInfo,
+    DevState,
+    Format,
+    PipeData,
+    Quality,
+    ValueKind,
+)
+
+from .attribute_state import DeviceState, Slot
+from .commands import ADMIN_COMMANDS, DEVICE_COMMANDS
+from .dserver_servant import IDL, AdminDesk, Caller, Identity
+from .event_supplier import Board
 
 _ALL = frozenset(("all attributes", "all attributes_3"))
 _OBJECT = "IDL:omg.org/CORBA/Object:1.0"

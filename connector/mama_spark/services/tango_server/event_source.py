@@ -28,23 +28,33 @@ from typing import Any, Self
 import pyarrow as pa
 import zmq
 
-from ..errors import ConfigError, Unavailable
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.tango.errors import refusal
+from mama_spark.tango.giop import messages as giop
+from mama_spark.tango.giop.cdr import Reader
+from mama_spark.tango.idl.negotiation import EndpointPair
+from mama_spark.tango.idl.values import read_value
+from mama_spark.tango.topics import BadEndpoint, BadTopic, check_endpoint, event_topic
+from mama_spark.tango.types import (
+    AttributeConfig,
+    DataReady,
+    DevError,
+    DevState,
+    EventType,
+    PipeBlob,
+    PipeData,
+    Quality,
+)
+
+from .attribute_state import Channel, DeviceState, Frames, Slot
 from .device import Attribute, Criteria, Device
-from .errors import refusal
-from .giop import messages as giop
-from .giop.cdr import Reader
-from .idl.negotiation import EndpointPair
-from .idl.values import read_value
-from .source_admin import Caller, Identity
-from .source_batch import Group, groups_of
-from .source_board import EXPIRY, HEARTBEAT, Board
-from .source_channels import Channel, DeviceState, Frames, Slot
-from .source_machine import SourceMachine
-from .source_readings import Reading
-from .source_service import Service
-from .source_sockets import Outlet
-from .topics import BadEndpoint, BadTopic, check_endpoint, event_topic
-from .types import AttributeConfig, DataReady, DevError, DevState, EventType, PipeBlob, PipeData, Quality
+from .device_servant import SourceMachine
+from .dserver_servant import Caller, Identity
+from .event_supplier import EXPIRY, HEARTBEAT, Board
+from .giop_server import Service
+from .readings import Reading
+from .value_batches import Group, groups_of
+from .zmq_publisher import Outlet
 
 __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 

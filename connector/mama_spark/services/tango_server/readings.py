@@ -12,9 +12,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from .device import Attribute
-from .giop.cdr import CdrError, Writer
-from .types import (
+from mama_spark.tango.giop.cdr import CdrError, Writer
+from mama_spark.tango.types import (
     DTYPES,
     NO_DIM,
     ONE,
@@ -29,6 +28,8 @@ from .types import (
     Quality,
     ValueKind,
 )
+
+from .device import Attribute
 
 _CODES = {
     ValueKind.BOOL: "B", ValueKind.SHORT: "h", ValueKind.LONG: "i", ValueKind.LONG64: "q", ValueKind.FLOAT: "f",

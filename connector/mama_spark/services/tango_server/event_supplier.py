@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from .errors import refusal
-from .events.events import Data, heartbeat
-from .idl.negotiation import SUBSCRIBE
-from .source_channels import Channel, DeviceState, Frames, Slot
-from .source_readings import Reading
-from .topics import NO_DATABASE, SCHEME, Topic, event_topic, heartbeat_topics
-from .types import DevError, EventType
+from mama_spark.tango.errors import refusal
+from mama_spark.tango.events.events import Data, heartbeat
+from mama_spark.tango.idl.negotiation import SUBSCRIBE
+from mama_spark.tango.topics import NO_DATABASE, SCHEME, Topic, event_topic, heartbeat_topics
+from mama_spark.tango.types import DevError, EventType
+
+from .attribute_state import Channel, DeviceState, Frames, Slot
+from .readings import Reading
 
 EXPIRY = 600.0  #: seconds after which a subscription that nobody confirmed ends (TG-37, TG-43)
 HEARTBEAT = 9.0  #: seconds between heartbeats (TG-36)

@@ -14,10 +14,11 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from .errors import Completed, DevFailed, SystemException, system_exception
-from .giop import messages
-from .giop.cdr import CdrError, Reader
-from .source_machine import locate_reply, reply, reply_exception
+from mama_spark.tango.errors import Completed, DevFailed, SystemException, system_exception
+from mama_spark.tango.giop import messages
+from mama_spark.tango.giop.cdr import CdrError, Reader
+
+from .device_servant import locate_reply, reply, reply_exception
 
 _LOG = logging.getLogger(__name__)
 _CHUNK = 1 << 16

@@ -2,7 +2,7 @@
 their events. No I/O of its own.
 
 Which events: every record is a change, an archive and a user event, unless a rule for its attribute has criteria; these
-then decide as they do in a device server (:mod:`mama_spark.tango.criteria`).
+then decide as they do in a device server (:mod:`mama_spark.services.tango_server.criteria`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import ConfigError, MamaError
-from ..record_log import Records
+from mama_spark.errors import ConfigError, MamaError
+from mama_spark.record_log import Records
+from mama_spark.tango.errors import DevFailed
+from mama_spark.tango.events.batch_decoder import BatchDecoder
+from mama_spark.tango.events.events import Event
+from mama_spark.tango.giop.cdr import CdrError
+from mama_spark.tango.log.records import Kind, decode
+from mama_spark.tango.topics import Topic, read_topic
+from mama_spark.tango.types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
+
 from .device import Attribute, Criteria, Device
-from .errors import DevFailed
-from .events.batch_decoder import BatchDecoder
-from .events.events import Event
-from .giop.cdr import CdrError
-from .log.records import Kind, decode
-from .topics import Topic, read_topic
-from .types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
 
 EVENTS = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER)
 _OF_ROWS = f".{EventType.CHANGE.wire_name}"  #: end of topics
@@ -31,7 +32,7 @@ _STATE_AND_STATUS = {"state": DataType.STATE, "status": DataType.STRING}
 
 
 class Source(Protocol):
-    """What is asked of :class:`~mama_spark.tango.source.TangoEventSource`."""
+    """What is asked of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource`."""
 
     @property
     def devices(self) -> tuple[str, ...]: ...

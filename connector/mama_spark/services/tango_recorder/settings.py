@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..errors import ConfigError
-from ..options import nearest
-from ..options.values import duration, octets
-from .giop.ior import BadAddress, parse_device, parse_tango_host
-from .log.records import PREFIX
-from .topics import NO_DATABASE, SCHEME
-from .types import EVENT_NAMES, EventType
+from mama_spark.errors import ConfigError
+from mama_spark.options import nearest
+from mama_spark.options.values import duration, octets
+from mama_spark.tango.giop.ior import BadAddress, parse_device, parse_tango_host
+from mama_spark.tango.log.records import PREFIX
+from mama_spark.tango.topics import NO_DATABASE, SCHEME
+from mama_spark.tango.types import EVENT_NAMES, EventType
 
 _WILD = re.compile(r"[*?\[]")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")

@@ -31,9 +31,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mama_spark.tango.types import Content, Quality, same_content
+
 from .device import Attribute, Criteria
-from .source_readings import Reading
-from .types import Content, Quality, same_content
+from .readings import Reading
 
 _ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
 

@@ -1,7 +1,8 @@
 """What an event source offers: devices, their attributes, and when these send events (TG-03, TG-06). Pure.
 
-A declaration says nothing of values. It is what :class:`~mama_spark.tango.source.TangoEventSource` is made of, and what
-clients get as an attribute's configuration.
+A declaration says nothing of values. It is what
+:class:`~mama_spark.services.tango_server.event_source.TangoEventSource` is made of, and what clients get as an
+    attribute's configuration.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ..errors import ConfigError, SchemaError
-from .types import (
+from mama_spark.errors import ConfigError, SchemaError
+from mama_spark.tango.types import (
     DTYPES,
     KIND_OF,
     AlarmLimits,

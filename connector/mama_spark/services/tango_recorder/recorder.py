@@ -18,20 +18,21 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from ..errors import ConfigError, LoopDied, MamaError, PublishError
-from ..message import MessageBatch
-from .client.attributes import attribute_configs, device_names
-from .client.rpc import open_device
-from .client.subscriber import TangoSubscriber
-from .client.subscription import SubMode, Subscription
-from .client.subscription_events import Kind, Notice, decode_notices
-from .client.subscription_states import Times
-from .events.batch_decoder import BatchDecoder
-from .log.recorder_state import Lines, Recording
-from .log.records import Kind as RecordKind
-from .log.records import decode
-from .recorder_settings import RecorderSettings
-from .types import EventType
+from mama_spark.errors import ConfigError, LoopDied, MamaError, PublishError
+from mama_spark.message import MessageBatch
+from mama_spark.tango.client.attributes import attribute_configs, device_names
+from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription_events import Kind, Notice, decode_notices
+from mama_spark.tango.client.subscription_states import Times
+from mama_spark.tango.events.batch_decoder import BatchDecoder
+from mama_spark.tango.log.recorder_state import Lines, Recording
+from mama_spark.tango.log.records import Kind as RecordKind
+from mama_spark.tango.log.records import decode
+from mama_spark.tango.types import EventType
+
+from .settings import RecorderSettings
 
 log = logging.getLogger("mama_spark")
 

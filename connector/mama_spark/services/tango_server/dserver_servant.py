@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import refusal
-from .giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, Kind, TypeCode
-from .idl.calls import CommandCall
-from .idl.negotiation import (
+from mama_spark.tango.errors import refusal
+from mama_spark.tango.giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, Kind, TypeCode
+from mama_spark.tango.idl.calls import CommandCall
+from mama_spark.tango.idl.negotiation import (
     CONFIRM,
     INFO,
     QUERY,
@@ -20,8 +20,9 @@ from .idl.negotiation import (
     SubscriptionInfo,
     parse_confirm,
 )
-from .source_board import Board
-from .topics import BadTopic
+from mama_spark.tango.topics import BadTopic
+
+from .event_supplier import Board
 
 IDL = 5  #: of the devices
 RELEASE = 1033  #: of the library that this answers as

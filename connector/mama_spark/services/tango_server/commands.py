@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from .idl.negotiation import CONFIRM, QUERY, SUBSCRIBE
-from .types import CommandInfo
+from mama_spark.tango.idl.negotiation import CONFIRM, QUERY, SUBSCRIBE
+from mama_spark.tango.types import CommandInfo
 
 
 class _Type(IntEnum):

@@ -1,0 +1,1 @@
+"""Records Tango events into a record log."""

@@ -1,0 +1,1 @@
+"""A Tango event source: a device server whose attributes send events."""
