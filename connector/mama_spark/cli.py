@@ -29,7 +29,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def broker(args: argparse.Namespace) -> int:
-    from .mama.broker_events import broker_event
+    from .mama.discovery.broker_events import broker_event
     from .terminal.stopping import stopping
 
     try:

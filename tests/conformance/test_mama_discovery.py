@@ -30,10 +30,18 @@ from mama_spark.mama import (
     Transport,
     TransportTopicEvent,
 )
-from mama_spark.mama.discovery import Sources
-from mama_spark.mama.omnm import encode
+from mama_spark.mama.discovery.discovery import Sources
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import (
+    BEST,
+    DEFAULT_FIELDS,
+    OFFLINE,
+    OK,
+    ONLINE,
+    decode_source,
+    encode_source,
+)
 from mama_spark.mama.properties import Properties, TransportProperties
-from mama_spark.mama.sources import BEST, DEFAULT_FIELDS, OFFLINE, OK, ONLINE, decode_source, encode_source
 from mama_spark.testing.stages import MemoryStage, Told, a_message
 from mama_spark.testing.waiting import until
 

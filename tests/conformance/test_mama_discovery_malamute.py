@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
-from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source
+from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT, decode_source
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.testing.mlp_discovery import LASTING, Desks, discovering_broker
 from mama_spark.testing.stages import Told

@@ -13,8 +13,8 @@ from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
-from mama_spark.mama.omnm import encode
-from mama_spark.mama.sources import OFFLINE, OK, ONLINE, SUSPECT, decode_source, encode_source
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT, decode_source, encode_source
 from mama_spark.testing.waiting import until
 
 KEY = SourceKey("desk", 7)

@@ -13,8 +13,8 @@ from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import SourceRecord
-from mama_spark.mama.omnm import encode
-from mama_spark.mama.sources import encode_source
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import encode_source
 from mama_spark.testing.servers import Admin
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from mama_spark.mama import DQPublisher, MamaMsg, MsgStatus, MsgType, Queue, Status, StatusError
-from mama_spark.mama.omnm import decode
+from mama_spark.mama.messages.omnm import decode
 from mama_spark.testing.stages import MemoryStage, Stage, Told, a_message
 from mama_spark.testing.waiting import until
 

@@ -22,7 +22,7 @@ from mama_spark.mama import (
     StatusError,
     Transport,
 )
-from mama_spark.mama.omnm import decode
+from mama_spark.mama.messages.omnm import decode
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, dispatch
 from mama_spark.testing.waiting import until

@@ -24,9 +24,9 @@ from mama_spark.mama import (
     TransportEvent,
     TransportTopicEvent,
 )
-from mama_spark.mama.delivery import Delivery
-from mama_spark.mama.loop import Sent
-from mama_spark.mama.omnm import encode
+from mama_spark.mama.bridge_loop import Sent
+from mama_spark.mama.callback_delivery import Delivery
+from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.desks import NatsDesk
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.stages import (
@@ -149,7 +149,7 @@ def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
         made.append(args)
         return Sent(*args)
 
-    monkeypatch.setattr("mama_spark.mama.loop.Sent", sent)
+    monkeypatch.setattr("mama_spark.mama.bridge_loop.Sent", sent)
     monkeypatch.setattr(Delivery, "add", lambda *args: made.append(args))
     stage.deny()
     for source in (stage.source, stage.denied):

@@ -15,7 +15,7 @@ from mama_spark.mama import (
     Status,
     StatusError,
 )
-from mama_spark.mama.omnm import encode
+from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.stages import (
     MemoryStage,
     Stage,

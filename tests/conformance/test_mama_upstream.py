@@ -20,7 +20,7 @@ from mama_spark.mama import (
     Transport,
     TransportTopicEvent,
 )
-from mama_spark.mama.omnm import encode
+from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.stages import Stage, Told, a_message, dispatch, fails
 from mama_spark.testing.waiting import until
 

@@ -13,7 +13,7 @@ from mama_spark.bridge import Change, ChangeKind, SourceKey
 from mama_spark.bridges import discovery_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
-from mama_spark.mama.discovered import (
+from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
     GAP,
     IMAGE_END,
@@ -26,7 +26,7 @@ from mama_spark.mama.discovered import (
     Reader,
     Row,
 )
-from mama_spark.mama.events import CREATE, DESTROY, ERROR, LIVE, TOPIC
+from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, LIVE, TOPIC
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.options import DiscoveryOptions
 from mama_spark.testing.discovery_runs import Stranger, desk

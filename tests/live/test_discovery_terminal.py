@@ -17,8 +17,8 @@ from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.cli import main
-from mama_spark.mama.discovered import Row
-from mama_spark.mama.events import EventRecord
+from mama_spark.mama.discovery.discovery_rows import Row
+from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.terminal import watch
 from mama_spark.terminal.events import line_of as event_line
 from mama_spark.terminal.sources import line_of as source_line

@@ -18,8 +18,8 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.state_machine import CallFailed
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.mama.events import EventRecord, decode_event
-from mama_spark.mama.omnm import decode
+from mama_spark.mama.messages.event_records import EventRecord, decode_event
+from mama_spark.mama.messages.omnm import decode
 from mama_spark.services.malamute_broker.broker.loop import Loop
 from mama_spark.testing.brokers import BrokerHere, BrokerProcess
 from mama_spark.testing.mlp_discovery import (

@@ -11,9 +11,9 @@ from mama_spark.bridge import SourceKey
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.mama.msg import MamaMsg
-from mama_spark.mama.omnm import encode
-from mama_spark.mama.sources import SourceRecord, encode_source
+from mama_spark.mama.messages.msg import MamaMsg
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import SourceRecord, encode_source
 from mama_spark.spark.discovery_rows import SCHEMA
 from mama_spark.testing.discovery_runs import Stranger, desk, key
 from mama_spark.testing.waiting import eventually

@@ -13,9 +13,9 @@ import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.nats.discovery.layout import REC
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.mama.events import EventRecord
-from mama_spark.mama.omnm import encode
-from mama_spark.mama.sources import encode_source
+from mama_spark.mama.messages.event_records import EventRecord
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import encode_source
 from mama_spark.testing.discovery_runs import BOARD, Stranger, Told, desk, key
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException

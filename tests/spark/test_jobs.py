@@ -19,8 +19,8 @@ from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import Board
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.mama.omnm import decode
-from mama_spark.mama.sources import SourceRecord, decode_source
+from mama_spark.mama.messages.omnm import decode
+from mama_spark.mama.messages.source_records import SourceRecord, decode_source
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sink_runs import below, counts, flights, processes, verdict
 from mama_spark.testing.sub_runs import delta_rows, plain, store

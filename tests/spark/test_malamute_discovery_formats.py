@@ -15,7 +15,7 @@ import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.mama.events import EventRecord
+from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.testing.brokers import BrokerProcess
 from mama_spark.testing.discovery_runs import Told, desk
 from mama_spark.testing.mlp_discovery import Desks, discovering_broker

@@ -7,9 +7,9 @@ from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import Board
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.mama.events import EventRecord, decode_event
-from mama_spark.mama.omnm import decode
-from mama_spark.mama.sources import SourceRecord, decode_source
+from mama_spark.mama.messages.event_records import EventRecord, decode_event
+from mama_spark.mama.messages.omnm import decode
+from mama_spark.mama.messages.source_records import SourceRecord, decode_source
 
 
 class Watcher:

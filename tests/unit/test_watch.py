@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
-from mama_spark.mama.omnm import encode
-from mama_spark.mama.sources import SourceRecord, encode_source
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import SourceRecord, encode_source
 from mama_spark.terminal import watch
 
 

@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bridge_publisher import BridgePublisher
-    from .discovery import SourceDiscovery, SourceDiscoveryCallbacks
-    from .dq import DQPublisher
-    from .dq_manager import DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
+    from .discovery.discovery import SourceDiscovery, SourceDiscoveryCallbacks
     from .inbox import Inbox, Request, RequestListener
-    from .msg import Field, FieldType, MamaMsg
-    from .publisher import Publisher, PublisherCallbacks
+    from .messages.msg import Field, FieldType, MamaMsg
+    from .messages.source_records import MAMA_SOURCE_DISCOVERY_TOPIC, SourceFields, SourceRecord
+    from .messages.status import MsgStatus, MsgType, Status, StatusError, string_for_status
+    from .messages.values import MamaPrice, MamaTime
+    from .publisher.bridge_publisher import BridgePublisher
+    from .publisher.dq import DQPublisher
+    from .publisher.dq_manager import DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
+    from .publisher.publisher import Publisher, PublisherCallbacks
     from .queue import Queue, QueueDispatcher
-    from .sources import MAMA_SOURCE_DISCOVERY_TOPIC, SourceFields, SourceRecord
     from .states import PublisherState, TransportEvent, TransportTopicEvent, string_for_state
-    from .status import MsgStatus, MsgType, Status, StatusError, string_for_status
     from .transport import Transport
-    from .values import MamaPrice, MamaTime
 
 __all__ = [
     "MAMA_SOURCE_DISCOVERY_TOPIC",
@@ -61,38 +61,38 @@ __all__ = [
 #: Name -> its module. Imported when asked for: the sink and the formats need a few small modules of this package, and
 #: each process of Spark would pay for all of them.
 _HOMES = {
-    "BridgePublisher": ".bridge_publisher",
-    "DQPublisher": ".dq",
-    "DQPublisherManager": ".dq_manager",
-    "DQPublisherManagerCallbacks": ".dq_manager",
-    "Field": ".msg",
-    "FieldType": ".msg",
+    "BridgePublisher": ".publisher.bridge_publisher",
+    "DQPublisher": ".publisher.dq",
+    "DQPublisherManager": ".publisher.dq_manager",
+    "DQPublisherManagerCallbacks": ".publisher.dq_manager",
+    "Field": ".messages.msg",
+    "FieldType": ".messages.msg",
     "Inbox": ".inbox",
-    "MAMA_SOURCE_DISCOVERY_TOPIC": ".sources",
-    "MamaMsg": ".msg",
-    "MamaPrice": ".values",
-    "MamaTime": ".values",
-    "MsgStatus": ".status",
-    "MsgType": ".status",
-    "PublishTopic": ".dq_manager",
-    "Publisher": ".publisher",
-    "PublisherCallbacks": ".publisher",
+    "MAMA_SOURCE_DISCOVERY_TOPIC": ".messages.source_records",
+    "MamaMsg": ".messages.msg",
+    "MamaPrice": ".messages.values",
+    "MamaTime": ".messages.values",
+    "MsgStatus": ".messages.status",
+    "MsgType": ".messages.status",
+    "PublishTopic": ".publisher.dq_manager",
+    "Publisher": ".publisher.publisher",
+    "PublisherCallbacks": ".publisher.publisher",
     "PublisherState": ".states",
     "Queue": ".queue",
     "QueueDispatcher": ".queue",
     "Request": ".inbox",
     "RequestListener": ".inbox",
-    "SourceDiscovery": ".discovery",
-    "SourceDiscoveryCallbacks": ".discovery",
-    "SourceFields": ".sources",
-    "SourceRecord": ".sources",
-    "Status": ".status",
-    "StatusError": ".status",
+    "SourceDiscovery": ".discovery.discovery",
+    "SourceDiscoveryCallbacks": ".discovery.discovery",
+    "SourceFields": ".messages.source_records",
+    "SourceRecord": ".messages.source_records",
+    "Status": ".messages.status",
+    "StatusError": ".messages.status",
     "Transport": ".transport",
     "TransportEvent": ".states",
     "TransportTopicEvent": ".states",
     "string_for_state": ".states",
-    "string_for_status": ".status",
+    "string_for_status": ".messages.status",
 }
 
 

@@ -15,13 +15,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from ..bridge import Letter
-from .delivery import Delivery
-from .loop import text_of
-from .msg import MamaMsg
-from .omnm import BadMessage, decode
+from .bridge_loop import text_of
+from .callback_delivery import Delivery
+from .messages.msg import MamaMsg
+from .messages.omnm import BadMessage, decode
+from .messages.status import Status, StatusError
 from .queue import Queue
 from .states import status_of
-from .status import Status, StatusError
 
 if TYPE_CHECKING:
     from .transport import Transport

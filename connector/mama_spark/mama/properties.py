@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from ..errors import ConfigError, OptionError
 from ..options import nearest
-from .sources import DEFAULT_FIELDS, SourceFields
+from .messages.source_records import DEFAULT_FIELDS, SourceFields
 
 FILE = "mama.properties"
 SUPPORTED = "sourcediscovery.supported"  #: of a transport (SD-49)

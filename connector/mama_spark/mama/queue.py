@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from .status import Status, StatusError
+from .messages.status import Status, StatusError
 
 log = logging.getLogger("mama_spark")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum, StrEnum
 
 from ..errors import PublishError
-from .status import Status
+from .messages.status import Status
 
 
 class PublisherState(IntEnum):

@@ -7,7 +7,7 @@ parts: they travel as fields of their own.
 
 from __future__ import annotations
 
-from .status import Status, StatusError
+from .messages.status import Status, StatusError
 
 MAX_TOPIC, MAX_SYMBOL, MAX_SOURCE, MAX_ROOT = 256, 128, 64, 5  #: bytes of UTF-8
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
 from ..options import SinkOptions, spellings
-from .loop import BridgeLoop
+from .bridge_loop import BridgeLoop
+from .messages.source_records import DEFAULT_FIELDS, SourceFields
+from .messages.status import Status, StatusError
 from .properties import Properties, TransportProperties, expand
 from .queue import Queue
-from .sources import DEFAULT_FIELDS, SourceFields
 from .states import TransportEvent, TransportTopicEvent
-from .status import Status, StatusError
 
 if TYPE_CHECKING:
-    from .discovery import DiscoveryLoop
+    from .discovery.discovery import DiscoveryLoop
     from .inbox import Inbox, _Receiver
-    from .publisher import Publisher
+    from .publisher.publisher import Publisher
 
 log = logging.getLogger("mama_spark")
 
@@ -210,7 +210,7 @@ class Transport:
 
         :raises StatusError: NOT_IMPLEMENTED, with the name of the property, if there is no source discovery (SD-18)
         """
-        from .discovery import DiscoveryLoop
+        from .discovery.discovery import DiscoveryLoop
 
         wanted = self._properties is None or self._properties.discovery_supported
         if self._discovery is None or not wanted:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from pyspark.sql import SparkSession
 
 from ..errors import ConfigError
-from ..mama.sources import SourceRecord
+from ..mama.messages.source_records import SourceRecord
 from ..options import SinkOptions
 from .announcing import source_record, withdraw
 from .given import DiscoveryTerms, read_options

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from ..bridge import DiscoveryBridge, SourceKey
 from ..errors import ConfigError, MamaError
-from ..mama.events import EventRecord, encode_event
-from ..mama.omnm import encode
-from ..mama.sources import BEST, OFFLINE, OK, ONLINE, UNKNOWN, SourceRecord, encode_source
+from ..mama.messages.event_records import EventRecord, encode_event
+from ..mama.messages.omnm import encode
+from ..mama.messages.source_records import BEST, OFFLINE, OK, ONLINE, UNKNOWN, SourceRecord, encode_source
 from ..options import SinkOptions
 from ..options.values import redact_url
 from .bridges import make_discovery

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..bridge import DiscoveryBridge
 from ..bridges import NotOffered, discovery_bridge
-from ..mama.status import Status, StatusError
+from ..mama.messages.status import Status, StatusError
 from ..options import TransportOptions
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ..bridge import DiscoveryBridge
 from ..bridges.reconnecting import Reach
-from ..mama.discovered import Reader
+from ..mama.discovery.discovery_rows import Reader
+from ..mama.messages.source_records import SourceFields
+from ..mama.messages.status import Status, StatusError
 from ..mama.properties import SUPPORTED
-from ..mama.sources import SourceFields
-from ..mama.status import Status, StatusError
 from ..options import DiscoveryOptions
 from .bridges import make_discovery
 from .given import check_spark, read_options

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from ..mama.discovered import Row
+from ..mama.discovery.discovery_rows import Row
 
 SCHEMA = pa.schema(
     [

@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 import pyspark
 
 from ..errors import ConfigError
+from ..mama.messages.source_records import DEFAULT_FIELDS, SourceFields
+from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
-from ..mama.sources import DEFAULT_FIELDS, SourceFields
-from ..mama.status import Status, StatusError
 from ..options import TransportOptions
 from ..options.declare import spellings
 

@@ -11,8 +11,8 @@ from ..bridge import BridgeEvent, EventKind
 from ..errors import MamaError
 from ..flightlog.columns import LoggedEvent
 from ..flightlog.staging import Staging
-from ..mama.events import ERROR, EventRecord
-from ..mama.partition_events import PartitionEvents
+from ..mama.messages.event_records import ERROR, EventRecord
+from ..mama.publisher.partition_events import PartitionEvents
 from ..message import Bools, Int64s, MessageBatch
 from ..publisher.clock import WallClock
 from ..publisher.core.flight import State

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..bridge import Change, ChangeKind
-from ..mama.discovered import (
+from ..mama.discovery.discovery_rows import (
     BAD_RECORD,
     GAP,
     SOURCE,
@@ -23,7 +23,7 @@ from ..mama.discovered import (
     Reader,
     Row,
 )
-from ..mama.sources import OFFLINE, OK, ONLINE, SUSPECT
+from ..mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
 from ..tango.events.events import Event
 from ..tango.events.events import decode as decode_event
 from ..tango.events.frames import BadEvent
@@ -48,7 +48,7 @@ _CAUSES = {
 
 
 class TangoReader(Reader):
-    """See :class:`~mama_spark.mama.discovered.Reader`."""
+    """See :class:`~mama_spark.mama.discovery.discovery_rows.Reader`."""
 
     def row(self, change: Change) -> Row:
         if change.kind not in (ChangeKind.RECORD, ChangeKind.EVENT):

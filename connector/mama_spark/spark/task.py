@@ -20,8 +20,8 @@ from ..flightlog.dead_letters import DeadLetterStaging
 from ..flightlog.parts import Part
 from ..flightlog.schema import Level
 from ..flightlog.staging import Run, Staging
-from ..mama.partition_events import PartitionEvents
-from ..mama.sources import SourceRecord
+from ..mama.messages.source_records import SourceRecord
+from ..mama.publisher.partition_events import PartitionEvents
 from ..message import Bools, MessageBatch
 from ..options import SinkOptions
 from ..publisher.batch_publisher import BatchPublisher, Tag

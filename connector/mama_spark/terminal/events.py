@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..mama.discovered import GAP, PUBLISHER, Row
-from ..mama.events import TOPIC
+from ..mama.discovery.discovery_rows import GAP, PUBLISHER, Row
+from ..mama.messages.event_records import TOPIC
 from . import watch
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..mama.discovered import GAP, SOURCE, Row
+from ..mama.discovery.discovery_rows import GAP, SOURCE, Row
 from . import watch
 
 _COLUMNS = ("SOURCE", "ID", "STATE", "DATA", "RATE", "TIMELINESS", "DICTIONARY", "SINCE (UTC)", "")

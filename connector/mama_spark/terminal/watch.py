@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from ..bridge import Change, DiscoveryBridge, Position
 from ..bridges import discovery_bridge
 from ..bridges.reconnecting import Reach
-from ..mama.discovered import Reader, Row
+from ..mama.discovery.discovery_rows import Reader, Row
+from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
-from ..mama.status import Status, StatusError
 from ..options import DiscoveryOptions, spellings
 
 T = TypeVar("T")

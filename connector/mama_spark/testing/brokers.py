@@ -13,7 +13,7 @@ from ..bridges.malamute.append import append
 from ..bridges.malamute.settings import MalamuteSettings
 from ..errors import ConfigError, Unavailable
 from ..malamute.client.connection import LinkSettings
-from ..mama.broker_events import broker_event
+from ..mama.discovery.broker_events import broker_event
 from ..message import MessageBatch
 from ..services.malamute_broker.broker.broker import Broker
 from ..services.malamute_broker.configuration import load

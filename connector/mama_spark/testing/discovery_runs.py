@@ -10,9 +10,9 @@ from typing import Any
 
 from ..bridge import SourceKey
 from ..bridges.nats.discovery.layout import LIVE, REC, WARN, Board
-from ..mama.events import EventRecord, encode_event
-from ..mama.omnm import encode
-from ..mama.sources import SourceRecord, encode_source
+from ..mama.messages.event_records import EventRecord, encode_event
+from ..mama.messages.omnm import encode
+from ..mama.messages.source_records import SourceRecord, encode_source
 from .servers import Admin
 from .waiting import eventually
 

@@ -18,9 +18,9 @@ from ..bridges.malamute.logs import MalamuteLogs
 from ..bridges.malamute.settings import MalamuteSettings
 from ..malamute.client.connection import LinkSettings
 from ..malamute.protocol.extensions import Extension
-from ..mama.events import EventRecord, encode_event
-from ..mama.omnm import encode
-from ..mama.sources import SourceRecord, encode_source
+from ..mama.messages.event_records import EventRecord, encode_event
+from ..mama.messages.omnm import encode
+from ..mama.messages.source_records import SourceRecord, encode_source
 from .brokers import BrokerHere, BrokerProcess
 
 LASTING = 600.0  #: seconds; nobody waits for so long

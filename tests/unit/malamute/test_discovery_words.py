@@ -13,9 +13,9 @@ from mama_spark.bridges.malamute.discovery.codec import EVENT, REC, WARN, Messag
 from mama_spark.bridges.malamute.discovery.offsets import At, Written, onward, same_log
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
-from mama_spark.mama.broker_events import broker_event
-from mama_spark.mama.events import decode_event
-from mama_spark.mama.omnm import decode
+from mama_spark.mama.discovery.broker_events import broker_event
+from mama_spark.mama.messages.event_records import decode_event
+from mama_spark.mama.messages.omnm import decode
 from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent
 
 WORDS = Words()

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.mama import events
-from mama_spark.mama.events import FIELDS, EventRecord, decode_event, encode_event
-from mama_spark.mama.msg import FieldType
-from mama_spark.mama.omnm import decode, encode
-from mama_spark.mama.sources import DEFAULT_FIELDS, BadRecord
+from mama_spark.mama.messages import event_records
+from mama_spark.mama.messages.event_records import FIELDS, EventRecord, decode_event, encode_event
+from mama_spark.mama.messages.msg import FieldType
+from mama_spark.mama.messages.omnm import decode, encode
+from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, BadRecord
+from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.states import PublisherState, TransportTopicEvent, string_for_state
-from mama_spark.mama.status import Status, StatusError
 
 TEXT = st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
 RECORDS = st.builds(
@@ -47,7 +47,7 @@ def test_events_statuses_and_states_travel_as_names(event: TransportTopicEvent, 
 
 
 def test_the_documented_fields_are_those_that_are_written() -> None:
-    doc = events.__doc__ or ""
+    doc = event_records.__doc__ or ""
     rows = [line.split()[:3] for line in doc.splitlines() if line.startswith("``")]
     assert rows == [[f"``{name}``", str(fid), kind.name] for name, fid, kind in FIELDS.values()]
     assert [fid for _, fid, _ in FIELDS.values()] == list(range(10101, 10101 + len(FIELDS)))

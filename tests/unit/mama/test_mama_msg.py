@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.mama.msg import MAX_DEPTH, Field, FieldType, MamaMsg, MamaPrice, MamaTime
-from mama_spark.mama.omnm import BadMessage, decode, encode
-from mama_spark.mama.status import Status, StatusError
+from mama_spark.mama.messages.msg import MAX_DEPTH, Field, FieldType, MamaMsg, MamaPrice, MamaTime
+from mama_spark.mama.messages.omnm import BadMessage, decode, encode
+from mama_spark.mama.messages.status import Status, StatusError
 
 T = FieldType
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.mama.msg import FieldType, MamaMsg, MamaPrice, MamaTime
-from mama_spark.mama.omnm import BadMessage, decode, encode
+from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
+from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 
 from tests.support.examples import examples
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError, OptionError
+from mama_spark.mama.messages.source_records import DEFAULT_FIELDS
 from mama_spark.mama.properties import TRUE, Properties, TransportProperties, expand
-from mama_spark.mama.sources import DEFAULT_FIELDS
 
 KNOWN = ["url", "servers", "maxInFlight", "waitTimeout", "token", "transport", "properties", "bridge", "storage.*"]
 

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError, MamaError
-from mama_spark.mama import sources
-from mama_spark.mama.msg import FieldType, MamaMsg
-from mama_spark.mama.omnm import decode, encode
-from mama_spark.mama.properties import Properties
-from mama_spark.mama.sources import (
+from mama_spark.mama.messages import source_records
+from mama_spark.mama.messages.msg import FieldType, MamaMsg
+from mama_spark.mama.messages.omnm import decode, encode
+from mama_spark.mama.messages.source_records import (
     DEFAULT_FIELDS,
     WORDS,
     BadRecord,
@@ -25,7 +24,8 @@ from mama_spark.mama.sources import (
     decode_source,
     encode_source,
 )
-from mama_spark.mama.status import StatusError
+from mama_spark.mama.messages.status import StatusError
+from mama_spark.mama.properties import Properties
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "openmama.json").read_text())
 BYTES = {v["name"]: bytes.fromhex(v["hex"]) for v in VECTORS if v["name"].startswith("omnm_source")}
@@ -47,7 +47,7 @@ def message(*fields: tuple[str, int, FieldType, Any]) -> MamaMsg:
 
 @pytest.mark.spec("SD-17")
 def test_the_topic_of_the_request_is_reserved() -> None:
-    assert sources.MAMA_SOURCE_DISCOVERY_TOPIC == "_MAMA_SOURCE_DISCOVERY"
+    assert source_records.MAMA_SOURCE_DISCOVERY_TOPIC == "_MAMA_SOURCE_DISCOVERY"
 
 
 @pytest.mark.spec("SD-05", "SD-06", "SD-08-SD-12")

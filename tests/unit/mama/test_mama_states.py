@@ -9,7 +9,16 @@ from typing import TypeAlias
 import pytest
 from mama_spark import errors
 from mama_spark.errors import MamaError, PublishError
-from mama_spark.mama.omnm import BadMessage
+from mama_spark.mama.messages.omnm import BadMessage
+from mama_spark.mama.messages.status import (
+    RESERVED,
+    MsgStatus,
+    MsgType,
+    Status,
+    StatusError,
+    SubscriptionMsgType,
+    string_for_status,
+)
 from mama_spark.mama.states import (
     TABLE,
     IllegalStep,
@@ -21,15 +30,6 @@ from mama_spark.mama.states import (
     step,
     string_for_state,
     topic_event_for,
-)
-from mama_spark.mama.status import (
-    RESERVED,
-    MsgStatus,
-    MsgType,
-    Status,
-    StatusError,
-    SubscriptionMsgType,
-    string_for_status,
 )
 
 S: TypeAlias = PublisherState

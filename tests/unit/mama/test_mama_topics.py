@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.mama.status import Status, StatusError
+from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.topics import framed_topic, join_topic
 
 

@@ -16,10 +16,10 @@ from mama_spark.bridge import Change, ChangeKind
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.errors import ConfigError, OptionError, Unavailable
-from mama_spark.mama.events import EventRecord, decode_event
-from mama_spark.mama.omnm import decode
-from mama_spark.mama.sources import FieldId, SourceFields, SourceRecord, decode_source
-from mama_spark.mama.status import Status, StatusError
+from mama_spark.mama.messages.event_records import EventRecord, decode_event
+from mama_spark.mama.messages.omnm import decode
+from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, decode_source
+from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 from mama_spark.spark import announcing
 from mama_spark.spark.announcing import check_announce, source_id, source_record

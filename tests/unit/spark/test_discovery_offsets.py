@@ -13,9 +13,9 @@ from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position, Sou
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.bridges.reconnecting import Reach
 from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError, SchemaError, Unavailable
-from mama_spark.mama.omnm import encode
-from mama_spark.mama.sources import DEFAULT_FIELDS, SourceRecord, encode_source
-from mama_spark.mama.status import Status, StatusError
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, SourceRecord, encode_source
+from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery import ChangesReader, position_of
 from mama_spark.spark.discovery_job import DiscoveryJob, plan_discovery

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import Change, ChangeKind, SourceKey
-from mama_spark.mama.discovered import BAD_RECORD, INFO_LENGTH, Reader, Row
-from mama_spark.mama.events import EventRecord, encode_event
-from mama_spark.mama.msg import FieldType, MamaMsg
-from mama_spark.mama.omnm import encode
-from mama_spark.mama.sources import FieldId, SourceFields, SourceRecord, encode_source
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, INFO_LENGTH, Reader, Row
+from mama_spark.mama.messages.event_records import EventRecord, encode_event
+from mama_spark.mama.messages.msg import FieldType, MamaMsg
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, encode_source
 from mama_spark.spark.discovery_rows import BATCH, SCHEMA, batches, record_batch
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (

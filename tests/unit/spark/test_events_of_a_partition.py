@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from mama_spark.errors import AckTimeout, BadTopic, ConfigError, NotEntitled, PublishError, Refused, Unavailable
-from mama_spark.mama.events import EventRecord
-from mama_spark.mama.partition_events import MAX_ERRORS, MAX_TOPICS, PartitionEvents
+from mama_spark.mama.messages.event_records import EventRecord
+from mama_spark.mama.publisher.partition_events import MAX_ERRORS, MAX_TOPICS, PartitionEvents
 from mama_spark.mama.states import IllegalStep, PublisherState
 from mama_spark.message import MessageBatch
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from mama_spark.bridge import Change, ChangeKind
 from mama_spark.bridges.tango.discovery import source_key
-from mama_spark.mama.discovered import Row
+from mama_spark.mama.discovery.discovery_rows import Row
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.tango_discovery import TangoReader
 from mama_spark.spark.tango_rows import TYPE, VALUES, CorruptRecord, TangoColumns

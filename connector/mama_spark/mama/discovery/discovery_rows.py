@@ -10,13 +10,23 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple, Self
 
-from ..bridge import Change, ChangeKind, SourceKey
-from ..options import TransportOptions, redact_url
-from .events import FIELDS, TOPIC, EventRecord, decode_event
-from .omnm import BadMessage, decode
-from .sources import DEFAULT_FIELDS, OFFLINE, ONLINE, SUSPECT, BadRecord, SourceFields, SourceRecord, decode_source
-from .states import TransportTopicEvent
-from .status import Status
+from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.options import TransportOptions, redact_url
+
+from ..messages.event_records import FIELDS, TOPIC, EventRecord, decode_event
+from ..messages.omnm import BadMessage, decode
+from ..messages.source_records import (
+    DEFAULT_FIELDS,
+    OFFLINE,
+    ONLINE,
+    SUSPECT,
+    BadRecord,
+    SourceFields,
+    SourceRecord,
+    decode_source,
+)
+from ..messages.status import Status
+from ..states import TransportTopicEvent
 
 SOURCE, PUBLISHER, IMAGE_END, GAP = "source", "publisher", "image_end", "gap"  #: kinds of rows, with :data:`TOPIC`
 

@@ -15,19 +15,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from ..bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
-from ..errors import ClientClosed, MamaError, Unavailable
-from .delivery import Delivery
-from .msg import MamaMsg
-from .omnm import BadMessage, decode
-from .queue import Queue
-from .sources import OFFLINE, SUSPECT, BadRecord, SourceFields, SourceRecord, decode_source, encode_source
-from .states import TransportTopicEvent
-from .status import Status, StatusError
+from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
+from mama_spark.errors import ClientClosed, MamaError, Unavailable
+
+from ..callback_delivery import Delivery
+from ..messages.msg import MamaMsg
+from ..messages.omnm import BadMessage, decode
+from ..messages.source_records import (
+    OFFLINE,
+    SUSPECT,
+    BadRecord,
+    SourceFields,
+    SourceRecord,
+    decode_source,
+    encode_source,
+)
+from ..messages.status import Status, StatusError
+from ..queue import Queue
+from ..states import TransportTopicEvent
 
 if TYPE_CHECKING:
-    from .inbox import Inbox
-    from .transport import Transport
+    from ..inbox import Inbox
+    from ..transport import Transport
 
 log = logging.getLogger("mama_spark")
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from ..bridge import Ack, BridgeEvent, EventKind, Letter, PublisherBridge, RequestBridge
 from ..errors import AckTimeout, ClientClosed, LoopDied, MamaError, PublishError, Refused, Stopped, Uncertain
 from ..message import MessageBatch
+from .messages.status import Status, StatusError
 from .states import status_of
-from .status import Status, StatusError
 
 log = logging.getLogger("mama_spark")
 T = TypeVar("T")

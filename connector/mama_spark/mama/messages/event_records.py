@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .msg import FieldType, MamaMsg, MamaTime
-from .sources import BadRecord
+from .source_records import BadRecord
 
 PUBLISHER, TOPIC = "publisher", "topic"
 CREATE, LIVE, ERROR, DESTROY = "create", "live", "error", "destroy"  #: events of a publisher

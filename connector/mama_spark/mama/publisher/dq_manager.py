@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from ..inbox import Request, RequestListener
+from ..messages.msg import FieldType, MamaMsg
+from ..messages.status import RESERVED, Status, StatusError, SubscriptionMsgType
+from ..topics import join_topic
 from .dq import DQPublisher
-from .inbox import Request, RequestListener
-from .msg import FieldType, MamaMsg
-from .status import RESERVED, Status, StatusError, SubscriptionMsgType
-from .topics import join_topic
 
 if TYPE_CHECKING:
-    from .queue import Queue
-    from .transport import Transport
+    from ..queue import Queue
+    from ..transport import Transport
 
 log = logging.getLogger("mama_spark")
 

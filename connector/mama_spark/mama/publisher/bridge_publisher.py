@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..bridge import EventStyle
-from ..errors import PublishError
-from ..message import MessageBatch
-from .delivery import Delivery
-from .loop import Outcome, text_of
-from .queue import Queue
-from .sources import MAMA_SOURCE_DISCOVERY_TOPIC
-from .states import status_of, topic_event_for
-from .status import Status, StatusError
-from .topics import join_topic
+from mama_spark.bridge import EventStyle
+from mama_spark.errors import PublishError
+from mama_spark.message import MessageBatch
+
+from ..bridge_loop import Outcome, text_of
+from ..callback_delivery import Delivery
+from ..messages.source_records import MAMA_SOURCE_DISCOVERY_TOPIC
+from ..messages.status import Status, StatusError
+from ..queue import Queue
+from ..states import status_of, topic_event_for
+from ..topics import join_topic
 
 if TYPE_CHECKING:
-    from .inbox import Inbox, Request
+    from ..inbox import Inbox, Request
+    from ..transport import Transport
     from .publisher import Publisher, PublisherCallbacks
-    from .transport import Transport
 
 Headers = dict[str, list[str]]
 
@@ -195,7 +196,7 @@ class BridgePublisher:
         return self._transport.events is EventStyle.TRANSPORT and self._transport.topic_callback is not None
 
     def settled(self, topic: str, outcome: Outcome | PublishError | None) -> None:
-        """See :class:`~mama_spark.mama.loop.Waiter`."""
+        """See :class:`~mama_spark.mama.bridge_loop.Waiter`."""
         if self._transport.events is EventStyle.TRANSPORT:
             if isinstance(outcome, PublishError):
                 self._transport._tell_topic(topic_event_for(status_of(outcome)), topic, text_of(outcome))

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
-from .fieldtype import FieldType
+from .field_types import FieldType
 from .msg import MAX_DEPTH, Field, MamaMsg
 from .status import Status, StatusError
 from .values import MamaPrice, MamaTime

@@ -16,11 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..errors import ConfigError, MamaError, PublishError
-from ..message import Int64s, MessageBatch
-from .events import CREATE, DESTROY, ERROR, LIVE, PUBLISHER, TOPIC, EventRecord
-from .states import PublisherState, PublisherStep, TransportTopicEvent, status_of, step, topic_event_for
-from .status import Status
+from mama_spark.errors import ConfigError, MamaError, PublishError
+from mama_spark.message import Int64s, MessageBatch
+
+from ..messages.event_records import CREATE, DESTROY, ERROR, LIVE, PUBLISHER, TOPIC, EventRecord
+from ..messages.status import Status
+from ..states import (
+    PublisherState,
+    PublisherStep,
+    TransportTopicEvent,
+    status_of,
+    step,
+    topic_event_for,
+)
 
 MAX_TOPICS = 1_000
 MAX_ERRORS = 20

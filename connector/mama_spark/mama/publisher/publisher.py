@@ -10,17 +10,24 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from ..bridge import EventStyle
+from mama_spark.bridge import EventStyle
+
+from ..messages.msg import MamaMsg
+from ..messages.omnm import encode
+from ..messages.status import Status, StatusError
+from ..states import (
+    PublisherState,
+    PublisherStep,
+    TransportTopicEvent,
+    step,
+    string_for_state,
+)
 from .bridge_publisher import BridgePublisher
-from .msg import MamaMsg
-from .omnm import encode
-from .states import PublisherState, PublisherStep, TransportTopicEvent, step, string_for_state
-from .status import Status, StatusError
 
 if TYPE_CHECKING:
-    from .inbox import Inbox, Request
-    from .queue import Queue
-    from .transport import Transport
+    from ..inbox import Inbox, Request
+    from ..queue import Queue
+    from ..transport import Transport
 
 OnLife = Callable[["Publisher", Any], None]
 OnAnswer = Callable[["Publisher", Status, str, Any], None]

@@ -15,10 +15,10 @@ A Malamute broker tells what happens to its clients and streams in words of its 
 
 from __future__ import annotations
 
-from .events import TOPIC, EventRecord, encode_event
-from .omnm import encode
-from .states import TransportTopicEvent
-from .status import Status
+from ..messages.event_records import TOPIC, EventRecord, encode_event
+from ..messages.omnm import encode
+from ..messages.status import Status
+from ..states import TransportTopicEvent
 
 _NAMES = {
     "SUBSCRIBED": TransportTopicEvent.SUBSCRIBED.value,

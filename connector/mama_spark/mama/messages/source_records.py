@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from ..errors import ConfigError, MamaError
+from mama_spark.errors import ConfigError, MamaError
+
 from .msg import Field, FieldType, MamaMsg
 
 if TYPE_CHECKING:
-    from .properties import Properties
+    from ..properties import Properties
 
 #: What a source discovery request is sent to (SD-17); begins like OpenMAMA's other reserved roots.
 MAMA_SOURCE_DISCOVERY_TOPIC = "_MAMA_SOURCE_DISCOVERY"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
-from .fieldtype import FieldType
+from .field_types import FieldType
 from .status import Status, StatusError
 from .values import CHECKS, MamaPrice, MamaTime
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from ..errors import MamaError
-from .fieldtype import FieldType
+from mama_spark.errors import MamaError
+
+from .field_types import FieldType
 
 
 class Status(IntEnum):

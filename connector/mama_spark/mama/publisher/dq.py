@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from .msg import MamaMsg, MamaTime
+from ..messages.msg import MamaMsg, MamaTime
+from ..messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError
+from ..states import PublisherState
 from .publisher import Publisher, PublisherCallbacks
-from .states import PublisherState
-from .status import RESERVED, MsgStatus, MsgType, Status, StatusError
 
 if TYPE_CHECKING:
-    from .inbox import Inbox, Request
-    from .queue import Queue
-    from .transport import Transport
+    from ..inbox import Inbox, Request
+    from ..queue import Queue
+    from ..transport import Transport
 
 #: Messages that repeat what is known: stamped with the status, and with the number as it is.
 REPEATING = frozenset({MsgType.INITIAL, MsgType.BOOK_INITIAL, MsgType.RECAP, MsgType.BOOK_RECAP})

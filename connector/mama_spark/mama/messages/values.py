@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from .fieldtype import FieldType
+from .field_types import FieldType
 from .status import Status, StatusError
 
 HAS_DATE, HAS_TIME, NO_TIMEZONE = 1, 2, 4  #: hints of a :class:`MamaTime`
@@ -203,7 +203,7 @@ _SCALARS: dict[FieldType, Check] = {
     FieldType.PRICE: _instance(MamaPrice),
 }
 
-#: What each type accepts; messages within messages are :mod:`mama_spark.mama.msg`'s.
+#: What each type accepts; messages within messages are :mod:`mama_spark.mama.messages.msg`'s.
 CHECKS: dict[FieldType, Check] = {
     **_SCALARS,
     **{FieldType[f"VECTOR_{scalar.name}"]: _vector(check) for scalar, check in _SCALARS.items()},

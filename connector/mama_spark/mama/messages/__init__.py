@@ -1,0 +1,1 @@
+"""MAMA messages and their wire form (OMNM). Pure."""

@@ -1,0 +1,1 @@
+"""OpenMAMA's publishers with callbacks."""
