@@ -12,9 +12,9 @@ import pyarrow as pa
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.core.ids import IdMaker
-from mama_spark.spark.columns import ColumnPlan, plan_columns
-from mama_spark.spark.packs import Packs
-from mama_spark.spark.task import PACKED_IDS_MEMORY
+from mama_spark.spark.sink.columns import ColumnPlan, plan_columns
+from mama_spark.spark.sink.packed_messages import Packs
+from mama_spark.spark.sink.partition_writer import PACKED_IDS_MEMORY
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 

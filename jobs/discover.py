@@ -9,7 +9,7 @@ import argparse
 
 from mama_spark.conf_file import Table, as_options, load
 from mama_spark.errors import ConfigError
-from mama_spark.spark.discovery_tables import DiscoveryTables
+from mama_spark.spark.discovery.tables import DiscoveryTables
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 

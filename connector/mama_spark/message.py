@@ -1,7 +1,7 @@
 """Messages in columns: what a publisher sends, one element of each column a message.
 
 Rows come from Spark as Arrow batches and stay columns until they are bytes on a socket (law 2). This module
-holds the column container only; turning a DataFrame's columns into it is :mod:`mama_spark.spark.rows`,
+holds the column container only; turning a DataFrame's columns into it is :mod:`mama_spark.spark.sink.row_encoder`,
 turning it into bytes is the bridge's.
 """
 

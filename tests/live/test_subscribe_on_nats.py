@@ -9,8 +9,8 @@ import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, DataLost
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.messages import SCHEMA
-from mama_spark.spark.subscribe import MamaSubStreamReader
+from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
+from mama_spark.spark.subscribe.message_columns import SCHEMA
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import plain, store
 from pyspark.sql.streaming.datasource import ReadAllAvailable

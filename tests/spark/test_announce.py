@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.discovery.layout import LIVE, Board
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.spark.announcing import source_id
+from mama_spark.spark.sink.announcer import source_id
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError

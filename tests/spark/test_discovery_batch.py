@@ -14,7 +14,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
-from mama_spark.spark.discovery_rows import SCHEMA
+from mama_spark.spark.discovery.rows import SCHEMA
 from mama_spark.testing.discovery_runs import Stranger, desk, key
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession

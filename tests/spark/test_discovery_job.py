@@ -18,7 +18,7 @@ from deltalake.exceptions import TableNotFoundError
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.conf_file import load
-from mama_spark.spark.discovery_tables import DiscoveryTables
+from mama_spark.spark.discovery.tables import DiscoveryTables
 from mama_spark.testing.discovery_runs import Stranger, desk, line
 from mama_spark.testing.sink_runs import below
 from mama_spark.testing.waiting import eventually

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from ..errors import ConfigError
 from ..mama.messages.source_records import SourceRecord
 from ..options import SinkOptions
-from .announcing import source_record, withdraw
-from .given import DiscoveryTerms, read_options
+from .option_loading import DiscoveryTerms, read_options
+from .sink.announcer import source_record, withdraw
 
 #: Seconds that a query may take to plan itself.
 _PLANNED_WITHIN = 120.0

@@ -13,9 +13,9 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from .discovery import ChangesReader, ImageReader
-    from .sink import MamaPubStreamWriter, MamaPubWriter
-    from .subscribe import MamaSubReader, MamaSubStreamReader
+    from .discovery.data_source import ChangesReader, ImageReader
+    from .sink.data_source import MamaPubStreamWriter, MamaPubWriter
+    from .subscribe.data_source import MamaSubReader, MamaSubStreamReader
 
 
 class MamaPubDataSource(DataSource):
@@ -26,12 +26,12 @@ class MamaPubDataSource(DataSource):
         return "mamapub"
 
     def writer(self, schema: StructType, overwrite: bool) -> MamaPubWriter:
-        from .sink import batch_writer
+        from .sink.data_source import batch_writer
 
         return batch_writer(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
-        from .sink import stream_writer
+        from .sink.data_source import stream_writer
 
         return stream_writer(dict(self.options), schema, overwrite)
 
@@ -44,17 +44,17 @@ class MamaSubDataSource(DataSource):
         return "mamasub"
 
     def schema(self) -> StructType:
-        from .subscribe import schema_for
+        from .subscribe.data_source import schema_for
 
         return schema_for(dict(self.options))
 
     def reader(self, schema: StructType) -> MamaSubReader:
-        from .subscribe import batch_reader
+        from .subscribe.data_source import batch_reader
 
         return batch_reader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> MamaSubStreamReader:
-        from .subscribe import stream_reader
+        from .subscribe.data_source import stream_reader
 
         return stream_reader(dict(self.options), schema)
 
@@ -67,16 +67,16 @@ class MamaDiscoveryDataSource(DataSource):
         return "mamadiscovery"
 
     def schema(self) -> str:
-        from .discovery_rows import DDL
+        from .discovery.rows import DDL
 
         return DDL
 
     def reader(self, schema: StructType) -> ImageReader:
-        from .discovery import image_reader
+        from .discovery.data_source import image_reader
 
         return image_reader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> ChangesReader:
-        from .discovery import changes_reader
+        from .discovery.data_source import changes_reader
 
         return changes_reader(dict(self.options), schema)

@@ -21,12 +21,12 @@ from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, decode_source
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
-from mama_spark.spark import announcing
-from mama_spark.spark.announcing import check_announce, source_id, source_record
-from mama_spark.spark.columns import ColumnPlan
-from mama_spark.spark.given import DiscoveryTerms, read_options
-from mama_spark.spark.sink import MamaPubWriter
-from mama_spark.spark.task import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.option_loading import DiscoveryTerms, read_options
+from mama_spark.spark.sink import announcer
+from mama_spark.spark.sink.announcer import check_announce, source_id, source_record
+from mama_spark.spark.sink.columns import ColumnPlan
+from mama_spark.spark.sink.data_source import MamaPubWriter
+from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 FACTS = TaskFacts(3, 1, None, None, None, False, "the app", "app-1")
@@ -193,7 +193,7 @@ def test_end_of_a_partition_waits_a_bounded_time_for_discovery(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(announcing, "PATIENCE", 0.1)
+    monkeypatch.setattr(announcer, "PATIENCE", 0.1)
     monkeypatch.setattr(MemoryDiscovery, "tell", lambda *_: go_on.wait(60))
     try:
         assert publish(options(name), "a").tally.acked == 1

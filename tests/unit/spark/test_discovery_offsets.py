@@ -17,10 +17,10 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, SourceRecord, encode_source
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.options import DiscoveryOptions
-from mama_spark.spark.discovery import ChangesReader, position_of
-from mama_spark.spark.discovery_job import DiscoveryJob, plan_discovery
-from mama_spark.spark.discovery_read import replayed
-from mama_spark.spark.discovery_rows import SCHEMA
+from mama_spark.spark.discovery.data_source import ChangesReader, position_of
+from mama_spark.spark.discovery.job import DiscoveryJob, plan_discovery
+from mama_spark.spark.discovery.range_reader import replayed
+from mama_spark.spark.discovery.rows import SCHEMA
 from mama_spark.spark.formats import MamaDiscoveryDataSource
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType

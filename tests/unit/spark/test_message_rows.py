@@ -11,8 +11,8 @@ from mama_spark.errors import SchemaError
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
-from mama_spark.spark.messages import PLAIN_SCHEMA, SCHEMA, schema_of, shape_of
-from mama_spark.spark.unpacking import Unpacking
+from mama_spark.spark.subscribe.message_columns import PLAIN_SCHEMA, SCHEMA, schema_of, shape_of
+from mama_spark.spark.subscribe.packed_rows import Unpacking
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 

@@ -11,9 +11,9 @@ from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Bounds
-from mama_spark.spark.messages import SCHEMA, shape_of
-from mama_spark.spark.offsets import Position, Range, advance, ranges
-from mama_spark.spark.subscribe import MamaSubStreamReader
+from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
+from mama_spark.spark.subscribe.message_columns import SCHEMA, shape_of
+from mama_spark.spark.subscribe.offsets import Position, Range, advance, ranges
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 OLD, NEW = "made yesterday", "made today"

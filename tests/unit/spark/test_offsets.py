@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Bounds
-from mama_spark.spark.offsets import (
+from mama_spark.spark.subscribe.offsets import (
     LARGEST,
     SMALLEST,
     Loss,

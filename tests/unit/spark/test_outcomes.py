@@ -27,10 +27,10 @@ from mama_spark.errors import (
 )
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.spark.columns import ColumnPlan
-from mama_spark.spark.deadletters import DeadLetters
-from mama_spark.spark.settled import Tally, is_guilty
-from mama_spark.spark.task import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.sink.columns import ColumnPlan
+from mama_spark.spark.sink.dead_letters import DeadLetters
+from mama_spark.spark.sink.outcomes import Tally, is_guilty
+from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}

@@ -17,11 +17,11 @@ from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.bridge import StoredMessage
 from mama_spark.errors import ConfigError, OptionError, SchemaError
 from mama_spark.options import SinkOptions
-from mama_spark.spark.columns import ColumnPlan, plan_columns
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.messages import SCHEMA
-from mama_spark.spark.packs import check_bridge, log_fields
-from mama_spark.spark.task import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.sink.columns import ColumnPlan, plan_columns
+from mama_spark.spark.sink.packed_messages import check_bridge, log_fields
+from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.subscribe.message_columns import SCHEMA
 from mama_spark.testing.packed_runs import rows_of
 from pyspark.sql import types as T
 

@@ -10,7 +10,7 @@ from mama_spark.bridge import Ack, Capabilities
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.core.window import Policy
-from mama_spark.spark.task import make_policy
+from mama_spark.spark.sink.partition_writer import make_policy
 
 ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.spark.columns import ColumnPlan
 from mama_spark.spark.json_rows import json_rows
-from mama_spark.spark.rows import Encoded, RowEncoder
+from mama_spark.spark.sink.columns import ColumnPlan
+from mama_spark.spark.sink.row_encoder import Encoded, RowEncoder
 
 
 def plan(**given_columns: Any) -> ColumnPlan:

@@ -17,8 +17,8 @@ from mama_spark.errors import Unavailable
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
 from mama_spark.options import SinkOptions
-from mama_spark.spark.columns import ColumnPlan
-from mama_spark.spark.task import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.sink.columns import ColumnPlan
+from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 FACTS = TaskFacts(0, 0, None, None, None, False)

@@ -12,15 +12,16 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..bridge import DiscoveryBridge, SourceKey
-from ..errors import ConfigError, MamaError
-from ..mama.messages.event_records import EventRecord, encode_event
-from ..mama.messages.omnm import encode
-from ..mama.messages.source_records import BEST, OFFLINE, OK, ONLINE, UNKNOWN, SourceRecord, encode_source
-from ..options import SinkOptions
-from ..options.values import redact_url
-from .bridges import make_discovery
-from .given import DiscoveryTerms
+from mama_spark.bridge import DiscoveryBridge, SourceKey
+from mama_spark.errors import ConfigError, MamaError
+from mama_spark.mama.messages.event_records import EventRecord, encode_event
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import BEST, OFFLINE, OK, ONLINE, UNKNOWN, SourceRecord, encode_source
+from mama_spark.options import SinkOptions
+from mama_spark.options.values import redact_url
+
+from ..bridge_factory import make_discovery
+from ..option_loading import DiscoveryTerms
 
 log = logging.getLogger("mama_spark")
 

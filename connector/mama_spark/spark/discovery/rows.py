@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from ..mama.discovery.discovery_rows import Row
+from mama_spark.mama.discovery.discovery_rows import Row
 
 SCHEMA = pa.schema(
     [

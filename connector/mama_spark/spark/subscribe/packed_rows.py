@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from ..errors import CorruptPack
-from ..options import SubscribeOptions
-from ..packing import Fitting, Unpacked, announced_rows, check_text, portions, untouched
-from ..record_log import Log, Records
-from .json_rows import json_rows
-from .messages import Shape, rows, tango_columns
+from mama_spark.errors import CorruptPack
+from mama_spark.options import SubscribeOptions
+from mama_spark.packing import Fitting, Unpacked, announced_rows, check_text, portions, untouched
+from mama_spark.record_log import Log, Records
+
+from ..json_rows import json_rows
+from .message_columns import Shape, rows, tango_columns
 
 log = logging.getLogger("mama_spark")
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..bridge import BridgeEvent, EventKind
-from ..errors import MamaError
-from ..flightlog.columns import LoggedEvent
-from ..flightlog.staging import Staging
-from ..mama.messages.event_records import ERROR, EventRecord
-from ..mama.publisher.partition_events import PartitionEvents
-from ..message import Bools, Int64s, MessageBatch
-from ..publisher.clock import WallClock
-from ..publisher.core.flight import State
-from ..publisher.core.flight_batch import Block
+from mama_spark.bridge import BridgeEvent, EventKind
+from mama_spark.errors import MamaError
+from mama_spark.flightlog.columns import LoggedEvent
+from mama_spark.flightlog.staging import Staging
+from mama_spark.mama.messages.event_records import ERROR, EventRecord
+from mama_spark.mama.publisher.partition_events import PartitionEvents
+from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.publisher.clock import WallClock
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.flight_batch import Block
 
 #: Takes events in order; True: tell them now, False: they may wait for the end of the partition.
 Tell = Callable[[Sequence[EventRecord], bool], None]

@@ -20,12 +20,13 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ..bridge import DiscoveryBridge, Position
-from ..bridges.reconnecting import Reach
-from ..errors import ConfigError, MamaError, OptionError, SchemaError
-from .discovery_job import DiscoveryJob, plan_discovery
-from .discovery_read import replayed, wanted
-from .discovery_rows import SCHEMA, batches
+from mama_spark.bridge import DiscoveryBridge, Position
+from mama_spark.bridges.reconnecting import Reach
+from mama_spark.errors import ConfigError, MamaError, OptionError, SchemaError
+
+from .job import DiscoveryJob, plan_discovery
+from .range_reader import replayed, wanted
+from .rows import SCHEMA, batches
 
 Offset = dict[str, Any]
 

@@ -16,18 +16,19 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ..errors import ConfigError, OptionError, RowsFailed
-from ..flightlog import commit as flight_log
-from ..flightlog import dead_letters
-from ..flightlog.schema import table_schema
-from ..flightlog.staging import Run
-from ..options import SinkOptions
-from .announcing import check_announce, withdraw
+from mama_spark.errors import ConfigError, OptionError, RowsFailed
+from mama_spark.flightlog import commit as flight_log
+from mama_spark.flightlog import dead_letters
+from mama_spark.flightlog.schema import table_schema
+from mama_spark.flightlog.staging import Run
+from mama_spark.options import SinkOptions
+
+from ..option_loading import check_spark, read_options
+from .announcer import check_announce, withdraw
 from .columns import plan_columns
-from .given import check_spark, read_options
-from .packs import log_fields
-from .settled import Tally
-from .task import PartitionReport, SinkJob, publish_partition, task_facts
+from .outcomes import Tally
+from .packed_messages import log_fields
+from .partition_writer import PartitionReport, SinkJob, publish_partition, task_facts
 
 log = logging.getLogger("mama_spark")
 

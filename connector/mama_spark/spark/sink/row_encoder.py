@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import BadRow, BadTopic, PublishError
-from ..message import HEADERS_TYPE, Int64s, MessageBatch
+from mama_spark.errors import BadRow, BadTopic, PublishError
+from mama_spark.message import HEADERS_TYPE, Int64s, MessageBatch
+
+from ..json_rows import json_rows
 from .columns import ColumnPlan
-from .json_rows import json_rows
 
 _PART_HEADERS = {"root": "Mama-Root", "source": "Mama-Source", "symbol": "Mama-Symbol"}
 

@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..bridge import Ack, Capabilities
-from ..errors import PublishError
-from ..flightlog.columns import FlightColumns
-from ..flightlog.schema import EVENTS, PUBLISHED
-from ..message import Int64s, MessageBatch
-from ..publisher.clock import WallClock
-from ..publisher.core.flight import EVENT, State
-from ..publisher.core.flight_batch import Block
+from mama_spark.bridge import Ack, Capabilities
+from mama_spark.errors import PublishError
+from mama_spark.flightlog.columns import FlightColumns
+from mama_spark.flightlog.schema import EVENTS, PUBLISHED
+from mama_spark.message import Int64s, MessageBatch
+from mama_spark.publisher.clock import WallClock
+from mama_spark.publisher.core.flight import EVENT, State
+from mama_spark.publisher.core.flight_batch import Block
 
 #: Event index of the flight log by flight state; only terminal states have one.
 _EVENT_OF_STATE = np.full(len(State), 255, np.uint8)

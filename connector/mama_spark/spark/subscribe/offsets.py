@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from ..errors import ConfigError, DataLost
-from ..record_log import Bounds
+from mama_spark.errors import ConfigError, DataLost
+from mama_spark.record_log import Bounds
 
 LATEST, EARLIEST = -1, -2
 Wanted = str | tuple[tuple[str, int], ...]  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream

@@ -12,16 +12,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..bridge import Capabilities
-from ..errors import BadRow, ConfigError, PublishError, TooLarge
-from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
-from ..options import SinkOptions
-from ..packing import HEADER_BYTES, Codec, Packed, Packer, Rows, codec_of, halves, packed, singles
-from ..publisher.core.flight import State
-from ..publisher.core.flight_batch import Block
+from mama_spark.bridge import Capabilities
+from mama_spark.errors import BadRow, ConfigError, PublishError, TooLarge
+from mama_spark.message import HEADERS_TYPE, Bools, Int64s, MessageBatch
+from mama_spark.options import SinkOptions
+from mama_spark.packing import (
+    HEADER_BYTES,
+    Codec,
+    Packed,
+    Packer,
+    Rows,
+    codec_of,
+    halves,
+    packed,
+    singles,
+)
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.flight_batch import Block
+
+from .codec_rows import NativeRows
 from .columns import ColumnPlan
-from .native_rows import NativeRows
-from .rows import Encoded, RowEncoder
+from .row_encoder import Encoded, RowEncoder
 
 Bad = list[tuple[int, PublishError]]
 

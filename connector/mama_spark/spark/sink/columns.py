@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ..bridge import RowCodec
-from ..bridges import STREAM_OF_EACH_ROW, row_codec
-from ..errors import SchemaError
-from ..options import SinkOptions, nearest
-from ..packing import check_types
+from mama_spark.bridge import RowCodec
+from mama_spark.bridges import STREAM_OF_EACH_ROW, row_codec
+from mama_spark.errors import SchemaError
+from mama_spark.options import SinkOptions, nearest
+from mama_spark.packing import check_types
 
 #: Columns that the sink knows by name, and what they must be.
 KNOWN = {

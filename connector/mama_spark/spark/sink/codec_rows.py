@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ..bridge import RowCodec
-from ..errors import BadRow
-from ..message import MessageBatch
+from mama_spark.bridge import RowCodec
+from mama_spark.errors import BadRow
+from mama_spark.message import MessageBatch
+
+from ..json_rows import json_rows
 from .columns import ColumnPlan
-from .json_rows import json_rows
-from .rows import Encoded
+from .row_encoder import Encoded
 
 
 class NativeRows:
-    """Turns record batches into :class:`~mama_spark.spark.rows.Encoded`, by a plan made on the driver. A row that
-    cannot become a message keeps its columns, as JSON: that is what dead letters and the flight log show of it."""
+    """Turns record batches into :class:`~mama_spark.spark.sink.row_encoder.Encoded`, by a plan made on the driver. A
+    row that cannot become a message keeps its columns, as JSON: that is what dead letters and the flight log show of
+    it."""
 
     def __init__(self, plan: ColumnPlan, codec: RowCodec) -> None:
         self._plan, self._codec = plan, codec

@@ -20,10 +20,10 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from ..errors import MamaError
-from ..tango.events.batch_decoder import BatchDecoder, Columns
-from ..tango.events.events import Event
-from ..tango.log.records import (
+from mama_spark.errors import MamaError
+from mama_spark.tango.events.batch_decoder import BatchDecoder, Columns
+from mama_spark.tango.events.events import Event
+from mama_spark.tango.log.records import (
     BadRecord,
     Cause,
     Kind,
@@ -33,8 +33,18 @@ from ..tango.log.records import (
     errors_of,
     parse_record_topic,
 )
-from ..tango.topics import HEARTBEAT, BadTopic, read_topic
-from ..tango.types import AttributeValue, DataType, DevError, DevState, Encoded, Format, PipeData, Quality, ValueKind
+from mama_spark.tango.topics import HEARTBEAT, BadTopic, read_topic
+from mama_spark.tango.types import (
+    AttributeValue,
+    DataType,
+    DevError,
+    DevState,
+    Encoded,
+    Format,
+    PipeData,
+    Quality,
+    ValueKind,
+)
 
 CORRUPT = "corrupt"
 #: kind of record -> what ``kind`` and ``origin`` say

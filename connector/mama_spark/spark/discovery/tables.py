@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ..errors import ConfigError
-from ..mama.discovery.discovery_rows import BAD_RECORD, GAP, IMAGE_END, SOURCE, SOURCE_OFFLINE
-from ..mama.messages.source_records import OFFLINE, SUSPECT
+from mama_spark.errors import ConfigError
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, GAP, IMAGE_END, SOURCE, SOURCE_OFFLINE
+from mama_spark.mama.messages.source_records import OFFLINE, SUSPECT
 
 KEY = ("source_name", "source_id", "bridge", "transport")
 #: What only the source itself says; stays when the middleware calls it SUSPECT or OFFLINE.

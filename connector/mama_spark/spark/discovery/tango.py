@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..bridge import Change, ChangeKind
-from ..mama.discovery.discovery_rows import (
+from mama_spark.bridge import Change, ChangeKind
+from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
     GAP,
     SOURCE,
@@ -23,13 +23,13 @@ from ..mama.discovery.discovery_rows import (
     Reader,
     Row,
 )
-from ..mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
-from ..tango.events.events import Event
-from ..tango.events.events import decode as decode_event
-from ..tango.events.frames import BadEvent
-from ..tango.log.records import BadRecord, Cause, Kind, Recorded, decode, errors_of
-from ..tango.topics import BadTopic, Topic, read_topic
-from ..tango.types import AttributeConfig, DevError, EventType, InterfaceChange
+from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
+from mama_spark.tango.events.events import Event
+from mama_spark.tango.events.events import decode as decode_event
+from mama_spark.tango.events.frames import BadEvent
+from mama_spark.tango.log.records import BadRecord, Cause, Kind, Recorded, decode, errors_of
+from mama_spark.tango.topics import BadTopic, Topic, read_topic
+from mama_spark.tango.types import AttributeConfig, DevError, EventType, InterfaceChange
 
 ATTR_CONF, INTR_CHANGE, RESTART = "attr_conf", "intr_change", "restart"
 STARTED, STOPPED, SERVER = "recorder_started", "recorder_stopped", "server"

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from ..bridges import log_bridge
-from ..bridges.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Reach
-from ..errors import Unavailable
-from ..options import ReadOptions
-from ..record_log import Log, LogBridge, Records
+from mama_spark.bridges import log_bridge
+from mama_spark.bridges.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Reach
+from mama_spark.errors import Unavailable
+from mama_spark.options import ReadOptions
+from mama_spark.record_log import Log, LogBridge, Records
 
 T = TypeVar("T")
 

@@ -19,12 +19,13 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ..errors import ConfigError, MamaError, OptionError
-from ..options import SubscribeOptions
-from ..record_log import Bounds, Log, LogBridge
-from . import logs
-from .given import check_spark, read_options
-from .messages import Shape, schema_of, shape_of
+from mama_spark.errors import ConfigError, MamaError, OptionError
+from mama_spark.options import SubscribeOptions
+from mama_spark.record_log import Bounds, Log, LogBridge
+
+from ..option_loading import check_spark, read_options
+from . import log_reader
+from .message_columns import Shape, schema_of, shape_of
 from .offsets import (
     Loss,
     Offsets,
@@ -42,7 +43,7 @@ from .offsets import (
     split,
     to_json,
 )
-from .unpacking import Unpacking, rows_each
+from .packed_rows import Unpacking, rows_each
 
 log = logging.getLogger("mama_spark")
 
@@ -105,7 +106,7 @@ class _Reader:
             self._treat(_changed(found, r, partition.gone))
 
         unpacking = Unpacking(o, self.shape, r.stream)
-        for records in logs.read(o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check):
+        for records in log_reader.read(o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check):
             yield from unpacking.batches(records)
 
     def _find(self, bridge: LogBridge, r: Range) -> Log | None:
@@ -188,7 +189,7 @@ class MamaSubReader(_Reader, DataSourceReader):
             self._treat(losses)
             return self._plan(bridge, ranges(start, end))
 
-        return logs.ask(self.options, plan)
+        return log_reader.ask(self.options, plan)
 
 
 class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -205,7 +206,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
     def initialOffset(self) -> dict[str, Any]:
         """Spark asks more than once, and must get the same answer."""
         if self._initial is None:
-            self._initial = logs.ask(self.options, lambda bridge: self._first(bridge)[0])
+            self._initial = log_reader.ask(self.options, lambda bridge: self._first(bridge)[0])
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -215,11 +216,11 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         return ReadMaxRows(min(given)) if given else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = logs.ask(self.options, lambda bridge: self._look(bridge, ()))
+        self._target = log_reader.ask(self.options, lambda bridge: self._look(bridge, ()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
-        bounds = self._seen = logs.ask(self.options, lambda bridge: self._look(bridge, before))
+        bounds = self._seen = log_reader.ask(self.options, lambda bridge: self._look(bridge, before))
         if self._target is not None:  # what has appeared since then is for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
         now, losses = reconcile(before, bounds)
@@ -229,7 +230,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         most, about = limit.max_rows if isinstance(limit, ReadMaxRows) else None, self.options.max_rows_per_trigger
         if most is None or about is None:
             return to_json(advance(now, bounds, most))
-        each = logs.ask(self.options, lambda bridge: self._sampled(bridge, now, bounds))
+        each = log_reader.ask(self.options, lambda bridge: self._sampled(bridge, now, bounds))
         return to_json(advance(now, bounds, self.options.max_offsets_per_trigger, about, each))
 
     def _sampled(self, bridge: LogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
@@ -247,7 +248,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
         whole = ranges(from_json(start), from_json(end))
-        return logs.ask(self.options, lambda bridge: self._plan(bridge, whole)) if whole else []
+        return log_reader.ask(self.options, lambda bridge: self._plan(bridge, whole)) if whole else []
 
     def commit(self, end: dict[str, Any]) -> None:
         """Show the progress at the broker, if that is wanted. It is telemetry: a failure is no reason to stop."""
@@ -260,7 +261,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
                 bridge.log(stream).progress(name, position.next - 1, self.options.topics)
 
         try:
-            logs.ask(self.options, show)
+            log_reader.ask(self.options, show)
         except MamaError as e:
             log.warning("mamasub: progressConsumer %r: %s", name, e)
 

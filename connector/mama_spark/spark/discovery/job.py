@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..bridge import DiscoveryBridge
-from ..bridges.reconnecting import Reach
-from ..mama.discovery.discovery_rows import Reader
-from ..mama.messages.source_records import SourceFields
-from ..mama.messages.status import Status, StatusError
-from ..mama.properties import SUPPORTED
-from ..options import DiscoveryOptions
-from .bridges import make_discovery
-from .given import check_spark, read_options
-from .tango_discovery import TangoReader
+from mama_spark.bridge import DiscoveryBridge
+from mama_spark.bridges.reconnecting import Reach
+from mama_spark.mama.discovery.discovery_rows import Reader
+from mama_spark.mama.messages.source_records import SourceFields
+from mama_spark.mama.messages.status import Status, StatusError
+from mama_spark.mama.properties import SUPPORTED
+from mama_spark.options import DiscoveryOptions
+
+from ..bridge_factory import make_discovery
+from ..option_loading import check_spark, read_options
+from .tango import TangoReader
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from ..publisher.batch_publisher import BatchPublisher
+from mama_spark.publisher.batch_publisher import BatchPublisher
 
 log = logging.getLogger("mama_spark")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..bridge import Change, ChangeKind, DiscoveryBridge, Position
-from ..bridges.reconnecting import Reach
-from ..errors import DataLost, MamaError
+from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position
+from mama_spark.bridges.reconnecting import Reach
+from mama_spark.errors import DataLost, MamaError
 
 
 class _ToldOtherwise(MamaError):

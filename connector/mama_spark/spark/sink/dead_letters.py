@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ..errors import BadRow, PublishError, TooLarge
-from ..flightlog.dead_letters import DeadLetterStaging
-from ..message import Int64s, MessageBatch
-from ..packing import PACK, PACK_ROWS
+from mama_spark.errors import BadRow, PublishError, TooLarge
+from mama_spark.flightlog.dead_letters import DeadLetterStaging
+from mama_spark.message import Int64s, MessageBatch
+from mama_spark.packing import PACK, PACK_ROWS
 
 #: Dead letters that wait are published when so many rows or bytes came together, and at the end of the partition.
 GATHER_ROWS, GATHER_BYTES = 1_000, 4 << 20

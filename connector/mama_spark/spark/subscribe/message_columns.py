@@ -22,11 +22,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ..errors import SchemaError
-from ..message import Int64s
-from ..options import SubscribeOptions
-from ..packing import Unpacked
-from ..record_log import Records
+from mama_spark.errors import SchemaError
+from mama_spark.message import Int64s
+from mama_spark.options import SubscribeOptions
+from mama_spark.packing import Unpacked
+from mama_spark.record_log import Records
+
 from .tango_rows import TYPE as TANGO_TYPE
 from .tango_rows import TangoColumns
 

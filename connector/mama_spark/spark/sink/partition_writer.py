@@ -13,34 +13,35 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from ..bridge import Ack, PublisherBridge
-from ..bridges import publisher_bridge, row_codec
-from ..errors import ConfigError, PublishError, Unavailable
-from ..flightlog.dead_letters import DeadLetterStaging
-from ..flightlog.parts import Part
-from ..flightlog.schema import Level
-from ..flightlog.staging import Run, Staging
-from ..mama.messages.source_records import SourceRecord
-from ..mama.publisher.partition_events import PartitionEvents
-from ..message import Bools, MessageBatch
-from ..options import SinkOptions
-from ..publisher.batch_publisher import BatchPublisher, Tag
-from ..publisher.clock import WallClock
-from ..publisher.core.flight import State
-from ..publisher.core.flight_batch import Block
-from ..publisher.core.ids import IDS_MEMORY, IdMaker
-from ..publisher.core.retry import RetryPolicy
-from ..publisher.core.window import Policy
-from .announcing import Announcer, source_record
+from mama_spark.bridge import Ack, PublisherBridge
+from mama_spark.bridges import publisher_bridge, row_codec
+from mama_spark.errors import ConfigError, PublishError, Unavailable
+from mama_spark.flightlog.dead_letters import DeadLetterStaging
+from mama_spark.flightlog.parts import Part
+from mama_spark.flightlog.schema import Level
+from mama_spark.flightlog.staging import Run, Staging
+from mama_spark.mama.messages.source_records import SourceRecord
+from mama_spark.mama.publisher.partition_events import PartitionEvents
+from mama_spark.message import Bools, MessageBatch
+from mama_spark.options import SinkOptions
+from mama_spark.publisher.batch_publisher import BatchPublisher, Tag
+from mama_spark.publisher.clock import WallClock
+from mama_spark.publisher.core.flight import State
+from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.ids import IDS_MEMORY, IdMaker
+from mama_spark.publisher.core.retry import RetryPolicy
+from mama_spark.publisher.core.window import Policy
+
+from ..option_loading import DiscoveryTerms
+from .announcer import Announcer, source_record
+from .codec_rows import NativeRows
 from .columns import ColumnPlan
-from .deadletters import DeadLetters, DeadTag
-from .given import DiscoveryTerms
-from .native_rows import NativeRows
-from .packs import Cargo, Load, Packs, Singles, rows_apart
+from .dead_letters import DeadLetters, DeadTag
+from .event_reporter import EventReporter
+from .outcomes import Tally, flight_columns, is_guilty, joined_ids, published_columns
+from .packed_messages import Cargo, Load, Packs, Singles, rows_apart
 from .progress import Progress
-from .reporting import EventReporter
-from .rows import RowEncoder
-from .settled import Tally, flight_columns, is_guilty, joined_ids, published_columns
+from .row_encoder import RowEncoder
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
 MAX_BYTES_IN_FLIGHT = 16 << 20

@@ -1,0 +1,1 @@
+"""The format ``mamadiscovery``: sources and events as rows."""

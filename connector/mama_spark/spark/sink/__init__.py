@@ -1,0 +1,1 @@
+"""The format ``mamapub``: publishes a DataFrame."""

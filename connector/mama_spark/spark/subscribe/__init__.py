@@ -1,0 +1,1 @@
+"""The format ``mamasub``: messages of topics as rows."""
