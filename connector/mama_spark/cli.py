@@ -22,15 +22,15 @@ USAGE, INTERRUPTED = 2, 130
 
 def serve(args: argparse.Namespace) -> int:
     from .bridges.nats.server.serve import run
-    from .terminal.stopping import stopping
+    from .commands.signals import stopping
 
     with stopping() as stop:
         return run(port=args.port, store=args.store, stop=stop)
 
 
 def broker(args: argparse.Namespace) -> int:
+    from .commands.signals import stopping
     from .mama.discovery.broker_events import broker_event
-    from .terminal.stopping import stopping
 
     try:
         from .services.malamute_broker.serve import run
@@ -114,13 +114,13 @@ def flights(args: argparse.Namespace) -> int:
 
 
 def sources(args: argparse.Namespace) -> int:
-    from .terminal.sources import run
+    from .commands.sources import run
 
     return run(_transport(args), once=args.once, as_json=args.json)
 
 
 def events(args: argparse.Namespace) -> int:
-    from .terminal.events import run
+    from .commands.events import run
 
     return run(_transport(args), begin=args.begin, as_json=args.json)
 
@@ -140,20 +140,20 @@ def docs(args: argparse.Namespace) -> int:
 
 
 def pub(args: argparse.Namespace) -> int:
-    from .terminal.pub import run
+    from .commands.pub import run
 
     return run(args)
 
 
 def sub(args: argparse.Namespace) -> int:
-    from .terminal.sub import run
+    from .commands.sub import run
 
     return run(args)
 
 
 def record(args: argparse.Namespace) -> int:
     try:
-        from .terminal.record import run
+        from .commands.record import run
     except ModuleNotFoundError as e:
         raise ConfigError(f"the recorder cannot be loaded ({e}); try: pip install 'mama-spark[tango]'") from e
 
@@ -161,7 +161,7 @@ def record(args: argparse.Namespace) -> int:
 
 
 def tango_source(args: argparse.Namespace) -> int:
-    from .terminal.tango_source import run
+    from .commands.tango_source import run
 
     return run(args)
 

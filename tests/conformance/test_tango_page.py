@@ -13,11 +13,11 @@ import pytest
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.bridges.tango.columns import COLUMNS
 from mama_spark.cli import parser
+from mama_spark.commands.tango_source import read_rules
 from mama_spark.conf_file import load
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.services.tango_recorder.settings import _PARSE, RecorderSettings
 from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, Cause, Kind, encode_one
-from mama_spark.terminal.tango_source import read_rules
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tango.md").read_text()

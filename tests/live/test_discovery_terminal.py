@@ -17,11 +17,11 @@ from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.cli import main
+from mama_spark.commands import discovery_follow as follow
+from mama_spark.commands.events import line_of as event_line
+from mama_spark.commands.sources import line_of as source_line
 from mama_spark.mama.discovery.discovery_rows import Row
 from mama_spark.mama.messages.event_records import EventRecord
-from mama_spark.terminal import watch
-from mama_spark.terminal.events import line_of as event_line
-from mama_spark.terminal.sources import line_of as source_line
 from mama_spark.testing.discovery_runs import Stranger, desk
 from mama_spark.testing.waiting import eventually
 
@@ -195,4 +195,4 @@ def test_lines_of_losses_and_of_hostile_names_are_harmless() -> None:
     hostile: dict[str, Any] = {"source_name": "a\nb\x07", "info": "c\x1b]0;d"}
     told = source_line(Row("source", "online", **hostile))
     assert told.isprintable()
-    assert json.loads(watch.as_json(Row("source", "online", raw=b"\xff", event_time=5, **hostile)))["raw"] == "/w=="
+    assert json.loads(follow.as_json(Row("source", "online", raw=b"\xff", event_time=5, **hostile)))["raw"] == "/w=="

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import Notice
 from mama_spark.tango.log.records import Cause, Kind, encode_one, errors_of
-from mama_spark.terminal.record import log_options, record
 from mama_spark.testing.rooms import NatsRoom
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import store

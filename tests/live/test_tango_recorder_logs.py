@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import parser
+from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
 from mama_spark.tango.log.records import Cause, Kind
-from mama_spark.terminal.record import log_options, record
 from mama_spark.testing.rooms import MalamuteRoom, NatsRoom
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.tango_recorder import (
@@ -104,7 +104,7 @@ def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log, stop = RecordLog(nats), threading.Event()
-    monkeypatch.setattr("mama_spark.terminal.record.stopping", lambda: nullcontext(stop))
+    monkeypatch.setattr("mama_spark.commands.record.stopping", lambda: nullcontext(stop))
     args = parser().parse_args(words(log, lab, tmp_path, drain="1s"))
     with ThreadPoolExecutor(1) as pool:
         code = pool.submit(args.run, args)

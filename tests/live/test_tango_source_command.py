@@ -22,6 +22,8 @@ from mama_spark.bridges import log_bridge, publisher_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.cli import parser
+from mama_spark.commands import tango_source
+from mama_spark.commands.record import log_options
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
@@ -39,8 +41,6 @@ from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.log.records import Kind, encode_one
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
-from mama_spark.terminal import tango_source
-from mama_spark.terminal.record import log_options
 from mama_spark.testing.rooms import MalamuteRoom
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port

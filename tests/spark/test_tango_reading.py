@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.commands.record import log_options
 from mama_spark.tango.events.events import Event, decode
 from mama_spark.tango.log.records import Kind, encode_one
 from mama_spark.tango.types import AttributeValue, Quality
-from mama_spark.terminal.record import log_options
 from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.servers import Admin
 from mama_spark.testing.sub_runs import delta_rows, store

@@ -13,13 +13,13 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from ..commands.record import log_options, record
 from ..options import SinkOptions
 from ..services.tango_recorder.settings import RecorderSettings
 from ..tango.events.events import Event, decode
 from ..tango.log.records import Cause, Kind, RecordTopic, parse_record_topic
 from ..tango.log.records import decode as decode_records
 from ..tango.types import AttributeValue
-from ..terminal.record import log_options, record
 from .rooms import MalamuteRoom, NatsRoom
 from .tango_servers import TangoServer
 from .waiting import until

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.tango import RecordCodec
+from mama_spark.commands.tango_source import Position, default_position, read_rules
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
 from mama_spark.services.tango_server.device import Attribute, Criteria
@@ -16,7 +17,6 @@ from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.services.tango_server.log_replayer import Rule, Serving
 from mama_spark.tango.log.records import Kind, encode_one
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
-from mama_spark.terminal.tango_source import Position, default_position, read_rules
 
 DEVICE = "lab/cell/1"
 STORED = 1_800_000_000_000_000  #: by the clock of the log, µs

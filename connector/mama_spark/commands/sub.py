@@ -21,7 +21,7 @@ from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..packing import Unpacked, check_text, portions, untouched
 from ..record_log import Bounds, Log, LogBridge, Records
-from .given import options
+from .arguments import options
 
 #: Seconds between two looks, the longer the less happens: a log is asked, it does not call, and on NATS every question
 #: makes an audit advisory, which discovery keeps a bounded number of.

@@ -11,7 +11,7 @@ from ..options import SinkOptions
 from ..publisher.api import Flight, Headers
 from ..publisher.core.retry import RetryPolicy
 from ..publisher.managed.managed_publisher import ManagedPublisher
-from .given import options, pairs
+from .arguments import options, pairs
 
 NOT_ALL = 1
 _IN_FLIGHT = 1_000

@@ -30,8 +30,8 @@ from ..options.values import log_urls, split_stream
 from ..record_log import Bounds, Log, LogBridge, Records
 from ..services.tango_server.log_replayer import Counts, Rule, Serving
 from ..tango.types import EventType
-from .given import options
-from .stopping import stopping
+from .arguments import options
+from .signals import stopping
 
 if TYPE_CHECKING:
     from ..services.tango_server.event_source import TangoEventSource

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..mama.discovery.discovery_rows import GAP, PUBLISHER, Row
 from ..mama.messages.event_records import TOPIC
-from . import watch
+from . import discovery_follow as follow
 
 
 def run(given: Mapping[str, str], *, begin: str, as_json: bool) -> int:
@@ -15,13 +15,13 @@ def run(given: Mapping[str, str], *, begin: str, as_json: bool) -> int:
     :param begin: ``earliest`` or ``latest``
     :raises MamaError: the place of discovery cannot be read
     """
-    place = watch.Watch.of(given)
+    place = follow.Watch.of(given)
     try:
         for rows in place.changes(place.begin(begin)):
             for row in rows:
                 if row.kind in (PUBLISHER, TOPIC, GAP):
-                    watch.say(watch.as_json(row) if as_json else line_of(row))
-            if not rows and watch.reader_is_gone():
+                    follow.say(follow.as_json(row) if as_json else line_of(row))
+            if not rows and follow.reader_is_gone():
                 return 0
     finally:
         place.close()
@@ -31,8 +31,8 @@ def run(given: Mapping[str, str], *, begin: str, as_json: bool) -> int:
 def line_of(row: Row) -> str:
     """One event."""
     if row.kind == GAP:
-        return f"{watch.clock(row)}  gap        records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
-    what = f"{watch.clock(row)}  {row.kind.ljust(9)}  {watch.printable(row.event)}"
+        return f"{follow.clock(row)}  gap        records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
+    what = f"{follow.clock(row)}  {row.kind.ljust(9)}  {follow.printable(row.event)}"
     reason = " ".join(str(part) for part in (row.status, row.code) if part is not None)
-    told = [row.topic or "", f"({watch.shown_source(row)})" if row.source_name else "", reason, row.info or ""]
-    return "  ".join([what, *(watch.printable(text) for text in told if text)])
+    told = [row.topic or "", f"({follow.shown_source(row)})" if row.source_name else "", reason, row.info or ""]
+    return "  ".join([what, *(follow.printable(text) for text in told if text)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..mama.discovery.discovery_rows import GAP, SOURCE, Row
-from . import watch
+from . import discovery_follow as follow
 
 _COLUMNS = ("SOURCE", "ID", "STATE", "DATA", "RATE", "TIMELINESS", "DICTIONARY", "SINCE (UTC)", "")
 
@@ -16,23 +16,23 @@ def run(given: Mapping[str, str], *, once: bool, as_json: bool) -> int:
     :param once: only what there is now
     :raises MamaError: the place of discovery cannot be read
     """
-    place = watch.Watch.of(given)
+    place = follow.Watch.of(given)
     try:
         at = None if once else place.begin("latest")  # before the image, so that nothing is between the two
         image = place.image()
         if as_json:
             for row in image:
-                watch.say(watch.as_json(row))
+                follow.say(follow.as_json(row))
         else:
             for line in table(image):
-                watch.say(line)
+                follow.say(line)
         if at is None:
             return 0
         for rows in place.changes(at):
             for row in rows:
                 if row.kind in (SOURCE, GAP):
-                    watch.say(watch.as_json(row) if as_json else line_of(row))
-            if not rows and watch.reader_is_gone():
+                    follow.say(follow.as_json(row) if as_json else line_of(row))
+            if not rows and follow.reader_is_gone():
                 return 0
     finally:
         place.close()
@@ -51,18 +51,18 @@ def _cells(row: Row) -> tuple[str, ...]:
     texts = (row.source_state, row.source_data_state, row.source_qos_rate, row.source_qos_timeliness,
              row.source_data_dict)  # fmt: skip
     return (
-        watch.printable(row.source_name or ""),
+        follow.printable(row.source_name or ""),
         "" if row.source_id is None else str(row.source_id),
-        *(watch.printable(text or "-") for text in texts),
-        "" if row.event_time is None else f"{watch.instant(row.event_time):%Y-%m-%d %H:%M:%S}",
-        watch.printable(row.info or ""),
+        *(follow.printable(text or "-") for text in texts),
+        "" if row.event_time is None else f"{follow.instant(row.event_time):%Y-%m-%d %H:%M:%S}",
+        follow.printable(row.info or ""),
     )
 
 
 def line_of(row: Row) -> str:
     """One change."""
     if row.kind == GAP:
-        return f"{watch.clock(row)}  gap      records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
+        return f"{follow.clock(row)}  gap      records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
     states = " ".join(text for text in (row.source_state, row.source_data_state) if text)
-    told = [watch.shown_source(row), watch.printable(states), watch.printable(row.info or "")]
-    return f"{watch.clock(row)}  {row.event.ljust(10)} {'  '.join(text for text in told if text)}"
+    told = [follow.shown_source(row), follow.printable(states), follow.printable(row.info or "")]
+    return f"{follow.clock(row)}  {row.event.ljust(10)} {'  '.join(text for text in told if text)}"

@@ -23,8 +23,8 @@ from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
 from ..tango.log.recorder_state import Recording
 from ..tango.log.recovery import restore
-from .given import pairs
-from .stopping import stopping
+from .arguments import pairs
+from .signals import stopping
 
 NOT_ALL = 1
 #: Containers made between two collections, about 70,000 events: those that wait form no cycles, and to look for some
