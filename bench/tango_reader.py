@@ -27,8 +27,9 @@ from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import Kind as NoticeKind
 from mama_spark.tango.events.batch_decoder import BatchDecoder, Columns
 from mama_spark.tango.log.records import Kind, decode
-from mama_spark.testing.rooms import MalamuteRoom
 from mama_spark.testing.waiting import until
+
+from tests.support.restartable_broker import MalamuteRoom
 
 from .machine import process_cpu
 from .tango_replay import HWM, VALUES, names

@@ -26,7 +26,8 @@ from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import DataType, EventType, Quality
-from mama_spark.testing.ports import lasting_port
+
+from tests.support.ports import lasting_port
 
 HOST = "127.0.0.1"
 VALUES = 1000

@@ -23,8 +23,9 @@ from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.types import EventType
-from mama_spark.testing.tango_servers import DeviceProbe, TangoServer
 from mama_spark.testing.waiting import until
+
+from tests.support.tango_processes.servers import DeviceProbe, TangoServer
 
 from .tango_reader import Watch
 

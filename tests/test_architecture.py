@@ -1,4 +1,4 @@
-"""The arrows between rooms, and what pure modules may not touch, read from the import statements."""
+"""The dependency rules between packages, and what pure modules must not import, read from the import statements."""
 
 from __future__ import annotations
 
@@ -11,76 +11,209 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 
-WORDS = {"errors", "options", "message", "bridge", "log"}
-MAY_IMPORT = {  # room -> rooms; errors and words may see nothing above them
-    "publisher": WORDS,
-    "mama": WORDS,
-    "flightlog": WORDS,
-    "packing": WORDS,
-    "bridges": WORDS | {"malamute", "tango"},
-    "malamute": WORDS,
-    "tango": WORDS,
-    "spark": WORDS | {"publisher", "mama", "flightlog", "packing", "bridges", "tango"},
-    "conf_file": WORDS,
-    "cli": WORDS | {"conf_file", "bridges", "flightlog", "terminal", "malamute", "mama"},
-    "terminal": WORDS | {"publisher", "mama", "bridges", "packing", "conf_file", "tango"},
-    "__init__": {"publisher", "spark"},
-    "testing": WORDS | {"publisher", "mama", "flightlog", "packing", "bridges", "malamute", "tango", "terminal"},
-    **dict.fromkeys(WORDS - {"errors"}, WORDS),
+CONTRACTS = {"errors", "options", "message", "bridge", "record_log"}
+#: Package -> packages that it may import. ``errors`` imports none, the contracts only each other.
+MAY_IMPORT = {
+    "publisher": CONTRACTS,
+    "mama": CONTRACTS,
+    "flightlog": CONTRACTS,
+    "packing": CONTRACTS,
+    "malamute": CONTRACTS,
+    "tango": CONTRACTS,
+    "bridges": CONTRACTS | {"malamute", "tango"},
+    "services": CONTRACTS | {"malamute", "tango", "bridges"},
+    "spark": CONTRACTS | {"publisher", "mama", "flightlog", "packing", "bridges", "tango"},
+    "conf_file": CONTRACTS,
+    "commands": CONTRACTS | {"publisher", "mama", "bridges", "packing", "conf_file", "tango", "services"},
+    "cli": CONTRACTS | {"conf_file", "bridges", "flightlog", "commands", "services", "mama"},
+    "__init__": {"publisher", "spark", "moved_names"},
+    "moved_names": set(),
+    "testing": CONTRACTS | {"publisher", "mama", "flightlog", "packing", "bridges", "malamute", "tango", "services"},
+    **dict.fromkeys(CONTRACTS - {"errors"}, CONTRACTS),
     "errors": set(),
 }
-#: A live JetStream context, or a URL, becomes a bridge by the registry, so that these rooms themselves know none.
+#: A live JetStream context, or a URL, becomes a bridge by the registry, so that these packages themselves know none.
 EXCEPTIONS = {
-    ("publisher/managed", "mama_spark.bridges.attach"),
+    ("publisher/managed/managed_publisher", "mama_spark.bridges.attach"),
     ("mama/transport", "mama_spark.bridges.connect"),
 }
-#: One engine of Malamute keeps its streams in JetStream: the only way from one room of protocols into another's bridge.
-THROUGH_NATS = "malamute/engines/jetstream"
+#: Modules that do no I/O, start no thread and read no clock.
 PURE = {
-    *(WORDS - {"options"}), *(f"options/{name}" for name in ("values", "declare", "transport", "sink", "reading")),
-    "spark/offsets", *(f"publisher/{name}" for name in ("flight", "block", "sends", "window", "retry", "ids")),
-    *(f"packing/{name}" for name in ("form", "codec", "packer", "ipc", "unpack", "again", "fitting", "bounded")),
-    *(f"mama/{name}" for name in ("fieldtype", "status", "values", "msg", "omnm", "frames", "naming", "capture")),
-    *(f"mama/{name}" for name in ("states", "topics", "properties", "sources", "events")),
-    *(f"bridges/nats/{name}" for name in ("board", "wire", "frames", "headers", "subjects", "acks", "fast")),
-    "bridges/nats/records", "bridges/nats/retention", "mama/discovered", "spark/discovery_rows",
-    *(f"bridges/nats/{name}" for name in ("changes", "positions", "advisories", "direct")), "bridges/images",
-    *(f"malamute/{name}" for name in ("wire", "extensions", "patterns", "queues", "letters", "clients")),
-    *(f"malamute/{name}" for name in ("credit", "events", "questions", "server_desk", "client_desk")),
-    "bridges/malamute/records", "bridges/malamute/selecting", "malamute/engines/standing", "mama/broker_events",
-    "bridges/malamute/discovery_words", "bridges/malamute/discovery_positions",
-    *(f"malamute/{name}" for name in ("server_states", "server_machine", "server_outbox", "client_machine")),
-    *(f"malamute/engines/{name}" for name in ("__init__", "simple", "frames", "ledger", "dedup", "readers")),
-    *(f"tango/{name}" for name in ("types", "topics", "union", "anyvalue", "values", "structs", "frames", "events")),
-    *(f"tango/{name}" for name in ("scalars", "fastpath", "counters", "life", "lives", "notices", "routes", "records")),
-    *(f"tango/{name}" for name in ("cdr", "giop", "ior", "typecode", "errors", "calls", "negotiation")),
-    *(f"tango/{name}" for name in ("device", "criteria", "recording", "restoring", "recorder_settings", "owed")),
-    "spark/tango_rows", "malamute/server_mail",
-    *(f"tango/source_{n}" for n in ("readings", "channels", "board", "commands", "admin", "machine", "batch")),
-    "bridges/tango/columns", "bridges/tango/encode", "tango/serving", "spark/tango_discovery",
-    "bridges/malamute/frames", *(f"malamute/engines/{name}" for name in ("selectors", "records", "durable_settings")),
-    *(f"malamute/engines/{name}" for name in ("jetstream_names", "jetstream_settings")),
-}  # fmt: skip
+    "bridge",
+    "errors",
+    "message",
+    "record_log",
+    "bridges/malamute/discovery/codec",
+    "bridges/malamute/discovery/offsets",
+    "bridges/malamute/frames",
+    "bridges/malamute/records",
+    "bridges/malamute/selection",
+    "bridges/nats/discovery/advisories",
+    "bridges/nats/discovery/direct_get",
+    "bridges/nats/discovery/events",
+    "bridges/nats/discovery/layout",
+    "bridges/nats/discovery/offsets",
+    "bridges/nats/protocol/acks",
+    "bridges/nats/protocol/fast_batch",
+    "bridges/nats/protocol/frames",
+    "bridges/nats/protocol/headers",
+    "bridges/nats/protocol/parser",
+    "bridges/nats/protocol/records",
+    "bridges/nats/read/retention",
+    "bridges/nats/subjects",
+    "bridges/snapshot_codec",
+    "bridges/tango/columns",
+    "bridges/tango/row_codec",
+    "malamute/client/log_query_client",
+    "malamute/client/state_machine",
+    "malamute/protocol/commands",
+    "malamute/protocol/credit",
+    "malamute/protocol/extensions",
+    "malamute/protocol/log_query",
+    "malamute/protocol/patterns",
+    "malamute/protocol/ttl",
+    "mama/discovery/broker_events",
+    "mama/discovery/discovery_rows",
+    "mama/messages/capture",
+    "mama/messages/event_records",
+    "mama/messages/field_types",
+    "mama/messages/frames",
+    "mama/messages/msg",
+    "mama/messages/naming",
+    "mama/messages/omnm",
+    "mama/messages/source_records",
+    "mama/messages/status",
+    "mama/messages/values",
+    "mama/properties",
+    "mama/states",
+    "mama/topics",
+    "options/declare",
+    "options/reading",
+    "options/sink",
+    "options/transport",
+    "options/values",
+    "packing/chunked_unpack",
+    "packing/codec",
+    "packing/format",
+    "packing/ipc",
+    "packing/packer",
+    "packing/schema_cast",
+    "packing/split",
+    "packing/unpack",
+    "publisher/core/flight",
+    "publisher/core/flight_batch",
+    "publisher/core/ids",
+    "publisher/core/retry",
+    "publisher/core/send_index",
+    "publisher/core/window",
+    "services/malamute_broker/engines/__init__",
+    "services/malamute_broker/engines/ack_tracker",
+    "services/malamute_broker/engines/dedup",
+    "services/malamute_broker/engines/frame_columns",
+    "services/malamute_broker/engines/records",
+    "services/malamute_broker/engines/simple",
+    "services/malamute_broker/engines/subscription_cursor",
+    "services/malamute_broker/engines/subscription_index",
+    "services/malamute_broker/engines/durable/settings",
+    "services/malamute_broker/engines/jetstream/names",
+    "services/malamute_broker/engines/jetstream/settings",
+    "services/malamute_broker/session/broker_events",
+    "services/malamute_broker/session/byte_queue",
+    "services/malamute_broker/session/clients",
+    "services/malamute_broker/session/delivery_scheduler",
+    "services/malamute_broker/session/log_query_server",
+    "services/malamute_broker/session/mailbox_server",
+    "services/malamute_broker/session/mailbox_store",
+    "services/malamute_broker/session/state_machine",
+    "services/malamute_broker/session/states",
+    "services/tango_recorder/settings",
+    "services/tango_server/attribute_state",
+    "services/tango_server/commands",
+    "services/tango_server/criteria",
+    "services/tango_server/device",
+    "services/tango_server/device_servant",
+    "services/tango_server/dserver_servant",
+    "services/tango_server/event_supplier",
+    "services/tango_server/log_replayer",
+    "services/tango_server/readings",
+    "services/tango_server/value_batches",
+    "spark/discovery/rows",
+    "spark/discovery/tango",
+    "spark/subscribe/offsets",
+    "spark/subscribe/tango_rows",
+    "tango/client/dispatcher",
+    "tango/client/subscription_events",
+    "tango/client/subscription_machine",
+    "tango/client/subscription_states",
+    "tango/errors",
+    "tango/topics",
+    "tango/types",
+    "tango/events/batch_decoder",
+    "tango/events/counters",
+    "tango/events/events",
+    "tango/events/frame_layout",
+    "tango/events/frames",
+    "tango/giop/cdr",
+    "tango/giop/ior",
+    "tango/giop/messages",
+    "tango/giop/typecode",
+    "tango/idl/any_value",
+    "tango/idl/calls",
+    "tango/idl/negotiation",
+    "tango/idl/structs",
+    "tango/idl/union",
+    "tango/idl/values",
+    "tango/log/pending_gaps",
+    "tango/log/recorder_state",
+    "tango/log/records",
+    "tango/log/recovery",
+}
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
+#: Cycles that annotations alone make (imports under TYPE_CHECKING). None may be added.
+CYCLES = [
+    ["bridges/malamute/logs", "bridges/malamute/stream_log"],
+    ["bridges/nats/read/logs", "bridges/nats/read/stream_log"],
+    [
+        "mama/discovery/discovery", "mama/inbox", "mama/publisher/bridge_publisher", "mama/publisher/publisher",
+        "mama/transport",
+    ],
+    ["mama/messages/source_records", "mama/properties"],
+]  # fmt: skip
+#: More modules than that in one folder are split by responsibility.
+MOST_MODULES = 16
 
 
 @dataclass(frozen=True)
 class Module:
-    """One file: ``name`` as in ``spark/offsets``, the absolute names that it imports wherever the statement stands."""
+    """One file.
+
+    :ivar name: as in ``spark/session``
+    :ivar imports: the absolute names that it imports, wherever the statement stands
+    :ivar early: those that it imports when it is imported itself
+    :ivar typing: those that only annotations need
+    """
 
     path: Path
     name: str
     imports: frozenset[str]
+    early: frozenset[str]
+    typing: frozenset[str]
+    classes: tuple[str, ...]
     lines: int
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         return self.name.split("/")[0]
 
+    @property
+    def dotted(self) -> str:
+        name = self.path.relative_to(CONNECTOR).with_suffix("").as_posix().replace("/", ".")
+        return name.removesuffix(".__init__")
 
-def imports(path: Path, tree: ast.Module) -> Iterator[str]:
+
+def names_in(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
     package = list(path.relative_to(CONNECTOR).parent.parts)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -89,14 +222,38 @@ def imports(path: Path, tree: ast.Module) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
+def statements(body: list[ast.stmt], typing: bool) -> Iterator[ast.stmt]:
+    """What runs when the module is imported, or (``typing``) what only type checkers see of it."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from node.body if typing else statements(node.orelse, typing)
+            continue
+        if not typing:
+            yield node
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            yield from statements(getattr(node, field, []), typing)
+
+
 @cache
 def modules() -> list[Module]:
     """All that ships, parsed once."""
     found = []
     for path in sorted(CONNECTOR.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        name = path.relative_to(CONNECTOR).with_suffix("").as_posix().removeprefix("mama_spark/")
-        found.append(Module(path, name, frozenset(imports(path, ast.parse(text))), len(text.splitlines())))
+        tree = ast.parse(text)
+        found.append(
+            Module(
+                path=path,
+                name=path.relative_to(CONNECTOR).with_suffix("").as_posix().removeprefix("mama_spark/"),
+                imports=frozenset(names_in(path, ast.walk(tree))),
+                early=frozenset(names_in(path, statements(tree.body, typing=False))),
+                typing=frozenset(names_in(path, statements(tree.body, typing=True))),
+                classes=tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef)),
+                lines=len(text.splitlines()),
+            )
+        )
     return found
 
 
@@ -110,7 +267,7 @@ def top(names: Iterable[str]) -> set[str]:
 
 
 #: What bridges have in common without knowing each other.
-SHARED = ("pool", "images")
+SHARED = ("connection_pool", "snapshot_codec")
 
 
 def test_imports_go_one_way() -> None:
@@ -120,11 +277,13 @@ def test_imports_go_one_way() -> None:
             parts = name.split(".")
             if (module.name, name) in EXCEPTIONS:
                 continue
-            if module.name.startswith(THROUGH_NATS) and parts[:3] == ["mama_spark", "bridges", "nats"]:
+            if (
+                parts[0] != "mama_spark"
+                or len(parts) == 1
+                or parts[1] in (module.package, "__version__", "moved_names")
+            ):
                 continue
-            if parts[0] != "mama_spark" or len(parts) == 1 or parts[1] in (module.room, "__version__"):
-                continue
-            if parts[1] not in MAY_IMPORT[module.room]:
+            if parts[1] not in MAY_IMPORT[module.package]:
                 wrong.append(f"{module.name} must not import {name}")
     assert wrong == []
 
@@ -132,11 +291,61 @@ def test_imports_go_one_way() -> None:
 def test_bridges_do_not_know_each_other() -> None:
     wrong = []
     for module in ours():
-        if module.room == "bridges" and module.name != "bridges/__init__":
+        if module.package == "bridges" and module.name != "bridges/__init__":
             mine = module.name.split("/")[1]
             others = [name.split(".")[2] for name in module.imports if name.startswith("mama_spark.bridges.")]
             wrong += [f"{module.name} must not import bridges.{o}" for o in others if o not in (mine, *SHARED)]
     assert wrong == []
+
+
+def cycles(typing: bool) -> list[list[str]]:
+    """Modules that import each other, by Tarjan's algorithm: the strongly connected components of two and more."""
+    known = {module.dotted: module for module in ours()}
+    graph: dict[str, list[str]] = {}
+    for name, module in known.items():
+        wanted = module.early | module.typing if typing else module.early
+        targets = {n if n in known else n.rpartition(".")[0] for n in wanted}
+        graph[name] = sorted(t for t in targets if t in known and t != name)
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in graph[name]:
+            if other not in index:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            component = stack[at:]
+            del stack[at:]
+            if len(component) > 1:
+                found.append(sorted(known[n].name for n in component))
+
+    for name in graph:
+        if name not in index:
+            visit(name)
+    return sorted(found)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert cycles(typing=False) == []
+
+
+def test_annotations_make_no_new_cycle() -> None:
+    assert cycles(typing=True) == CYCLES
+
+
+def test_folders_stay_small() -> None:
+    folders: dict[str, int] = {}
+    for module in ours():
+        folder = module.path.parent.relative_to(CONNECTOR).as_posix()
+        folders[folder] = folders.get(folder, 0) + (module.path.name != "__init__.py")
+    assert {folder: count for folder, count in folders.items() if count > MOST_MODULES} == {}
 
 
 def test_pure_modules_import_no_socket_thread_clock_or_loop() -> None:
@@ -145,13 +354,13 @@ def test_pure_modules_import_no_socket_thread_clock_or_loop() -> None:
     assert {name: touched for name, touched in found.items() if touched} == {}
 
 
-def test_pyspark_is_imported_only_in_the_spark_room() -> None:
-    outside = [module for module in ours() if module.room != "spark"]
+def test_pyspark_is_imported_only_in_the_package_spark() -> None:
+    outside = [module for module in ours() if module.package != "spark"]
     assert [module.name for module in outside if top(module.imports) & {"pyspark", "delta"}] == []
 
 
 def test_nothing_imports_jobs_or_testing_and_modules_stay_small() -> None:
     assert [module.name for module in modules() if top(module.imports) & {"jobs", "tests", "bench"}] == []
-    product = [module for module in modules() if module.room != "testing"]
+    product = [module for module in modules() if module.package != "testing"]
     assert [m.name for m in product if any(n.startswith("mama_spark.testing") for n in m.imports)] == []
     assert [(module.name, module.lines) for module in modules() if module.lines > 600] == []

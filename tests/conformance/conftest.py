@@ -1,5 +1,5 @@
 """Fixtures: of the OpenMAMA face."""
 
-from mama_spark.testing.stages import memory, nats_with_users, stage, told
+from tests.support.mama_harness import memory, nats_with_users, stage, told
 
 __all__ = ["memory", "nats_with_users", "stage", "told"]

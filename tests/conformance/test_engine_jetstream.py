@@ -8,10 +8,10 @@ import pytest
 from mama_spark.bridges.nats.connection import connection
 from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.services.malamute_broker.engines.jetstream import engine
-from mama_spark.testing.accounts import Accounts, SharedServer
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite
 
 from tests.support.nats import account
+from tests.support.nats_accounts import Accounts, SharedServer
 
 
 @pytest.fixture(scope="module")

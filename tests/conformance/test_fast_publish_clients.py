@@ -44,12 +44,12 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ExpectationFailed, NotSent, PublishError, Refused, Uncertain
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.driving import Driver
-from mama_spark.testing.plain_wire import PlainWire
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 
 from tests.support.examples import FULL
+from tests.support.fault_driver import Driver
+from tests.support.nats_servers import Admin
+from tests.support.plain_nats_connection import PlainWire
 
 FAST: dict[str, Any] = {"ack_mode": "batch", "dedup": False}
 WRONG = {"Nats-Expected-Last-Sequence": ["99"]}

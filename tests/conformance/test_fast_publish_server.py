@@ -38,12 +38,12 @@ from mama_spark.bridges.nats.protocol.fast_batch import (
 )
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ExpectationFailed, NotSent, Overrun, PublishError, Refused, TooLarge, Uncertain
-from mama_spark.testing.accounts import Accounts
-from mama_spark.testing.plain_wire import PlainWire
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats import account
+from tests.support.nats_accounts import Accounts
+from tests.support.nats_servers import Admin
+from tests.support.plain_nats_connection import PlainWire
 
 WRONG = {"Nats-Expected-Last-Sequence": "100"}
 APPEND = 1

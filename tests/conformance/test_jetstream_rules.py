@@ -17,10 +17,10 @@ from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, 
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
 from mama_spark.services.malamute_broker.engines.jetstream.engine import JetStreamEngine
-from mama_spark.testing.accounts import Accounts
-from mama_spark.testing.servers import Admin
 
 from tests.support.nats import account
+from tests.support.nats_accounts import Accounts
+from tests.support.nats_servers import Admin
 
 PATIENCE = 60.0
 Runs = tuple[AckRun, ...]

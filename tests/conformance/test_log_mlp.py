@@ -23,9 +23,10 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store import store_path
 from mama_spark.services.malamute_broker.session.clients import Settings
-from mama_spark.testing.brokers import BrokerHere, BrokerProcess
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
+
+from tests.support.broker_process import BrokerHere, BrokerProcess
 
 PATIENCE = 60.0
 

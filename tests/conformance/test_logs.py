@@ -13,12 +13,12 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
-from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.log_suite import LogSite, LogSuite
-from mama_spark.testing.servers import Admin
 
 from tests.support.nats import account
+from tests.support.nats_accounts import Accounts
+from tests.support.nats_servers import Admin
 
 
 class TestMemoryLogs(LogSuite):

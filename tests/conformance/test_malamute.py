@@ -31,7 +31,8 @@ from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, Site, Stored, publish
-from mama_spark.testing.ports import lasting_port
+
+from tests.support.ports import lasting_port
 
 
 class NumberedEngine(SimpleEngine):

@@ -24,9 +24,10 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, 
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.clocks import Clock
-from mama_spark.testing.ports import lasting_port
 from mama_spark.testing.waiting import until
 from zmq.auth.thread import ThreadAuthenticator
+
+from tests.support.ports import lasting_port
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "malamute.json").read_text())
 PATIENCE = 60.0

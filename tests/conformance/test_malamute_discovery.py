@@ -20,8 +20,9 @@ from mama_spark.services.malamute_broker.configuration import load
 from mama_spark.services.malamute_broker.engines.durable import engine
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite, follow
-from mama_spark.testing.mlp_discovery import end_process_of, forget
 from mama_spark.testing.waiting import eventually
+
+from tests.support.malamute_discovery import end_process_of, forget
 
 TTL = 600.0
 STEP = TTL / 12  #: of the clock; a third of the time to live is the pace of renewals, a half makes SUSPECT

@@ -19,8 +19,9 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
 from mama_spark.testing.bridge_suite import PATIENCE, publish
-from mama_spark.testing.plain_broker import CLOSE, OPEN, PING, SEND, WRITE, PlainBroker
 from mama_spark.testing.waiting import eventually
+
+from tests.support.plain_broker import CLOSE, OPEN, PING, SEND, WRITE, PlainBroker
 
 
 @pytest.fixture

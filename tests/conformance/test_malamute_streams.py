@@ -21,9 +21,9 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines.durable.log import DurableLogs
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, publish
-from mama_spark.testing.ports import lasting_port
 
 from tests.support.examples import FULL
+from tests.support.ports import lasting_port
 
 
 def start(folder: Path, bind: str = "", **machine: Any) -> Broker:

@@ -42,8 +42,9 @@ from mama_spark.mama.messages.source_records import (
     encode_source,
 )
 from mama_spark.mama.properties import Properties, TransportProperties
-from mama_spark.testing.stages import MemoryStage, Told, a_message
 from mama_spark.testing.waiting import until
+
+from tests.support.mama_harness import MemoryStage, Told, a_message
 
 TTL = 30.0
 

@@ -10,9 +10,10 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT, decode_source
 from mama_spark.mama.states import TransportTopicEvent
-from mama_spark.testing.mlp_discovery import LASTING, Desks, discovering_broker
-from mama_spark.testing.stages import Told
 from mama_spark.testing.waiting import until
+
+from tests.support.malamute_discovery import LASTING, Desks, discovering_broker
+from tests.support.mama_harness import Told
 
 
 @pytest.mark.spec("SD-14", "SD-26", "SD-31", "PE-05", "PE-17")

@@ -15,7 +15,8 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import SourceRecord
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import encode_source
-from mama_spark.testing.servers import Admin
+
+from tests.support.nats_servers import Admin
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "openmama.md").read_text(encoding="utf-8")

@@ -8,8 +8,9 @@ import time
 import pytest
 from mama_spark.mama import DQPublisher, MamaMsg, MsgStatus, MsgType, Queue, Status, StatusError
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.testing.stages import MemoryStage, Stage, Told, a_message
 from mama_spark.testing.waiting import until
+
+from tests.support.mama_harness import MemoryStage, Stage, Told, a_message
 
 
 def of_type(kind: MsgType | None) -> MamaMsg:

@@ -23,9 +23,10 @@ from mama_spark.mama import (
     Transport,
 )
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.stages import MemoryStage, NatsStage, Stage, Told, a_message, dispatch
 from mama_spark.testing.waiting import until
+
+from tests.support.mama_harness import MemoryStage, NatsStage, Stage, Told, a_message, dispatch
+from tests.support.nats_servers import Admin
 
 #: No stream takes these topics, and requests are no business of streams.
 ASKED = "ask"

@@ -27,9 +27,9 @@ from mama_spark.mama import (
 from mama_spark.mama.bridge_loop import Sent
 from mama_spark.mama.callback_delivery import Delivery
 from mama_spark.mama.messages.omnm import encode
-from mama_spark.testing.desks import NatsDesk
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.stages import (
+from mama_spark.testing.waiting import until
+
+from tests.support.mama_harness import (
     MemoryStage,
     NatsStage,
     Stage,
@@ -39,7 +39,8 @@ from mama_spark.testing.stages import (
     fails,
     published,
 )
-from mama_spark.testing.waiting import until
+from tests.support.nats_servers import Admin
+from tests.support.publisher_harness import NatsDesk
 
 # --- callbacks ---------------------------------------------------------------------------------------------------
 

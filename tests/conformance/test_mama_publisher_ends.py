@@ -16,16 +16,9 @@ from mama_spark.mama import (
     StatusError,
 )
 from mama_spark.mama.messages.omnm import encode
-from mama_spark.testing.stages import (
-    MemoryStage,
-    Stage,
-    Told,
-    a_message,
-    dispatch,
-    fails,
-    published,
-)
 from mama_spark.testing.waiting import until
+
+from tests.support.mama_harness import MemoryStage, Stage, Told, a_message, dispatch, fails, published
 
 # --- destroying --------------------------------------------------------------------------------------------------
 

@@ -22,10 +22,10 @@ from mama_spark.mama import (
     string_for_state,
 )
 from mama_spark.mama.states import TABLE
-from mama_spark.testing.stages import MemoryStage, Told, a_message, fails, published
 from mama_spark.testing.waiting import until
 
 from tests.support.examples import examples
+from tests.support.mama_harness import MemoryStage, Told, a_message, fails, published
 
 
 @pytest.mark.spec("PE-33-PE-35", "PE-48-PE-54")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from mama_spark.mama import Queue, Status, StatusError
-from mama_spark.testing.stages import dispatch
 from mama_spark.testing.waiting import until
+
+from tests.support.mama_harness import dispatch
 
 
 def fails(status: Status, call: Any, *args: Any) -> None:

@@ -21,8 +21,9 @@ from mama_spark.mama import (
     TransportTopicEvent,
 )
 from mama_spark.mama.messages.omnm import encode
-from mama_spark.testing.stages import Stage, Told, a_message, dispatch, fails
 from mama_spark.testing.waiting import until
+
+from tests.support.mama_harness import Stage, Told, a_message, dispatch, fails
 
 PAYLOAD = encode(a_message())
 

@@ -24,8 +24,9 @@ from mama_spark.errors import (
 )
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
-from mama_spark.testing.desks import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, patient
 from mama_spark.testing.waiting import until
+
+from tests.support.publisher_harness import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, patient
 
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 

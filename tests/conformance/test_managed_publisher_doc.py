@@ -10,8 +10,9 @@ from typing import Any
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.publisher.api import PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
-from mama_spark.testing.desks import NatsDesk
-from mama_spark.testing.servers import Admin
+
+from tests.support.nats_servers import Admin
+from tests.support.publisher_harness import NatsDesk
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "managed-publisher.md").read_text(encoding="utf-8")

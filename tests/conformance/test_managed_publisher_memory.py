@@ -13,8 +13,9 @@ from mama_spark.errors import AckTimeout, ConfigError, LoopDied, NoResponders, O
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
-from mama_spark.testing.desks import LONG, Ear, MemoryDesk, ack_of
 from mama_spark.testing.waiting import until
+
+from tests.support.publisher_harness import LONG, Ear, MemoryDesk, ack_of
 
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 

@@ -24,9 +24,10 @@ from mama_spark.errors import (
 )
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
-from mama_spark.testing.desks import LONG, Ear, NatsDesk, ack_of
 from mama_spark.testing.waiting import until
 from nats.aio.client import Client
+
+from tests.support.publisher_harness import LONG, Ear, NatsDesk, ack_of
 
 RETRY = RetryConfig.doubling(0.05, 0.2, deadline=LONG)
 

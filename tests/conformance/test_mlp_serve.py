@@ -34,8 +34,9 @@ from mama_spark.services.malamute_broker.configuration import load
 from mama_spark.services.malamute_broker.serve import run
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 from mama_spark.testing.oracle import Outcome, conserve
-from mama_spark.testing.ports import lasting_port
-from mama_spark.testing.proxy import Proxy
+
+from tests.support.ports import lasting_port
+from tests.support.proxy import Proxy
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,8 @@ from mama_spark.bridge import PublisherBridge
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
-from mama_spark.testing.servers import Admin
+
+from tests.support.nats_servers import Admin
 
 
 def site_of(server: NatsServer, **options: Any) -> Iterator[Site]:

@@ -11,7 +11,8 @@ from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
-from mama_spark.testing.servers import Admin
+
+from tests.support.nats_servers import Admin
 
 
 def die(bridge: DiscoveryBridge) -> None:

@@ -29,8 +29,9 @@ from mama_spark.tango.types import (
     Severity,
     ValueKind,
 )
-from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Event, Failed
 from mama_spark.testing.waiting import until
+
+from tests.support.tango_processes.servers import BEAT, PATIENCE, DeviceProbe, Event, Failed
 
 DEVICE, OTHER = "test/pub/1", "test/pub/2"
 BROKEN = (DevError("Broken", Severity.ERR, "d", "o"),)

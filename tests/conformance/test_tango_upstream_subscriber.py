@@ -26,10 +26,10 @@ from mama_spark.tango.types import (
     DevState,
     InterfaceChange,
 )
-from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoServer
 from mama_spark.testing.waiting import until
 
 from tests.support.tango import FAST
+from tests.support.tango_processes.servers import PATIENCE, DeviceProbe, TangoServer
 
 
 @pytest.fixture

@@ -33,7 +33,10 @@ from mama_spark.tango.types import (
     Severity,
     ValueKind,
 )
-from mama_spark.testing.tango_servers import (
+from mama_spark.testing.waiting import until
+
+from tests.support.tango import FAST
+from tests.support.tango_processes.servers import (
     BEAT,
     PATIENCE,
     DeviceProbe,
@@ -42,9 +45,6 @@ from mama_spark.testing.tango_servers import (
     TangoMirror,
     TangoServer,
 )
-from mama_spark.testing.waiting import until
-
-from tests.support.tango import FAST
 
 DEVICE = "test/pub/1"
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.discovery import lease
-from mama_spark.testing.discovering import opened
+
+from tests.support.nats_discovery import opened
 
 __all__ = ["opened"]
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.testing import accounts as module
-from mama_spark.testing.accounts import Accounts
-from mama_spark.testing.servers import Admin
+
+from tests.support import nats_accounts as module
+from tests.support.nats_accounts import Accounts
+from tests.support.nats_servers import Admin
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from mama_spark.bridges.nats.check import lines
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.options import SinkOptions
-from mama_spark.testing.servers import Admin
+
+from tests.support.nats_servers import Admin
 
 
 def check(folder: Path, capsys: pytest.CaptureFixture[str], *conf_lines: str) -> tuple[int, str]:

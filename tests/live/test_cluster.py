@@ -11,9 +11,10 @@ import pytest
 from mama_spark.bridge import Polled
 from mama_spark.bridges.nats.server.nats_server import Cluster
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.testing.driving import Driver, fresh_message_gets_through
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
+
+from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats_servers import Admin
 
 MODES = [
     pytest.param({"ack_mode": "message"}, id="message"),

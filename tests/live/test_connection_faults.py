@@ -15,11 +15,12 @@ from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.driving import Driver, fresh_message_gets_through
-from mama_spark.testing.proxy import Proxy
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 from nats.aio.client import Client
+
+from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats_servers import Admin
+from tests.support.proxy import Proxy
 
 MESSAGE: dict[str, Any] = {"ack_mode": "message"}
 PUBLIC: dict[str, Any] = {"ack_mode": "message", "fast": False}

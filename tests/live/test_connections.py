@@ -26,9 +26,10 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import LoopDied, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 from nats.aio.client import Client
+
+from tests.support.nats_servers import Admin
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from mama_spark.message import MessageBatch
 from mama_spark.publisher import resilient_publisher
 from mama_spark.publisher.resilient_publisher import LastingPublisher
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_servers import Admin
 
 
 @pytest.fixture

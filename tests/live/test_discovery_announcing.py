@@ -15,7 +15,9 @@ from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import Board
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.discovering import (
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_discovery import (
     DESK,
     EVENT,
     IMAGE_END,
@@ -34,8 +36,7 @@ from mama_spark.testing.discovering import (
     renew,
     stop_renewing,
 )
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.waiting import eventually
+from tests.support.nats_servers import Admin
 
 
 def test_a_killed_process_is_suspect_then_offline_and_one_more_process_keeps_a_source_alive(

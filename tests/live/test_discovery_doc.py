@@ -29,8 +29,9 @@ from mama_spark.mama.discovery.discovery_rows import (
 from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, LIVE, TOPIC
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.options import DiscoveryOptions
-from mama_spark.testing.discovery_runs import Stranger, desk
 from mama_spark.testing.waiting import eventually
+
+from tests.support.discovery_harness import Stranger, desk
 
 PAGE = (Path(__file__).parents[2] / "docs" / "discovery.md").read_text()
 KINDS = (SOURCE, PUBLISHER, TOPIC, IMAGE_END, GAP)

@@ -17,7 +17,9 @@ from mama_spark.bridges.nats.discovery.stream_client import Shelf
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError
-from mama_spark.testing.discovering import (
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_discovery import (
     DESK,
     EVENT,
     GAP,
@@ -36,8 +38,7 @@ from mama_spark.testing.discovering import (
     publish,
     renew,
 )
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.waiting import eventually
+from tests.support.nats_servers import Admin
 
 
 def test_what_the_limits_took_before_it_was_read_is_a_gap_and_nothing_else_is(

@@ -19,7 +19,10 @@ from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, METADATA, B
 from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.testing.discovering import (
+from mama_spark.testing.waiting import eventually
+
+from tests.support.examples import FULL
+from tests.support.nats_discovery import (
     DESK,
     EVENT,
     GAP,
@@ -36,10 +39,7 @@ from mama_spark.testing.discovering import (
     premade,
     renew,
 )
-from mama_spark.testing.servers import Admin, StoredMessage
-from mama_spark.testing.waiting import eventually
-
-from tests.support.examples import FULL
+from tests.support.nats_servers import Admin, StoredMessage
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
 

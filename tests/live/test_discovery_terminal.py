@@ -22,8 +22,9 @@ from mama_spark.commands.events import line_of as event_line
 from mama_spark.commands.sources import line_of as source_line
 from mama_spark.mama.discovery.discovery_rows import Row
 from mama_spark.mama.messages.event_records import EventRecord
-from mama_spark.testing.discovery_runs import Stranger, desk
 from mama_spark.testing.waiting import eventually
+
+from tests.support.discovery_harness import Stranger, desk
 
 DESK = SourceKey("desk", 7)
 

@@ -19,7 +19,8 @@ from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.dead_letters import abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.replay import unpublished
 from mama_spark.flightlog.staging import Run, Staging
-from mama_spark.testing.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
+
+from tests.support.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
 
 SERVE = """
 from moto.server import DomainDispatcherApplication, create_backend_app

@@ -25,8 +25,9 @@ from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliv
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.clients import Settings
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_servers import Admin
 
 PATIENCE = 90.0
 NAME = "mlp-st"

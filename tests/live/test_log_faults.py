@@ -18,15 +18,15 @@ from mama_spark.bridges.nats.read.logs import NatsLog, NatsLogs
 from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.testing.accounts import Accounts
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.log_suite import Record, everything, numbers, rows
-from mama_spark.testing.plain_wire import PlainWire
-from mama_spark.testing.proxy import Proxy
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats import account
+from tests.support.nats_accounts import Accounts
+from tests.support.nats_servers import Admin
+from tests.support.plain_nats_connection import PlainWire
+from tests.support.proxy import Proxy
 
 BOTH = pytest.mark.parametrize("fast", [None, False], ids=["fast", "public calls"])
 #: More than a reader fetches ahead, so that the server still has some when the first batch is there.

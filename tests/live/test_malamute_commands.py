@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from mama_spark.cli import main
 from mama_spark.message import MessageBatch
-from mama_spark.testing.brokers import BrokerHere, BrokerProcess
+
+from tests.support.broker_process import BrokerHere, BrokerProcess
 
 
 @pytest.fixture

@@ -21,8 +21,10 @@ from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.services.malamute_broker.broker.loop import Loop
-from mama_spark.testing.brokers import BrokerHere, BrokerProcess
-from mama_spark.testing.mlp_discovery import (
+from mama_spark.testing.waiting import eventually
+
+from tests.support.broker_process import BrokerHere, BrokerProcess
+from tests.support.malamute_discovery import (
     LASTING,
     announcing_process,
     discovering,
@@ -30,10 +32,8 @@ from mama_spark.testing.mlp_discovery import (
     end_process_of,
     forget,
 )
-from mama_spark.testing.plain_broker import PlainBroker
-from mama_spark.testing.waiting import eventually
-
 from tests.support.mlp import Peer
+from tests.support.plain_broker import PlainBroker
 
 DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
 RECORD, SUSPECT, OFFLINE = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE

@@ -14,8 +14,9 @@ from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, Pool
 from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import PATIENCE, publish
-from mama_spark.testing.plain_broker import CLOSE, OPEN, WRITE, PlainBroker
 from mama_spark.testing.waiting import eventually
+
+from tests.support.plain_broker import CLOSE, OPEN, WRITE, PlainBroker
 
 
 @pytest.fixture

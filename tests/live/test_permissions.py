@@ -12,8 +12,9 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
 from mama_spark.message import MessageBatch
-from mama_spark.testing.driving import Driver
-from mama_spark.testing.servers import Admin
+
+from tests.support.fault_driver import Driver
+from tests.support.nats_servers import Admin
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 CREATE = "$JS.API.STREAM.CREATE.*"

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sub_runs import plain, store
 from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_servers import Admin
+from tests.support.subscribe_harness import plain, store
 
 
 @pytest.fixture

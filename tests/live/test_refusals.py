@@ -10,9 +10,10 @@ from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Refused, TooLarge, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.testing.driving import Driver, fresh_message_gets_through
-from mama_spark.testing.servers import Admin, make_certificates
 from mama_spark.testing.waiting import eventually
+
+from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats_servers import Admin, make_certificates
 
 BOTH = pytest.mark.parametrize("fast", [True, False], ids=["fast", "public calls"])
 

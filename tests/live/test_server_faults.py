@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.driving import Driver, fresh_message_gets_through
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
+
+from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats_servers import Admin
 
 pytestmark = pytest.mark.own_server
 

@@ -11,9 +11,10 @@ from mama_spark.errors import ConfigError, DataLost
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
 from mama_spark.spark.subscribe.message_columns import SCHEMA
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sub_runs import plain, store
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.support.nats_servers import Admin
+from tests.support.subscribe_harness import plain, store
 
 USERS = """
 authorization { users = [

@@ -31,7 +31,8 @@ from mama_spark.tango.types import (
     Quality,
     ValueKind,
 )
-from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoServer
+
+from tests.support.tango_processes.servers import PATIENCE, DeviceProbe, TangoServer
 
 TYPES = {
     "boolean": DataType.BOOLEAN, "short": DataType.SHORT, "long": DataType.LONG, "long64": DataType.LONG64,

@@ -13,10 +13,12 @@ from mama_spark.errors import ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import Notice
 from mama_spark.tango.log.records import Cause, Kind, encode_one, errors_of
-from mama_spark.testing.rooms import NatsRoom
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sub_runs import store
-from mama_spark.testing.tango_recorder import (
+from mama_spark.testing.waiting import until
+
+from tests.support.nats_servers import Admin
+from tests.support.restartable_broker import NatsRoom
+from tests.support.subscribe_harness import store
+from tests.support.tango_processes.recorder import (
     STREAM,
     RecorderProcess,
     RecorderThread,
@@ -26,8 +28,7 @@ from mama_spark.testing.tango_recorder import (
     every_event_is_accounted_for,
     settings,
 )
-from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoServer
-from mama_spark.testing.waiting import until
+from tests.support.tango_processes.servers import PATIENCE, PATIENT, TangoServer
 
 
 @pytest.fixture

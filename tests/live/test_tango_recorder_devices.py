@@ -9,10 +9,11 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import MamaError
 from mama_spark.tango.client.attributes import device_names
 from mama_spark.tango.log.records import Kind
-from mama_spark.testing.rooms import NatsRoom
-from mama_spark.testing.tango_recorder import RecorderThread, RecordLog, accounted, consecutive, settings
-from mama_spark.testing.tango_servers import PATIENCE, TangoDatabase, TangoServer, free_port
 from mama_spark.testing.waiting import until
+
+from tests.support.restartable_broker import NatsRoom
+from tests.support.tango_processes.recorder import RecorderThread, RecordLog, accounted, consecutive, settings
+from tests.support.tango_processes.servers import PATIENCE, TangoDatabase, TangoServer, free_port
 
 DEVICES = ("names/lab/1", "names/lab/2", "other/lab/1")
 

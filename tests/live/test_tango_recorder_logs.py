@@ -15,9 +15,11 @@ from mama_spark.cli import parser
 from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
 from mama_spark.tango.log.records import Cause, Kind
-from mama_spark.testing.rooms import MalamuteRoom, NatsRoom
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.tango_recorder import (
+from mama_spark.testing.waiting import until
+
+from tests.support.nats_servers import Admin
+from tests.support.restartable_broker import MalamuteRoom, NatsRoom
+from tests.support.tango_processes.recorder import (
     STREAM,
     RecorderThread,
     RecordLog,
@@ -26,8 +28,7 @@ from mama_spark.testing.tango_recorder import (
     settings,
     words,
 )
-from mama_spark.testing.tango_servers import PATIENCE, TangoServer
-from mama_spark.testing.waiting import until
+from tests.support.tango_processes.servers import PATIENCE, TangoServer
 
 
 @pytest.fixture

@@ -23,8 +23,9 @@ from mama_spark.tango.idl.calls import CommandCall as Call
 from mama_spark.tango.idl.calls import Forwarded, write_command
 from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.types import DevState, Encoded, EventType, Quality
-from mama_spark.testing.tango_servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port
 from mama_spark.testing.waiting import until
+
+from tests.support.tango_processes.servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port
 
 
 def admin_of(server: TangoServer) -> Device:

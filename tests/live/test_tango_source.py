@@ -32,8 +32,9 @@ from mama_spark.tango.types import (
     Quality,
     Severity,
 )
-from mama_spark.testing.tango_servers import BEAT, PATIENCE, PATIENT, DeviceProbe, Failed, free_port
 from mama_spark.testing.waiting import until
+
+from tests.support.tango_processes.servers import BEAT, PATIENCE, PATIENT, DeviceProbe, Failed, free_port
 
 DEVICE = "test/pub/1"
 CALENDAR = 1_700_000_000_123_456_789  # nanoseconds

@@ -41,12 +41,12 @@ from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.log.records import Kind, encode_one
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
-from mama_spark.testing.rooms import MalamuteRoom
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port
 from mama_spark.testing.waiting import eventually, until
 
+from tests.support.nats_servers import Admin
+from tests.support.restartable_broker import MalamuteRoom
 from tests.support.tango import FAST
+from tests.support.tango_processes.servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port
 
 DEVICE = "lab/cell/1"
 ADMIN, CHANGES = "dserver/mama/source", ("temperature", "CHANGE")

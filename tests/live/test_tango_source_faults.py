@@ -23,11 +23,11 @@ from mama_spark.tango.giop.typecode import STRINGS
 from mama_spark.tango.idl.calls import CommandCall, ReadCall, write_command, write_reading
 from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.types import EventType, Format
-from mama_spark.testing.tango_servers import BEAT, PATIENCE, DeviceProbe, Event
-from mama_spark.testing.tango_sources import SourceProcess
 from mama_spark.testing.waiting import until
 
 from tests.support.examples import FULL
+from tests.support.tango_processes.servers import BEAT, PATIENCE, DeviceProbe, Event
+from tests.support.tango_processes.source_process import SourceProcess
 
 DEVICE, ADMIN = "test/pub/1", "dserver/mama/source"
 SEED = 20_261_121

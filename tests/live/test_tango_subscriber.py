@@ -28,10 +28,10 @@ from mama_spark.tango.types import (
     InterfaceChange,
     Quality,
 )
-from mama_spark.testing.tango_servers import PATIENCE, PATIENT, DeviceProbe, TangoServer
 from mama_spark.testing.waiting import until
 
 from tests.support.tango import Labs
+from tests.support.tango_processes.servers import PATIENCE, PATIENT, DeviceProbe, TangoServer
 
 SAMPLES: dict[str, list[Any]] = {
     "boolean": [True, False], "short": [-32768, 32767], "long": [-(2**31), 7], "long64": [-(2**63), 2**63 - 1],

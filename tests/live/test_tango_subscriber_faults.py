@@ -32,11 +32,11 @@ from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused
 from mama_spark.tango.types import DevState, EventType
-from mama_spark.testing.tango_servers import PATIENCE, PATIENT, TangoDatabase, TangoServer, free_port
-from mama_spark.testing.tango_sources import SourceProcess
 from mama_spark.testing.waiting import until
 
 from tests.support.tango import FAST
+from tests.support.tango_processes.servers import PATIENCE, PATIENT, TangoDatabase, TangoServer, free_port
+from tests.support.tango_processes.source_process import SourceProcess
 
 DEVICE = "test/pub/1"
 

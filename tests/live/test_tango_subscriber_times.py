@@ -10,8 +10,9 @@ from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
 from mama_spark.tango.client.subscription_events import Kind, Notice
 from mama_spark.tango.client.subscription_states import Times
-from mama_spark.testing.tango_servers import TangoServer
 from mama_spark.testing.waiting import until
+
+from tests.support.tango_processes.servers import TangoServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

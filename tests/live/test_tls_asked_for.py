@@ -13,8 +13,9 @@ import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
-from mama_spark.testing.servers import make_certificates
 from mama_spark.testing.waiting import PATIENCE, until
+
+from tests.support.nats_servers import make_certificates
 
 INFO = b'INFO {"server_id":"x","version":"2.11.0","max_payload":1048576,"auth_required":true,"headers":true}\r\n'
 

@@ -14,8 +14,9 @@ import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
-from mama_spark.testing.driving import Driver, fresh_message_gets_through
-from mama_spark.testing.servers import Admin, make_certificates
+
+from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats_servers import Admin, make_certificates
 
 OPERATOR, ACCOUNT, USER = (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from delta import configure_spark_with_delta_pip
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.rooms import MalamuteRoom, NatsRoom, Room
 from pyspark.sql import SparkSession
+
+from tests.support.restartable_broker import MalamuteRoom, NatsRoom, Room
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 

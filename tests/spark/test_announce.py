@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from mama_spark.bridges.nats.discovery.layout import LIVE, Board
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.spark.sink.announcer import source_id
-from mama_spark.testing.servers import Admin
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -20,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.discovery_watcher import Watcher
+from tests.support.nats_servers import Admin
 
 PATIENCE = 240.0
 

@@ -15,10 +15,11 @@ from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
 from mama_spark.spark.discovery.rows import SCHEMA
-from mama_spark.testing.discovery_runs import Stranger, desk, key
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+
+from tests.support.discovery_harness import Stranger, desk, key
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from mama_spark.bridge import SourceKey
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.conf_file import load
 from mama_spark.spark.discovery.tables import DiscoveryTables
-from mama_spark.testing.discovery_runs import Stranger, desk, line
-from mama_spark.testing.sink_runs import below
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.discovery_harness import Stranger, desk, line
+from tests.support.sink_harness import below
 from tests.support.spark_jobs import DELTA, ROOT, conf_file, in_session, start
 
 DESK = SourceKey("desk", 7)

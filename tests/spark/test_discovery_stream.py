@@ -16,11 +16,12 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import encode_source
-from mama_spark.testing.discovery_runs import BOARD, Stranger, Told, desk, key
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.discovery_harness import BOARD, Stranger, Told, desk, key
 
 STREAMS = ("MAMA_EVENTS", "MAMA_SOURCES", "MAMA_ADVISORIES")
 DESK = SourceKey("desk", 7)

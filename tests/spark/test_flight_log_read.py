@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.spark.flight_log import flight_log
-from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage
 from pyspark.sql import SparkSession
 
+from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage
 from tests.support.spark_jobs import DELTA, ROOT, submit
 
 

@@ -21,13 +21,13 @@ from mama_spark.bridges.nats.discovery.layout import Board
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import SourceRecord, decode_source
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sink_runs import below, counts, flights, processes, verdict
-from mama_spark.testing.sub_runs import delta_rows, plain, store
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
+from tests.support.nats_servers import Admin
+from tests.support.sink_harness import below, counts, flights, processes, verdict
 from tests.support.spark_jobs import DELTA, ROOT, conf_file, in_session, submit
+from tests.support.subscribe_harness import delta_rows, plain, store
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.log.records import Cause, Kind, encode_one, record_topic
 from mama_spark.tango.topics import Topic, event_topic
 from mama_spark.tango.types import DevError, EventType, Severity
-from mama_spark.testing.servers import Admin
 from pyspark.sql import SparkSession
 
+from tests.support.nats_servers import Admin
 from tests.support.spark_jobs import ROOT, conf_file, in_session
 
 PAGE = (ROOT / "docs" / "tango.md").read_text()

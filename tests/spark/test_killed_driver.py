@@ -13,12 +13,21 @@ from runpy import run_path
 import mama_spark
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.rooms import NatsRoom
-from mama_spark.testing.sink_runs import Gate, below, connected, counts, flights, jvm_below, processes, verdict
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
 from tests.support.discovery_watcher import Watcher
+from tests.support.restartable_broker import NatsRoom
+from tests.support.sink_harness import (
+    Gate,
+    below,
+    connected,
+    counts,
+    flights,
+    jvm_below,
+    processes,
+    verdict,
+)
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "stream.py"
 PATIENCE = 240.0

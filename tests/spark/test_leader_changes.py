@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from mama_spark.bridges.nats.discovery.layout import Board
 from mama_spark.bridges.nats.server.nats_server import Cluster
-from mama_spark.testing.discovery_runs import Stranger, Told, desk
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.discovery_harness import Stranger, Told, desk
 
 PEERS = 10058  #: the stream is there
 

@@ -16,11 +16,12 @@ from mama_spark.bridge import SourceKey
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama.messages.event_records import EventRecord
-from mama_spark.testing.brokers import BrokerProcess
-from mama_spark.testing.discovery_runs import Told, desk
-from mama_spark.testing.mlp_discovery import Desks, discovering_broker
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.discovery_harness import Told, desk
+from tests.support.malamute_discovery import Desks, discovering_broker
 
 DESK = SourceKey("desk", 7)
 #: Queries of a test's own clients, beside which it looks at the sources.

@@ -13,12 +13,13 @@ from mama_spark.malamute.client.client import MalamuteClient, Message
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.oracle import Outcome, conserve
-from mama_spark.testing.plain_broker import SEND, PlainBroker
-from mama_spark.testing.rooms import MalamuteRoom
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+
+from tests.support.plain_broker import SEND, PlainBroker
+from tests.support.restartable_broker import MalamuteRoom
 
 PATIENCE = 60.0
 

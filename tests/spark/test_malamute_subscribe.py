@@ -20,12 +20,13 @@ from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.session.clients import Settings
-from mama_spark.testing.brokers import BrokerProcess
-from mama_spark.testing.sink_runs import below, connected, jvm_below
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.sink_harness import below, connected, jvm_below
 
 PATIENCE = 120
 #: Of somebody whom no broker knows.

@@ -10,9 +10,10 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
-from mama_spark.testing.flight_logs import rows
-from mama_spark.testing.servers import Admin
 from pyspark.sql import SparkSession
+
+from tests.support.flight_logs import rows
+from tests.support.nats_servers import Admin
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()

@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from mama_spark.testing.packed_runs import packed_verdict
-from mama_spark.testing.rooms import Room
-from mama_spark.testing.sink_runs import below, connected, flights
 from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.packed_harness import packed_verdict
+from tests.support.restartable_broker import Room
+from tests.support.sink_harness import below, connected, flights
 
 PATIENCE = 240.0
 pytestmark = pytest.mark.timeout(900)

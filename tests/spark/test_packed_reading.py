@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.replay import unpublished
-from mama_spark.testing.rooms import Room
-from mama_spark.testing.servers import Admin
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.nats_servers import Admin
+from tests.support.restartable_broker import Room
 
 PATIENCE = 240
 TYPED = "n BIGINT, price DECIMAL(10,2), at TIMESTAMP, legs ARRAY<STRUCT<q: BIGINT>>, note STRING"

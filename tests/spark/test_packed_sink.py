@@ -13,11 +13,12 @@ from mama_spark.flightlog.report import summarise
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.packing import Unpacked, unpack
 from mama_spark.record_log import Records
-from mama_spark.testing.packed_runs import packed_verdict
-from mama_spark.testing.rooms import Room
-from mama_spark.testing.servers import Admin, StoredMessage
-from mama_spark.testing.sink_runs import counts, flights
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.packed_harness import packed_verdict
+from tests.support.restartable_broker import Room
+from tests.support.sink_harness import counts, flights
 
 
 def orders(spark: SparkSession, n: int) -> DataFrame:

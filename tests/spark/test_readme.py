@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.brokers import BrokerProcess
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sink_runs import counts, flights
 from pyspark.sql import SparkSession
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.nats_servers import Admin
+from tests.support.sink_harness import counts, flights
 
 README = Path(__file__).parents[2] / "README.md"
 

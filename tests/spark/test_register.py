@@ -6,8 +6,9 @@ from pathlib import Path
 
 import mama_spark
 import pyarrow as pa
-from mama_spark.testing.sink_runs import counts, flights
 from pyspark.sql import SparkSession
+
+from tests.support.sink_harness import counts, flights
 
 
 def test_registering_installed_formats_is_harmless(spark: SparkSession, tmp_path: Path) -> None:

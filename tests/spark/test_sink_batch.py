@@ -13,12 +13,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Outcome, conserve
-from mama_spark.testing.rooms import Room
-from mama_spark.testing.servers import Admin, StoredMessage
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.restartable_broker import Room
 
 Rows = list[dict[str, Any]]
 #: What does not depend on the middleware is shown on one or the other.

@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.testing.rooms import Room
-from mama_spark.testing.sink_runs import Gate, below, connected, counts, flights, verdict
 from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.restartable_broker import Room
+from tests.support.sink_harness import Gate, below, connected, counts, flights, verdict
 
 SCRIPTS = Path(__file__).parent / "driver_scripts"
 PATIENCE = 240.0

@@ -11,13 +11,14 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Verdict
-from mama_spark.testing.rooms import NatsRoom, Room
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sink_runs import Gate, counts, flights, verdict
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.nats_servers import Admin
+from tests.support.restartable_broker import NatsRoom, Room
+from tests.support.sink_harness import Gate, counts, flights, verdict
 
 SCHEMA = "topic STRING, value STRING"
 

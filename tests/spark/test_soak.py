@@ -30,10 +30,11 @@ from deltalake import DeltaTable
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.flightlog.adopt_orphans import sweep
 from mama_spark.testing.oracle import Verdict
-from mama_spark.testing.proxy import Proxy
-from mama_spark.testing.servers import Admin, StoredMessage
-from mama_spark.testing.sink_runs import below, connected, counts, flights, jvm_below, processes, verdict
 from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.proxy import Proxy
+from tests.support.sink_harness import below, connected, counts, flights, jvm_below, processes, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "soak.py"
 MINUTES = float(os.environ.get("MAMA_SOAK_MINUTES", "15"))

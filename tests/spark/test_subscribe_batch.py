@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sub_runs import plain, store
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
+
+from tests.support.nats_servers import Admin
+from tests.support.subscribe_harness import plain, store
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.brokers import BrokerProcess
-from mama_spark.testing.loop_runs import DDL, Lane, Loop, OnMalamute, OnNats, expected, flights, shown
-from mama_spark.testing.servers import Admin
 from pyspark.sql import SparkSession
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.loop_harness import DDL, Lane, Loop, OnMalamute, OnNats, expected, flights, shown
+from tests.support.nats_servers import Admin
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "loop.py"
 PACK_ROWS = 10

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sub_runs import delta_rows, plain, store
 from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.nats_servers import Admin
+from tests.support.subscribe_harness import delta_rows, plain, store
 
 PATIENCE = 240
 

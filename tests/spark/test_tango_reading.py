@@ -14,16 +14,16 @@ from mama_spark.commands.record import log_options
 from mama_spark.tango.events.events import Event, decode
 from mama_spark.tango.log.records import Kind, encode_one
 from mama_spark.tango.types import AttributeValue, Quality
-from mama_spark.testing.accounts import Accounts
-from mama_spark.testing.servers import Admin
-from mama_spark.testing.sub_runs import delta_rows, store
-from mama_spark.testing.tango_recorder import STREAM, Record, RecorderThread, settings
-from mama_spark.testing.tango_servers import TangoServer
 from mama_spark.testing.waiting import until
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.nats import account
+from tests.support.nats_accounts import Accounts
+from tests.support.nats_servers import Admin
+from tests.support.subscribe_harness import delta_rows, store
+from tests.support.tango_processes.recorder import STREAM, Record, RecorderThread, settings
+from tests.support.tango_processes.servers import TangoServer
 
 Rows = list[dict[str, Any]]
 _KIND_AT = 5  #: octet of a record

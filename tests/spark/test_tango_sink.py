@@ -15,12 +15,13 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.tango.events.events import Event, decode
 from mama_spark.tango.log import records
 from mama_spark.tango.types import AttributeValue, Encoded, Quality
-from mama_spark.testing.rooms import MalamuteRoom
-from mama_spark.testing.servers import Admin, StoredMessage
-from mama_spark.testing.sink_runs import flights, verdict
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.restartable_broker import MalamuteRoom
+from tests.support.sink_harness import flights, verdict
 
 N = 2_000
 

@@ -16,7 +16,8 @@ import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.options import TransportOptions
-from mama_spark.testing.accounts import Accounts, SharedCluster, SharedServer
+
+from tests.support.nats_accounts import Accounts, SharedCluster, SharedServer
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_states import Times
-from mama_spark.testing.tango_servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer
+
+from tests.support.tango_processes.servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer
 
 __all__ = [
     "FAST",

@@ -15,8 +15,9 @@ from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.core.flight import State
 from mama_spark.publisher.core.window import Policy
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
-from mama_spark.testing.desks import LONG, ack_of
-from mama_spark.testing.stages import Told, a_message
+
+from tests.support.mama_harness import Told, a_message
+from tests.support.publisher_harness import LONG, ack_of
 
 WAIT = 1_000.0  #: seconds for which answers are waited for
 

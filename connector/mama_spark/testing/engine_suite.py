@@ -22,7 +22,7 @@ from ..malamute.protocol.extensions import NOTHING, Extension, Outcome
 from ..malamute.protocol.message_blocks import Block
 from ..services.malamute_broker.engines import Delivery
 from ..services.malamute_broker.engines.actor import Taken
-from .engine_questions import QuestionRules, ReadableRules
+from .engine_query_suite import QuestionRules, ReadableRules
 from .engine_site import PATIENCE, EngineKind, Ref, Site
 
 __all__ = ["PATIENCE", "EngineKind", "EngineSuite", "ReadableEngineSuite", "Ref", "Site"]

@@ -11,9 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mama_spark.testing.sink_runs import Gate
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.sink_harness import Gate
 
 SCHEMA = "topic STRING, value STRING"
 

@@ -14,7 +14,7 @@ import numpy as np, pyarrow as pa
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.report import summarise
 from mama_spark.flightlog.staging import Staging
-from mama_spark.testing.flight_logs import BATCH, T0, flights
+from tests.support.flight_logs import BATCH, T0, flights
 
 def rss():
     with open("/proc/self/statm") as f:

@@ -16,7 +16,8 @@ from mama_spark.errors import FlightLogError
 from mama_spark.flightlog.adopt_orphans import sweep
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.staging import Run
-from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage
+
+from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage
 
 APP = ("query-1", 0)
 

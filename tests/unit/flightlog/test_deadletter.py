@@ -20,7 +20,8 @@ from mama_spark.flightlog.schema import DEAD_LETTERS
 from mama_spark.flightlog.staging import Run
 from mama_spark.flightlog.storage import Store
 from mama_spark.message import HEADERS_TYPE
-from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters
+
+from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters
 
 
 def ids(table: Path) -> list[tuple[str, bool]]:

@@ -16,7 +16,8 @@ from mama_spark.flightlog.replay import REPLAY, unpublished
 from mama_spark.flightlog.schema import TIMEOUT
 from mama_spark.flightlog.staging import Run
 from mama_spark.message import HEADERS_TYPE
-from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, stage, stage_letters
+
+from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage, stage_letters
 
 NEXT = Run(None, "run-8", None, "nats")
 

@@ -16,7 +16,8 @@ from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.report import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
 from mama_spark.flightlog.schema import TIMEOUT
 from mama_spark.flightlog.staging import Run, Staging
-from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, stage
+
+from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
 
 def keep(table: Path, run: Run, *columns: Any) -> None:

@@ -22,7 +22,8 @@ from mama_spark.flightlog.staging import Run, Staging
 from mama_spark.flightlog.storage import Store
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.publisher.core.flight import EVENT, PUBLISHED
-from mama_spark.testing.flight_logs import BATCH, STREAM, T0, flights, stage
+
+from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
 
 def read(table: Path, parts: list[Any]) -> list[dict[str, Any]]:
@@ -247,7 +248,7 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
         import resource, signal, sys
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         import numpy as np
-        from mama_spark.testing.flight_logs import BATCH, flights
+        from tests.support.flight_logs import BATCH, flights
         from mama_spark.errors import Unavailable
         from mama_spark.flightlog.staging import Staging
         import pyarrow as pa

@@ -22,8 +22,9 @@ from mama_spark.spark.sink.columns import ColumnPlan, plan_columns
 from mama_spark.spark.sink.packed_messages import check_bridge, log_fields
 from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
 from mama_spark.spark.subscribe.message_columns import SCHEMA
-from mama_spark.testing.packed_runs import rows_of
 from pyspark.sql import types as T
+
+from tests.support.packed_harness import rows_of
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ("k",))
 TYPED = replace(PLAN, value=None, typed=("n", "id"), log=())

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from mama_spark.testing.oracle import Outcome, Verdict, conserve
+from mama_spark.testing.waiting import eventually
 
-from .oracle import Outcome, Verdict, conserve
-from .servers import StoredMessage
-from .waiting import eventually
+from tests.support.nats_servers import StoredMessage
 
 _GATE = 400.0
 TERMINAL = ("acked", "completed_exceptionally", "timeout")

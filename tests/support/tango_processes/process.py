@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .waiting import PATIENCE
+from mama_spark.testing.waiting import PATIENCE
 
 _STOP_TIMEOUT = 15.0
 Event = dict[str, Any]
@@ -35,7 +35,7 @@ class Failed(Exception):
 
 
 class TangoProcess:
-    """A helper process that answers JSON lines (:mod:`mama_spark.testing.tango_child`).
+    """A helper process that answers JSON lines (:mod:`tests.support.tango_processes.child`).
 
     It ends with this one, whatever happens. What it prints is in :attr:`log`, since the last start.
     """

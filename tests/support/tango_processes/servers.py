@@ -10,7 +10,8 @@ nothing here imports PyTango: what forks after importing it gets no events.
 What is pushed in the first milliseconds after a subscription may be gone, since it has not reached the socket yet:
 :func:`~mama_spark.testing.waiting.until` pushes until something came.
 
-The device class is in :mod:`mama_spark.testing.tango_lab`: what attributes there are, and what its requests do.
+The device class is in :mod:`tests.support.tango_processes.lab_server`: what attributes there are, and what its requests
+do.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Never, Self
 
-from ..tango.client.subscription_states import Times
-from .tango_process import Event, Failed, TangoProcess
-from .waiting import PATIENCE
+from mama_spark.tango.client.subscription_states import Times
+from mama_spark.testing.waiting import PATIENCE
+
+from tests.support.tango_processes.process import Event, Failed, TangoProcess
 
 __all__ = [
     "BEAT",
@@ -140,7 +142,7 @@ class _Server(TangoProcess):
 class TangoDatabase(_Server):
     """PyTango's database server, on SQLite in ``folder``."""
 
-    module = "mama_spark.testing.tango_database"
+    module = "tests.support.tango_processes.database"
     key = "database"
 
     def __init__(self, folder: Path | str, *, port: int = 0) -> None:
@@ -163,7 +165,7 @@ class TangoServer(_Server):
     :param environment: more of it, e.g. ``TANGO_DS_EVENT_BUFFER_HWM``
     """
 
-    module = "mama_spark.testing.tango_lab"
+    module = "tests.support.tango_processes.lab_server"
 
     def __init__(
         self,
@@ -214,7 +216,7 @@ class TangoServer(_Server):
         return [*given, "--database"] if self.database else given
 
     def do(self, do: str, attribute: str | None = None, /, *, device: str | None = None, **arguments: Any) -> Any:
-        """A request of :mod:`mama_spark.testing.tango_lab`."""
+        """A request of :mod:`tests.support.tango_processes.lab_server`."""
         if attribute is not None:
             arguments["attribute"] = attribute
         return self.call(do, device=device or self.devices[0], **arguments)
@@ -259,7 +261,7 @@ class TangoMirror(_Server):
     :param root: ``domain/family/member/attribute``
     """
 
-    module = "mama_spark.testing.tango_mirror"
+    module = "tests.support.tango_processes.mirror"
 
     def __init__(self, folder: Path | str, root: str, database: TangoDatabase, device: str = "test/mirror/1") -> None:
         super().__init__(folder, {"TANGO_HOST": database.host}, 0)
@@ -277,12 +279,12 @@ class TangoMirror(_Server):
 
 
 class DeviceProbe(TangoProcess):
-    """A real client (``tango.DeviceProxy``) with the requests of :mod:`mama_spark.testing.tango_probe`.
+    """A real client (``tango.DeviceProxy``) with the requests of :mod:`tests.support.tango_processes.pytango_client`.
 
     :param tango_host: where its database is; None = it knows none
     """
 
-    module = "mama_spark.testing.tango_probe"
+    module = "tests.support.tango_processes.pytango_client"
 
     def __init__(
         self, folder: Path | str, *, tango_host: str | None = None, environment: dict[str, str] | None = None

@@ -1,4 +1,4 @@
-"""A real Tango client for the tests, run as a program by :class:`mama_spark.testing.tango_servers.DeviceProbe`.
+"""A real Tango client for the tests, run as a program by :class:`tests.support.tango_processes.servers.DeviceProbe`.
 
 Answers come with the number of their request; events come as they come, as ``{"subscription": n, ...}``.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import tango
 
-from mama_spark.testing.tango_child import Channel, errors_of, plain
+from tests.support.tango_processes.child import Channel, errors_of, plain
 
 CHANNEL = Channel()
 _proxies: dict[str, Any] = {}

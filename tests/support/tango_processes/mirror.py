@@ -1,5 +1,5 @@
 """A real device server whose one attribute, ``forwarded``, is an attribute of another server's device; run as a program
-by :class:`mama_spark.testing.tango_servers.TangoMirror`. Takes no requests, and ends with its stdin."""
+by :class:`tests.support.tango_processes.servers.TangoMirror`. Takes no requests, and ends with its stdin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import tango
 from tango.server import Device, attribute, run
 
-from mama_spark.testing.tango_child import Channel
+from tests.support.tango_processes.child import Channel
 
 
 class Mirror(Device):  # type: ignore[misc]

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.bridges.nats.connection.event_loop import Loop
+from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.publisher.api import Flight, PublishAck
+from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from ..bridges.memory import MemoryBridge, MemoryBroker
-from ..bridges.nats.connection.event_loop import Loop
-from ..bridges.nats.connection.nats_py_compat import close_abandoned
-from ..bridges.nats.server.nats_server import NatsServer
-from ..publisher.api import Flight, PublishAck
-from ..publisher.managed.managed_publisher import ManagedPublisher
-from .servers import Admin
+from tests.support.nats_servers import Admin
 
 LONG = 60.0  #: seconds for a condition; never reached by a sound publisher
 

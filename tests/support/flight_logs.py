@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
-
 from mama_spark.flightlog.columns import FlightColumns
+from mama_spark.flightlog.dead_letters import DeadLetterStaging
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY
 from mama_spark.flightlog.staging import Run, Staging
-
-from ..flightlog.dead_letters import DeadLetterStaging
 
 #: 2026-09-21T14:13:20Z
 T0 = 1_790_000_000_000_000

@@ -9,16 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..bridges.malamute.append import append
-from ..bridges.malamute.settings import MalamuteSettings
-from ..errors import ConfigError, Unavailable
-from ..malamute.client.connection import LinkSettings
-from ..mama.discovery.broker_events import broker_event
-from ..message import MessageBatch
-from ..services.malamute_broker.broker.broker import Broker
-from ..services.malamute_broker.configuration import load
-from .ports import lasting_port
-from .waiting import eventually
+from mama_spark.bridges.malamute.append import append
+from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.mama.discovery.broker_events import broker_event
+from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.broker.broker import Broker
+from mama_spark.services.malamute_broker.configuration import load
+from mama_spark.testing.waiting import eventually
+
+from tests.support.ports import lasting_port
 
 _PATIENCE = 60.0
 _CONF = """

@@ -1,4 +1,4 @@
-"""PyTango's database server, run as a program by :class:`mama_spark.testing.tango_servers.TangoDatabase`."""
+"""PyTango's database server, run as a program by :class:`tests.support.tango_processes.servers.TangoDatabase`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 from tango.databaseds.database import main
 
-from mama_spark.testing.tango_child import Channel
+from tests.support.tango_processes.child import Channel
 
 if __name__ == "__main__":
     threading.Thread(target=Channel().serve, args=({"pid": lambda: None},), daemon=True).start()

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
+from mama_spark.bridges.nats.discovery.layout import ADVISORIES, Board
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.testing.waiting import eventually
 
-from ..bridge import Change, ChangeKind, Position, SourceKey
-from ..bridges.nats.discovery.bridge import NatsDiscovery
-from ..bridges.nats.discovery.layout import ADVISORIES, Board
-from ..bridges.nats.server.nats_server import NatsServer
-from ..bridges.nats.settings import NatsSettings
-from .servers import Admin
-from .waiting import eventually
+from tests.support.nats_servers import Admin
 
 DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
 RECORD, SUSPECT, OFFLINE, EVENT = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE, ChangeKind.EVENT

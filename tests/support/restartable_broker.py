@@ -21,13 +21,14 @@ from types import TracebackType
 from typing import Protocol, Self
 from urllib.parse import quote
 
-from ..bridges.nats.server.nats_server import NatsServer
-from ..errors import ConfigError
-from ..services.malamute_broker.engines.durable.store import StoreReader, store_path
-from ..services.malamute_broker.engines.frame_columns import unpack_headers
-from .accounts import SharedServer
-from .ports import lasting_port
-from .servers import Admin, StoredMessage
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.errors import ConfigError
+from mama_spark.services.malamute_broker.engines.durable.store import StoreReader, store_path
+from mama_spark.services.malamute_broker.engines.frame_columns import unpack_headers
+
+from tests.support.nats_accounts import SharedServer
+from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.ports import lasting_port
 
 PATIENCE = 60.0
 

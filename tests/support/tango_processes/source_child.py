@@ -1,5 +1,6 @@
 """An event source in a process of its own, so that tests can kill it and stop it; run as a program by
-:class:`mama_spark.testing.tango_sources.SourceProcess`. JSON lines as in :mod:`mama_spark.testing.tango_child`, without
+:class:`tests.support.tango_processes.source_process.SourceProcess`. JSON lines as in
+    :mod:`tests.support.tango_processes.child`, without
 PyTango."""
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import sys
 import time
 from typing import Any
 
+from mama_spark.services.tango_server.device import Attribute, Device
+from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
-
-from ..services.tango_server.device import Attribute, Device
-from ..services.tango_server.event_source import TangoEventSource
 
 
 def _answer(source: TangoEventSource, device: str, request: dict[str, Any]) -> Any:

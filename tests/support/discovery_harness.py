@@ -8,13 +8,14 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..bridge import SourceKey
-from ..bridges.nats.discovery.layout import LIVE, REC, WARN, Board
-from ..mama.messages.event_records import EventRecord, encode_event
-from ..mama.messages.omnm import encode
-from ..mama.messages.source_records import SourceRecord, encode_source
-from .servers import Admin
-from .waiting import eventually
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.nats.discovery.layout import LIVE, REC, WARN, Board
+from mama_spark.mama.messages.event_records import EventRecord, encode_event
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import SourceRecord, encode_source
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats_servers import Admin
 
 BOARD = Board()
 _TOLD = 200.0

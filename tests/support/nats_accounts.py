@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Never
 
 import orjson
+from mama_spark.bridges.nats.connection.pool import POOL
+from mama_spark.bridges.nats.discovery import lease
+from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 
-from ..bridges.nats.connection.pool import POOL
-from ..bridges.nats.discovery import lease
-from ..bridges.nats.server.nats_server import Cluster, NatsServer
-from .plain_wire import PlainWire
+from tests.support.plain_nats_connection import PlainWire
 
 _PASSWORD = "p"
 #: Accounts of a server: each takes it some milliseconds to set up.

@@ -12,17 +12,17 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+from mama_spark.commands.record import log_options, record
+from mama_spark.options import SinkOptions
+from mama_spark.services.tango_recorder.settings import RecorderSettings
+from mama_spark.tango.events.events import Event, decode
+from mama_spark.tango.log.records import Cause, Kind, RecordTopic, parse_record_topic
+from mama_spark.tango.log.records import decode as decode_records
+from mama_spark.tango.types import AttributeValue
+from mama_spark.testing.waiting import until
 
-from ..commands.record import log_options, record
-from ..options import SinkOptions
-from ..services.tango_recorder.settings import RecorderSettings
-from ..tango.events.events import Event, decode
-from ..tango.log.records import Cause, Kind, RecordTopic, parse_record_topic
-from ..tango.log.records import decode as decode_records
-from ..tango.types import AttributeValue
-from .rooms import MalamuteRoom, NatsRoom
-from .tango_servers import TangoServer
-from .waiting import until
+from tests.support.restartable_broker import MalamuteRoom, NatsRoom
+from tests.support.tango_processes.servers import TangoServer
 
 STREAM = "TANGO"
 SLOW = {"heartbeat": "30s", "timeout": "60s"}  #: settings that allow for a machine that stands still now and then

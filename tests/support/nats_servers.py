@@ -15,11 +15,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import nats
 import orjson
+from mama_spark.bridges.nats.connection.event_loop import Loop
+from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-
-from ..bridges.nats.connection.event_loop import Loop
-from ..bridges.nats.connection.nats_py_compat import close_abandoned
 
 T = TypeVar("T")
 _PATIENCE = 60.0

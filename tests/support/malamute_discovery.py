@@ -9,19 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
-from ..bridge import SourceKey
-from ..bridges.malamute.discovery import lease
-from ..bridges.malamute.discovery.bridge import MalamuteDiscovery
-from ..bridges.malamute.discovery.client import DiscoverySettings, Talk
-from ..bridges.malamute.discovery.codec import EVENT, EVENTS, Message
-from ..bridges.malamute.logs import MalamuteLogs
-from ..bridges.malamute.settings import MalamuteSettings
-from ..malamute.client.connection import LinkSettings
-from ..malamute.protocol.extensions import Extension
-from ..mama.messages.event_records import EventRecord, encode_event
-from ..mama.messages.omnm import encode
-from ..mama.messages.source_records import SourceRecord, encode_source
-from .brokers import BrokerHere, BrokerProcess
+from mama_spark.bridge import SourceKey
+from mama_spark.bridges.malamute.discovery import lease
+from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
+from mama_spark.bridges.malamute.discovery.client import DiscoverySettings, Talk
+from mama_spark.bridges.malamute.discovery.codec import EVENT, EVENTS, Message
+from mama_spark.bridges.malamute.logs import MalamuteLogs
+from mama_spark.bridges.malamute.settings import MalamuteSettings
+from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.protocol.extensions import Extension
+from mama_spark.mama.messages.event_records import EventRecord, encode_event
+from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.source_records import SourceRecord, encode_source
+
+from tests.support.broker_process import BrokerHere, BrokerProcess
 
 LASTING = 600.0  #: seconds; nobody waits for so long
 B = TypeVar("B", BrokerHere, BrokerProcess)
@@ -98,7 +99,7 @@ class Desks:
 _ANNOUNCE = """
 import sys
 from mama_spark.bridge import SourceKey
-from mama_spark.testing.mlp_discovery import discovery_of
+from tests.support.malamute_discovery import discovery_of
 bridge = discovery_of(sys.argv[1])
 bridge.open()
 bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))

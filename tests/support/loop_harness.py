@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..bridges.malamute import MalamuteLogs, MalamuteSettings
-from ..bridges.nats.server.nats_server import NatsServer
-from ..malamute.client.connection import LinkSettings
-from .brokers import BrokerProcess
-from .servers import Admin
-from .sink_runs import below, connected, jvm_below, processes
-from .sub_runs import delta_rows
-from .waiting import eventually
+from mama_spark.bridges.malamute import MalamuteLogs, MalamuteSettings
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.testing.waiting import eventually
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.nats_servers import Admin
+from tests.support.sink_harness import below, connected, jvm_below, processes
+from tests.support.subscribe_harness import delta_rows
 
 DDL = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, "

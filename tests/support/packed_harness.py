@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from mama_spark.message import HEADERS_TYPE
+from mama_spark.packing import unpack
+from mama_spark.record_log import Records
+from mama_spark.testing.oracle import Outcome, Verdict, conserve
 
-from ..message import HEADERS_TYPE
-from ..packing import unpack
-from ..record_log import Records
-from .oracle import Outcome, Verdict, conserve
-from .sink_runs import Holder, flights
+from tests.support.sink_harness import Holder, flights
 
 #: Rows of a message at most; a row's sequence is its message's times this, plus its place.
 _PLACES = 1 << 20
@@ -46,7 +46,7 @@ def rows_of(messages: list[tuple[str, bytes, dict[str, list[str]]]]) -> list[Row
 
 
 def packed_verdict(holder: Holder, stream: str, log: Path | str, *, sent: int, exactly_once: bool = True) -> Verdict:
-    """As :func:`~.sink_runs.verdict`, of the rows inside the messages."""
+    """As :func:`~.sink_harness.verdict`, of the rows inside the messages."""
     messages = holder.messages(stream)
     stored = rows_of([(m.topic, m.payload, m.headers) for m in messages])
     places = _places(stored)

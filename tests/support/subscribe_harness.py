@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
+from mama_spark.testing.waiting import eventually
 
-from .servers import Admin
-from .waiting import eventually
+from tests.support.nats_servers import Admin
 
 Message = tuple[str, bytes, dict[str, str] | None]
 

@@ -1,4 +1,5 @@
-"""A real device server for the Tango tests, run as a program by :class:`mama_spark.testing.tango_servers.TangoServer`.
+"""A real device server for the Tango tests, run as a program by
+:class:`tests.support.tango_processes.servers.TangoServer`.
 
 Its devices have an attribute of every type: ``double``, ``double_spectrum``, ``double_image``, ``double_rw``, ... (for
 the names of types: :data:`TYPES`). Their values are what the test says; events are pushed when the test says so. The
@@ -19,7 +20,7 @@ import numpy as np
 import tango
 from tango.server import Device, attribute, command, run
 
-from mama_spark.testing.tango_child import Channel, errors_of, failure, plain
+from tests.support.tango_processes.child import Channel, errors_of, failure, plain
 
 TYPES: dict[str, tuple[Any, Any]] = {  # name -> type of Tango, type of the numpy array
     "boolean": (tango.DevBoolean, np.bool_),

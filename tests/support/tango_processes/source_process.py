@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .tango_servers import _Server
+from tests.support.tango_processes.servers import _Server
 
 
 class SourceProcess(_Server):
@@ -16,7 +16,7 @@ class SourceProcess(_Server):
     :param settings: more parameters of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource`
     """
 
-    module = "mama_spark.testing.tango_source_child"
+    module = "tests.support.tango_processes.source_child"
     key = "dserver/mama/source"
 
     def __init__(

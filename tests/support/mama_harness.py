@@ -1,6 +1,6 @@
 """Where publishers of the OpenMAMA face are tried: the memory bridge in both styles of events, and a real NATS server.
 
-The fixtures are for a ``conftest.py``: ``from mama_spark.testing.stages import memory, nats_with_users, stage, told``.
+The fixtures are for a ``conftest.py``: ``from tests.support.mama_harness import memory, nats_with_users, stage, told``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
-
-from ..bridge import EventStyle, PublisherBridge
-from ..bridges.memory import MemoryBridge, MemoryBroker
-from ..bridges.nats import NatsBridge, NatsSettings
-from ..bridges.nats.connection.pool import POOL
-from ..bridges.nats.server.nats_server import NatsServer
-from ..mama import (
+from mama_spark.bridge import EventStyle, PublisherBridge
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.bridges.nats.connection.pool import POOL
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.mama import (
     MamaMsg,
     Publisher,
     PublisherCallbacks,
@@ -29,7 +28,8 @@ from ..mama import (
     Transport,
     TransportTopicEvent,
 )
-from .servers import Admin
+
+from tests.support.nats_servers import Admin
 
 LONG = 60.0  #: seconds for what must happen; never reached
 

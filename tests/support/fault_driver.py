@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..bridges.nats import NatsBridge, NatsSettings
-from ..message import MessageBatch
-from ..publisher.batch_publisher import BatchPublisher, Tag
-from ..publisher.core.flight import EVENT, State
-from ..publisher.core.flight_batch import Block, Counters
-from ..publisher.core.retry import RetryPolicy
-from ..publisher.core.window import Policy
-from .oracle import Outcome, Verdict, conserve
-from .servers import Admin
-from .waiting import PATIENCE, eventually
+from mama_spark.bridges.nats import NatsBridge, NatsSettings
+from mama_spark.message import MessageBatch
+from mama_spark.publisher.batch_publisher import BatchPublisher, Tag
+from mama_spark.publisher.core.flight import EVENT, State
+from mama_spark.publisher.core.flight_batch import Block, Counters
+from mama_spark.publisher.core.retry import RetryPolicy
+from mama_spark.publisher.core.window import Policy
+from mama_spark.testing.oracle import Outcome, Verdict, conserve
+from mama_spark.testing.waiting import PATIENCE, eventually
+
+from tests.support.nats_servers import Admin
 
 
 class Driver:

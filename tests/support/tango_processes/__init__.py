@@ -1,0 +1,1 @@
+"""Tango servers and clients for tests, each a process of its own."""
