@@ -16,7 +16,7 @@ wait_defensive_paths, fatal_collector...subscription   no subscription a batch; 
 async_context..., drop..., finalizer...                batches belong to a bridge, and that is closed
 fatal_collector_timeout..., ...expires...              time-outs are the window's, not the batch's
 example, invalid_configuration                         ``test_readme.py``; the window's arguments are ``Policy``'s
-classify..., reply_subject..., server_error...         ``test_vectors.py``, ``test_errors.py``
+classify..., reply_subject..., server_error...         ``test_nats_vectors.py``, ``test_nats_errors.py``
 test_atomic_publish* (38)                              atomic batches, of 1,000 at most, are never used
 =====================================================  ===============================================================
 """

@@ -1,8 +1,8 @@
 """What the test suites of cppTango and PyTango ask of a subscriber, by the names of their tests, against a real
 device lab.
 
-Elsewhere: pipes (pipe_event) from recorded frames in ``tests/unit/tango/test_tango_events.py``, since no server that is
-to be had sends them any more; all types of values (att_type_event) in ``tests/live/test_tango_subscriber.py``;
+Elsewhere: pipes (pipe_event) from recorded frames in ``tests/unit/tango/events/test_tango_events.py``, since no server
+that is to be had sends them any more; all types of values (att_type_event) in ``tests/live/test_tango_subscriber.py``;
 reconnection with its real times (cxx_reconnection_zmq) in ``tests/live/test_tango_subscriber_times.py``.
 """
 

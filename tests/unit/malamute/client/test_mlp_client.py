@@ -29,7 +29,7 @@ from mama_spark.services.malamute_broker.session.state_machine import ServerMach
 from tests.support.examples import examples
 
 VECTORS: dict[str, dict[str, Any]] = {
-    v["name"]: v for v in json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())
+    v["name"]: v for v in json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
 }
 FAR = 1e9
 ALL = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS

@@ -36,7 +36,7 @@ from mama_spark.tango.types import (
 
 from tests.support.examples import FULL
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 KINDS = {"dev_state": "DEVICE_STATE", "state_array": "STATE"}  # names that are others here
 
 

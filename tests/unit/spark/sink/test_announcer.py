@@ -335,7 +335,7 @@ def test_unknown_transport_is_an_error_with_the_nearest_name(tmp_path: Path) -> 
 
 
 def test_annotated_properties_file_is_one_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = Path(__file__).parents[3] / "conf" / "mama.properties"
+    file = Path(__file__).parents[4] / "conf" / "mama.properties"
     for transport in ("desk", "lab"):
         given: dict[str, Any] = {"transport": transport, "properties": str(file)}
         found = read_options(SinkOptions, given)

@@ -15,7 +15,7 @@ from mama_spark.malamute.protocol.commands import BadFrame, Command, ExtraFrames
 
 from tests.support.examples import examples
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
 
 #: fields of the vectors that have another name here
 NAMES = {"status_code": "code", "status_reason": "reason"}

@@ -34,7 +34,7 @@ from mama_spark.tango.types import (
 
 from tests.support.examples import examples
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 EVENTS = [[bytes.fromhex(h) for h in v["hex"]] for v in VECTORS if v["kind"] in ("event", "bad") and len(v["hex"]) == 4]
 NUMBERS = [data_type for data_type, kind in KIND_OF.items() if kind in DTYPES]
 NEW, OLD = parse("tango://h:1/a/b/c/d.idl5_change"), parse("tango://h:1/a/b/c/d.change")

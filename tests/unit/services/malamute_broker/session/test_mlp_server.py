@@ -24,7 +24,7 @@ from mama_spark.services.malamute_broker.session.states import EVENTS, TABLE, Ev
 
 from tests.support.examples import examples
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[4] / "vectors" / "malamute.json").read_text())
 OK, INVALID, FAILED, PONG = Ok(), Error(500), Error(300), Pong()
 
 

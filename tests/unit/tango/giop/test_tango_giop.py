@@ -39,7 +39,7 @@ from mama_spark.tango.idl.calls import Forwarded, Operation
 
 from tests.support.examples import FULL
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 GOOD = [v for v in VECTORS if v["kind"] == "giop"]
 BAD = [v for v in VECTORS if v["kind"] == "bad" and v["layer"] == "giop"]
 EVERY = pytest.mark.parametrize("vector", GOOD, ids=lambda v: v["name"])

@@ -21,7 +21,7 @@ from mama_spark.mama.properties import Properties
 
 from tests.support.examples import examples
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "openmama.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "openmama.json").read_text())
 
 
 def kind(*names: str, **having: str) -> list[Any]:

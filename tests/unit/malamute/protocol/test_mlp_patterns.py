@@ -14,7 +14,7 @@ from mama_spark.malamute.protocol.patterns import BadPattern, Matcher, Pattern
 
 from tests.support.examples import FULL
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "malamute.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
 MATCHES = [case for v in VECTORS if v["kind"] == "match" for case in v["input"]]
 
 

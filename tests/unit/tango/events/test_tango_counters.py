@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mama_spark.tango.events.counters import WRAP, Counters, Gap, Restart, Seen
 from mama_spark.tango.events.frames import usual_call
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 SCENARIOS = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario" and "events" in v["input"]]
 
 

@@ -27,7 +27,7 @@ from mama_spark.mama.messages.source_records import (
 from mama_spark.mama.messages.status import StatusError
 from mama_spark.mama.properties import Properties
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "openmama.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "openmama.json").read_text())
 BYTES = {v["name"]: bytes.fromhex(v["hex"]) for v in VECTORS if v["name"].startswith("omnm_source")}
 
 FULL = SourceRecord("PY_SRC", 2**63 + 5, "ONLINE", "OK", "BEST", "DELAYED", "MARKETDATA")

@@ -22,7 +22,7 @@ from mama_spark.errors import (
 )
 from mama_spark.message import MessageBatch
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "nats.json").read_text())
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "nats.json").read_text())
 
 
 def kind(*names: str, **having: str) -> list[Any]:
