@@ -22,7 +22,7 @@ from mama_spark.bridges import log_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import MamaError
 from mama_spark.options import SubscribeOptions
-from mama_spark.record_log import Log
+from mama_spark.record_log import RecordLog
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import Kind as NoticeKind
 from mama_spark.tango.events.batch_decoder import BatchDecoder, Columns
@@ -180,7 +180,7 @@ class Recorder:
     def __init__(self, kind: str, producer: Producer, folder: Path) -> None:
         self._kind, self._producer, self._folder = kind, producer, folder
         self._stack = ExitStack()
-        self._log: Log | None = None
+        self._log: RecordLog | None = None
         self._replays: list[int] = []
 
     def __enter__(self) -> Self:

@@ -100,7 +100,7 @@ class BridgeEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollResult:
     """Everything that came in since the last poll, each list in order of arrival."""
 
     acks: list[Acks] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class ValidationResult:
     """What the bridge says about a batch before any of it is sent.
 
     :ivar bad: rows that may not be sent, with the reason, ascending by row
@@ -139,7 +139,7 @@ class PublisherBridge(Protocol):
         """
         ...
 
-    def prepare(self, batch: MessageBatch) -> Prepared:
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
         """Check topics, headers and sizes, vectorised: costs nanoseconds a message.
 
         Asks the middleware only about topics of which it knows nothing yet (is there a stream?), once, and remembers.
@@ -169,7 +169,7 @@ class PublisherBridge(Protocol):
         """
         ...
 
-    def poll(self, timeout: float, want: int = 1) -> Polled:
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
         """Wait until ``want`` tokens are answered, or a refusal or event is there, at most ``timeout`` seconds.
 
         Returns everything that is there, perhaps nothing. ``timeout=0`` does not wait.
@@ -225,7 +225,7 @@ class RowCodec(Protocol):
 # --- requests and replies ----------------------------------------------------------------------------------
 
 
-class Letter(NamedTuple):
+class RequestMessage(NamedTuple):
     """A request that came in, or what came back for one that was sent.
 
     :ivar topic: that the request was sent to
@@ -272,7 +272,7 @@ class RequestBridge(Protocol):
 
     def unlisten(self, topic: str) -> None: ...
 
-    def letters(self) -> list[Letter]:
+    def letters(self) -> list[RequestMessage]:
         """What came in since the last call, in order of arrival. Never waits."""
         ...
 
@@ -287,7 +287,7 @@ class SourceKey(NamedTuple):
     id: int | None
 
 
-class ChangeKind(Enum):
+class DiscoveryEventKind(Enum):
     """What one element of the image, or one change, is."""
 
     RECORD = "record"  #: what a source says of itself; ``payload`` is its source message
@@ -301,7 +301,7 @@ class ChangeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DiscoveryEvent:
     """One thing that discovery tells. Bytes are not looked into here: that is the business of ``mama``.
 
     :ivar at: microseconds since the epoch, by the clock of the middleware
@@ -309,7 +309,7 @@ class Change:
     :ivar sequence: its number there; None for what stands in no log
     """
 
-    kind: ChangeKind
+    kind: DiscoveryEventKind
     at: int
     origin: str
     sequence: int | None = None
@@ -358,7 +358,7 @@ class DiscoveryBridge(Protocol):
 
     # --- who reads ---
 
-    def image(self) -> list[Change]:
+    def image(self) -> list[DiscoveryEvent]:
         """The sources there are now, one or two changes each (RECORD, then what the middleware says of it), and
         IMAGE_END."""
         ...
@@ -376,7 +376,7 @@ class DiscoveryBridge(Protocol):
         """
         ...
 
-    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """What lies between two positions, in order; the same each time."""
         ...
 

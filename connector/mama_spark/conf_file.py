@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
-from .options import SPARK_KEYS, DiscoveryOptions, Options, SinkOptions, SubscribeOptions, nearest, spellings
+from .options import SPARK_KEYS, DiscoveryOptions, Options, SinkOptions, SubscribeOptions, nearest, option_names
 
 Table = dict[str, Any]  #: str, int, bool or list of str by name; in tables of formats only the first three
 
@@ -82,7 +82,7 @@ def _value(path: str | Path, table: str, key: str, value: Any) -> Any:
 
 
 def _option(path: str | Path, table: str, key: str, value: Any) -> Any:
-    low, known = key.lower(), spellings(FORMATS[table])
+    low, known = key.lower(), option_names(FORMATS[table])
     stored = table == "mamapub" and low.startswith("storage.")
     if not stored and low not in SPARK_KEYS and low not in (k.lower() for k in known):
         raise ConfigError(f"{path}: [{table}] unknown option {key!r}{nearest(key, known)}")

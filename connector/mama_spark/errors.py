@@ -14,7 +14,7 @@ from enum import Enum
 from typing import ClassVar
 
 
-class Pace(Enum):
+class Backpressure(Enum):
     """What an error asks of the publisher as a whole, beyond the flight that it hit."""
 
     KEEP = "keep"  #: nothing: the trouble is this flight's alone
@@ -57,7 +57,7 @@ class Unavailable(MamaError):
     retryable = True
 
 
-class LoopDied(Unavailable):
+class BackgroundTaskFailed(Unavailable):
     """A background loop ended with an error; every waiter is told so. ``__cause__`` is that error."""
 
     may_have_landed = True
@@ -90,7 +90,7 @@ class PublishError(MamaError):
     :param status: MAMA status name that goes to the flight log
     """
 
-    pace: ClassVar[Pace] = Pace.KEEP
+    pace: ClassVar[Backpressure] = Backpressure.KEEP
     answered: ClassVar[bool] = True  #: the middleware (or our check) said it; False: nobody answered
     default_status: ClassVar[str] = "PUBLISH_ERROR"
 
@@ -107,11 +107,11 @@ class PublishError(MamaError):
         return f"{type(self).__name__}({self.info!r}, code={self.code}, status={self.status!r})"
 
 
-class Refused(PublishError):
+class Rejected(PublishError):
     """The middleware, or our own check, said no for good. Not stored."""
 
 
-class BadRow(Refused):
+class BadRow(Rejected):
     """The row cannot become a message: null topic, null value, bad header, null id. Never sent."""
 
     default_status = "INVALID_ARG"
@@ -123,19 +123,19 @@ class BadTopic(BadRow):
     default_status = "BAD_SYMBOL"
 
 
-class TooLarge(Refused):
+class TooLarge(Rejected):
     """Message (headers and payload) larger than the middleware takes."""
 
     default_status = "INVALID_ARG"
 
 
-class NotEntitled(Refused):
+class NotEntitled(Rejected):
     """No permission to publish to this topic."""
 
     default_status = "PUBLISH_ERROR_NOT_ENTITLED"
 
 
-class ExpectationFailed(Refused):
+class ExpectationFailed(Rejected):
     """An expectation of the message (stream, last id, last sequence) did not hold. Not stored."""
 
 
@@ -155,13 +155,13 @@ class NotReady(PublishError):
     retryable = True
 
 
-class NotSent(PublishError):
+class BlockedByPredecessor(PublishError):
     """Certainly not stored because something before it failed (behind a gap of an ordered batch); send at once."""
 
     retryable = True
 
 
-class InProcess(PublishError):
+class DuplicateInFlight(PublishError):
     """The same id is proposed but not committed (JetStream 10158). Never a success; ask again later."""
 
     retryable = True
@@ -172,7 +172,7 @@ class NoResponders(PublishError):
     """Nobody takes this topic now: no stream, or no leader. Not stored."""
 
     retryable = True
-    pace = Pace.HOLD
+    pace = Backpressure.HOLD
     default_status = "PUBLISH_ERROR_NO_RESPONDERS"
 
 
@@ -180,17 +180,17 @@ class OutOfResources(PublishError):
     """The middleware lacks resources, or its storage is switched off. Not stored."""
 
     retryable = True
-    pace = Pace.HOLD
+    pace = Backpressure.HOLD
 
 
-class Overrun(PublishError):
+class RateLimited(PublishError):
     """The middleware drops what comes too fast (429). Not stored."""
 
     retryable = True
-    pace = Pace.SHRINK
+    pace = Backpressure.SHRINK
 
 
-class Uncertain(PublishError):
+class OutcomeUnknown(PublishError):
     """No answer: acknowledgement lost, connection lost, server restarted. Unknown whether it is stored."""
 
     retryable = True
@@ -199,5 +199,5 @@ class Uncertain(PublishError):
     default_status = "TIMEOUT"
 
 
-class AckTimeout(Uncertain):
+class AckTimeout(OutcomeUnknown):
     """No acknowledgement within ``waitTimeout`` of a send."""

@@ -64,9 +64,10 @@ class Bounds:
     identity: str
 
 
-class Log(Protocol):
-    """One log of an open :class:`LogBridge`. Methods raise :class:`~mama_spark.errors.Unavailable` when nobody answers
-    within the bridge's time limit, :class:`~mama_spark.errors.ConfigError` when the log is gone or forbidden."""
+class RecordLog(Protocol):
+    """One log of an open :class:`RecordLogBridge`. Methods raise :class:`~mama_spark.errors.Unavailable` when nobody
+    answers within the bridge's time limit, :class:`~mama_spark.errors.ConfigError` when the log is gone or
+    forbidden."""
 
     @property
     def name(self) -> str: ...
@@ -113,7 +114,7 @@ class Log(Protocol):
         ...
 
 
-class LogBridge(Protocol):
+class RecordLogBridge(Protocol):
     """A middleware that replays. Calls come from one thread: ``open``, anything, ``close``."""
 
     def open(self) -> None:
@@ -131,7 +132,7 @@ class LogBridge(Protocol):
         """
         ...
 
-    def log(self, name: str) -> Log:
+    def log(self, name: str) -> RecordLog:
         """:raises ConfigError: there is no such log"""
         ...
 

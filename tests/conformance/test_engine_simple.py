@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import ConfigError, LoopDied
+from mama_spark.errors import BackgroundTaskFailed, ConfigError
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.services.malamute_broker import engines
 from mama_spark.services.malamute_broker.engines import StreamEngine, engine_class, names, register
@@ -62,7 +62,9 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 
 
 @pytest.mark.spec("ML-05", "ML-09")
-@pytest.mark.parametrize(("error", "raised"), [(ConfigError("no such disk"), ConfigError), (OSError("x"), LoopDied)])
+@pytest.mark.parametrize(
+    ("error", "raised"), [(ConfigError("no such disk"), ConfigError), (OSError("x"), BackgroundTaskFailed)]
+)
 def test_an_engine_that_does_not_start_says_why(context: Any, error: Exception, raised: type[Exception]) -> None:
     closed: list[bytes] = []
     with pytest.raises(raised, match=str(error)):

@@ -41,7 +41,7 @@ from mama_spark.bridges.nats.protocol.fast_batch import (
     reply_prefix,
 )
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.errors import ExpectationFailed, NotSent, PublishError, Refused, Uncertain
+from mama_spark.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, Rejected
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
@@ -163,7 +163,7 @@ def test_commit_respects_ack_timeout(admin: Admin, nats_server: NatsServer) -> N
 def test_fail_mode_flow_error_retains_terminal_ack(admin: Admin, bridge: NatsBridge) -> None:
     answers = publish(bridge, batch_of(3, [None, WRONG, None]))
     assert list(answers.sequence) == [0]
-    assert {t: type(e) for t, e in answers.error.items()} == {1: ExpectationFailed, 2: NotSent}
+    assert {t: type(e) for t, e in answers.error.items()} == {1: ExpectationFailed, 2: BlockedByPredecessor}
     assert stored(admin) == [0]
 
 
@@ -284,7 +284,10 @@ def test_server_selected_flow_does_not_rewrite_wire_prefix() -> None:
 def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
     batch = sent(2)
     batch.reply(Guilty(1, from_reply(400, 10071, "rejected")), 1)
-    assert verdict(batch.reply(Stored("S", 0, batch="b", count=0), 1)) == ([], {1: ExpectationFailed, 2: NotSent})
+    assert verdict(batch.reply(Stored("S", 0, batch="b", count=0), 1)) == (
+        [],
+        {1: ExpectationFailed, 2: BlockedByPredecessor},
+    )
 
 
 @pytest.mark.parametrize(
@@ -299,8 +302,8 @@ def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: b
     if guilty:
         batch.reply(Guilty(2, from_reply(400, 10071, "rejected")), 2)
     acked, refused = verdict(batch.reply(last, 4))
-    behind = {2: ExpectationFailed, 3: NotSent} if guilty else {2: Uncertain, 3: Uncertain}
-    assert (acked, refused) == ([], {1: Uncertain, **behind})
+    behind = {2: ExpectationFailed, 3: BlockedByPredecessor} if guilty else {2: OutcomeUnknown, 3: OutcomeUnknown}
+    assert (acked, refused) == ([], {1: OutcomeUnknown, **behind})
     assert batch.phase is Phase.ENDED
 
 
@@ -308,7 +311,10 @@ def test_a_final_answer_with_less_than_was_sent_is_believed() -> None:
     """Gaps and refusals are told by messages that may be lost; the count of the prefix is not."""
     batch = sent(3)
     batch.end()
-    assert verdict(batch.reply(Stored("S", 9, batch="b", count=1), 4)) == ([1], {2: NotSent, 3: NotSent})
+    assert verdict(batch.reply(Stored("S", 9, batch="b", count=1), 4)) == (
+        [1],
+        {2: BlockedByPredecessor, 3: BlockedByPredecessor},
+    )
 
 
 @pytest.mark.parametrize(
@@ -341,7 +347,7 @@ def test_malformed_inbox_responses_are_terminal(payload: bytes) -> None:
     """Whatever cannot be understood puts the batch in doubt, once."""
     batch = sent(2)
     acked, refused = verdict(batch.reply(classify_parts(0, "", payload), 2))
-    assert (acked, refused) == ([], {1: Uncertain, 2: Uncertain})
+    assert (acked, refused) == ([], {1: OutcomeUnknown, 2: OutcomeUnknown})
     assert batch.phase is Phase.ENDED
     assert verdict(batch.reply(Stored("S", 2, batch="b", count=2), 3)) == ([], {})
 
@@ -357,34 +363,37 @@ def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None
 def test_fatal_collector_defensive_tail_paths(tail: PublishError) -> None:
     batch = sent(3)
     batch.reply(Guilty(2, from_reply(503, 10077, "full")), 2)
-    assert verdict(batch.reply(tail, 3)) == ([], {1: Uncertain, 2: Refused, 3: NotSent})
+    assert verdict(batch.reply(tail, 3)) == ([], {1: OutcomeUnknown, 2: Rejected, 3: BlockedByPredecessor})
 
 
 def test_fatal_collector_processes_progress_before_initial_error() -> None:
     batch = sent(9)
     batch.reply(Guilty(9, from_reply(503, 10077, "full")), 9)
     assert verdict(batch.reply(Flow(7, 3), 7)) == (list(range(1, 8)), {})
-    assert verdict(batch.reply(from_reply(400, 10208, "unknown"), 9)) == ([], {8: Uncertain, 9: Refused})
+    assert verdict(batch.reply(from_reply(400, 10208, "unknown"), 9)) == ([], {8: OutcomeUnknown, 9: Rejected})
 
 
 def test_a_second_refusal_does_not_replace_the_first() -> None:
     batch = sent(3)
     batch.reply(Guilty(2, from_reply(400, 10071, "rejected")), 2)
     batch.reply(Guilty(3, from_reply(503, 10077, "full")), 3)
-    assert verdict(batch.lost("gone")) == ([], {1: Uncertain, 2: ExpectationFailed, 3: NotSent})
+    assert verdict(batch.lost("gone")) == ([], {1: OutcomeUnknown, 2: ExpectationFailed, 3: BlockedByPredecessor})
 
 
 def test_commit_ping_can_report_unknown_batch_after_lost_terminal_ack() -> None:
     batch = sent(2)
     seq = batch.end()
-    assert verdict(batch.reply(from_reply(400, 10208, "unknown"), seq)) == ([], {1: Uncertain, 2: Uncertain})
+    assert verdict(batch.reply(from_reply(400, 10208, "unknown"), seq)) == ([], {1: OutcomeUnknown, 2: OutcomeUnknown})
 
 
 def test_gap_fail_is_fatal_and_typed() -> None:
     batch = sent(4)
     batch.reply(Gap(3, 4), 4)
     assert batch.room() == 0
-    assert verdict(batch.reply(Stored("S", 2, batch="b", count=2), 4)) == ([1, 2], {3: NotSent, 4: NotSent})
+    assert verdict(batch.reply(Stored("S", 2, batch="b", count=2), 4)) == (
+        [1, 2],
+        {3: BlockedByPredecessor, 4: BlockedByPredecessor},
+    )
 
 
 @pytest.mark.parametrize(("window", "flow"), [(1, 1), (7, 1), (80, 10), (1_000_000, 500)])

@@ -37,7 +37,15 @@ from mama_spark.bridges.nats.protocol.fast_batch import (
     reply_suffix,
 )
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.errors import ExpectationFailed, NotSent, Overrun, PublishError, Refused, TooLarge, Uncertain
+from mama_spark.errors import (
+    BlockedByPredecessor,
+    ExpectationFailed,
+    OutcomeUnknown,
+    PublishError,
+    RateLimited,
+    Rejected,
+    TooLarge,
+)
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats import account
@@ -142,8 +150,8 @@ def test_jetstream_fast_batch_publish(stream: Stream) -> None:
     off = stream.batch()
     off.put(2)
     assert code_of(off.hear()) == errors.NOT_BATCHED
-    assert off.refused == {1: Refused, 2: Refused}
-    assert off.wire.answer()[1].__class__ is Refused, "every message is answered"
+    assert off.refused == {1: Rejected, 2: Rejected}
+    assert off.wire.answer()[1].__class__ is Rejected, "every message is answered"
     stream.admin.update_stream(stream.name, allow_batched=True)
 
     for seq, op, name, code in [(0, START, "uuid", 10206), (1, END, "uuid", 10206), (1, START, "A" * 65, 10207),
@@ -171,7 +179,7 @@ def test_jetstream_fast_batch_publish_gap_detection(stream: Stream) -> None:
     assert not sent.acked, "a gap alone does not say what is stored"
     assert sent.hear() == Stored(stream.name, 1, batch="uuid", count=1)
     assert sent.acked == [1]
-    assert sent.refused == dict.fromkeys(range(2, 6), NotSent)
+    assert sent.refused == dict.fromkeys(range(2, 6), BlockedByPredecessor)
     assert stream.stored() == [b"1"]
     stream.wire.publish(f"{stream.name}.a", stream.wire.inbox + b"uuid2.10.unknown.1.0.$FI")
     assert code_of(stream.wire.answer()[1]) == 10206
@@ -252,7 +260,7 @@ def test_jetstream_fast_batch_publish_header_check_error(stream: Stream) -> None
     assert (guilty.seq, guilty.error.code) == (2, 10071)
     assert last == Stored(stream.name, 1, batch="uuid", count=1)
     assert sent.acked == [1]
-    assert sent.refused == {2: ExpectationFailed, 3: NotSent, 4: NotSent}
+    assert sent.refused == {2: ExpectationFailed, 3: BlockedByPredecessor, 4: BlockedByPredecessor}
     assert stream.stored() == [b"1"]
 
 
@@ -313,7 +321,7 @@ def test_jetstream_fast_batch_publish_limits(tmp_path: Path) -> None:
         denied = stream.batch("denied", wire=other)
         denied.put(2)
         denied.hear()
-        assert denied.refused == {1: Overrun, 2: Overrun}, "again later, with a smaller window"
+        assert denied.refused == {1: RateLimited, 2: RateLimited}, "again later, with a smaller window"
 
         def taken() -> bool:
             turn = stream.batch(f"turn{next(numbers)}", wire=other)
@@ -324,7 +332,7 @@ def test_jetstream_fast_batch_publish_limits(tmp_path: Path) -> None:
         eventually(taken, "the idle batch is forgotten")
         idle.put()
         assert code_of(idle.hear()) == errors.UNKNOWN_BATCH
-        assert idle.refused == {3: Uncertain}, "only what no flow ack covered is in doubt"
+        assert idle.refused == {3: OutcomeUnknown}, "only what no flow ack covered is in doubt"
         stream.close()
 
 
@@ -338,7 +346,7 @@ def test_a_message_that_is_refused_before_the_batch_sees_it_is_the_only_one_that
     heard = sent.hear_all()
     assert [type(reply) for reply in heard] == [Flow, TooLarge, Gap, Stored]
     assert sent.acked == [1, 2, 3]
-    assert sent.refused == {4: TooLarge, 5: NotSent, 6: NotSent}
+    assert sent.refused == {4: TooLarge, 5: BlockedByPredecessor, 6: BlockedByPredecessor}
     last = stream.batch("last")
     last.put()
     last.put(1, {"X": "y" * 30})

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
+from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
 from mama_spark.malamute.client import client as client_module
 from mama_spark.malamute.client import connection
 from mama_spark.malamute.client.client import CallFailed, MalamuteClient, Message
@@ -461,7 +461,7 @@ def test_a_loop_that_dies_takes_its_waiters_with_it(client: Make, monkeypatch: p
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(one._link.machine, "receive", defect)
-    with pytest.raises(LoopDied, match="a defect"):
+    with pytest.raises(BackgroundTaskFailed, match="a defect"):
         one.sync()
     for call in (lambda: one.write("s"), one.receive, lambda: one.send("x")):
         with pytest.raises(MamaError):

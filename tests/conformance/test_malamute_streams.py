@@ -13,7 +13,7 @@ import pytest
 from mama_spark.bridge import Ack, EventKind
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import MOST_ASKED, POOL
-from mama_spark.errors import BadRow, ConfigError, NotReady, PublishError, Refused, Unavailable
+from mama_spark.errors import BadRow, ConfigError, NotReady, PublishError, Rejected, Unavailable
 from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
@@ -151,7 +151,7 @@ def test_a_stream_that_the_broker_refuses_costs_its_own_messages_only(tmp_path: 
     broker.stop()
     assert sorted(answers.sequence) == [0, 1, 2, 4]
     assert sorted(again.sequence) == [7, 8, 9, 11]
-    assert {token: type(e) for token, e in answers.error.items()} == {3: Refused, 5: Refused, 6: Refused}
+    assert {token: type(e) for token, e in answers.error.items()} == {3: Rejected, 5: Rejected, 6: Rejected}
     assert "stream 'd4': StreamWrite was refused with 300: too many streams" in str(answers.error[3])
     assert list(stored(tmp_path, "d1").values()) == [b"0", b"4", b"7", b"11"]
 
@@ -198,7 +198,7 @@ def test_a_restarted_broker_is_asked_for_every_stream_again(tmp_path: Path) -> N
     bridge.close()
     POOL.clear()
     broker.stop()
-    assert {token: type(e) for token, e in answers.error.items()} == {5: Refused}
+    assert {token: type(e) for token, e in answers.error.items()} == {5: Rejected}
     for name, expected in {"d1": [b"0"], "d2": [b"1", b"4"], "d3": [b"2", b"3", b"6"]}.items():
         assert list(stored(tmp_path, name).values()) == expected
 

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import Change, ChangeKind, EventStyle, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, EventStyle, SourceKey
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.errors import ConfigError
@@ -318,7 +318,7 @@ def test_lost_changes_are_said_and_made_good_by_a_new_image(place: Place) -> Non
 
 def test_a_source_that_is_missing_in_a_new_image_is_told_as_offline() -> None:
     sources = Sources(DEFAULT_FIELDS)
-    told = Change(ChangeKind.RECORD, 0, "log", None, SourceKey("desk", 7), as_bytes(record()))
+    told = DiscoveryEvent(DiscoveryEventKind.RECORD, 0, "log", None, SourceKey("desk", 7), as_bytes(record()))
     assert len(list(sources.image([told]))) == 1
     assert list(sources.image([told])) == []
     (gone,) = sources.image([])
@@ -470,7 +470,7 @@ def test_a_question_that_nobody_answers_does_not_keep_a_transport(
 ) -> None:
     asked, answer, closed = threading.Event(), threading.Event(), threading.Event()
 
-    def image(self: MemoryDiscovery) -> list[Change]:
+    def image(self: MemoryDiscovery) -> list[DiscoveryEvent]:
         asked.set()
         answer.wait()
         return []

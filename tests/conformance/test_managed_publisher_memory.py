@@ -7,9 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridge import Polled
+from mama_spark.bridge import PollResult
 from mama_spark.bridges.memory import MemoryBridge
-from mama_spark.errors import AckTimeout, ConfigError, LoopDied, NoResponders, Overrun, PublishError, Refused, Uncertain
+from mama_spark.errors import (
+    AckTimeout,
+    BackgroundTaskFailed,
+    ConfigError,
+    NoResponders,
+    OutcomeUnknown,
+    PublishError,
+    RateLimited,
+    Rejected,
+)
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
@@ -141,7 +150,7 @@ def test_a_closed_connection_tells_every_waiter(desk: MemoryDesk) -> None:
     desk.broker.then(["lose", "kill"])
     publisher = desk.publisher(max_in_flight=2).start()
     futures = [publisher.publish_async("a", b"") for _ in range(5)]
-    with pytest.raises(LoopDied):
+    with pytest.raises(BackgroundTaskFailed):
         publisher.drain(LONG)
     assert all(f.exception(LONG) or ack_of(f).exception(LONG) for f in futures)
 
@@ -189,7 +198,7 @@ def resent(error: type[PublishError]) -> Callable[[PublishError], bool]:
     return lambda raised: isinstance(raised, error)
 
 
-CONDITIONS = {"429": Overrun, "503": NoResponders, "lose": Uncertain, "reject": Refused}
+CONDITIONS = {"429": RateLimited, "503": NoResponders, "lose": OutcomeUnknown, "reject": Rejected}
 
 
 @pytest.mark.parametrize("fault", CONDITIONS)
@@ -281,7 +290,7 @@ def test_waiting_loops_do_not_spin(desk: MemoryDesk, under_way: bool) -> None:
     class Counting(MemoryBridge):
         polls = 0
 
-        def poll(self, timeout: float, want: int = 1) -> Polled:
+        def poll(self, timeout: float, want: int = 1) -> PollResult:
             self.polls += 1
             return super().poll(timeout, want)
 
@@ -302,7 +311,7 @@ def test_a_bridge_that_does_not_open_tells_every_waiter(desk: MemoryDesk) -> Non
     future = publisher.publish_async("a", b"")
     publisher.start()
     assert isinstance(future.exception(LONG), PublishError)
-    with pytest.raises(LoopDied, match="down"):
+    with pytest.raises(BackgroundTaskFailed, match="down"):
         publisher.drain(LONG)
-    with pytest.raises(LoopDied, match="down"):
+    with pytest.raises(BackgroundTaskFailed, match="down"):
         publisher.publish_async("a", b"")

@@ -15,9 +15,9 @@ from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import (
     AckTimeout,
+    BackgroundTaskFailed,
     ConfigError,
     ExpectationFailed,
-    LoopDied,
     NoResponders,
     NotEntitled,
     PublishError,
@@ -218,7 +218,7 @@ def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path
         future = publisher.publish_async(desk.topic, b"x")
         publisher.start()
         error = await asyncio.to_thread(future.exception, LONG)
-        with pytest.raises(LoopDied, match="inbox"):
+        with pytest.raises(BackgroundTaskFailed, match="inbox"):
             publisher.publish_async(desk.topic, b"x")
         await asyncio.to_thread(publisher.stop)
         await client.close()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
@@ -38,7 +38,7 @@ def test_expiry_is_told_with_the_time_at_which_it_happened(board: MemoryBoard) -
     board.advance(1000.0)
     bridge.open()
     _, suspect, offline = (c for block in bridge.read({"next": 1}, {"next": 4}) for c in block)
-    assert (suspect.kind, offline.kind) == (ChangeKind.SUSPECT, ChangeKind.OFFLINE)
+    assert (suspect.kind, offline.kind) == (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
     assert offline.at - suspect.at == pytest.approx(15e6, abs=1e4)
 
 

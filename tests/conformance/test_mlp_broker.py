@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import LoopDied, Unavailable
+from mama_spark.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import ALL, AckRun, Extension, Feature, Outcome, read, write
@@ -585,6 +585,6 @@ def test_a_loop_that_dies_is_told_when_it_is_stopped(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ServerMachine, "next_expiry", defect)
     broker = Broker(BrokerSettings("tcp://127.0.0.1:*"))
     broker.start()
-    with pytest.raises(LoopDied, match="a defect"):
+    with pytest.raises(BackgroundTaskFailed, match="a defect"):
         broker.stop()
     assert "a defect" in caplog.text

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.errors import ConfigError, LoopDied, Unavailable
+from mama_spark.errors import BackgroundTaskFailed, ConfigError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
@@ -177,12 +177,12 @@ def test_an_address_that_cannot_be_is_told() -> None:
 
 def test_a_broker_that_does_not_run_says_so() -> None:
     broker = Broker(BrokerSettings("tcp://127.0.0.1:*"))
-    with pytest.raises(LoopDied, match="does not run"):
+    with pytest.raises(BackgroundTaskFailed, match="does not run"):
         broker.metrics()
     with broker:
         assert broker.metrics_url is None
         assert broker.metrics()
-    with pytest.raises(LoopDied, match="does not run"):
+    with pytest.raises(BackgroundTaskFailed, match="does not run"):
         broker.client_list()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridge import Polled
+from mama_spark.bridge import PollResult
 from mama_spark.bridges.nats.server.nats_server import Cluster
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import eventually
@@ -112,7 +112,7 @@ def refusals(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     seen: Counter[int] = Counter()
     poll = driver.bridge.poll
 
-    def watched(timeout: float, want: int = 1) -> Polled:
+    def watched(timeout: float, want: int = 1) -> PollResult:
         polled = poll(timeout, want)
         for r in polled.refusals:
             seen[r.error.code] += len(r.tokens)

@@ -23,7 +23,7 @@ from mama_spark.bridges.nats.connection.event_loop import Loop
 from mama_spark.bridges.nats.connection.pool import IDLE, POOL, Pool
 from mama_spark.bridges.nats.server import serve
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.errors import LoopDied, Unavailable
+from mama_spark.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
@@ -136,10 +136,10 @@ def test_a_dying_loop_takes_its_waiters_with_it() -> None:
     told: list[BaseException] = []
     loop.mourn(told.append)
     threading.Timer(0.05, lambda: loop.soon(loop.loop.stop)).start()
-    with pytest.raises(LoopDied):
+    with pytest.raises(BackgroundTaskFailed):
         loop.run(asyncio.sleep(3600), 60, "sleeping")
     eventually(lambda: told, "the mourners are told")
-    with pytest.raises(LoopDied):
+    with pytest.raises(BackgroundTaskFailed):
         loop.run(asyncio.sleep(0), 60, "nothing")
 
 

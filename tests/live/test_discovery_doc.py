@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges import discovery_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
@@ -52,7 +52,7 @@ def test_the_page_has_every_column_kind_and_event() -> None:
         assert f"`{word}`" in PAGE
 
 
-def changes(url: str, begin: str = "earliest") -> list[Change]:
+def changes(url: str, begin: str = "earliest") -> list[DiscoveryEvent]:
     bridge = discovery_bridge(DiscoveryOptions.parse({"url": url}))
     bridge.open()
     try:
@@ -102,9 +102,9 @@ def test_the_permissions_of_the_page_are_enough(guarded: NatsServer) -> None:
     with Stranger(guarded.url, user="operator", password="p") as operator:
         operator.create_stream("ORDERS", ["orders.>"])
         operator.consumer("ORDERS", "desk", "orders.eu")
-        kinds = {ChangeKind.RECORD, ChangeKind.EVENT, ChangeKind.SUBSCRIBED}
+        kinds = {DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT, DiscoveryEventKind.SUBSCRIBED}
         eventually(lambda: kinds <= {change.kind for change in changes(url)}, "all of it is read")
-    assert changes(url, "image")[-1].kind is ChangeKind.IMAGE_END
+    assert changes(url, "image")[-1].kind is DiscoveryEventKind.IMAGE_END
 
 
 def test_a_reader_may_not_announce_and_is_told_what_is_missing(guarded: NatsServer) -> None:

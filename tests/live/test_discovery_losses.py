@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from mama_spark.bridge import ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import lease, stream_client
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.events import Stored
@@ -289,8 +289,8 @@ def test_a_consumer_whose_making_is_not_kept_is_told_without_its_topics(
         admin.api("STREAM.PURGE.MAMA_ADVISORIES")
         follower = Follower(reader, readers=True)
         assert admin.api("CONSUMER.DELETE.T.old").get("success")
-        follower.until(lambda found: any(c.kind is ChangeKind.UNSUBSCRIBED for c in found))
-    (gone,) = [c for c in follower.found if c.kind is ChangeKind.UNSUBSCRIBED]
+        follower.until(lambda found: any(c.kind is DiscoveryEventKind.UNSUBSCRIBED for c in found))
+    (gone,) = [c for c in follower.found if c.kind is DiscoveryEventKind.UNSUBSCRIBED]
     assert gone.topic is None
     info = json.loads(gone.info or "")
     assert (info["stream"], info["consumer"]) == ("T", "old")

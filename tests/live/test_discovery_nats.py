@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridge import ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, METADATA, Board
@@ -157,7 +157,7 @@ def test_readers_made_with_a_plain_client_are_seen_coming_and_going(
         assert came[:5] == [("subscribed", t) for t in ("t.a.*", "t.b", "t.c.>", "t.>", "t.e")]
         info = json.loads(follower.found[0].info or "")
         assert (info["stream"], info["consumer"], info["client"]["lang"]) == ("T", "one", "python3")
-        follower.until(lambda found: any(c.kind is ChangeKind.UNSUBSCRIBED and c.topic == "t.e" for c in found))
+        follower.until(lambda found: any(c.kind is DiscoveryEventKind.UNSUBSCRIBED and c.topic == "t.e" for c in found))
         before = len(follower.found)
         for name in ("progress", "one", "two"):
             assert admin.api(f"CONSUMER.DELETE.T.{name}").get("success")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges.malamute.discovery import client as discovery_talk
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
@@ -36,7 +36,7 @@ from tests.support.mlp import Peer
 from tests.support.plain_broker import PlainBroker
 
 DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
-RECORD, SUSPECT, OFFLINE = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE
+RECORD, SUSPECT, OFFLINE = DiscoveryEventKind.RECORD, DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE
 Opened = Callable[..., MalamuteDiscovery]
 
 
@@ -67,23 +67,23 @@ class Follower:
 
     def __init__(self, bridge: MalamuteDiscovery, where: str = "latest") -> None:
         self.bridge, self.at = bridge, bridge.begin(where)
-        self.found: list[Change] = []
+        self.found: list[DiscoveryEvent] = []
 
-    def step(self) -> list[Change]:
+    def step(self) -> list[DiscoveryEvent]:
         end = self.bridge.newest(self.at)
         self.found += [c for block in self.bridge.read(self.at, end) for c in block]
         self.at = end
         return self.found
 
-    def until(self, enough: Callable[[list[Change]], object]) -> list[Change]:
+    def until(self, enough: Callable[[list[DiscoveryEvent]], object]) -> list[DiscoveryEvent]:
         eventually(lambda: enough(self.step()), f"told: {self.found[-10:]}")
         return self.found
 
-    def kinds(self, source: SourceKey = DESK) -> list[ChangeKind]:
+    def kinds(self, source: SourceKey = DESK) -> list[DiscoveryEventKind]:
         return [c.kind for c in self.found if c.source == source]
 
 
-def has(kind: ChangeKind, source: SourceKey | None = DESK) -> Callable[[list[Change]], bool]:
+def has(kind: DiscoveryEventKind, source: SourceKey | None = DESK) -> Callable[[list[DiscoveryEvent]], bool]:
     return lambda found: any(c.kind is kind and c.source == source for c in found)
 
 
@@ -96,7 +96,7 @@ def test_a_source_whose_process_was_killed_is_suspect_and_then_offline(broker: B
         one.kill()
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been late before, too
     assert follower.kinds()[-2:] == [SUSPECT, OFFLINE]
-    assert [c.kind for c in follower.bridge.image()] == [ChangeKind.IMAGE_END]
+    assert [c.kind for c in follower.bridge.image()] == [DiscoveryEventKind.IMAGE_END]
 
 
 @pytest.mark.parametrize("broker", [BrokerProcess], ids=["process"], indirect=True)
@@ -200,7 +200,7 @@ def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: Brok
     broker.broker._look(_silence_of(b"three"))
     found = follower.until(lambda found: _about(found, "client three went"))
     context.destroy(0)
-    readers = [(c.kind.name, c.topic, c.info) for c in found if c.kind is not ChangeKind.EVENT]
+    readers = [(c.kind.name, c.topic, c.info) for c in found if c.kind is not DiscoveryEventKind.EVENT]
     assert readers == [
         ("SUBSCRIBED", "prices", "client one reads ^eu"),
         ("SUBSCRIBED", "prices", "client one reads ^us"),
@@ -230,9 +230,9 @@ def _silence_of(address: bytes) -> Callable[[Loop], None]:
     return silent
 
 
-def _about(found: list[Change], info: str) -> list[EventRecord]:
+def _about(found: list[DiscoveryEvent], info: str) -> list[EventRecord]:
     """What OpenMAMA messages say of somebody."""
-    records = [decode_event(decode(c.payload or b"")) for c in found if c.kind is ChangeKind.EVENT]
+    records = [decode_event(decode(c.payload or b"")) for c in found if c.kind is DiscoveryEventKind.EVENT]
     return [record for record in records if (record.info or "").startswith(info)]
 
 
@@ -256,7 +256,7 @@ def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(broke
     one = opened("process")
     follower = Follower(opened("reader"), "image")
     one.announce(DESK, b"r", LASTING)
-    follower.until(has(ChangeKind.IMAGE_END, None))
+    follower.until(has(DiscoveryEventKind.IMAGE_END, None))
     planned = follower.at
     one.announce(DESK, b"changed", LASTING)
     follower.until(lambda found: found[-1].payload == b"changed")
@@ -267,11 +267,11 @@ def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(broke
     broker.start()
     one.announce(TWIN, b"new", LASTING)
     before = len(follower.found)
-    found = follower.until(lambda found: has(ChangeKind.IMAGE_END, None)(found[before:]))[before:]
-    assert [c.kind for c in found] == [ChangeKind.GAP, RECORD, ChangeKind.IMAGE_END]
+    found = follower.until(lambda found: has(DiscoveryEventKind.IMAGE_END, None)(found[before:]))[before:]
+    assert [c.kind for c in found] == [DiscoveryEventKind.GAP, RECORD, DiscoveryEventKind.IMAGE_END]
     assert "deleted and made again" in (found[0].info or "")
     again = [c for block in follower.bridge.read(planned, read) for c in block]
-    assert [c.kind for c in again] == [ChangeKind.GAP], "and not what stands at these numbers now"
+    assert [c.kind for c in again] == [DiscoveryEventKind.GAP], "and not what stands at these numbers now"
     assert again[0].gap == (planned["next"], read["next"] - 1)
     one.announce(DESK, b"again", LASTING)
     follower.until(lambda found: found[-1].payload == b"again")
@@ -338,6 +338,6 @@ def test_what_strangers_write_is_told_or_left_out_and_stops_nobody(broker: Broke
                     b"_MAMA_SOURCE_DISCOVERY.rec.\xff.\xfe", b"_MAMA_SOURCE_DISCOVERY.nonsense.7.desk"):  # fmt: skip
         peer.send(commands.StreamSend(subject, [b"\xff", b"\x00"]))
     peer.send(commands.StreamSend(b"_MAMA_SOURCE_DISCOVERY.event.7.desk", [b"\xff"]))
-    found = follower.until(has(ChangeKind.EVENT))
+    found = follower.until(has(DiscoveryEventKind.EVENT))
     assert [c.payload for c in found] == [b"\xff"]
     context.destroy(0)

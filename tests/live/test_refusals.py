@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.errors import ConfigError, Refused, TooLarge, Unavailable
+from mama_spark.errors import ConfigError, Rejected, TooLarge, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.waiting import eventually
 
@@ -180,7 +180,7 @@ def test_topics_without_a_stream_are_bad_rows_and_only_all_of_them_an_error(nats
         admin.create_stream("T", ["t.>"])
         bridge = opened(nats_server.url)
         prepared = bridge.prepare(MessageBatch.of(["s.a", "nowhere.b", "t.c"], [b""] * 3))
-        assert [(row, type(error)) for row, error in prepared.bad] == [(1, Refused)]
+        assert [(row, type(error)) for row, error in prepared.bad] == [(1, Rejected)]
         bridge.close()
         bridge = opened(nats_server.url, stream="S")
         prepared = bridge.prepare(MessageBatch.of(["s.a", "t.c"], [b""] * 2))

@@ -28,7 +28,7 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.publisher.resilient_publisher import LastingPublisher
-from mama_spark.record_log import Log
+from mama_spark.record_log import RecordLog
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
@@ -132,7 +132,7 @@ class CommandProcess:
 
 
 @pytest.fixture
-def log(nats_server: NatsServer) -> Iterator[Log]:
+def log(nats_server: NatsServer) -> Iterator[RecordLog]:
     with Admin(nats_server.url) as admin:
         admin.create_stream("TANGO", ["tango.>"])
     bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), PATIENCE)
@@ -157,7 +157,7 @@ def process(command: Command, tmp_path: Path) -> Iterator[CommandProcess]:
         made.end(signal.SIGKILL)
 
 
-def append(log: Log, values: Any, *what: Any, **columns: Any) -> int:
+def append(log: RecordLog, values: Any, *what: Any, **columns: Any) -> int:
     """As the sink does."""
     return log.append(rows(values, *what, **columns))
 
@@ -218,7 +218,7 @@ def seen(probe: DeviceProbe, number: int) -> list[float]:
 
 @pytest.mark.spec("TG-01", "TG-22", "TG-23", "TG-35")
 def test_a_real_client_gets_the_rows_in_order_with_quality_and_time(
-    log: Log, command: Command, probe: DeviceProbe
+    log: RecordLog, command: Command, probe: DeviceProbe
 ) -> None:
     """Change, archive and user events."""
     append(log, [1.0, 2.0])
@@ -244,7 +244,7 @@ def test_a_real_client_gets_the_rows_in_order_with_quality_and_time(
 
 
 def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
-    log: Log, command: Command, process: CommandProcess, probe: DeviceProbe
+    log: RecordLog, command: Command, process: CommandProcess, probe: DeviceProbe
 ) -> None:
     process.start()
     columns: dict[str, pa.Array] = {
@@ -280,7 +280,7 @@ def test_values_of_all_types_arrive_and_attributes_appear_while_it_runs(
 
 @pytest.mark.spec("TG-40-TG-42")
 def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
-    log: Log, command: Command, process: CommandProcess
+    log: RecordLog, command: Command, process: CommandProcess
 ) -> None:
     """The client comes back by itself; what was stored meanwhile waits for it."""
     sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
@@ -314,7 +314,7 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
 
 @pytest.mark.spec("TG-28", "TG-40")
 def test_after_a_restart_what_is_new_waits_until_all_subscriptions_have_reached_the_socket(
-    log: Log, command: Command
+    log: RecordLog, command: Command
 ) -> None:
     """Two clients, the slower one long after it was told where the events are."""
     sent = [4.0, 5.0, 6.0]
@@ -330,7 +330,7 @@ def test_after_a_restart_what_is_new_waits_until_all_subscriptions_have_reached_
     assert f"waiting up to {PATIENCE:g} s for 2 subscriptions to come back" in "".join(command.lines)
 
 
-def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: Log, command: Command) -> None:
+def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: RecordLog, command: Command) -> None:
     append(log, [0.0])
     command.start()
     with Listener(command):
@@ -346,7 +346,7 @@ def test_who_was_waited_for_when_it_ended_is_waited_for_again(log: Log, command:
         assert one.value() == 4.0
 
 
-def test_what_was_pushed_is_pushed_again_when_asked(log: Log, command: Command) -> None:
+def test_what_was_pushed_is_pushed_again_when_asked(log: RecordLog, command: Command) -> None:
     append(log, [1.0, 2.0, 3.0])
     command.start()
     assert command.end() == 0
@@ -359,7 +359,7 @@ def test_what_was_pushed_is_pushed_again_when_asked(log: Log, command: Command) 
 
 
 @pytest.mark.spec("TG-06")
-def test_criteria_decide_what_is_an_event(log: Log, command: Command, probe: DeviceProbe, tmp_path: Path) -> None:
+def test_criteria_decide_what_is_an_event(log: RecordLog, command: Command, probe: DeviceProbe, tmp_path: Path) -> None:
     """Updates are filtered by the configuration."""
     rules = tmp_path / "rules.toml"
     rules.write_text('[[attribute]]\npattern = "LAB/*/temp*"\nabs_change = 0.5\nunit = "degC"\n')
@@ -378,7 +378,7 @@ def test_criteria_decide_what_is_an_event(log: Log, command: Command, probe: Dev
 
 @pytest.mark.own_server
 @pytest.mark.own_server
-def test_it_waits_while_the_log_is_away(log: Log, nats_server: NatsServer, command: Command) -> None:
+def test_it_waits_while_the_log_is_away(log: RecordLog, nats_server: NatsServer, command: Command) -> None:
     append(log, [1.0])
     command.start()
     nats_server.kill()
@@ -388,7 +388,7 @@ def test_it_waits_while_the_log_is_away(log: Log, nats_server: NatsServer, comma
     assert command.end() == 0
 
 
-def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: Log, command: Command) -> None:
+def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: RecordLog, command: Command) -> None:
     """Events that were recorded come back by ``mamasub``: serving them again would let two systems feed each other."""
     frames = encode(
         Event(
@@ -444,7 +444,7 @@ def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: 
         bridge.close()
 
 
-def test_two_sources_do_not_share_a_position(log: Log, command: Command) -> None:
+def test_two_sources_do_not_share_a_position(log: RecordLog, command: Command) -> None:
     command.start()
     args = parser().parse_args(["tango-source", "--from", command._log, "--position", str(command.position)])
     with pytest.raises(Unavailable, match="another source goes on from"):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from mama_spark.bridge import ChangeKind
+from mama_spark.bridge import DiscoveryEventKind
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import Board
@@ -43,7 +43,9 @@ def test_batches_and_streams_publish_and_read_through_spark_connect(nats_server:
         held = [(m.sequence, m.topic, m.payload) for m in admin.messages("ORDERS")]
         discovery = NatsDiscovery(NatsSettings((nats_server.url,)), Board())
         discovery.open()
-        payloads = [c.payload for c in discovery.image() if c.kind is ChangeKind.RECORD and c.payload is not None]
+        payloads = [
+            c.payload for c in discovery.image() if c.kind is DiscoveryEventKind.RECORD and c.payload is not None
+        ]
         discovery.close()
         admin.api("STREAM.DELETE.ORDERS")
     assert counts(flights(log), "event") == {"acked": 1_500}

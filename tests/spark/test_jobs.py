@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridge import ChangeKind
+from mama_spark.bridge import DiscoveryEventKind
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import Board
@@ -44,7 +44,7 @@ def sources(server: NatsServer) -> list[SourceRecord]:
     discovery = NatsDiscovery(NatsSettings((server.url,)), Board())
     discovery.open()
     try:
-        records = [c.payload for c in discovery.image() if c.kind is ChangeKind.RECORD]
+        records = [c.payload for c in discovery.image() if c.kind is DiscoveryEventKind.RECORD]
     finally:
         discovery.close()
     return [decode_source(decode(payload)).record for payload in records if payload is not None]

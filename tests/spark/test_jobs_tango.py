@@ -16,7 +16,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
-from mama_spark.record_log import Log
+from mama_spark.record_log import RecordLog
 from mama_spark.tango.events.events import Event, encode
 from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.log.records import Cause, Kind, encode_one, record_topic
@@ -34,7 +34,7 @@ TEMPERATURE = event_topic("lab", "lab/cell/1", "temperature", EventType.CHANGE, 
 
 
 @pytest.fixture
-def log(nats_server: NatsServer) -> Iterator[Log]:
+def log(nats_server: NatsServer) -> Iterator[RecordLog]:
     with Admin(nats_server.url) as admin:
         admin.create_stream("TANGO", ["tango.>"])
         bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), 60.0)
@@ -44,7 +44,7 @@ def log(nats_server: NatsServer) -> Iterator[Log]:
         admin.api("STREAM.DELETE.TANGO")
 
 
-def publish(log: Log, device: str, attribute: str, value: pa.Array, **columns: Any) -> None:
+def publish(log: RecordLog, device: str, attribute: str, value: pa.Array, **columns: Any) -> None:
     """As the sink does."""
     named = {"device": [device] * len(value), "attribute": [attribute] * len(value), "value": value, **columns}
     made = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(named))
@@ -52,7 +52,7 @@ def publish(log: Log, device: str, attribute: str, value: pa.Array, **columns: A
     log.append(MessageBatch(made.topics, made.payloads))
 
 
-def readings(log: Log, first: int, n: int) -> None:
+def readings(log: RecordLog, first: int, n: int) -> None:
     """One a second."""
     micros = int(NOON.timestamp()) * 1_000_000
     seconds = range(first, first + n)
@@ -61,11 +61,11 @@ def readings(log: Log, first: int, n: int) -> None:
     publish(log, "lab/cell/1", "temperature", pa.array(map(float, seconds)), quality=qualities, time=times)
 
 
-def append(log: Log, topic: Topic, payload: bytes) -> None:
+def append(log: RecordLog, topic: Topic, payload: bytes) -> None:
     log.append(MessageBatch.of([record_topic(topic)], [payload]))
 
 
-def trouble(log: Log) -> None:
+def trouble(log: RecordLog) -> None:
     """A gap and an error, as a recorder writes them."""
     at = int((NOON + timedelta(seconds=90)).timestamp()) * 10**9
     append(log, TEMPERATURE, encode_one(Kind.GAP, at, first=8, last=12, count=5, cause=Cause.WAY))
@@ -75,7 +75,7 @@ def trouble(log: Log) -> None:
 
 
 def test_the_archive_has_every_record_once_and_answers_what_archivers_ask(
-    spark: SparkSession, nats_server: NatsServer, log: Log, tmp_path: Path
+    spark: SparkSession, nats_server: NatsServer, log: RecordLog, tmp_path: Path
 ) -> None:
     tables: dict[str, dict[str, Any]] = {
         "mamasub": {"url": nats_server.url, "stream": "TANGO"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_spark.bridge import Change, ChangeKind
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import Board
@@ -21,13 +21,13 @@ class Watcher:
     def __enter__(self) -> Watcher:
         self._bridge.open()
         self._start = self._at = self._bridge.begin("earliest")
-        self._seen: list[Change] = []
+        self._seen: list[DiscoveryEvent] = []
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bridge.close()
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[DiscoveryEvent]:
         end = self._bridge.newest(self._at)
         if end != self._at:
             self._seen += [c for block in self._bridge.read(self._at, end) for c in block]
@@ -36,19 +36,19 @@ class Watcher:
 
     def records(self) -> list[SourceRecord]:
         """What sources said of themselves."""
-        told = [c.payload for c in self.changes() if c.kind is ChangeKind.RECORD]
+        told = [c.payload for c in self.changes() if c.kind is DiscoveryEventKind.RECORD]
         return [decode_source(decode(p)).record for p in told if p is not None]
 
     def states(self) -> list[str | None]:
         """What became of the only source: as it says, and as the server says."""
         said = iter(self.records())
-        life = (ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE)
+        life = (DiscoveryEventKind.RECORD, DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
         return [
-            next(said).state if c.kind is ChangeKind.RECORD else f"server: {c.kind.name}"
+            next(said).state if c.kind is DiscoveryEventKind.RECORD else f"server: {c.kind.name}"
             for c in self._seen
             if c.kind in life
         ]
 
     def events(self) -> list[EventRecord]:
-        told = [c.payload for c in self.changes() if c.kind is ChangeKind.EVENT]
+        told = [c.payload for c in self.changes() if c.kind is DiscoveryEventKind.EVENT]
         return [decode_event(decode(p)) for p in told if p is not None]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.discovery.layout import ADVISORIES, Board
 from mama_spark.bridges.nats.server.nats_server import NatsServer
@@ -22,9 +22,14 @@ from mama_spark.testing.waiting import eventually
 from tests.support.nats_servers import Admin
 
 DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
-RECORD, SUSPECT, OFFLINE, EVENT = ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE, ChangeKind.EVENT
-IMAGE_END, GAP = ChangeKind.IMAGE_END, ChangeKind.GAP
-READERS = (ChangeKind.SUBSCRIBED, ChangeKind.UNSUBSCRIBED)
+RECORD, SUSPECT, OFFLINE, EVENT = (
+    DiscoveryEventKind.RECORD,
+    DiscoveryEventKind.SUSPECT,
+    DiscoveryEventKind.OFFLINE,
+    DiscoveryEventKind.EVENT,
+)
+IMAGE_END, GAP = DiscoveryEventKind.IMAGE_END, DiscoveryEventKind.GAP
+READERS = (DiscoveryEventKind.SUBSCRIBED, DiscoveryEventKind.UNSUBSCRIBED)
 TTL = 2.0  #: of sources that shall expire
 LONG = 60.0  #: of those that shall not, however busy the machine is
 
@@ -51,16 +56,16 @@ class Follower:
     def __init__(self, bridge: NatsDiscovery, start: Position | None = None, *, readers: bool = False) -> None:
         self.bridge, self.readers = bridge, readers
         self.at = bridge.begin("latest") if start is None else start
-        self.found: list[Change] = []
+        self.found: list[DiscoveryEvent] = []
 
-    def step(self, limit: int | None = None) -> list[Change]:
+    def step(self, limit: int | None = None) -> list[DiscoveryEvent]:
         end = self.bridge.newest(self.at, limit)
         new = [c for block in self.bridge.read(self.at, end) for c in block]
         self.at = end
         self.found += new if self.readers else [c for c in new if c.kind not in READERS]
         return new
 
-    def until(self, enough: Callable[[list[Change]], Any], patience: float = 60.0) -> list[Change]:
+    def until(self, enough: Callable[[list[DiscoveryEvent]], Any], patience: float = 60.0) -> list[DiscoveryEvent]:
         def true() -> bool:
             self.step()
             return bool(enough(self.found))
@@ -71,21 +76,23 @@ class Follower:
             raise AssertionError(f"only {self.found[-20:]}") from None
         return self.found
 
-    def kinds(self, source: SourceKey = DESK) -> list[ChangeKind]:
+    def kinds(self, source: SourceKey = DESK) -> list[DiscoveryEventKind]:
         return [c.kind for c in self.found if c.source == source]
 
     def lives(self, source: SourceKey = DESK) -> None:
         """Somebody renews it: one record was told, and one more each time that it came back, for renewals may be late
         where the machine is busy. Waits until it is back."""
 
-        def told(_: list[Change]) -> bool:
+        def told(_: list[DiscoveryEvent]) -> bool:
             letters = "".join(kind.value[0] for kind in self.kinds(source))
             return re.fullmatch("r([so]+r)*", letters) is not None
 
         self.until(told)
 
 
-def has(kind: ChangeKind, source: SourceKey | None = DESK, times: int = 1) -> Callable[[list[Change]], bool]:
+def has(
+    kind: DiscoveryEventKind, source: SourceKey | None = DESK, times: int = 1
+) -> Callable[[list[DiscoveryEvent]], bool]:
     return lambda found: sum(c.kind is kind and c.source == source for c in found) >= times
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.options.values import duration, instant, octets
+from mama_spark.options.values import byte_size, duration, instant
 
 
 @pytest.mark.parametrize(
@@ -11,13 +11,13 @@ from mama_spark.options.values import duration, instant, octets
     [("7", 7), ("0", 0), ("1 KiB", 1024), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)],
 )
 def test_sizes_are_octets_or_powers_of_two(text: str, found: int) -> None:
-    assert octets(text) == found
+    assert byte_size(text) == found
 
 
 @pytest.mark.parametrize("bad", ["", "1.5 MiB", "1 MB", "-1", "MiB", True])
 def test_what_is_no_size_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match="octets"):
-        octets(bad)
+        byte_size(bad)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import OptionError
-from mama_spark.options import SinkOptions, camel, duration, markdown, spellings
+from mama_spark.options import SinkOptions, camel, duration, markdown, option_names
 
 
 def test_defaults_work_without_any_option() -> None:
@@ -87,13 +87,13 @@ def test_durations_are_milliseconds_or_have_a_unit(text: str, seconds: float) ->
 
 @given(st.text(max_size=20))
 def test_a_value_is_taken_or_refused_never_anything_else(text: str) -> None:
-    for name in spellings(SinkOptions):
+    for name in option_names(SinkOptions):
         with contextlib.suppress(OptionError):
             SinkOptions.parse({name: text})
 
 
 def test_every_option_is_documented() -> None:
     text = markdown()
-    for name in spellings(SinkOptions):
+    for name in option_names(SinkOptions):
         assert f"`{name}`" in text
     assert camel("max_rate_per_partition") == "maxRatePerPartition"

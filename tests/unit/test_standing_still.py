@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.bridge import Polled
+from mama_spark.bridge import PollResult
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.mama import Publisher, Transport
 from mama_spark.message import MessageBatch
@@ -33,10 +33,10 @@ class Standing(MemoryBridge):
         self._sent = True
         return super().send(batch, first_token)
 
-    def poll(self, timeout: float, want: int = 1) -> Polled:
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
         if self._sent and not self._ahead[0]:
             self._ahead[0] = 10 * WAIT
-            return Polled()
+            return PollResult()
         return super().poll(timeout, want)
 
 

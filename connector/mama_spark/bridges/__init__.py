@@ -6,7 +6,7 @@ not opened yet::
     publisher_bridge(o: SinkOptions) -> PublisherBridge     (with option log: (o, what publishes to the log))
     row_codec(o: SinkOptions) -> RowCodec
     discovery_bridge(o: TransportOptions) -> DiscoveryBridge
-    log_bridge(o: TransportOptions, timeout: float) -> LogBridge
+    log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
 from ..options import DiscoveryOptions, SinkOptions, TransportOptions
 from ..options.values import split_stream
-from ..record_log import LogBridge
+from ..record_log import RecordLogBridge
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -38,7 +38,7 @@ _INSTALL = {
 STREAM_OF_EACH_ROW = frozenset({"malamute"})
 
 
-class NotOffered(ConfigError):
+class UnsupportedFeature(ConfigError):
     """The middleware has no such part."""
 
 
@@ -81,7 +81,7 @@ def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
     publishing = publisher_bridge(target)
     try:
         return publishing, discovery_bridge(target)
-    except NotOffered:
+    except UnsupportedFeature:
         return publishing, None
 
 
@@ -89,7 +89,7 @@ def publisher_bridge(o: SinkOptions) -> PublisherBridge:
     """What publishes with these options.
 
     :raises ConfigError: the bridge cannot be loaded
-    :raises NotOffered: nothing can be published there
+    :raises UnsupportedFeature: nothing can be published there
     """
     made = _factory(o, "publisher_bridge", "cannot publish")
     bridge: PublisherBridge = made(o) if o.log is None else made(o, publisher_bridge(o.at_log()))
@@ -109,7 +109,7 @@ def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
     """The place of discovery that the options name.
 
     :raises ConfigError: the bridge cannot be loaded
-    :raises NotOffered: it has none
+    :raises UnsupportedFeature: it has none
     """
     if isinstance(o, DiscoveryOptions) and o.tango:
         return _recorded(o)
@@ -125,19 +125,19 @@ def _recorded(o: DiscoveryOptions) -> DiscoveryBridge:
     return RecordedDiscovery(log_bridge(replace(o, url=servers), o.wait_timeout), o.stream or stream)
 
 
-def log_bridge(o: TransportOptions, timeout: float) -> LogBridge:
+def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:
     """The logs of the middleware that the options name.
 
     :param timeout: seconds that one question may take
     :raises ConfigError: the bridge cannot be loaded
-    :raises NotOffered: the middleware keeps no logs
+    :raises UnsupportedFeature: the middleware keeps no logs
     """
-    bridge: LogBridge = _factory(o, "log_bridge", "keeps no log that could be read")(o, timeout)
+    bridge: RecordLogBridge = _factory(o, "log_bridge", "keeps no log that could be read")(o, timeout)
     return bridge
 
 
 def _factory(o: TransportOptions, part: str, without: str) -> Callable[..., Any]:
     made: Callable[..., Any] | None = getattr(load(o.bridge_name), part, None)
     if made is None:
-        raise NotOffered(f"the bridge {o.bridge_name!r} {without}")
+        raise UnsupportedFeature(f"the bridge {o.bridge_name!r} {without}")
     return made

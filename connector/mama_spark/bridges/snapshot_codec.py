@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from ..bridge import Change, ChangeKind, SourceKey
+from ..bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 
 _SCHEMA = pa.schema(
     [
@@ -24,7 +24,7 @@ _SCHEMA = pa.schema(
 )
 
 
-def pack(changes: list[Change], chunk: int) -> list[bytes]:
+def pack(changes: list[DiscoveryEvent], chunk: int) -> list[bytes]:
     """Messages of at most ``chunk`` bytes; at least one."""
     columns = [
         [c.kind.value for c in changes],
@@ -47,7 +47,7 @@ def pack(changes: list[Change], chunk: int) -> list[bytes]:
     return [data[i : i + chunk] for i in range(0, len(data), chunk)]
 
 
-def unpack(chunks: list[bytes]) -> list[Change]:
+def unpack(chunks: list[bytes]) -> list[DiscoveryEvent]:
     """:raises ValueError: these are not all the chunks of an image (``pyarrow.ArrowInvalid`` is one)"""
     try:
         with pa.ipc.open_stream(b"".join(chunks)) as reader:
@@ -55,8 +55,8 @@ def unpack(chunks: list[bytes]) -> list[Change]:
     except OSError as e:  # cut off in the middle
         raise ValueError(str(e)) from e
     return [
-        Change(
-            ChangeKind(row["kind"]),
+        DiscoveryEvent(
+            DiscoveryEventKind(row["kind"]),
             row["at"],
             row["origin"],
             row["sequence"],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ..errors import OptionError
 from ..mama.properties import expand
-from ..options import Options, spellings
+from ..options import Options, option_names
 
 
 def options(args: argparse.Namespace, known: type[Options], **more: str) -> dict[str, str]:
@@ -23,7 +23,7 @@ def options(args: argparse.Namespace, known: type[Options], **more: str) -> dict
     found = {name.lower(): value for name, value in given}
     if len(found) < len(given):
         raise OptionError("an option is given twice")
-    return expand(found, spellings(known), os.environ).options
+    return expand(found, option_names(known), os.environ).options
 
 
 def pairs(words: Sequence[str], flag: str) -> list[tuple[str, str]]:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from ..bridge import Change, DiscoveryBridge, Position
+from ..bridge import DiscoveryBridge, DiscoveryEvent, Position
 from ..bridges import discovery_bridge
 from ..bridges.reconnecting import Reach
 from ..mama.discovery.discovery_rows import Reader, Row
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
-from ..options import DiscoveryOptions, spellings
+from ..options import DiscoveryOptions, option_names
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Watch:
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
         :raises Unavailable: nobody is there
         """
-        full = expand(given, spellings(DiscoveryOptions), os.environ)
+        full = expand(given, option_names(DiscoveryOptions), os.environ)
         if full.discovery_supported is False:
             raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
         o = DiscoveryOptions.parse(full.options)
@@ -63,7 +63,7 @@ class Watch:
         while True:
             start = at
 
-            def look(bridge: DiscoveryBridge, start: Position = start) -> tuple[Position, list[Change]]:
+            def look(bridge: DiscoveryBridge, start: Position = start) -> tuple[Position, list[DiscoveryEvent]]:
                 there = bridge.newest(start, _AT_ONCE)
                 return there, [change for part in bridge.read(start, there) for change in part]
 

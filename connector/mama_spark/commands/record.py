@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from ..options import SinkOptions
 from ..options.values import split_stream
 from ..publisher.resilient_publisher import LastingPublisher
-from ..record_log import LogBridge
+from ..record_log import RecordLogBridge
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
 from ..tango.log.recorder_state import Recording
@@ -119,7 +119,7 @@ def record(
 def _restore(recording: Recording, options: SinkOptions) -> None:
     """What the log says of the recorder before this one. A log that does not exist yet says nothing."""
 
-    def look(bridge: LogBridge) -> None:
+    def look(bridge: RecordLogBridge) -> None:
         names = bridge.names(())
         name = options.stream or (names[0] if names else "")
         if name in names:

@@ -20,7 +20,7 @@ from ..bridges import log_bridge
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..packing import Unpacked, check_text, portions, untouched
-from ..record_log import Bounds, Log, LogBridge, Records
+from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
 from .arguments import options
 
 #: Seconds between two looks, the longer the less happens: a log is asked, it does not call, and on NATS every question
@@ -56,7 +56,7 @@ def _begin(word: str) -> int | None:
 class _Place:
     """How far one log was shown."""
 
-    def __init__(self, log: Log, begin: int | None) -> None:
+    def __init__(self, log: RecordLog, begin: int | None) -> None:
         bounds = log.bounds()
         self.name, self.identity = log.name, bounds.identity
         self.shown = bounds.last if begin is None else begin - 1
@@ -98,7 +98,7 @@ def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
             bridge.close()
 
 
-def _news(bridge: LogBridge, o: SubscribeOptions, places: list[_Place]) -> Iterator[Row]:
+def _news(bridge: RecordLogBridge, o: SubscribeOptions, places: list[_Place]) -> Iterator[Row]:
     for place in places:
         log = bridge.log(place.name)
         last = place.to(log.bounds())

@@ -27,7 +27,7 @@ from ..bridges.reconnecting import Reach
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..options.values import log_urls, split_stream
-from ..record_log import Bounds, Log, LogBridge, Records
+from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
 from ..services.tango_server.log_replayer import Counts, Rule, Serving
 from ..tango.types import EventType
 from .arguments import options
@@ -119,7 +119,7 @@ class _Server:
     """The loop: reads the log, remembers how far, pushes."""
 
     def __init__(
-        self, source: TangoEventSource, serving: Serving, reach: Reach[LogBridge], stream: str, place: Path,
+        self, source: TangoEventSource, serving: Serving, reach: Reach[RecordLogBridge], stream: str, place: Path,
         stop: threading.Event,
     ) -> None:  # fmt: skip
         self._source, self._serving, self._reach, self._stream = source, serving, reach, stream
@@ -178,7 +178,7 @@ class _Server:
         self._serving.counts = Counts()
         self._save()
 
-    def _load(self, log: Log, last: dict[str, int] | None, bounds: Bounds) -> None:
+    def _load(self, log: RecordLog, last: dict[str, int] | None, bounds: Bounds) -> None:
         """Nobody is connected yet, so nothing is sent.
 
         :param last: where the newest values are; None: anywhere in the log
@@ -211,7 +211,7 @@ class _Server:
 
     # --- going on ---
 
-    def _serve(self, bridge: LogBridge) -> None:
+    def _serve(self, bridge: RecordLogBridge) -> None:
         log = bridge.log(self._stream)
         bounds = log.bounds()
         if bounds.identity != self._at.identity:

@@ -17,8 +17,17 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ..bridge import Ack, BridgeEvent, EventKind, Letter, PublisherBridge, RequestBridge
-from ..errors import AckTimeout, ClientClosed, LoopDied, MamaError, PublishError, Refused, Stopped, Uncertain
+from ..bridge import Ack, BridgeEvent, EventKind, PublisherBridge, RequestBridge, RequestMessage
+from ..errors import (
+    AckTimeout,
+    BackgroundTaskFailed,
+    ClientClosed,
+    MamaError,
+    OutcomeUnknown,
+    PublishError,
+    Rejected,
+    Stopped,
+)
 from ..message import MessageBatch
 from .messages.status import Status, StatusError
 from .states import status_of
@@ -83,7 +92,9 @@ class BridgeLoop:
     ) -> None:
         self.bridge = bridge
         self.requests: RequestBridge | None = None
-        self.letters: dict[int | str, Callable[[Letter], None]] = {}  #: by inbox, or by topic that is listened to
+        self.letters: dict[
+            int | str, Callable[[RequestMessage], None]
+        ] = {}  #: by inbox, or by topic that is listened to
         self._call_timeout, self._answer_timeout = call_timeout, answer_timeout
         self._on_event = on_event
         self._work: deque[_Work] = deque()
@@ -197,7 +208,7 @@ class BridgeLoop:
 
     def _raise_ended(self) -> None:
         if self._died is not None:
-            died = LoopDied(f"the thread of the transport ended: {self._died!r}")
+            died = BackgroundTaskFailed(f"the thread of the transport ended: {self._died!r}")
             raise StatusError(Status.PLATFORM, str(died)) from self._died
         if self._ending:
             raise StatusError(Status.NULL_ARG, "the transport was destroyed")
@@ -342,11 +353,11 @@ class BridgeLoop:
 
     def _happened(self, event: BridgeEvent) -> None:
         if event.kind is EventKind.CLOSED:
-            self._closed = event.error or Refused(event.info)
+            self._closed = event.error or Rejected(event.info)
         if event.kind in (EventKind.CLOSED, EventKind.DISCONNECTED):
             self._owed, self._owed_from = 0, self._token
             for token in list(self._flights):
-                self._settle(token, Uncertain(event.info))
+                self._settle(token, OutcomeUnknown(event.info))
         self._on_event(event)
 
     def _expire(self, now: float) -> None:

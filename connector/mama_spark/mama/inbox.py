@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..bridge import Letter
+from ..bridge import RequestMessage
 from .bridge_loop import text_of
 from .callback_delivery import Delivery
 from .messages.msg import MamaMsg
@@ -140,7 +140,7 @@ class Inbox(_Receiver):
 
         loop.call(ask)
 
-    def _take(self, letter: Letter) -> None:
+    def _take(self, letter: RequestMessage) -> None:
         if letter.error is not None:
             self._fail(status_of(letter.error), text_of(letter.error))
             return
@@ -204,7 +204,7 @@ class RequestListener(_Receiver):
         transport._receivers.add(made)
         return made
 
-    def _take(self, letter: Letter) -> None:
+    def _take(self, letter: RequestMessage) -> None:
         try:
             request = Request(decode(letter.payload), letter.topic, letter.reply_to)
         except BadMessage as error:

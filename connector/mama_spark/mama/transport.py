@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
-from ..options import SinkOptions, spellings
+from ..options import SinkOptions, option_names
 from .bridge_loop import BridgeLoop
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 from .messages.status import Status, StatusError
@@ -122,7 +122,7 @@ class Transport:
         :raises ConfigError, Unavailable: no such file, transport or option; it cannot connect
         """
         given = {"transport": name, "bridge": middleware, **({} if path is None else {"properties": path})}
-        expanded = expand(given, spellings(SinkOptions), os.environ)
+        expanded = expand(given, option_names(SinkOptions), os.environ)
         found = Properties.find(os.environ.get("WOMBAT_PATH")) if path is None else Properties.load(path)
         properties = TransportProperties(found, middleware, name)
         options = SinkOptions.parse(expanded.options)

@@ -1,7 +1,7 @@
 """Options, declared once: type, default, range and documentation of each stand in its declaration, and parsing,
 nearest-name errors, the redacted ``repr`` and ``docs/options.md`` come from it."""
 
-from .declare import SPARK_KEYS, Options, camel, nearest, spellings
+from .declare import SPARK_KEYS, Options, camel, nearest, option_names
 from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
 from .sink import SinkOptions
@@ -21,6 +21,6 @@ __all__ = [
     "duration",
     "markdown",
     "nearest",
+    "option_names",
     "redact_url",
-    "spellings",
 ]

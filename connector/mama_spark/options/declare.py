@@ -70,7 +70,7 @@ class Options:
             if low in SPARK_KEYS:
                 continue
             if low not in names:
-                raise OptionError(f"unknown option {key!r}{nearest(low, spellings(cls))}")
+                raise OptionError(f"unknown option {key!r}{nearest(low, option_names(cls))}")
             attribute, declared = names[low]
             if attribute in values:
                 raise OptionError(f"option {camel(attribute)} is given twice, as {key!r} and by its other name")
@@ -108,7 +108,7 @@ class Options:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def need(condition: bool, text: str) -> None:
+def require(condition: bool, text: str) -> None:
     """:raises OptionError: the condition does not hold"""
     if not condition:
         raise OptionError(text)
@@ -127,7 +127,7 @@ def nearest(name: str, known: Iterable[str], label: str = "did you mean") -> str
     return f"; {label} {by_low[near[0]]!r}?" if near else ""
 
 
-def spellings(cls: type) -> list[str]:
+def option_names(cls: type) -> list[str]:
     """All option names that ``cls`` knows, aliases included."""
     return [camel(f.name) for f in fields(cls) if "option" in f.metadata] + [
         f.metadata["option"].alias for f in fields(cls) if "option" in f.metadata and f.metadata["option"].alias

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from .declare import need, option
+from .declare import option, require
 from .transport import TransportOptions
 from .values import boolean, duration, instant, integer, offsets, text, topic_patterns
 
@@ -136,12 +136,14 @@ class SubscribeOptions(ReadOptions):
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
         malamute = self.bridge_name == "malamute"
-        need(self.pattern is None or malamute, "option pattern is for Malamute; others take topics with wildcards")
-        need(self.pattern is None or not self.topics, "options topics and pattern exclude each other")
+        require(self.pattern is None or malamute, "option pattern is for Malamute; others take topics with wildcards")
+        require(self.pattern is None or not self.topics, "options topics and pattern exclude each other")
         named = self.stream is not None or (malamute and any(urlsplit(url).path.strip("/") for url in self.url))
-        need(self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream")
-        need(bool(self.topics) or named, "option topics (or stream) is needed: what shall be read?")
-        need(
+        require(
+            self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream"
+        )
+        require(bool(self.topics) or named, "option topics (or stream) is needed: what shall be read?")
+        require(
             not {"starting_offsets", "starting_timestamp"} <= set(given),
             "options startingOffsets and startingTimestamp exclude each other",
         )
@@ -172,6 +174,6 @@ class DiscoveryOptions(ReadOptions):
 
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
-        need(self.stream is None or self.tango, "option stream is for records of Tango events: tango=true")
+        require(self.stream is None or self.tango, "option stream is for records of Tango events: tango=true")
         named = self.stream is not None or any(urlsplit(url).path.strip("/") for url in self.url)
-        need(not self.tango or named, "option tango needs the option stream: what does the recorder write?")
+        require(not self.tango or named, "option tango needs the option stream: what does the recorder write?")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 from urllib.parse import urlsplit
 
-from .declare import camel, need, option
+from .declare import camel, option, require
 from .transport import DISCOVERY, TransportOptions
 from .values import boolean, duration, integer, log_urls, names, one_of, rate, split_stream, text
 
@@ -247,55 +247,57 @@ class SinkOptions(TransportOptions):
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
         self._check_log()
-        need(
+        require(
             self.refill < self.max_in_flight,
             f"option refillAllowedAt must be below maxInFlight ({self.max_in_flight}), got {self.refill}",
         )
-        need(
+        require(
             self.retry_backoff <= self.retry_max_backoff, "option retryBackoff must not be longer than retryMaxBackoff"
         )
-        need((self.txn_app_id is None) == (self.txn_version is None), "options txnAppId and txnVersion go together")
+        require((self.txn_app_id is None) == (self.txn_version is None), "options txnAppId and txnVersion go together")
         dead = [camel(n) for n in ("dead_letter_topic", "dead_letter_table") if getattr(self, n) is not None]
         if self.on_error == "deadletter":
-            need(bool(dead), "option onError=deadletter needs deadLetterTopic or deadLetterTable")
+            require(bool(dead), "option onError=deadletter needs deadLetterTopic or deadLetterTable")
         else:
-            need(not dead, f"option {''.join(dead[:1])} needs onError=deadletter, else nothing would ever go there")
+            require(not dead, f"option {''.join(dead[:1])} needs onError=deadletter, else nothing would ever go there")
         if self.flight_log is None:
-            need(self.on_error != "log", "option onError=log needs flightLog: failed rows would vanish without a trace")
+            require(
+                self.on_error != "log", "option onError=log needs flightLog: failed rows would vanish without a trace"
+            )
             orphans = sorted(n for n in given if n.startswith("flight_log_"))
-            need(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs flightLog")
+            require(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs flightLog")
         if self.ack_mode == "none":
-            need(self.order == "none", "option order=partition needs acknowledgements, and ackMode=none has none")
-        need(
+            require(self.order == "none", "option order=partition needs acknowledgements, and ackMode=none has none")
+        require(
             not (self.order == "partition" and self.ack_mode == "batch" and not self.dedup),
             "option order=partition with ackMode=batch needs dedup=true: after a lost batch only ids make resends safe",
         )
         if self.pack == "off":
             orphans = sorted(n for n in given if n.startswith("pack_max_"))
-            need(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs pack=lines or pack=arrow")
+            require(not orphans, f"option {camel(orphans[0]) if orphans else ''} needs pack=lines or pack=arrow")
         else:
-            need(
+            require(
                 self.order == "none",
                 "option order=partition does not go with pack: rows of one topic are gathered, so that topics overtake "
                 "each other",
             )
-        need(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
+        require(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
 
     def _check_log(self) -> None:
         if self.bridge_name != "tango":
-            need(self.log is None, "option log is for Tango (url=tango://source): others publish to the url itself")
+            require(self.log is None, "option log is for Tango (url=tango://source): others publish to the url itself")
             return
-        need(
+        require(
             self.log is not None,
             "url=tango://source needs option log: where the records are stored, such as nats://host:4222/STREAM",
         )
         parts = urlsplit(self.url[0])
         named = len(self.url) == 1 and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/")
-        need(bool(named), "option url must name one event source and nothing else: tango://lab")
+        require(bool(named), "option url must name one event source and nothing else: tango://lab")
         for name in ("topic", "stream"):
-            need(
+            require(
                 getattr(self, name) is None,
                 f"option {name} does not go with Tango: device, attribute and option log say where rows go",
             )
-        need(self.pack == "off", "option pack does not go with Tango: each row is an event of its own")
-        need(self.ack_mode != "none", "option ackMode=none does not go with Tango: a row counts when it is stored")
+        require(self.pack == "off", "option pack does not go with Tango: each row is an event of its own")
+        require(self.ack_mode != "none", "option ackMode=none does not go with Tango: a row counts when it is stored")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from .declare import Options, camel, need, option
+from .declare import Options, camel, option, require
 from .values import SCHEMES, one_of, text, topic_name, urls
 
 CONNECT, DISCOVERY = "Connection", "Discovery"
@@ -97,20 +97,20 @@ class TransportOptions(Options):
         return self.bridge or SCHEMES[self.url[0].split("://", 1)[0].lower()]
 
     def _cross_check(self, given: Collection[str]) -> None:
-        need((self.tls_cert is None) == (self.tls_key is None), "options tlsCert and tlsKey go together")
-        need(
+        require((self.tls_cert is None) == (self.tls_key is None), "options tlsCert and tlsKey go together")
+        require(
             (self.curve_public_key is None) == (self.curve_secret_key is None),
             "options curvePublicKey and curveSecretKey go together",
         )
-        need(
+        require(
             self.curve_public_key is None or self.curve_server_key is not None,
             "option curvePublicKey needs curveServerKey",
         )
-        need((self.password is None) or (self.user is not None), "option password needs user")
+        require((self.password is None) or (self.user is not None), "option password needs user")
         ways = [n for n in ("credentials", "nkey_seed", "user", "token") if getattr(self, n) is not None]
-        need(len(ways) < 2, f"options {' and '.join(map(camel, ways))} exclude each other: give one way to log in")
+        require(len(ways) < 2, f"options {' and '.join(map(camel, ways))} exclude each other: give one way to log in")
         by_url = SCHEMES[self.url[0].split("://", 1)[0].lower()]
-        need(
+        require(
             "url" not in given or self.bridge in (None, by_url),
             f"option bridge={self.bridge} does not go with the url, which is of {by_url}",
         )

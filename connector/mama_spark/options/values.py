@@ -83,7 +83,7 @@ def duration(value: str) -> float:
 _SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-def octets(value: Any) -> int:
+def byte_size(value: Any) -> int:
     """Octets from a number or ``"64 MiB"``.
 
     :raises ValueError: for anything else

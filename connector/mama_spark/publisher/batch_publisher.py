@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..bridge import Ack, BridgeEvent, EventKind, Polled, PublisherBridge
+from ..bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
 from ..errors import (
+    BackgroundTaskFailed,
     ClientClosed,
     ConfigError,
-    LoopDied,
     NoResponders,
     NotPublished,
     PublishError,
@@ -129,7 +129,8 @@ class BatchPublisher:
 
         :param bad: rows that cannot be sent, ascending, with the reason: they fail without being sent
         :returns: the block, which the pump's thread goes on changing until ``on_finished`` gets it
-        :raises LoopDied: the pump ended with an error, the cause; a :class:`ConfigError` is raised as itself
+        :raises BackgroundTaskFailed: the pump ended with an error, the cause; a :class:`ConfigError` is raised as
+            itself
         :raises ClientClosed: drained or stopped
         """
         with self._changed:
@@ -146,7 +147,7 @@ class BatchPublisher:
     def drain(self) -> None:
         """No more batches; returns when every flight is settled and every block was given to ``on_finished``.
 
-        :raises LoopDied: as :meth:`put`
+        :raises BackgroundTaskFailed: as :meth:`put`
         :raises ClientClosed: somebody called :meth:`stop` meanwhile
         """
         with self._changed:
@@ -162,7 +163,7 @@ class BatchPublisher:
     def check(self) -> None:
         """For whoever waits for something else than :meth:`drain`.
 
-        :raises LoopDied: as :meth:`put`
+        :raises BackgroundTaskFailed: as :meth:`put`
         """
         self._raise_death()
 
@@ -183,7 +184,7 @@ class BatchPublisher:
         if isinstance(self._death, ConfigError):
             raise self._death
         if self._death is not None:
-            raise LoopDied(f"the publisher ended: {self._death}") from self._death
+            raise BackgroundTaskFailed(f"the publisher ended: {self._death}") from self._death
 
     def __repr__(self) -> str:
         if self._death is not None:
@@ -361,7 +362,7 @@ class BatchPublisher:
             return max(1, window.in_flight - min(window.policy.refill_allowed_at, window.limit - 1))
         return max(1, window.in_flight // 4)
 
-    def _apply(self, polled: Polled) -> None:
+    def _apply(self, polled: PollResult) -> None:
         window = self.window
         for acks in polled.acks:
             window.acked(acks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..bridge import DiscoveryBridge
-from ..bridges import NotOffered, discovery_bridge
+from ..bridges import UnsupportedFeature, discovery_bridge
 from ..mama.messages.status import Status, StatusError
 from ..options import TransportOptions
 
@@ -16,5 +16,5 @@ def make_discovery(o: TransportOptions) -> DiscoveryBridge:
     """
     try:
         return discovery_bridge(o)
-    except NotOffered as e:
+    except UnsupportedFeature as e:
         raise StatusError(Status.NOT_IMPLEMENTED, str(e)) from e

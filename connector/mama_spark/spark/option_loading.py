@@ -14,7 +14,7 @@ from ..mama.messages.source_records import DEFAULT_FIELDS, SourceFields
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
 from ..options import TransportOptions
-from ..options.declare import spellings
+from ..options.declare import option_names
 
 OLDEST_SPARK = (4, 2)
 
@@ -67,7 +67,7 @@ def read_options(cls: type[O], given: Mapping[str, str]) -> Given[O]:
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """
-    known = [*spellings(cls), "storage.*"] if "storage" in cls.__dataclass_fields__ else spellings(cls)
+    known = [*option_names(cls), "storage.*"] if "storage" in cls.__dataclass_fields__ else option_names(cls)
     expanded = expand(given, known, os.environ)
     terms = DiscoveryTerms(expanded.fields, expanded.discovery_supported, expanded.supported_key)
     return Given(cls.parse(expanded.options), terms)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ..bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
+from ..bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 
 PATIENCE = 60.0  #: seconds for a condition; never reached by a sound bridge
 EVER = 600.0  #: seconds that a source lives whose end is of no interest
@@ -57,14 +57,16 @@ class DiscoverySite:
             self.clock(1.5 * self.ttl)
 
 
-def told(bridge: DiscoveryBridge, start: Position, end: Position) -> list[Change]:
+def told(bridge: DiscoveryBridge, start: Position, end: Position) -> list[DiscoveryEvent]:
     """What lies between two positions."""
     return [change for block in bridge.read(start, end) for change in block]
 
 
-def follow(bridge: DiscoveryBridge, start: Position, enough: Callable[[list[Change]], bool]) -> list[Change]:
+def follow(
+    bridge: DiscoveryBridge, start: Position, enough: Callable[[list[DiscoveryEvent]], bool]
+) -> list[DiscoveryEvent]:
     """What comes after ``start`` until it is enough."""
-    found: list[Change] = []
+    found: list[DiscoveryEvent] = []
     end = time.monotonic() + PATIENCE
     while not enough(found):
         assert time.monotonic() < end, f"only {found}"
@@ -76,12 +78,12 @@ def follow(bridge: DiscoveryBridge, start: Position, enough: Callable[[list[Chan
     return found
 
 
-def seen(changes: list[Change]) -> list[tuple[ChangeKind, SourceKey | None, bytes | None]]:
+def seen(changes: list[DiscoveryEvent]) -> list[tuple[DiscoveryEventKind, SourceKey | None, bytes | None]]:
     """What matters of changes, whatever the log numbers."""
     return [(c.kind, c.source, c.payload) for c in changes]
 
 
-def of(kind: ChangeKind, source: SourceKey) -> Callable[[list[Change]], bool]:
+def of(kind: DiscoveryEventKind, source: SourceKey) -> Callable[[list[DiscoveryEvent]], bool]:
     """Enough once this was told."""
     return lambda changes: any(c.kind is kind and c.source == source for c in changes)
 
@@ -109,14 +111,15 @@ class DiscoverySuite:
 
     def test_the_image_is_every_source_and_then_its_end(self, site: DiscoverySite, source: DiscoveryBridge,
                                                         reader: DiscoveryBridge) -> None:  # fmt: skip
-        assert [c.kind for c in reader.image()] == [ChangeKind.IMAGE_END]
+        assert [c.kind for c in reader.image()] == [DiscoveryEventKind.IMAGE_END]
         for key in (DESK, TWIN, PLAIN):
             source.announce(key, b"\x00r\xff" + str(key.id).encode(), EVER)
         *sources, end = reader.image()
         assert sorted(seen(sources), key=str) == sorted(
-            ((ChangeKind.RECORD, key, b"\x00r\xff" + str(key.id).encode()) for key in (DESK, TWIN, PLAIN)), key=str
+            ((DiscoveryEventKind.RECORD, key, b"\x00r\xff" + str(key.id).encode()) for key in (DESK, TWIN, PLAIN)),
+            key=str,
         )
-        assert end.kind is ChangeKind.IMAGE_END
+        assert end.kind is DiscoveryEventKind.IMAGE_END
         assert abs(sources[0].at / 1e6 - time.time()) < 86400, "microseconds since the epoch"
 
     def test_a_record_is_written_when_it_changes_and_only_then(
@@ -127,7 +130,7 @@ class DiscoverySuite:
         source.announce(DESK, b"one", EVER)
         source.announce(DESK, b"two", EVER)
         source.announce(TWIN, b"mark", EVER)
-        found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
+        found = follow(reader, start, of(DiscoveryEventKind.RECORD, TWIN))
         assert [c.payload for c in found if c.source == DESK] == [b"one", b"two"]
         assert [c.payload for c in reader.image() if c.source == DESK] == [b"two"]
 
@@ -143,11 +146,11 @@ class DiscoverySuite:
         site.die(other)
         site.let_pass(site.lasting * 1.1)
         source.announce(PLAIN, b"mark", site.lasting)
-        found = follow(reader, start, of(ChangeKind.RECORD, PLAIN))
+        found = follow(reader, start, of(DiscoveryEventKind.RECORD, PLAIN))
         assert seen(found) == [
-            (ChangeKind.RECORD, DESK, b"r"),
-            (ChangeKind.RECORD, TWIN, b"t"),
-            (ChangeKind.RECORD, PLAIN, b"mark"),
+            (DiscoveryEventKind.RECORD, DESK, b"r"),
+            (DiscoveryEventKind.RECORD, TWIN, b"t"),
+            (DiscoveryEventKind.RECORD, PLAIN, b"mark"),
         ]
 
     def test_a_source_that_falls_silent_is_suspect_and_then_offline(
@@ -159,12 +162,16 @@ class DiscoverySuite:
         silent.announce(DESK, b"r", site.ttl)
         site.die(silent)
         site.outlive()
-        found = follow(reader, start, of(ChangeKind.OFFLINE, DESK))
-        assert [c.kind for c in found] == [ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE]
+        found = follow(reader, start, of(DiscoveryEventKind.OFFLINE, DESK))
+        assert [c.kind for c in found] == [
+            DiscoveryEventKind.RECORD,
+            DiscoveryEventKind.SUSPECT,
+            DiscoveryEventKind.OFFLINE,
+        ]
         assert {c.source for c in found} == {DESK}
         assert found[0].at < found[1].at < found[2].at
         fates = [c.kind for c in reader.image() if c.source == DESK]
-        assert fates in ([], [ChangeKind.RECORD, ChangeKind.OFFLINE]), "gone, or said to be offline"
+        assert fates in ([], [DiscoveryEventKind.RECORD, DiscoveryEventKind.OFFLINE]), "gone, or said to be offline"
 
     def test_a_source_that_was_gone_says_its_record_again_when_it_is_back(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -175,11 +182,11 @@ class DiscoverySuite:
         silent.announce(DESK, b"r", site.ttl)
         site.die(silent)
         site.outlive()
-        follow(reader, start, of(ChangeKind.OFFLINE, DESK))
+        follow(reader, start, of(DiscoveryEventKind.OFFLINE, DESK))
         source.announce(DESK, b"r", EVER)
-        found = follow(reader, start, lambda changes: [c.kind for c in changes].count(ChangeKind.RECORD) == 2)
-        assert seen(found)[-1] == (ChangeKind.RECORD, DESK, b"r")
-        assert seen(reader.image())[:-1] == [(ChangeKind.RECORD, DESK, b"r")]
+        found = follow(reader, start, lambda changes: [c.kind for c in changes].count(DiscoveryEventKind.RECORD) == 2)
+        assert seen(found)[-1] == (DiscoveryEventKind.RECORD, DESK, b"r")
+        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, DESK, b"r")]
 
     def test_a_withdrawn_source_says_so_and_does_not_expire(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -192,11 +199,11 @@ class DiscoverySuite:
         source.withdraw(DESK, b"off")
         site.let_pass(site.ttl * 1.7)
         source.announce(TWIN, b"mark", EVER)
-        found = follow(reader, start, of(ChangeKind.RECORD, TWIN))
+        found = follow(reader, start, of(DiscoveryEventKind.RECORD, TWIN))
         other.close()
         assert seen([c for c in found if c.source == DESK]) == [
-            (ChangeKind.RECORD, DESK, b"on"),
-            (ChangeKind.RECORD, DESK, b"off"),
+            (DiscoveryEventKind.RECORD, DESK, b"on"),
+            (DiscoveryEventKind.RECORD, DESK, b"off"),
         ]
         assert [c.payload for c in reader.image() if c.source == DESK] in ([], [b"off"])
 
@@ -206,7 +213,7 @@ class DiscoverySuite:
         source.announce(DESK, b"on", EVER)
         source.withdraw(DESK, b"off")
         source.announce(DESK, b"on", EVER)
-        assert seen(reader.image())[:-1] == [(ChangeKind.RECORD, DESK, b"on")]
+        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, DESK, b"on")]
 
     def test_events_stand_in_order_and_once(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -215,12 +222,12 @@ class DiscoverySuite:
         source.tell(DESK, [b"\x00", b"1"], ["d-0", "d-1"])
         source.tell(DESK, [b"1", b"2"], ["d-1", "d-2"])
         source.tell(PLAIN, [b"end"], ["p-0"])
-        found = follow(reader, start, of(ChangeKind.EVENT, PLAIN))
+        found = follow(reader, start, of(DiscoveryEventKind.EVENT, PLAIN))
         assert seen(found) == [
-            (ChangeKind.EVENT, DESK, b"\x00"),
-            (ChangeKind.EVENT, DESK, b"1"),
-            (ChangeKind.EVENT, DESK, b"2"),
-            (ChangeKind.EVENT, PLAIN, b"end"),
+            (DiscoveryEventKind.EVENT, DESK, b"\x00"),
+            (DiscoveryEventKind.EVENT, DESK, b"1"),
+            (DiscoveryEventKind.EVENT, DESK, b"2"),
+            (DiscoveryEventKind.EVENT, PLAIN, b"end"),
         ]
 
     def test_from_the_image_on_nothing_is_missed_and_nothing_comes_twice(
@@ -232,9 +239,9 @@ class DiscoverySuite:
         source.announce(DESK, b"two", EVER)
         source.announce(TWIN, b"mark", EVER)
         image = told(reader, begin, there)
-        assert seen(image) == [(ChangeKind.RECORD, DESK, b"one"), (ChangeKind.IMAGE_END, None, None)]
-        found = follow(reader, there, of(ChangeKind.RECORD, TWIN))
-        assert seen(found) == [(ChangeKind.RECORD, DESK, b"two"), (ChangeKind.RECORD, TWIN, b"mark")]
+        assert seen(image) == [(DiscoveryEventKind.RECORD, DESK, b"one"), (DiscoveryEventKind.IMAGE_END, None, None)]
+        found = follow(reader, there, of(DiscoveryEventKind.RECORD, TWIN))
+        assert seen(found) == [(DiscoveryEventKind.RECORD, DESK, b"two"), (DiscoveryEventKind.RECORD, TWIN, b"mark")]
 
     def test_positions_are_json_and_read_the_same_each_time_by_every_reader(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -246,7 +253,7 @@ class DiscoverySuite:
         source.tell(DESK, [b"e"], ["e"])
         end = reader.newest(middle)
         until = time.monotonic() + PATIENCE
-        while [c.kind for c in told(reader, middle, end)][-1:] != [ChangeKind.EVENT]:
+        while [c.kind for c in told(reader, middle, end)][-1:] != [DiscoveryEventKind.EVENT]:
             assert time.monotonic() < until
             end = reader.newest(end)
         first = told(reader, begin, middle) + told(reader, middle, end)
@@ -268,9 +275,9 @@ class DiscoverySuite:
         for key in keys:
             source.announce(key, b"r", EVER)
         at = reader.begin("image")
-        found: list[Change] = []
+        found: list[DiscoveryEvent] = []
         until = time.monotonic() + PATIENCE
-        while not found or found[-1].kind is not ChangeKind.IMAGE_END:
+        while not found or found[-1].kind is not DiscoveryEventKind.IMAGE_END:
             assert time.monotonic() < until
             there = reader.newest(at, 3)
             part = told(reader, at, there)
@@ -278,7 +285,7 @@ class DiscoverySuite:
             found, at = found + part, there
         assert sorted(str(c.source) for c in found[:-1]) == sorted(map(str, keys))
         source.tell(DESK, [b"%d" % i for i in range(7)], [f"e{i}" for i in range(7)])
-        events: list[Change] = []
+        events: list[DiscoveryEvent] = []
         while len(events) < 7:
             assert time.monotonic() < until
             there = reader.newest(at, 3)
@@ -299,11 +306,13 @@ class DiscoverySuite:
         rest = reader.newest(first, None, plan)
         assert seen(told(reader, begin, first) + told(reader, first, rest)) == seen(told(reader, begin, plan))
         assert told(reader, rest, reader.newest(rest, None, plan)) == []
-        follow(reader, plan, of(ChangeKind.RECORD, DESK))
+        follow(reader, plan, of(DiscoveryEventKind.RECORD, DESK))
         later = reader.newest(plan)
         source.announce(TWIN, b"too late", EVER)
-        follow(reader, later, of(ChangeKind.RECORD, TWIN))
-        assert seen(told(reader, plan, reader.newest(plan, None, later))) == [(ChangeKind.RECORD, DESK, b"later")]
+        follow(reader, later, of(DiscoveryEventKind.RECORD, TWIN))
+        assert seen(told(reader, plan, reader.newest(plan, None, later))) == [
+            (DiscoveryEventKind.RECORD, DESK, b"later")
+        ]
 
     def test_from_the_earliest_on_all_changes_come_again(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -311,8 +320,10 @@ class DiscoverySuite:
         source.announce(DESK, b"one", EVER)
         source.announce(DESK, b"two", EVER)
         source.tell(DESK, [b"e"], ["e"])
-        found = follow(reader, reader.begin("earliest"), of(ChangeKind.EVENT, DESK))
-        assert {(ChangeKind.RECORD, DESK, b"one"), (ChangeKind.RECORD, DESK, b"two")} <= set(seen(found))
+        found = follow(reader, reader.begin("earliest"), of(DiscoveryEventKind.EVENT, DESK))
+        assert {(DiscoveryEventKind.RECORD, DESK, b"one"), (DiscoveryEventKind.RECORD, DESK, b"two")} <= set(
+            seen(found)
+        )
 
     def test_a_sequence_of_a_log_is_a_place_to_begin(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -332,7 +343,7 @@ class DiscoverySuite:
         site.lose(2)
         found = follow(reader, start, lambda changes: any(c.payload == b"3" for c in changes))
         gap = found[0]
-        assert gap.kind is ChangeKind.GAP
+        assert gap.kind is DiscoveryEventKind.GAP
         assert gap.gap == (all_of_it[0].sequence, all_of_it[1].sequence)
         assert found[1:] == all_of_it[2:]
 

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 from mama_spark import bridges
-from mama_spark.bridges import NotOffered, attach, connect, discovery_bridge, load, log_bridge, publisher_bridge
+from mama_spark.bridges import UnsupportedFeature, attach, connect, discovery_bridge, load, log_bridge, publisher_bridge
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.errors import ConfigError
 from mama_spark.options import SCHEMES, SinkOptions
@@ -45,7 +45,7 @@ def test_what_a_bridge_does_not_export_it_does_not_offer(monkeypatch: pytest.Mon
         (lambda: discovery_bridge(o), "no source discovery"),
         (lambda: log_bridge(o, 1.0), "keeps no log"),
     ):
-        with pytest.raises(NotOffered, match=f"'bare'.*{why}"):
+        with pytest.raises(UnsupportedFeature, match=f"'bare'.*{why}"):
             ask()
 
     bare.publisher_bridge = lambda o: MemoryBridge("bare")  # type: ignore[attr-defined]

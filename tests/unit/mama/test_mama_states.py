@@ -112,14 +112,14 @@ def test_every_error_of_a_bridge_has_a_mama_status(cls: type[PublishError]) -> N
     special = {
         errors.NotEntitled: Status.NOT_ENTITLED, errors.BadTopic: Status.BAD_SYMBOL,
         errors.BadRow: Status.INVALID_ARG, errors.TooLarge: Status.INVALID_ARG,
-        errors.Uncertain: Status.TIMEOUT, errors.AckTimeout: Status.TIMEOUT,
+        errors.OutcomeUnknown: Status.TIMEOUT, errors.AckTimeout: Status.TIMEOUT,
     }  # fmt: skip
     assert status_of(cls("no", 403)) is special.get(cls, Status.PLATFORM)
 
 
 @pytest.mark.parametrize("name", ["NOT_ENTITLED", "BAD_SYMBOL", "INVALID_ARG", "TIMEOUT", "PLATFORM"])
 def test_a_status_that_a_bridge_names_itself_is_taken(name: str) -> None:
-    assert status_of(errors.Refused("no", status=name)) is Status[name]
+    assert status_of(errors.Rejected("no", status=name)) is Status[name]
 
 
 @pytest.mark.spec("PE-15")

@@ -10,7 +10,15 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
-from mama_spark.errors import BadRow, ClientClosed, ConfigError, LoopDied, NotPublished, PublishError, Unavailable
+from mama_spark.errors import (
+    BackgroundTaskFailed,
+    BadRow,
+    ClientClosed,
+    ConfigError,
+    NotPublished,
+    PublishError,
+    Unavailable,
+)
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.clock import NEVER, WallClock
@@ -188,12 +196,12 @@ def test_a_closed_connection_ends_the_pump_settles_all_and_tells_every_waiter(de
     desk.broker.then(["ack", "lose", "kill"])
     publisher = desk.publisher()
     block = publisher.put(batch(5))
-    with pytest.raises(LoopDied) as caught:
+    with pytest.raises(BackgroundTaskFailed) as caught:
         publisher.drain()
     assert isinstance(caught.value.__cause__, Unavailable)
     assert block.open == 0
     assert desk.finished == [block]
-    with pytest.raises(LoopDied):
+    with pytest.raises(BackgroundTaskFailed):
         publisher.put(batch(1))
     assert "dead" in repr(publisher)
 
@@ -204,7 +212,7 @@ def test_an_error_in_on_finished_ends_the_pump(desk: Desk) -> None:
 
     publisher = desk.publisher(on_finished=broken)
     publisher.put(batch(1))
-    with pytest.raises(LoopDied, match="disk full"):
+    with pytest.raises(BackgroundTaskFailed, match="disk full"):
         publisher.drain()
 
 
@@ -224,7 +232,7 @@ def test_an_outage_that_outlasts_the_patience_ends_the_pump_as_unavailable(desk:
     desk.broker.then(["503"] * 5000)
     publisher = desk.publisher(Policy(64, 0, retry=RetryPolicy(None, (0.01,), 0.2)), patience=0.3)
     publisher.put(batch(5000))
-    with pytest.raises(LoopDied, match="nothing was acknowledged") as caught:
+    with pytest.raises(BackgroundTaskFailed, match="nothing was acknowledged") as caught:
         publisher.drain()
     assert isinstance(caught.value.__cause__, Unavailable)
     assert conserved(publisher)
@@ -234,7 +242,7 @@ def test_a_broker_that_is_down_leaves_no_one_waiting(desk: Desk) -> None:
     publisher = desk.publisher(patience=0.1)
     desk.broker.up = False
     publisher.put(batch(5))
-    with pytest.raises(LoopDied, match="takes no messages"):
+    with pytest.raises(BackgroundTaskFailed, match="takes no messages"):
         publisher.drain()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 import numpy as np
-from mama_spark.bridge import Acks, BridgeEvent, EventKind, Polled
+from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
@@ -45,7 +45,7 @@ def test_as_long_as_an_outage_lasts_what_comes_fails_at_once() -> None:
 
 def test_an_outage_is_over_when_something_is_acknowledged() -> None:
     publisher = away()
-    publisher._apply(Polled(acks=[Acks(np.array([7]), None, None, None, 20.0)]))
+    publisher._apply(PollResult(acks=[Acks(np.array([7]), None, None, None, 20.0)]))
     assert waits(publisher, 21.0)
     assert waits(publisher, 21.0 + PATIENCE)
     assert not waits(publisher, 21.1 + PATIENCE)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mama_spark.bridge import Acks, Refusals
-from mama_spark.errors import InProcess, NoResponders, NotReady, Overrun, PublishError, Refused, Uncertain
+from mama_spark.errors import (
+    DuplicateInFlight,
+    NoResponders,
+    NotReady,
+    OutcomeUnknown,
+    PublishError,
+    RateLimited,
+    Rejected,
+)
 from mama_spark.publisher.core.flight import State
 from mama_spark.publisher.core.flight_batch import Block
 from mama_spark.publisher.core.retry import RateLimiter, RetryPolicy
@@ -105,12 +113,12 @@ def test_an_acknowledgement_settles_a_flight_that_waits_to_go_again() -> None:
 def test_late_refusals_of_one_burst_shrink_the_window_once() -> None:
     window, _ = launched(Policy(64, 0, 60.0, RetryPolicy(10, (1.0,))), 64)
     for token, at in enumerate((0.1, 0.2, 5.0, 9.0)):
-        refuse(window, [token], Overrun("slow", 429), at)
+        refuse(window, [token], RateLimited("slow", 429), at)
         assert window.limit == 32
     assert window.counters.holds == 1
 
 
-@pytest.mark.parametrize("error", [InProcess("409"), Uncertain("lost")])
+@pytest.mark.parametrize("error", [DuplicateInFlight("409"), OutcomeUnknown("lost")])
 def test_what_may_be_stored_is_not_sent_again_where_it_shall_be_reported(error: PublishError) -> None:
     window, block = launched(Policy(4, 0, 60.0, RetryPolicy(10, (0.0,)), resend_uncertain=False), 1)
     refuse(window, [0], error, 1.0)
@@ -161,7 +169,7 @@ def test_a_publisher_that_idled_sends_a_burst_and_no_more() -> None:
 def test_what_became_of_each_flight_is_counted() -> None:
     window, _ = launched(Policy(8, 0, 1.0), 4)
     ack(window, [0], 0.5)
-    refuse(window, [1, 2], Refused("no"), 0.5)
+    refuse(window, [1, 2], Rejected("no"), 0.5)
     window.expire(1.0)
     counters = window.counters
     assert (counters.acked, counters.failed, counters.timed_out) == (1, 2, 1)
@@ -180,7 +188,7 @@ def test_of_new_messages_only_probes_go_after_a_hold() -> None:
 
 def test_in_order_nothing_new_goes_in_front_of_what_still_waits_for_its_back_off() -> None:
     window, _ = launched(Policy(8, 7, 60.0, RetryPolicy(10, (5.0,)), ordered=True), 1)
-    refuse(window, [0], InProcess("409"), 1.0)
+    refuse(window, [0], DuplicateInFlight("409"), 1.0)
     fresh = window.open(2)
     assert window.fit(fresh, 0, 2.0) == 0
     assert due(window, 6.0) == [0]

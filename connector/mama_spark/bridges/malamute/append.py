@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from mama_spark.bridge import EventKind, Polled
+from mama_spark.bridge import EventKind, PollResult
 from mama_spark.errors import (
     AckTimeout,
     ConfigError,
+    OutcomeUnknown,
     PublishError,
-    Refused,
+    Rejected,
     Unavailable,
-    Uncertain,
 )
 from mama_spark.malamute.client.connection import FEATURES
 from mama_spark.message import MessageBatch
@@ -55,7 +55,7 @@ def _store(bridge: MalamuteBridge, batch: MessageBatch, timeout: float) -> int:
         _raise(polled)
         for acks in polled.acks:
             if acks.sequences is None:
-                raise Refused("the stream is not stored")
+                raise Rejected("the stream is not stored")
             open_tokens -= len(acks.tokens)
             here = acks.tokens == len(batch) - 1
             if here.any():
@@ -63,11 +63,11 @@ def _store(bridge: MalamuteBridge, batch: MessageBatch, timeout: float) -> int:
     return last
 
 
-def _raise(polled: Polled) -> None:
+def _raise(polled: PollResult) -> None:
     for refusals in polled.refusals:
         raise refusals.error
     for event in polled.events:
         if event.error is not None:
             raise event.error if isinstance(event.error, PublishError) else ConfigError(event.info)
         if event.kind is EventKind.DISCONNECTED:
-            raise Uncertain(event.info)
+            raise OutcomeUnknown(event.info)

@@ -21,18 +21,18 @@ from mama_spark.bridge import (
     BridgeEvent,
     Capabilities,
     EventKind,
-    Polled,
-    Prepared,
+    PollResult,
     Refusals,
+    ValidationResult,
 )
 from mama_spark.errors import (
     ClientClosed,
     ConfigError,
     MamaError,
+    OutcomeUnknown,
     OutOfResources,
-    Refused,
+    Rejected,
     Unavailable,
-    Uncertain,
 )
 from mama_spark.malamute.client.connection import endpoint
 from mama_spark.malamute.client.state_machine import Call, CallFailed, State
@@ -174,14 +174,14 @@ class MalamuteBridge:
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def prepare(self, batch: MessageBatch) -> Prepared:
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
         """See :class:`~mama_spark.bridge.PublisherBridge`. Streams are asked for when they are sent to."""
         if batch.streams is None and self.settings.stream is None:
             raise ConfigError(_NO_STREAM)
         self._by_row = self._by_row or batch.streams is not None
         # ids make a resend safe in stored streams alone, and which these are is not known yet
         fragile = None if batch.streams is None or self.settings.resend else np.ones(len(batch), np.bool_)
-        return Prepared(fr.check(batch, self._carries), fragile)
+        return ValidationResult(fr.check(batch, self._carries), fragile)
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
@@ -261,15 +261,15 @@ class MalamuteBridge:
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float, want: int = 1) -> Polled:
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
         connection = self._connection
         if connection is None:
-            return Polled()
+            return PollResult()
         link = connection.link
         with link.changed:
             link.changed.wait_for(lambda: self._worth(connection, want), max(0.0, timeout))
-            polled = Polled()
+            polled = PollResult()
             self._settle(polled)
             self._watch(connection, polled)
         return polled
@@ -287,7 +287,7 @@ class MalamuteBridge:
             answered += 0 if chunk.call.error else len(chunk.tokens)
         return answered >= want or bool(self._news(connection))
 
-    def _settle(self, polled: Polled) -> None:
+    def _settle(self, polled: PollResult) -> None:
         now = time.monotonic()
         polled.refusals.extend(self._refused)
         self._refused.clear()
@@ -304,7 +304,7 @@ class MalamuteBridge:
             return "down"
         return "up" if self._down and link.connected else ""
 
-    def _watch(self, connection: Connection, polled: Polled) -> None:
+    def _watch(self, connection: Connection, polled: PollResult) -> None:
         """What happened to the connection, as events."""
         now, link = time.monotonic(), connection.link
         if self._news(connection) == "down":
@@ -322,10 +322,10 @@ class MalamuteBridge:
         if self._news(connection) == "closed":
             self._told = True
             text = link.explain("publishing", self._changed or str(link.fatal or "the broker refused the connection"))
-            polled.events.append(BridgeEvent(EventKind.CLOSED, text, now, error=Refused(text)))
+            polled.events.append(BridgeEvent(EventKind.CLOSED, text, now, error=Rejected(text)))
 
 
-def _answers(chunk: _Chunk, now: float, polled: Polled) -> None:
+def _answers(chunk: _Chunk, now: float, polled: PollResult) -> None:
     """What the PONG says of the chunk's messages, in their order."""
     left = chunk.tokens
     for run in chunk.call.extension.acks or (AckRun(Outcome.ACCEPTED, len(left)),):
@@ -341,4 +341,4 @@ def _answers(chunk: _Chunk, now: float, polled: Polled) -> None:
         duplicates = np.full(n, run.outcome is Outcome.DUPLICATE) if run.outcome is not Outcome.ACCEPTED else None
         polled.acks.append(Acks(tokens, sequences, duplicates, chunk.stream, now))
     if len(left):
-        polled.refusals.append(Refusals(left, Uncertain("the broker did not say what became of it"), now))
+        polled.refusals.append(Refusals(left, OutcomeUnknown("the broker did not say what became of it"), now))

@@ -30,7 +30,7 @@ _OVER = (State.CLOSED, State.FAILED)
 
 
 class MalamuteLogs:
-    """See :class:`~mama_spark.record_log.LogBridge`.
+    """See :class:`~mama_spark.record_log.RecordLogBridge`.
 
     :param settings: with a stream, there is no other log
     :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
@@ -55,7 +55,7 @@ class MalamuteLogs:
         self.close()
 
     def open(self) -> None:
-        """See :class:`~mama_spark.record_log.LogBridge`.
+        """See :class:`~mama_spark.record_log.RecordLogBridge`.
 
         :raises ConfigError: the broker is none of ours: it keeps nothing that could be read
         """
@@ -71,7 +71,7 @@ class MalamuteLogs:
         self._connection = connection
 
     def close(self) -> None:
-        """See :class:`~mama_spark.record_log.LogBridge`."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
         connection, self._connection = self._connection, None
         if connection is not None:
             POOL.give_back(connection)
@@ -79,8 +79,8 @@ class MalamuteLogs:
     # --- logs ------------------------------------------------------------------------------------------------------
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.record_log.LogBridge`. A stream takes every topic, so it is the one that the settings
-        name, or all that are stored, without the broker's own where topics are given."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`. A stream takes every topic, so it is the one that the
+        settings name, or all that are stored, without the broker's own where topics are given."""
         named = self.settings.stream
         if named is not None:
             return [named] if topics or named in self._all() else []
@@ -100,7 +100,7 @@ class MalamuteLogs:
         return found
 
     def log(self, name: str) -> MalamuteLog:
-        """See :class:`~mama_spark.record_log.LogBridge`."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
         return MalamuteLog(self, name)
 
     # --- questions -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mama_spark.errors import NotReady, PublishError, Refused
+from mama_spark.errors import NotReady, PublishError, Rejected
 from mama_spark.malamute.client.connection import Link, LinkSettings
 from mama_spark.malamute.client.state_machine import Call, CallFailed
 from mama_spark.malamute.protocol.commands import StatusCode
@@ -118,7 +118,7 @@ def refusal(stream: str, error: Exception) -> PublishError:
     """What a failed WRITE means for a message of that stream."""
     text = f"stream {stream!r}: {error}"
     if isinstance(error, CallFailed) and error.code != StatusCode.INTERNAL_ERROR:
-        return Refused(text, error.code)
+        return Rejected(text, error.code)
     return NotReady(text)  # its engine did not start, or the connection was lost
 
 

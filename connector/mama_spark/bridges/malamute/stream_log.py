@@ -38,7 +38,7 @@ _LARGEST = 2**63 - 1
 
 
 class MalamuteLog:
-    """See :class:`~mama_spark.record_log.Log`.
+    """See :class:`~mama_spark.record_log.RecordLog`.
 
     :raises ConfigError: there is no such stream, or it is not stored
     """
@@ -72,17 +72,17 @@ class MalamuteLog:
         return answer
 
     def bounds(self) -> Bounds:
-        """See :class:`~mama_spark.record_log.Log`."""
+        """See :class:`~mama_spark.record_log.RecordLog`."""
         answer = self._bounds()
         (first, last), _ = parse_numbers(answer.body, 2)
         return Bounds(first, last, answer.identity.decode("utf-8", "replace"))
 
     def at(self, time: int) -> int:
-        """See :class:`~mama_spark.record_log.Log`."""
+        """See :class:`~mama_spark.record_log.RecordLog`."""
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.record_log.Log`."""
+        """See :class:`~mama_spark.record_log.RecordLog`."""
         found: list[tuple[int, int]] = []
         after, up_to = max(0, after), min(up_to, _LARGEST)
         while after < up_to:
@@ -99,7 +99,7 @@ class MalamuteLog:
         return found
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.record_log.Log`."""
+        """See :class:`~mama_spark.record_log.RecordLog`."""
         before = min(before, self.bounds().last + 1)
         first = 0
         while first < before:
@@ -109,12 +109,12 @@ class MalamuteLog:
             first = now
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.record_log.Log`."""
+        """See :class:`~mama_spark.record_log.RecordLog`."""
         last = append(self._bridge.settings, self._name, batch, self._bridge.timeout)
         return self.bounds().last if last is None else last
 
     def warnings(self) -> list[str]:
-        """See :class:`~mama_spark.record_log.Log`."""
+        """See :class:`~mama_spark.record_log.RecordLog`."""
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
@@ -123,7 +123,7 @@ class MalamuteLog:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.record_log.Log`. A few megabytes are fetched ahead, and no more: a fetch is the
+        """See :class:`~mama_spark.record_log.RecordLog`. A few megabytes are fetched ahead, and no more: a fetch is the
         credit."""
         selection, texts = selection_of(topics, self._bridge.pattern)
         return self._read(_Course(max(0, after), min(up_to, _LARGEST), selection, texts))

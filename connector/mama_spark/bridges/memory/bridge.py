@@ -34,21 +34,21 @@ from mama_spark.bridge import (
     Capabilities,
     EventKind,
     EventStyle,
-    Letter,
-    Polled,
-    Prepared,
+    PollResult,
     Refusals,
+    RequestMessage,
+    ValidationResult,
 )
 from mama_spark.errors import (
     BadRow,
     BadTopic,
     ConfigError,
-    InProcess,
+    DuplicateInFlight,
     NoResponders,
     NotEntitled,
-    Overrun,
     PublishError,
-    Refused,
+    RateLimited,
+    Rejected,
     TooLarge,
     Unavailable,
 )
@@ -58,9 +58,9 @@ Headers = dict[str, list[str]]
 
 _ERRORS: dict[str, PublishError] = {
     "503": NoResponders("no responders", 503),
-    "429": Overrun("too many requests", 429),
-    "409": InProcess("message id is in process", 10158),
-    "reject": Refused("refused by the script", 400),
+    "429": RateLimited("too many requests", 429),
+    "409": DuplicateInFlight("message id is in process", 10158),
+    "reject": Rejected("refused by the script", 400),
 }
 FAULTS = frozenset({"ack", "lose", "drop", "late", "dup", "unknown", "disconnect", "kill", "full", *_ERRORS})
 
@@ -186,7 +186,7 @@ class MemoryBridge:
             max_payload=max_payload, max_topic=max_topic, events=events,
         )  # fmt: skip
         self._arrived = threading.Condition()
-        self._polled = Polled()
+        self._polled = PollResult()
         self._answered = 0
         self._open = False
         self._requests = MemoryRequests(self)
@@ -196,7 +196,7 @@ class MemoryBridge:
             raise Unavailable(f"memory://{self.broker.name} is down")
         self._open = True
 
-    def prepare(self, batch: MessageBatch) -> Prepared:
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
         bad: dict[int, PublishError] = {}
         verdicts = [None if t is None else _topic_fault(t, self.capabilities.max_topic) for t in
                     batch.topics.dictionary.to_pylist()]  # fmt: skip
@@ -215,7 +215,7 @@ class MemoryBridge:
                     sizes[row] += _header_size(pairs)
         for row in np.flatnonzero(sizes > self.capabilities.max_payload).tolist():
             bad.setdefault(row, TooLarge(f"{sizes[row]} bytes, the most is {self.capabilities.max_payload}"))
-        return Prepared(sorted(bad.items()))
+        return ValidationResult(sorted(bad.items()))
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
         if not self._open or not self.broker.up:
@@ -252,7 +252,7 @@ class MemoryBridge:
                     topics[taken], payloads[taken], {k: list(v) for k, v in headers[taken] or ()}, ids[taken]
                 )
                 if stored is None:
-                    self._refuse(token, Refused("maximum messages exceeded", 10077))
+                    self._refuse(token, Rejected("maximum messages exceeded", 10077))
                 elif fault == "409":
                     self._refuse(token, _ERRORS[fault])
                 elif fault == "late":
@@ -268,12 +268,12 @@ class MemoryBridge:
     def flush(self) -> None:
         """Every message is answered by itself: nothing to do."""
 
-    def poll(self, timeout: float, want: int = 1) -> Polled:
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
         with self._arrived:
             self._arrived.wait_for(
                 lambda: self._answered >= want or self._polled.refusals or self._polled.events, max(0.0, timeout)
             )
-            polled, self._polled, self._answered = self._polled, Polled(), 0
+            polled, self._polled, self._answered = self._polled, PollResult(), 0
         return polled
 
     def requests(self) -> MemoryRequests:
@@ -325,7 +325,7 @@ class MemoryRequests:
     def __init__(self, bridge: MemoryBridge) -> None:
         self._bridge = bridge
         self._broker = bridge.broker
-        self._box: deque[Letter] = deque()
+        self._box: deque[RequestMessage] = deque()
         self._asked: dict[int, str] = {}  # inbox -> topic
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
@@ -334,11 +334,15 @@ class MemoryRequests:
         with self._broker._lock:
             listeners = list(self._broker._listeners.get(topic, ()))
         if topic in self._broker.denied:
-            self._box.append(Letter(topic, b"", inbox, None, NotEntitled(f"no permission to publish to {topic!r}")))
+            self._box.append(
+                RequestMessage(topic, b"", inbox, None, NotEntitled(f"no permission to publish to {topic!r}"))
+            )
         elif not listeners:
-            self._box.append(Letter(topic, b"", inbox, None, NoResponders(f"nobody takes requests to {topic!r}", 503)))
+            self._box.append(
+                RequestMessage(topic, b"", inbox, None, NoResponders(f"nobody takes requests to {topic!r}", 503))
+            )
         for other in listeners:
-            other._box.append(Letter(topic, payload, None, f"{id(self)}.{inbox}"))
+            other._box.append(RequestMessage(topic, payload, None, f"{id(self)}.{inbox}"))
             self._broker._waiting[id(self)] = self
 
     def forget(self, inbox: int) -> None:
@@ -349,7 +353,7 @@ class MemoryRequests:
         asker, _, inbox = to.partition(".")
         other = self._broker._waiting.get(int(asker))
         if other is not None and (topic := other._asked.get(int(inbox))) is not None:
-            other._box.append(Letter(topic, payload, int(inbox)))
+            other._box.append(RequestMessage(topic, payload, int(inbox)))
 
     def listen(self, topic: str) -> None:
         self._check(topic)
@@ -360,7 +364,7 @@ class MemoryRequests:
         with self._broker._lock, contextlib.suppress(KeyError, ValueError):
             self._broker._listeners[topic].remove(self)
 
-    def letters(self) -> list[Letter]:
+    def letters(self) -> list[RequestMessage]:
         return [self._box.popleft() for _ in range(len(self._box))]
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ConfigError, Unavailable
 
 _BLOCK = 1000  #: changes that :meth:`MemoryDiscovery.read` yields together
@@ -23,11 +23,11 @@ _BLOCK = 1000  #: changes that :meth:`MemoryDiscovery.read` yields together
 class _Standing:
     """What the board knows of one source."""
 
-    record: Change
+    record: DiscoveryEvent
     ttl: float
     keepers: set[int] = field(default_factory=set)  # who renews it
     heard: float = 0.0  # last renewal; while there are keepers it is always now
-    fate: Change | None = None  # SUSPECT or OFFLINE
+    fate: DiscoveryEvent | None = None  # SUSPECT or OFFLINE
     withdrawn: bool = False
 
 
@@ -41,11 +41,11 @@ class MemoryBoard:
         self.name = name
         self.up = True  #: False: nobody can open it, and whoever has it open gets no answer
         self._ahead = 0.0
-        self._log: list[Change] = []
+        self._log: list[DiscoveryEvent] = []
         self._first = 1  # sequence of the oldest change that is kept
         self._ids: set[str] = set()
         self._sources: dict[SourceKey, _Standing] = {}
-        self._images: list[list[Change]] = []
+        self._images: list[list[DiscoveryEvent]] = []
         self._lock = threading.RLock()
 
     @classmethod
@@ -75,8 +75,8 @@ class MemoryBoard:
         """Somebody who reads ``topic`` came or went."""
         with self._lock:
             self._expire()
-            kind = ChangeKind.SUBSCRIBED if came else ChangeKind.UNSUBSCRIBED
-            self._append(Change(kind, self._at(self.now), self._origin, self._next, topic=topic, info=info))
+            kind = DiscoveryEventKind.SUBSCRIBED if came else DiscoveryEventKind.UNSUBSCRIBED
+            self._append(DiscoveryEvent(kind, self._at(self.now), self._origin, self._next, topic=topic, info=info))
 
     @property
     def now(self) -> float:
@@ -91,27 +91,29 @@ class MemoryBoard:
     def _next(self) -> int:
         return len(self._log) + 1
 
-    def _append(self, change: Change) -> Change:
+    def _append(self, change: DiscoveryEvent) -> DiscoveryEvent:
         self._log.append(change)
         return change
 
-    def _note(self, kind: ChangeKind, at: float, source: SourceKey, payload: bytes | None = None) -> Change:
-        return self._append(Change(kind, self._at(at), self._origin, self._next, source, payload))
+    def _note(
+        self, kind: DiscoveryEventKind, at: float, source: SourceKey, payload: bytes | None = None
+    ) -> DiscoveryEvent:
+        return self._append(DiscoveryEvent(kind, self._at(at), self._origin, self._next, source, payload))
 
     def _at(self, seconds: float) -> int:
         return int(seconds * 1e6)
 
     def _expire(self) -> None:
         """Write down who turned SUSPECT or OFFLINE since the last look, in order of time."""
-        due: list[tuple[float, SourceKey, ChangeKind]] = []
+        due: list[tuple[float, SourceKey, DiscoveryEventKind]] = []
         for key, one in self._sources.items():
             if one.keepers or one.withdrawn:
                 continue
             done = one.fate.kind if one.fate else None
             if done is None:
-                due.append((one.heard + one.ttl / 2, key, ChangeKind.SUSPECT))
-            if done is not ChangeKind.OFFLINE:
-                due.append((one.heard + one.ttl, key, ChangeKind.OFFLINE))
+                due.append((one.heard + one.ttl / 2, key, DiscoveryEventKind.SUSPECT))
+            if done is not DiscoveryEventKind.OFFLINE:
+                due.append((one.heard + one.ttl, key, DiscoveryEventKind.OFFLINE))
         now = self.now
         for at, key, kind in sorted(due, key=lambda d: d[0]):
             if at <= now:
@@ -123,7 +125,7 @@ class MemoryBoard:
             old = self._sources.get(source)
             if old is None or old.withdrawn or old.fate is not None or old.record.payload != record:
                 keepers = old.keepers if old else set()
-                change = self._note(ChangeKind.RECORD, self.now, source, record)
+                change = self._note(DiscoveryEventKind.RECORD, self.now, source, record)
                 old = self._sources[source] = _Standing(change, ttl, keepers)
             old.ttl = ttl
             old.keepers.add(keeper)
@@ -131,7 +133,7 @@ class MemoryBoard:
     def _withdraw(self, source: SourceKey, record: bytes) -> None:
         with self._lock:
             self._expire()
-            change = self._note(ChangeKind.RECORD, self.now, source, record)
+            change = self._note(DiscoveryEventKind.RECORD, self.now, source, record)
             self._sources[source] = _Standing(change, 0.0, withdrawn=True)
 
     def _abandon(self, keeper: int) -> None:
@@ -149,13 +151,13 @@ class MemoryBoard:
             for event, id_ in zip(events, ids, strict=True):
                 if id_ not in self._ids:
                     self._ids.add(id_)
-                    self._note(ChangeKind.EVENT, self.now, source, event)
+                    self._note(DiscoveryEventKind.EVENT, self.now, source, event)
 
-    def _image(self) -> list[Change]:
+    def _image(self) -> list[DiscoveryEvent]:
         with self._lock:
             self._expire()
             changes = [c for one in self._sources.values() for c in (one.record, one.fate) if c is not None]
-            end = Change(ChangeKind.IMAGE_END, self._at(self.now), self._origin)
+            end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, self._at(self.now), self._origin)
             return [*(replace(c, sequence=None) for c in changes), end]
 
     def __repr__(self) -> str:
@@ -192,7 +194,7 @@ class MemoryDiscovery:
     def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         self._reach()._tell(source, events, ids)
 
-    def image(self) -> list[Change]:
+    def image(self) -> list[DiscoveryEvent]:
         return self._reach()._image()
 
     def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
@@ -234,12 +236,12 @@ class MemoryDiscovery:
         board._images.append(board._image())
         return {"image": len(board._images) - 1, "row": 0, "next": board._next}
 
-    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         changes = self._between(self._reach(), start, end)
         for i in range(0, len(changes), _BLOCK):
             yield changes[i : i + _BLOCK]
 
-    def _between(self, board: MemoryBoard, start: Position, end: Position) -> list[Change]:
+    def _between(self, board: MemoryBoard, start: Position, end: Position) -> list[DiscoveryEvent]:
         with board._lock:
             if "image" in end:
                 begun = start["row"] if start.get("image") is not None else 0
@@ -251,7 +253,7 @@ class MemoryDiscovery:
             found = board._log[max(first, board._first) - 1 : last]
             if first < board._first and first <= last:
                 lost = (first, min(last, board._first - 1))
-                found = [Change(ChangeKind.GAP, board._at(board.now), board._origin, gap=lost), *found]
+                found = [DiscoveryEvent(DiscoveryEventKind.GAP, board._at(board.now), board._origin, gap=lost), *found]
             return image + found
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ _ROWS = 4096
 
 
 class MemoryLogs:
-    """See :class:`~mama_spark.record_log.LogBridge`.
+    """See :class:`~mama_spark.record_log.RecordLogBridge`.
 
     :param name: of the broker (``memory://name``)
     """
@@ -51,7 +51,7 @@ class MemoryLogs:
 
 
 class MemoryLog:
-    """See :class:`~mama_spark.record_log.Log`."""
+    """See :class:`~mama_spark.record_log.RecordLog`."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker

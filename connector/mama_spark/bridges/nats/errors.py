@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mama_spark.errors import (
+    DuplicateInFlight,
     ExpectationFailed,
-    InProcess,
     NoResponders,
     NotEntitled,
     NotReady,
+    OutcomeUnknown,
     OutOfResources,
-    Overrun,
     PublishError,
-    Refused,
+    RateLimited,
+    Rejected,
     TooLarge,
-    Uncertain,
 )
 
 NOT_BATCHED = 10205
@@ -37,38 +37,38 @@ BY_CODE: Mapping[int, type[PublishError]] = {
     10070: ExpectationFailed,  # expected last message id
     10071: ExpectationFailed,  # expected last sequence
     10076: OutOfResources,  # JetStream not enabled
-    10077: Refused,  # maximum messages, bytes or messages per subject
+    10077: Rejected,  # maximum messages, bytes or messages per subject
     10097: TooLarge,  # header block larger than 64 KiB
-    10109: Refused,  # sealed
-    10158: InProcess,  # same id proposed and not committed
+    10109: Rejected,  # sealed
+    10158: DuplicateInFlight,  # same id proposed and not committed
     10163: NotReady,  # expectation cannot be checked yet
     10164: ExpectationFailed,  # expectation on another subject
-    10165: Refused,  # invalid TTL
-    10166: Refused,  # TTL is off
-    10167: Overrun,  # too many requests
-    10174: Refused,  # atomic publish is off
-    10176: Refused,  # atomic batch incomplete
-    10201: Refused,  # duplicate id in an atomic batch
-    NOT_BATCHED: Refused,  # fast ingest is off
-    10206: Refused,  # fast ingest: pattern
-    10207: Refused,  # fast ingest: id
-    UNKNOWN_BATCH: Uncertain,  # fast ingest: what came after the last flow ack is unknown
-    10210: Overrun,  # too many atomic batches
-    10211: Overrun,  # too many fast batches
+    10165: Rejected,  # invalid TTL
+    10166: Rejected,  # TTL is off
+    10167: RateLimited,  # too many requests
+    10174: Rejected,  # atomic publish is off
+    10176: Rejected,  # atomic batch incomplete
+    10201: Rejected,  # duplicate id in an atomic batch
+    NOT_BATCHED: Rejected,  # fast ingest is off
+    10206: Rejected,  # fast ingest: pattern
+    10207: Rejected,  # fast ingest: id
+    UNKNOWN_BATCH: OutcomeUnknown,  # fast ingest: what came after the last flow ack is unknown
+    10210: RateLimited,  # too many atomic batches
+    10211: RateLimited,  # too many fast batches
 }
 
 #: HTTP-like code of a reply whose ``err_code`` is not in the table.
 BY_HTTP: Mapping[int, type[PublishError]] = {
-    408: Uncertain,
-    409: InProcess,
-    429: Overrun,
+    408: OutcomeUnknown,
+    409: DuplicateInFlight,
+    429: RateLimited,
     503: OutOfResources,
 }
 
 
 def from_reply(code: int, err_code: int, description: str) -> PublishError:
     """The error of a negative acknowledgement."""
-    kind = BY_CODE.get(err_code) or BY_HTTP.get(code) or Refused
+    kind = BY_CODE.get(err_code) or BY_HTTP.get(code) or Rejected
     return kind(description, err_code or code)
 
 

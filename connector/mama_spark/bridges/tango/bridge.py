@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mama_spark.bridge import Ack, Capabilities, EventStyle, Polled, Prepared, PublisherBridge
+from mama_spark.bridge import Ack, Capabilities, EventStyle, PollResult, PublisherBridge, ValidationResult
 from mama_spark.errors import ConfigError
 from mama_spark.message import MessageBatch
 
@@ -32,7 +32,7 @@ class TangoBridge:
     def open(self) -> None:
         self._log.open()
 
-    def prepare(self, batch: MessageBatch) -> Prepared:
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
         """
         :raises ConfigError: what is there is no log: it stores nothing
         """
@@ -51,7 +51,7 @@ class TangoBridge:
     def flush(self) -> None:
         self._log.flush()
 
-    def poll(self, timeout: float, want: int = 1) -> Polled:
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
         return self._log.poll(timeout, want)
 
     def close(self) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ConfigError
-from mama_spark.record_log import Log, LogBridge, Records
+from mama_spark.record_log import RecordLog, RecordLogBridge, Records
 from mama_spark.tango.log.recorder_state import Device, merge_states
 from mama_spark.tango.log.records import (
     Frames,
@@ -45,7 +45,7 @@ class RecordedDiscovery:
     :param name: of the log; None: the only one there is
     """
 
-    def __init__(self, bridge: LogBridge, name: str | None) -> None:
+    def __init__(self, bridge: RecordLogBridge, name: str | None) -> None:
         self._bridge, self._name = bridge, name
 
     def open(self) -> None:
@@ -70,7 +70,7 @@ class RecordedDiscovery:
 
     # --- who reads ---
 
-    def image(self) -> list[Change]:
+    def image(self) -> list[DiscoveryEvent]:
         log = self._log()
         bounds = log.bounds()
         return self._image(log, bounds.first, bounds.last)
@@ -101,7 +101,7 @@ class RecordedDiscovery:
             return start
         return {"next": last + 1, "identity": bounds.identity}
 
-    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         log = self._log()
         bounds = log.bounds()
         last = end["next"] - 1
@@ -121,7 +121,7 @@ class RecordedDiscovery:
         for records in log.read(after, last, TOPICS):
             yield list(_changes(log.name, records))
 
-    def _log(self) -> Log:
+    def _log(self) -> RecordLog:
         name = self._name
         if name is None:
             names = self._bridge.names(())
@@ -130,9 +130,9 @@ class RecordedDiscovery:
             name = names[0]
         return self._bridge.log(name)
 
-    def _image(self, log: Log, first: int, last: int) -> list[Change]:
+    def _image(self, log: RecordLog, first: int, last: int) -> list[DiscoveryEvent]:
         """What the last state says of each device, and the records behind it."""
-        found: dict[SourceKey, Change] = {}
+        found: dict[SourceKey, DiscoveryEvent] = {}
         data, at = last_state(log, first, last, _WRITERS)
         state = merge_states(data)
         if state is not None:
@@ -145,32 +145,39 @@ class RecordedDiscovery:
                 if change.source is not None:
                     found[change.source] = change
         at_time = max((change.at for change in found.values()), default=0)
-        return [*found.values(), Change(ChangeKind.IMAGE_END, at_time, log.name, last)]
+        return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, log.name, last)]
 
 
-def _lost(log: Log, first: int, last: int, why: str) -> Change:
-    return Change(ChangeKind.GAP, 0, log.name, gap=(first, last), info=why)
+def _lost(log: RecordLog, first: int, last: int, why: str) -> DiscoveryEvent:
+    return DiscoveryEvent(DiscoveryEventKind.GAP, 0, log.name, gap=(first, last), info=why)
 
 
-def _stated(origin: str, device: Device, kind: Kind, sequence: int) -> Change:
+def _stated(origin: str, device: Device, kind: Kind, sequence: int) -> DiscoveryEvent:
     """A record as it would be, had the state come in single ones."""
     topic = device_topic(*device)
     payload = encode(Heads(kind, 0), Frames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
-    return Change(
-        ChangeKind.RECORD, 0, origin, sequence, source_key(device), payload, record_topic(topic), "as last noted"
+    return DiscoveryEvent(
+        DiscoveryEventKind.RECORD,
+        0,
+        origin,
+        sequence,
+        source_key(device),
+        payload,
+        record_topic(topic),
+        "as last noted",
     )
 
 
-def _changes(origin: str, records: Records) -> Iterator[Change]:
+def _changes(origin: str, records: Records) -> Iterator[DiscoveryEvent]:
     recorded = decode(records.payloads)
     topics = records.topics.to_pylist()
     payloads = records.payloads.to_pylist()
     for row, kind in enumerate(recorded.kind.tolist()):
         if kind == Kind.STATE:
             continue
-        what = ChangeKind.RECORD if kind in _LIVE else ChangeKind.EVENT
+        what = DiscoveryEventKind.RECORD if kind in _LIVE else DiscoveryEventKind.EVENT
         at, sequence = int(records.times[row]), int(records.sequences[row])
-        yield Change(what, at, origin, sequence, _source(recorded, row), payloads[row], topics[row])
+        yield DiscoveryEvent(what, at, origin, sequence, _source(recorded, row), payloads[row], topics[row])
 
 
 def _source(recorded: Recorded, row: int) -> SourceKey | None:

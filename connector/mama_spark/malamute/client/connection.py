@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from mama_spark.errors import ClientClosed, ConfigError, LoopDied, MamaError, Unavailable
+from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.extensions import Feature
@@ -277,7 +277,7 @@ class Link:
             while self._round():
                 pass
         except BaseException as e:  # noqa: BLE001 whatever it is, whoever waits must hear of it
-            error = e if isinstance(e, MamaError) else LoopDied(f"the client ended with {e!r}")
+            error = e if isinstance(e, MamaError) else BackgroundTaskFailed(f"the client ended with {e!r}")
             error.__cause__ = e if error is not e else None
             self._fail(error)
         finally:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
+from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
 
 from ..callback_delivery import Delivery
@@ -44,8 +44,8 @@ POLL = 0.1  #: seconds between looks for changes
 IMAGE_TIMEOUT = 10.0  #: seconds after which a missing image is an error
 MAX_PENDING = 10_000  #: messages that wait for a message callback; no more is read then
 _TOPIC_EVENTS = {
-    ChangeKind.SUBSCRIBED: TransportTopicEvent.SUBSCRIBED,
-    ChangeKind.UNSUBSCRIBED: TransportTopicEvent.UNSUBSCRIBED,
+    DiscoveryEventKind.SUBSCRIBED: TransportTopicEvent.SUBSCRIBED,
+    DiscoveryEventKind.UNSUBSCRIBED: TransportTopicEvent.UNSUBSCRIBED,
 }
 
 OnMsg = Callable[["SourceDiscovery", MamaMsg, Any], None]
@@ -78,19 +78,19 @@ class Sources:
 
     def __init__(self, fields: SourceFields) -> None:
         self._fields = fields
-        self._known: dict[SourceKey, tuple[bytes | None, SourceRecord, ChangeKind]] = {}
+        self._known: dict[SourceKey, tuple[bytes | None, SourceRecord, DiscoveryEventKind]] = {}
 
-    def messages(self, change: Change) -> Iterator[MamaMsg | str]:
+    def messages(self, change: DiscoveryEvent) -> Iterator[MamaMsg | str]:
         """The message that a change is, or a text if it cannot be read; nothing if it is known already."""
-        if change.kind is ChangeKind.RECORD:
+        if change.kind is DiscoveryEventKind.RECORD:
             yield from self._record(change)
-        elif change.kind in (ChangeKind.SUSPECT, ChangeKind.OFFLINE) and change.source is not None:
+        elif change.kind in (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE) and change.source is not None:
             yield from self._fate(change.source, change.kind)
-        elif change.kind is ChangeKind.GAP:
+        elif change.kind is DiscoveryEventKind.GAP:
             first, last = change.gap or (0, 0)
             yield f"changes {first} to {last} of {change.origin} were lost; asking for the image again"
 
-    def image(self, changes: list[Change]) -> Iterator[MamaMsg | str]:
+    def image(self, changes: list[DiscoveryEvent]) -> Iterator[MamaMsg | str]:
         """The messages of an image that is read again: what changed meanwhile, who vanished included."""
         gone = self._known.keys() - {c.source for c in changes}
         said: dict[object, MamaMsg] = {}  # one a source: its record, or what the middleware says of it
@@ -102,9 +102,9 @@ class Sources:
                     said[change.source or number] = made
         yield from said.values()
         for key in gone:
-            yield from self._fate(key, ChangeKind.OFFLINE)
+            yield from self._fate(key, DiscoveryEventKind.OFFLINE)
 
-    def _record(self, change: Change) -> Iterator[MamaMsg | str]:
+    def _record(self, change: DiscoveryEvent) -> Iterator[MamaMsg | str]:
         shown = f"the record of source {change.source.name!r}" if change.source else "a record"
         try:
             msg = decode(change.payload or b"")
@@ -113,21 +113,23 @@ class Sources:
             yield f"{shown} cannot be read: {error}"
             return
         key = change.source or SourceKey(*record.key)
-        payload, _, kind = self._known.get(key, (None, record, ChangeKind.RECORD))
-        if payload == change.payload and kind is ChangeKind.RECORD:
+        payload, _, kind = self._known.get(key, (None, record, DiscoveryEventKind.RECORD))
+        if payload == change.payload and kind is DiscoveryEventKind.RECORD:
             return
-        self._known[key] = change.payload, record, ChangeKind.RECORD
+        self._known[key] = change.payload, record, DiscoveryEventKind.RECORD
         if collisions:
             yield f"{shown} has fields that collide: {'; '.join(collisions)}"
         yield msg
 
-    def _fate(self, key: SourceKey, kind: ChangeKind) -> Iterator[MamaMsg]:
-        payload, record, before = self._known.get(key, (None, SourceRecord(key.name, key.id), ChangeKind.RECORD))
+    def _fate(self, key: SourceKey, kind: DiscoveryEventKind) -> Iterator[MamaMsg]:
+        payload, record, before = self._known.get(
+            key, (None, SourceRecord(key.name, key.id), DiscoveryEventKind.RECORD)
+        )
         if before is kind or record.state == OFFLINE:
             return
         self._known[key] = payload, record, kind
         said = replace(record, data_state=SUSPECT)
-        yield encode_source(said if kind is ChangeKind.SUSPECT else replace(said, state=OFFLINE), self._fields)
+        yield encode_source(said if kind is DiscoveryEventKind.SUSPECT else replace(said, state=OFFLINE), self._fields)
 
 
 class SourceDiscovery:
@@ -228,7 +230,7 @@ class SourceDiscovery:
         lost = False
         for block in bridge.read(self._position, there):
             for change in block:
-                lost = lost or change.kind is ChangeKind.GAP
+                lost = lost or change.kind is DiscoveryEventKind.GAP
                 self._pending.extend(self._sources.messages(change))
                 if change.kind in _TOPIC_EVENTS and change.topic is not None:
                     told = _TOPIC_EVENTS[change.kind]
@@ -285,7 +287,7 @@ class SourceDiscovery:
         return lambda: cb.on_msg and cb.on_msg(self, item, self._closure)
 
 
-_OF_SOURCES = (ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE)
+_OF_SOURCES = (DiscoveryEventKind.RECORD, DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
 
 
 class DiscoveryLoop:

@@ -1,4 +1,4 @@
-"""What discovery tells, as rows: one :class:`Row` for each :class:`~mama_spark.bridge.Change`.
+"""What discovery tells, as rows: one :class:`Row` for each :class:`~mama_spark.bridge.DiscoveryEvent`.
 
 Everything that came is a row: bytes that are no record, or no event, are kept in ``raw`` with the reason in ``info``.
 """
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple, Self
 
-from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.options import TransportOptions, redact_url
 
 from ..messages.event_records import FIELDS, TOPIC, EventRecord, decode_event
@@ -84,7 +84,7 @@ class Reader:
         shown = ",".join(redact_url(url).replace("***@", "") for url in o.url)
         return cls(o.bridge_name, o.transport or shown, fields)
 
-    def row(self, change: Change) -> Row:
+    def row(self, change: DiscoveryEvent) -> Row:
         """Never raises, whatever the bytes are."""
         made = _MAKE[change.kind](change, self._fields)
         first, last = change.gap or (None, None)
@@ -101,12 +101,12 @@ class Reader:
             sequence=change.sequence,
         )
 
-    def rows(self, changes: Iterable[Change], image_log: str | None = None) -> Iterator[Row]:
+    def rows(self, changes: Iterable[DiscoveryEvent], image_log: str | None = None) -> Iterator[Row]:
         """One a change; in an image one a source.
 
         :param image_log: what tells it is an image: its changes stand in this log
         """
-        before: tuple[Change, Row] | None = None
+        before: tuple[DiscoveryEvent, Row] | None = None
         for change in changes:
             row = self.row(change)
             if before is not None:
@@ -119,11 +119,11 @@ class Reader:
         if before is not None:
             yield before[1]
 
-    def image(self, changes: Iterable[Change]) -> list[Row]:
+    def image(self, changes: Iterable[DiscoveryEvent]) -> list[Row]:
         """One a source: what it says of itself, with what the middleware says of it. Without ``image_end``."""
         found: dict[SourceKey, Row] = {}
         for change in changes:
-            if change.kind is ChangeKind.IMAGE_END:
+            if change.kind is DiscoveryEventKind.IMAGE_END:
                 continue
             row = self.row(change)
             key = change.source or SourceKey(row.source_name or "", row.source_id)
@@ -137,8 +137,8 @@ def _clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _is_verdict(change: Change) -> bool:
-    return change.kind in (ChangeKind.SUSPECT, ChangeKind.OFFLINE)
+def _is_verdict(change: DiscoveryEvent) -> bool:
+    return change.kind in (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
 
 
 def _onto(record: Row, said: Row) -> Row:
@@ -158,7 +158,7 @@ def _onto(record: Row, said: Row) -> Row:
 # --- one function a kind of change ---------------------------------------------------------------------------------
 
 
-def _record(change: Change, fields: SourceFields) -> Row:
+def _record(change: DiscoveryEvent, fields: SourceFields) -> Row:
     key = change.source
     try:
         record, collisions = decode_source(decode(change.payload or b""), fields)
@@ -197,14 +197,14 @@ def _shown(name: str, number: int | None) -> str:
     return f"{name[:100]!r}" if number is None else f"{name[:100]!r} {number}"
 
 
-def _expired(change: Change, fields: SourceFields, *, event: str, state: str) -> Row:
+def _expired(change: DiscoveryEvent, fields: SourceFields, *, event: str, state: str) -> Row:
     name, number = change.source or SourceKey("", None)
     info = change.info or f"not renewed in time: the middleware calls it {event.upper()}"
     status = Status.EXPIRED
     return Row(SOURCE, event, name, number, state, SUSPECT, status=status.name, code=int(status), info=info)
 
 
-def _event(change: Change, fields: SourceFields) -> Row:
+def _event(change: DiscoveryEvent, fields: SourceFields) -> Row:
     key = change.source
     try:
         record = decode_event(decode(change.payload or b""))
@@ -249,22 +249,22 @@ def _unreadable(kind: str, error: BadMessage | BadRecord, key: SourceKey | None)
                code=int(status) if known else None, info=reason)  # fmt: skip
 
 
-def _topic(change: Change, fields: SourceFields, *, event: TransportTopicEvent) -> Row:
+def _topic(change: DiscoveryEvent, fields: SourceFields, *, event: TransportTopicEvent) -> Row:
     name, number = change.source if change.source is not None else (None, None)
     return Row(TOPIC, event.value, name, number, topic=change.topic, info=change.info)
 
 
-def _plain(change: Change, fields: SourceFields, *, kind: str) -> Row:
+def _plain(change: DiscoveryEvent, fields: SourceFields, *, kind: str) -> Row:
     return Row(kind, kind, info=change.info)
 
 
-_MAKE: dict[ChangeKind, Callable[[Change, SourceFields], Row]] = {
-    ChangeKind.RECORD: _record,
-    ChangeKind.SUSPECT: partial(_expired, event=SOURCE_SUSPECT, state=ONLINE),
-    ChangeKind.OFFLINE: partial(_expired, event=SOURCE_OFFLINE, state=OFFLINE),
-    ChangeKind.EVENT: _event,
-    ChangeKind.SUBSCRIBED: partial(_topic, event=TransportTopicEvent.SUBSCRIBED),
-    ChangeKind.UNSUBSCRIBED: partial(_topic, event=TransportTopicEvent.UNSUBSCRIBED),
-    ChangeKind.IMAGE_END: partial(_plain, kind=IMAGE_END),
-    ChangeKind.GAP: partial(_plain, kind=GAP),
+_MAKE: dict[DiscoveryEventKind, Callable[[DiscoveryEvent, SourceFields], Row]] = {
+    DiscoveryEventKind.RECORD: _record,
+    DiscoveryEventKind.SUSPECT: partial(_expired, event=SOURCE_SUSPECT, state=ONLINE),
+    DiscoveryEventKind.OFFLINE: partial(_expired, event=SOURCE_OFFLINE, state=OFFLINE),
+    DiscoveryEventKind.EVENT: _event,
+    DiscoveryEventKind.SUBSCRIBED: partial(_topic, event=TransportTopicEvent.SUBSCRIBED),
+    DiscoveryEventKind.UNSUBSCRIBED: partial(_topic, event=TransportTopicEvent.UNSUBSCRIBED),
+    DiscoveryEventKind.IMAGE_END: partial(_plain, kind=IMAGE_END),
+    DiscoveryEventKind.GAP: partial(_plain, kind=GAP),
 }

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mama_spark.bridge import Acks, Refusals
-from mama_spark.errors import AckTimeout, ConfigError, Pace, PublishError, Uncertain
+from mama_spark.errors import AckTimeout, Backpressure, ConfigError, OutcomeUnknown, PublishError
 from mama_spark.message import Bools, Int64s
 
 from .flight import State, Step, advance
@@ -291,7 +291,7 @@ class Window:
     def disconnected(self, info: str, now: float) -> None:
         """The connection is lost: all that is unanswered is in doubt; nothing goes until :meth:`reconnected`."""
         self.connected = False
-        error = Uncertain(info)
+        error = OutcomeUnknown(info)
         for sends in self._book:
             rows = array_of(sends.rows)[self._book.live(sends)]
             # what may not go again stays in flight until its time is up: its answer is lost, its verdict is timeout
@@ -367,7 +367,7 @@ class Window:
     # --- inside ----------------------------------------------------------------------------------------------
 
     def _trouble(self, block: Block, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
-        if error.pace is not Pace.KEEP:
+        if error.pace is not Backpressure.KEEP:
             self._pause(error, now, sent_at)
         again = self._may_resend(block, rows, error, now)
         self._note(block, rows, error)
@@ -395,7 +395,7 @@ class Window:
         block.state[rows] = advance(block.state[rows], Step.RETRY)
         sends = int(block.sends[rows[0]])
         due = now
-        if error.pace is not Pace.KEEP:
+        if error.pace is not Backpressure.KEEP:
             due = max(now, self._pause_until)
         elif error.answered and not error.may_have_landed and self.policy.ordered:
             pass  # refused because of what went before it
@@ -460,7 +460,7 @@ class Window:
         self._pause_began = now
         backoff = self.policy.retry.backoff(self._pause_level) if self.policy.retry else 0.0
         self._pause_until = now + backoff
-        if error.pace is Pace.SHRINK:
+        if error.pace is Backpressure.SHRINK:
             self.limit = max(1, self.limit // 2)
             self._acked_since_growth = 0
 

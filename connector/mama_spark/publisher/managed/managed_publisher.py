@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mama_spark.bridge import PublisherBridge
-from mama_spark.errors import ClientClosed, ConfigError, LoopDied, QueueFull
+from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
 
 from ..api import Flight, HeadersLike, PublisherListener, PublishOptions, RetryConfig
 from ..core.flight_batch import Counters
@@ -161,7 +161,7 @@ class ManagedPublisher:
         """Nothing can be added any more; returns when all is published and then acked, failed or timed out (MP-27).
 
         :raises TimeoutError: not done after ``timeout`` seconds; goes on draining
-        :raises LoopDied: a loop ended with an error
+        :raises BackgroundTaskFailed: a loop ended with an error
         :raises ConfigError: called from a callback of the listener, which it would wait for
         """
         if threading.get_ident() in self._runners:
@@ -242,7 +242,7 @@ def _no_more() -> ClientClosed:
     return ClientClosed("the publisher was drained or stopped")
 
 
-def _died(cause: BaseException) -> LoopDied:
-    died = LoopDied(f"the publisher ended: {cause}")
+def _died(cause: BaseException) -> BackgroundTaskFailed:
+    died = BackgroundTaskFailed(f"the publisher ended: {cause}")
     died.__cause__ = cause
     return died

@@ -13,7 +13,7 @@ from typing import Any
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 from mama_spark.options import duration
-from mama_spark.options.values import octets
+from mama_spark.options.values import byte_size
 
 from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
@@ -69,24 +69,24 @@ Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]  #: key in the file -> par
 _BROKER: Keys = {
     "bind": ("bind", _text),
     "high_water": ("high_water", _count),
-    "max_message": ("max_message", octets),
+    "max_message": ("max_message", byte_size),
     "linger": ("linger", _seconds),
     "metrics": ("metrics", _text),
     "report": ("report", _seconds),
 }
 _CLIENTS: Keys = {
     "timeout": ("timeout", _seconds),
-    "queue": ("queue", octets),
+    "queue": ("queue", byte_size),
     "overflow": ("overflow", _overflow),
     "streams": ("streams", _count),
     "patterns": ("patterns", _count),
-    "backlog": ("backlog", octets),
+    "backlog": ("backlog", byte_size),
     "behind": ("behind", _behind),
 }
 _LETTERS: Keys = {
-    "each": ("each", octets),
-    "total": ("total", octets),
-    "warn": ("warn", octets),
+    "each": ("each", byte_size),
+    "total": ("total", byte_size),
+    "warn": ("warn", byte_size),
     "overflow": ("overflow", _overflow),
     "count": ("count", _count),
 }
@@ -98,7 +98,7 @@ _EVENTS: Keys = {
     "stream": ("stream", _text),
     "folder": ("folder", _text),
     "max_age": ("max_age", _seconds),
-    "max_octets": ("max_octets", octets),
+    "max_octets": ("max_octets", byte_size),
 }
 #: Seconds that what happened is kept, if the file does not say; the limit also bounds what readers have to catch up.
 EVENTS_AGE = 7 * 86400.0

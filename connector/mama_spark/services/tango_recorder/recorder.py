@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from mama_spark.errors import ConfigError, LoopDied, MamaError, PublishError
+from mama_spark.errors import BackgroundTaskFailed, ConfigError, MamaError, PublishError
 from mama_spark.message import MessageBatch
 from mama_spark.tango.client.attributes import attribute_configs, device_names
 from mama_spark.tango.client.rpc import open_device
@@ -259,7 +259,7 @@ class Recorder:
             self._subscribe()
         except Exception as error:
             log.exception("the thread that asks for devices and attributes ended")
-            self._failure = LoopDied(f"nobody asks for devices and attributes any more: {error}")
+            self._failure = BackgroundTaskFailed(f"nobody asks for devices and attributes any more: {error}")
 
     def _subscribe(self) -> None:
         patterns = self.settings.device_patterns

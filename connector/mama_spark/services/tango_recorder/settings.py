@@ -10,7 +10,7 @@ from typing import Any
 
 from mama_spark.errors import ConfigError
 from mama_spark.options import nearest
-from mama_spark.options.values import duration, octets
+from mama_spark.options.values import byte_size, duration
 from mama_spark.tango.giop.ior import BadAddress, parse_device, parse_tango_host
 from mama_spark.tango.log.records import PREFIX
 from mama_spark.tango.topics import NO_DATABASE, SCHEME
@@ -191,7 +191,7 @@ _PARSE = {
     "name": ("name", _token),
     "prefix": ("prefix", _token),
     "buffer": ("buffer", _count),
-    "bufferOctets": ("buffer_octets", octets),
+    "bufferOctets": ("buffer_octets", byte_size),
     "hwm": ("hwm", _count),
     "timeout": ("timeout", _seconds),
     "lookEvery": ("look_every", _seconds),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position
+from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position
 from mama_spark.bridges.reconnecting import Reach
 from mama_spark.errors import DataLost, MamaError
 
@@ -13,7 +13,7 @@ class _ToldOtherwise(MamaError):
     """The log tells something else than before: records went away while they were read."""
 
 
-def replayed(reach: Reach[DiscoveryBridge], start: Position, end: Position) -> Iterator[list[Change]]:
+def replayed(reach: Reach[DiscoveryBridge], start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
     """What lies between two positions, in order, also through an outage: what was told is not told again.
 
     :raises MamaError: the outage lasts too long, or the log does not tell the same any more
@@ -29,11 +29,11 @@ class _Replay:
     def __init__(self, start: Position, end: Position) -> None:
         self._start, self._end = start, end
         self._bridge: DiscoveryBridge | None = None
-        self._lists: Iterator[list[Change]] = iter(())
+        self._lists: Iterator[list[DiscoveryEvent]] = iter(())
         self._told = 0
-        self._last: Change | None = None
+        self._last: DiscoveryEvent | None = None
 
-    def more(self, bridge: DiscoveryBridge) -> list[Change] | None:
+    def more(self, bridge: DiscoveryBridge) -> list[DiscoveryEvent] | None:
         """The next changes, None after the last."""
         if bridge is not self._bridge:
             self._bridge, self._lists = bridge, self._untold(bridge)
@@ -44,7 +44,7 @@ class _Replay:
                 return changes
         return None
 
-    def _untold(self, bridge: DiscoveryBridge) -> Iterator[list[Change]]:
+    def _untold(self, bridge: DiscoveryBridge) -> Iterator[list[DiscoveryEvent]]:
         skip = self._told
         for changes in bridge.read(self._start, self._end):
             known = min(skip, len(changes))
@@ -56,19 +56,19 @@ class _Replay:
             yield changes[known:]
 
 
-def wanted(changes: Iterable[Change], *, fail_on_gap: bool) -> Iterator[Change]:
+def wanted(changes: Iterable[DiscoveryEvent], *, fail_on_gap: bool) -> Iterator[DiscoveryEvent]:
     """What becomes rows.
 
     :param fail_on_gap: a loss is an error, not a row
     :raises DataLost: says what was lost, and the ways out
     """
     for change in changes:
-        if change.kind is ChangeKind.GAP and fail_on_gap:
+        if change.kind is DiscoveryEventKind.GAP and fail_on_gap:
             raise DataLost(_loss(change))
         yield change
 
 
-def _loss(gap: Change) -> str:
+def _loss(gap: DiscoveryEvent) -> str:
     first, last = gap.gap or (0, 0)
     why = f" ({gap.info})" if gap.info else ""
     return (

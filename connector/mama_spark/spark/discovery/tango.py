@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mama_spark.bridge import Change, ChangeKind
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
     GAP,
@@ -50,8 +50,8 @@ _CAUSES = {
 class TangoReader(Reader):
     """See :class:`~mama_spark.mama.discovery.discovery_rows.Reader`."""
 
-    def row(self, change: Change) -> Row:
-        if change.kind not in (ChangeKind.RECORD, ChangeKind.EVENT):
+    def row(self, change: DiscoveryEvent) -> Row:
+        if change.kind not in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
             return super().row(change)._replace(bridge="tango")
         recorded = decode(pa.array([change.payload], pa.binary()))
         try:
@@ -59,7 +59,7 @@ class TangoReader(Reader):
                 raise recorded.bad[0]
             made = _MAKE[Kind(int(recorded.kind[0]))](recorded)
         except (BadRecord, BadEvent, BadTopic) as error:
-            made = Row(SOURCE if change.kind is ChangeKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000])
+            made = Row(SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000])
         at = int(recorded.received[0]) // 1000 or change.at
         return made._replace(
             source_name=None if change.source is None else change.source.name,

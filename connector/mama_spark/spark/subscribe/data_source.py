@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from mama_spark.errors import ConfigError, MamaError, OptionError
 from mama_spark.options import SubscribeOptions
-from mama_spark.record_log import Bounds, Log, LogBridge
+from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import check_spark, read_options
 from . import log_reader
@@ -102,14 +102,14 @@ class _Reader:
             return
         o, r = self.options, partition.range
 
-        def check(found: Log) -> None:
+        def check(found: RecordLog) -> None:
             self._treat(_changed(found, r, partition.gone))
 
         unpacking = Unpacking(o, self.shape, r.stream)
         for records in log_reader.read(o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check):
             yield from unpacking.batches(records)
 
-    def _find(self, bridge: LogBridge, r: Range) -> Log | None:
+    def _find(self, bridge: RecordLogBridge, r: Range) -> RecordLog | None:
         """The log that the range is of; None if it is lost."""
         whole = ((r.after + 1, r.up_to),)
         try:
@@ -123,7 +123,7 @@ class _Reader:
         self._treat([Loss(r.stream, whole, MADE_AGAIN)])
         return None
 
-    def _plan(self, bridge: LogBridge, whole: list[Range]) -> list[Part]:
+    def _plan(self, bridge: RecordLogBridge, whole: list[Range]) -> list[Part]:
         """Tasks for these ranges. What is missing in them is lost already."""
         gone: dict[str, tuple[tuple[int, int], ...]] = {}
         for r in whole:
@@ -135,7 +135,7 @@ class _Reader:
         n = parts(total, self.options.min_partitions, len(os.sched_getaffinity(0)))
         return [Part(r, _within(gone[r.stream], r)) for r in split(there, n)]
 
-    def _rows_each(self, bridge: LogBridge, there: list[Range]) -> float:
+    def _rows_each(self, bridge: RecordLogBridge, there: list[Range]) -> float:
         """Rows of a sequence, about: in the longest range, where it matters for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
@@ -154,7 +154,7 @@ class _Reader:
         for loss in found:
             log.error("mamasub: lost: %s", loss)
 
-    def _streams(self, bridge: LogBridge) -> list[str]:
+    def _streams(self, bridge: RecordLogBridge) -> list[str]:
         """Streams that hold the topics now.
 
         :raises ConfigError: a topic is in none
@@ -166,7 +166,7 @@ class _Reader:
             raise ConfigError(f"stream {o.stream!r} holds none of the topics {', '.join(o.topics)}; {found} do")
         return [o.stream]
 
-    def _first(self, bridge: LogBridge) -> tuple[Offsets, dict[str, Bounds]]:
+    def _first(self, bridge: RecordLogBridge) -> tuple[Offsets, dict[str, Bounds]]:
         """Where a query without a checkpoint begins."""
         o, found = self.options, {name: bridge.log(name) for name in self._streams(bridge)}
         for one in found.values():
@@ -182,7 +182,7 @@ class MamaSubReader(_Reader, DataSourceReader):
     """Batch reads."""
 
     def partitions(self) -> list[Part]:
-        def plan(bridge: LogBridge) -> list[Part]:
+        def plan(bridge: RecordLogBridge) -> list[Part]:
             start, bounds = self._first(bridge)
             end = ending(bounds, self.options.ending_offsets)
             start, losses = reconcile(start, bounds)
@@ -233,7 +233,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         each = log_reader.ask(self.options, lambda bridge: self._sampled(bridge, now, bounds))
         return to_json(advance(now, bounds, self.options.max_offsets_per_trigger, about, each))
 
-    def _sampled(self, bridge: LogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
+    def _sampled(self, bridge: RecordLogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
         """Rows of a sequence, about, of each stream that has something new."""
         found = {}
         for stream, n in backlog_of(now, bounds).items():
@@ -256,7 +256,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         if name is None:
             return
 
-        def show(bridge: LogBridge) -> None:
+        def show(bridge: RecordLogBridge) -> None:
             for stream, position in from_json(end).items():
                 bridge.log(stream).progress(name, position.next - 1, self.options.topics)
 
@@ -265,7 +265,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
         except MamaError as e:
             log.warning("mamasub: progressConsumer %r: %s", name, e)
 
-    def _look(self, bridge: LogBridge, known: Iterable[str]) -> dict[str, Bounds]:
+    def _look(self, bridge: RecordLogBridge, known: Iterable[str]) -> dict[str, Bounds]:
         """Bounds of the streams that are read and of those that have appeared since."""
         if (now := time.monotonic()) >= self._named + STREAMS_EVERY:
             self._names, self._named = self._matching(bridge), now
@@ -277,7 +277,7 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
                 _raise_unless_gone(bridge, name, e)  # a loss if the query had come to it
         return found
 
-    def _matching(self, bridge: LogBridge) -> set[str]:
+    def _matching(self, bridge: RecordLogBridge) -> set[str]:
         """Streams of any of the topics. A topic may have lost its stream; the query knows which one it was."""
         o = self.options
         if o.stream is not None:
@@ -296,7 +296,7 @@ def _no_later(now: Bounds, target: Bounds | None) -> Bounds:
     return Bounds(now.first, min(now.last, target.last), now.identity)
 
 
-def _raise_unless_gone(bridge: LogBridge, name: str, error: ConfigError) -> None:
+def _raise_unless_gone(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:
     """What may not be looked at is still there, and no loss.
 
     :raises ConfigError: ``error``
@@ -309,7 +309,7 @@ def _raise_unless_gone(bridge: LogBridge, name: str, error: ConfigError) -> None
         raise error
 
 
-def _changed(found: Log, r: Range, known: tuple[tuple[int, int], ...]) -> list[Loss]:
+def _changed(found: RecordLog, r: Range, known: tuple[tuple[int, int], ...]) -> list[Loss]:
     """What was lost between the planning of a task and its end."""
     if found.bounds().identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), MADE_AGAIN)]

@@ -15,7 +15,7 @@ from mama_spark.bridges import log_bridge
 from mama_spark.bridges.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Reach
 from mama_spark.errors import Unavailable
 from mama_spark.options import ReadOptions
-from mama_spark.record_log import Log, LogBridge, Records
+from mama_spark.record_log import RecordLog, RecordLogBridge, Records
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Patience:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
-def ask(o: ReadOptions, question: Callable[[LogBridge], T]) -> T:
+def ask(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
     """The answer to ``question``, which may be asked several times.
 
     :raises MamaError: the last one, when nobody answered for ``waitTimeout``, or at once when waiting cannot help
@@ -56,11 +56,11 @@ def ask(o: ReadOptions, question: Callable[[LogBridge], T]) -> T:
 
 def read(
     o: ReadOptions,
-    find: Callable[[LogBridge], Log | None],
+    find: Callable[[RecordLogBridge], RecordLog | None],
     after: int,
     up_to: int,
     topics: Sequence[str],
-    check: Callable[[Log], None],
+    check: Callable[[RecordLog], None],
 ) -> Iterator[Records]:
     """The records of a range; goes on behind the last one that came when the middleware was away for a while.
 

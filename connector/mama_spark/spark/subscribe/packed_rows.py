@@ -11,7 +11,7 @@ import pyarrow as pa
 from mama_spark.errors import CorruptPack
 from mama_spark.options import SubscribeOptions
 from mama_spark.packing import Fitting, Unpacked, announced_rows, check_text, portions, untouched
-from mama_spark.record_log import Log, Records
+from mama_spark.record_log import RecordLog, Records
 
 from ..json_rows import json_rows
 from .message_columns import Shape, rows, tango_columns
@@ -69,7 +69,7 @@ def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError(f"it cannot be JSON ({e}); name its columns by .schema()") from e
 
 
-def rows_each(found: Log, after: int, up_to: int, topics: tuple[str, ...]) -> float:
+def rows_each(found: RecordLog, after: int, up_to: int, topics: tuple[str, ...]) -> float:
     """Rows that a sequence of this range has, about: of the first few, as their headers tell. At least one, for nobody
     knows how far away the next message of the topics is."""
     sampled = size = 0

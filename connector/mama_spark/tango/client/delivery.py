@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 
-from mama_spark.errors import LoopDied
+from mama_spark.errors import BackgroundTaskFailed
 
 from .event_queue import Inbox
 from .subscription import Callback, Subscription
@@ -113,7 +113,7 @@ class Delivery:
         while True:
             try:
                 notices = self._callbacks.take(_CALLBACKS_AT_ONCE, None)
-            except LoopDied:
+            except BackgroundTaskFailed:
                 return
             if not notices:
                 return

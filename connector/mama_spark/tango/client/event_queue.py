@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from mama_spark.errors import LoopDied
+from mama_spark.errors import BackgroundTaskFailed
 
 from .subscription_events import Kind, Lost, Notice
 
@@ -85,7 +85,8 @@ class Inbox:
         bounded, also no more than an eighth of that bound, unless one notice alone is larger.
 
         :param timeout: seconds to wait for the first; None: as long as it takes
-        :raises LoopDied: nothing more will come, since the receiver ended with an error; what had come is taken first
+        :raises BackgroundTaskFailed: nothing more will come, since the receiver ended with an error; what had come is
+            taken first
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -108,7 +109,7 @@ class Inbox:
                     if self.octets and self._waiting <= least:
                         break
             if not found and self._death is not None:
-                raise LoopDied(f"the subscriber ended: {self._death}") from self._death
+                raise BackgroundTaskFailed(f"the subscriber ended: {self._death}") from self._death
             return found
 
     def _overflows(self) -> list[Notice]:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from mama_spark.errors import ClientClosed, ConfigError, LoopDied, MamaError
+from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError
 
 from ..errors import CallLost, DevFailed, ServerAway, TangoError
 from ..events.batch_decoder import BatchDecoder
@@ -259,7 +259,7 @@ class TangoSubscriber:
             raise ClientClosed("this subscriber is not open")
         if self.inbox.closed:
             self.inbox.take(0)
-            raise LoopDied("the subscriber ended")
+            raise BackgroundTaskFailed("the subscriber ended")
 
     @property
     def subscriptions(self) -> list[Subscription]:
@@ -282,7 +282,7 @@ class TangoSubscriber:
         """Notices of the subscriptions without callback and queue, in the order in which they came.
 
         :param timeout: seconds to wait for the first one; None: as long as it takes
-        :raises LoopDied: a thread ended with an error, and everything before it was taken
+        :raises BackgroundTaskFailed: a thread ended with an error, and everything before it was taken
         """
         return self.inbox.take(limit, timeout)
 
@@ -493,7 +493,7 @@ class TangoSubscriber:
             known = list(self._known.values())
             self._delivery.close(known, error)
             for subscription in known:
-                subscription.failure = subscription.failure or LoopDied(f"the subscriber ended: {error}")
+                subscription.failure = subscription.failure or BackgroundTaskFailed(f"the subscriber ended: {error}")
                 subscription.answered.set()
 
 

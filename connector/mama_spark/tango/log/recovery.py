@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mama_spark.errors import ConfigError
-from mama_spark.record_log import Log
+from mama_spark.record_log import RecordLog
 
 from .recorder_state import BadState, Recording, merge_states
 from .records import Kind, Recorded, decode
@@ -13,7 +13,7 @@ from .records import Kind, Recorded, decode
 _WINDOW = 50_000  #: records that are looked through at once for the last state
 
 
-def restore(recording: Recording, source: Log) -> None:
+def restore(recording: Recording, source: RecordLog) -> None:
     """Read from the log where the last recorder of this name ended.
 
     :raises MamaError: it cannot be read
@@ -32,7 +32,7 @@ def restore(recording: Recording, source: Log) -> None:
         raise ConfigError(f"log {source.name!r}: {error}; give the recorder another name") from None
 
 
-def last_state(source: Log, first: int, last: int, topic: str) -> tuple[list[bytes], int]:
+def last_state(source: RecordLog, first: int, last: int, topic: str) -> tuple[list[bytes], int]:
     """Parts of the last state that stands under this topic, and maybe of some before; and the sequence of the last
     one, that before the first record if there is none."""
     data: list[bytes] = []

@@ -9,14 +9,14 @@ import pytest
 from mama_spark.bridges.nats import errors
 from mama_spark.bridges.nats.connection import client_errors
 from mama_spark.errors import (
+    Backpressure,
     ConfigError,
-    InProcess,
+    DuplicateInFlight,
     MamaError,
     NotEntitled,
     OutOfResources,
-    Overrun,
-    Pace,
-    Refused,
+    RateLimited,
+    Rejected,
 )
 
 
@@ -47,15 +47,17 @@ def test_each_number_becomes_the_error_of_the_table(code: int) -> None:
     assert (error.code, error.info) == (code, "text")
 
 
-@pytest.mark.parametrize(("http", "kind"), [(429, Overrun), (503, OutOfResources), (409, InProcess), (400, Refused)])
+@pytest.mark.parametrize(
+    ("http", "kind"), [(429, RateLimited), (503, OutOfResources), (409, DuplicateInFlight), (400, Rejected)]
+)
 def test_an_unknown_number_falls_back_to_its_http_code(http: int, kind: type[MamaError]) -> None:
     assert type(errors.from_reply(http, 19_999, "new")) is kind
 
 
 def test_the_whole_publisher_holds_on_503_and_shrinks_on_429() -> None:
-    assert errors.no_responders("a").pace is Pace.HOLD
-    assert errors.from_reply(429, 10167, "").pace is Pace.SHRINK
-    assert errors.from_reply(503, 10077, "maximum messages exceeded").pace is Pace.KEEP
+    assert errors.no_responders("a").pace is Backpressure.HOLD
+    assert errors.from_reply(429, 10167, "").pace is Backpressure.SHRINK
+    assert errors.from_reply(503, 10077, "maximum messages exceeded").pace is Backpressure.KEEP
 
 
 @pytest.mark.parametrize(

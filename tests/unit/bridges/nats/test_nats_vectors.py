@@ -10,15 +10,15 @@ import pytest
 from mama_spark.bridges.nats import subjects
 from mama_spark.bridges.nats.protocol import acks, fast_batch, frames, headers, parser
 from mama_spark.errors import (
+    DuplicateInFlight,
     ExpectationFailed,
-    InProcess,
     NoResponders,
     NotReady,
+    OutcomeUnknown,
     OutOfResources,
-    Overrun,
     PublishError,
-    Refused,
-    Uncertain,
+    RateLimited,
+    Rejected,
 )
 from mama_spark.message import MessageBatch
 
@@ -93,17 +93,17 @@ def test_an_unreadable_acknowledgement_fails_its_flight_and_not_the_connection(v
     with pytest.raises(acks.AckError):
         acks.read_reply(frame.payload)
     reply = acks.classify(frame)
-    assert isinstance(reply, Uncertain)
+    assert isinstance(reply, OutcomeUnknown)
     assert reply.may_have_landed
 
 
 CLASSES: dict[str, tuple[type[PublishError], ...]] = {
     "retry_hold": (NoResponders,),
-    "retry_smaller_window": (Overrun,),
-    "retry_later": (InProcess,),
+    "retry_smaller_window": (RateLimited,),
+    "retry_later": (DuplicateInFlight,),
     "retry": (NotReady,),
     "retry_backoff": (OutOfResources,),
-    "fail": (Refused,),
+    "fail": (Rejected,),
     "expectation_failed": (ExpectationFailed,),
 }
 
@@ -136,7 +136,7 @@ def _same_class(reply: acks.Reply, told: dict[str, Any]) -> None:
         case _:
             assert isinstance(reply, PublishError)
             if told.get("error", {}).get("err_code") == 10208:  # of a batch: the batch knows what it means
-                assert isinstance(reply, Uncertain)
+                assert isinstance(reply, OutcomeUnknown)
                 return
             assert isinstance(reply, CLASSES[told["class"]])
             assert reply.may_have_landed == (told["stored"] == "unknown")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import Ack, EncodedRows, EventStyle
-from mama_spark.bridges import NotOffered, log_bridge, publisher_bridge, row_codec
+from mama_spark.bridges import UnsupportedFeature, log_bridge, publisher_bridge, row_codec
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.bridges.tango import RecordCodec, TangoBridge
 from mama_spark.errors import BadRow, BadTopic, OptionError, SchemaError
@@ -347,5 +347,5 @@ def test_options_that_lead_nowhere_are_refused(more: dict[str, str | None], text
 
 
 def test_a_source_itself_keeps_no_log() -> None:
-    with pytest.raises(NotOffered, match="keeps no log"):
+    with pytest.raises(UnsupportedFeature, match="keeps no log"):
         log_bridge(SubscribeOptions.parse({"url": "tango://lab", "topics": ">"}), 1.0)

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 import pytest
 from mama_spark.bridge import Acks, Refusals
-from mama_spark.errors import InProcess, NoResponders, NotSent, Overrun, PublishError, Refused
+from mama_spark.errors import BlockedByPredecessor, DuplicateInFlight, NoResponders, PublishError, RateLimited, Rejected
 from mama_spark.message import Int64s
 from mama_spark.publisher.core.flight import TABLE, TERMINAL, IllegalStep, State, Step, advance
 from mama_spark.publisher.core.flight_batch import Block, Rows
@@ -18,7 +18,7 @@ from tests.support.examples import FULL
 
 WORDS = ["ack", "lose", "503", "429", "409", "late", "dup-ack", "reject", "unknown-token", "disconnect"]
 ERRORS: dict[str, PublishError] = {
-    "503": NoResponders("x", 503), "429": Overrun("x", 429), "409": InProcess("x"), "reject": Refused("x"),
+    "503": NoResponders("x", 503), "429": RateLimited("x", 429), "409": DuplicateInFlight("x"), "reject": Rejected("x"),
 }  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> Non
             window.acked(acks([0], 1.1))
             assert block.state[0] == State.ACKED
         else:
-            refuse(window, [0], Refused("old"), 1.1)
+            refuse(window, [0], Rejected("old"), 1.1)
             assert block.state[0] == State.IN_FLIGHT
             assert window.counters.late == 1
         assert second == 1
@@ -247,8 +247,8 @@ def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> Non
 
 def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
     window, block = launched(Policy(1024, 512, 5, RETRY), 20_000)
-    refuse(window, list(range(100)), Overrun("slow", 429), 0.1)
-    refuse(window, list(range(100, 200)), Overrun("slow", 429), 0.1)
+    refuse(window, list(range(100)), RateLimited("slow", 429), 0.1)
+    refuse(window, list(range(100, 200)), RateLimited("slow", 429), 0.1)
     assert window.limit == 512
     assert window.paused
     assert not list(window.due(0.1)), "the whole publisher holds"
@@ -322,10 +322,10 @@ def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
     one, two = window.open(10), window.open(10)
     window.launch(one, slice(0, 10), 0.0)
     window.launch(two, slice(0, 5), 0.0)
-    refuse(window, list(range(3, 10)), NotSent("gap"), 0.1)
+    refuse(window, list(range(3, 10)), BlockedByPredecessor("gap"), 0.1)
     assert not list(window.due(0.1)), "answers are still to come"
     assert window.fit(two, 5, 0.1) == 0
-    refuse(window, list(range(10, 15)), NotSent("gap"), 0.2)
+    refuse(window, list(range(10, 15)), BlockedByPredecessor("gap"), 0.2)
     window.acked(acks([0, 1, 2], 0.2))
     went: list[tuple[Block, Rows]] = []
     for block, rows in window.due(0.2):
@@ -341,7 +341,7 @@ def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
 def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> None:
     window = Window(Policy(10))
     block = window.open(4)
-    window.reject(block, np.array([0, 2]), [Refused("a"), Refused("b")], 1.0)
+    window.reject(block, np.array([0, 2]), [Rejected("a"), Rejected("b")], 1.0)
     window.hand_over(block, slice(1, 2), 1.0)
     window.hand_over(block, slice(3, 4), 1.0)
     assert window.in_flight == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.bridge import Change, ChangeKind, DiscoveryBridge, Position, SourceKey
+from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.bridges.reconnecting import Reach
 from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError, SchemaError, Unavailable
@@ -187,14 +187,14 @@ class Story:
     """A bridge that tells a story in parts, and breaks after some of them."""
 
     def __init__(
-        self, parts: list[list[Change]], breaks_after: int | None = None, error: MamaError | None = None
+        self, parts: list[list[DiscoveryEvent]], breaks_after: int | None = None, error: MamaError | None = None
     ) -> None:
         self.parts, self.breaks_after, self.error = parts, breaks_after, error or Unavailable("gone")
         self.closed = False
 
     def open(self) -> None: ...
 
-    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         for n, part in enumerate(self.parts):
             if n == self.breaks_after:
                 raise self.error
@@ -204,8 +204,8 @@ class Story:
         self.closed = True
 
 
-def change(n: int) -> Change:
-    return Change(ChangeKind.EVENT, n, "S", n)
+def change(n: int) -> DiscoveryEvent:
+    return DiscoveryEvent(DiscoveryEventKind.EVENT, n, "S", n)
 
 
 def reach_of(bridges: list[Any], patience: float = 60.0) -> Reach[DiscoveryBridge]:
@@ -226,7 +226,7 @@ def test_reading_goes_on_after_an_outage_where_it_was() -> None:
 
 def test_reading_fails_if_the_log_tells_something_else_after_an_outage() -> None:
     parts = [[change(1), change(2)], [change(3)]]
-    other = [[replace(change(1), kind=ChangeKind.GAP), change(3)], [change(4)]]
+    other = [[replace(change(1), kind=DiscoveryEventKind.GAP), change(3)], [change(4)]]
     with pytest.raises(MamaError, match="read it again") as e:
         list(replayed(reach_of([Story(parts, 1), Story(other)]), {}, {}))
     assert not e.value.retryable

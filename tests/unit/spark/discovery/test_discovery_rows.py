@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, INFO_LENGTH, Reader, Row
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.msg import FieldType, MamaMsg
@@ -64,14 +64,16 @@ COLUMNS = [
 ]
 
 
-def record(payload: bytes | MamaMsg | SourceRecord, key: SourceKey | None = DESK, info: str | None = None) -> Change:
+def record(
+    payload: bytes | MamaMsg | SourceRecord, key: SourceKey | None = DESK, info: str | None = None
+) -> DiscoveryEvent:
     if isinstance(payload, SourceRecord):
         payload = encode_source(payload)
     data = encode(payload) if isinstance(payload, MamaMsg) else payload
-    return Change(ChangeKind.RECORD, AT, "MAMA_EVENTS", 12, key, data, info=info)
+    return DiscoveryEvent(DiscoveryEventKind.RECORD, AT, "MAMA_EVENTS", 12, key, data, info=info)
 
 
-def row(change: Change, reader: Reader = READER) -> dict[str, Any]:
+def row(change: DiscoveryEvent, reader: Reader = READER) -> dict[str, Any]:
     """The row, through Arrow, without the columns that are null."""
     (made,) = record_batch([reader.row(change)]).to_pylist()
     return {name: value for name, value in made.items() if value is not None}
@@ -187,17 +189,17 @@ def _wrong_type() -> MamaMsg:
     ],
     ids=["empty", "no message", "version", "cut off", "no name", "wrong type"],
 )
-@pytest.mark.parametrize("kind", [ChangeKind.RECORD, ChangeKind.EVENT])
+@pytest.mark.parametrize("kind", [DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT])
 def test_a_corrupt_record_is_a_row_with_its_bytes_and_the_reason(
-    payload: bytes, status: str, reason: str, kind: ChangeKind
+    payload: bytes, status: str, reason: str, kind: DiscoveryEventKind
 ) -> None:
-    got = row(Change(kind, AT, "MAMA_EVENTS", 3, DESK, payload))
+    got = row(DiscoveryEvent(kind, AT, "MAMA_EVENTS", 3, DESK, payload))
     assert got["event"] == BAD_RECORD
-    assert got["kind"] == ("source" if kind is ChangeKind.RECORD else "publisher")
+    assert got["kind"] == ("source" if kind is DiscoveryEventKind.RECORD else "publisher")
     assert got["status"] == status
     assert (got["raw"], got["sequence"], got["source_name"]) == (payload, 3, "desk")
     assert got["info"]
-    if kind is ChangeKind.RECORD:
+    if kind is DiscoveryEventKind.RECORD:
         assert reason in got["info"]
     assert "source_state" not in got
 
@@ -211,13 +213,14 @@ def test_a_record_that_names_another_source_than_its_subject_belongs_to_the_subj
 
 
 @pytest.mark.parametrize(
-    ("kind", "event", "state"), [(ChangeKind.SUSPECT, "suspect", "ONLINE"), (ChangeKind.OFFLINE, "offline", "OFFLINE")]
+    ("kind", "event", "state"),
+    [(DiscoveryEventKind.SUSPECT, "suspect", "ONLINE"), (DiscoveryEventKind.OFFLINE, "offline", "OFFLINE")],
 )
 def test_a_source_that_was_not_renewed_is_a_row_with_what_the_middleware_says(
-    kind: ChangeKind, event: str, state: str
+    kind: DiscoveryEventKind, event: str, state: str
 ) -> None:
     """A vanished source is a message with its state, never silence."""
-    got = row(Change(kind, AT, "MAMA_EVENTS", 5, DESK))
+    got = row(DiscoveryEvent(kind, AT, "MAMA_EVENTS", 5, DESK))
     assert (got["kind"], got["event"], got["status"], got["code"]) == ("source", event, "EXPIRED", 5007)
     assert (got["source_state"], got["source_data_state"]) == (state, "SUSPECT")
     assert (got["source_name"], got["source_id"]) == ("desk", Decimal(7))
@@ -229,7 +232,7 @@ def test_publisher_and_topic_events_are_rows_with_names_and_never_numbers() -> N
     """PE-05, PE-16, PE-17 and the rows of kind publisher."""
     said = EventRecord("publisher", "error", AT - 5, "desk", 7, "md.SRC.IBM", "md", "SRC", "IBM",
                        "NOT_ENTITLED", 403, "no", "desk/3", "LIVE")  # fmt: skip
-    got = row(Change(ChangeKind.EVENT, AT, "MAMA_EVENTS", 6, DESK, encode(encode_event(said))))
+    got = row(DiscoveryEvent(DiscoveryEventKind.EVENT, AT, "MAMA_EVENTS", 6, DESK, encode(encode_event(said))))
     assert {n: got[n] for n in ("kind", "event", "source_name", "topic", "root", "source", "symbol", "status")} == {
         "kind": "publisher",
         "event": "error",
@@ -247,21 +250,21 @@ def test_publisher_and_topic_events_are_rows_with_names_and_never_numbers() -> N
         "EventPublisherState": "LIVE",
     }
     topic = EventRecord("topic", "PUBLISH_ERROR_BAD_SYMBOL", AT, topic="a..b")
-    got = row(Change(ChangeKind.EVENT, AT, "MAMA_EVENTS", 6, DESK, encode(encode_event(topic))))
+    got = row(DiscoveryEvent(DiscoveryEventKind.EVENT, AT, "MAMA_EVENTS", 6, DESK, encode(encode_event(topic))))
     assert (got["kind"], got["event"], got["topic"]) == ("topic", "PUBLISH_ERROR_BAD_SYMBOL", "a..b")
 
 
-@pytest.mark.parametrize("kind", [ChangeKind.SUBSCRIBED, ChangeKind.UNSUBSCRIBED])
-def test_readers_that_come_and_go_are_topic_rows(kind: ChangeKind) -> None:
-    got = row(Change(kind, AT, "MAMA_ADVISORIES", 2, topic="orders.>", info="consumer c of stream ORDERS"))
+@pytest.mark.parametrize("kind", [DiscoveryEventKind.SUBSCRIBED, DiscoveryEventKind.UNSUBSCRIBED])
+def test_readers_that_come_and_go_are_topic_rows(kind: DiscoveryEventKind) -> None:
+    got = row(DiscoveryEvent(kind, AT, "MAMA_ADVISORIES", 2, topic="orders.>", info="consumer c of stream ORDERS"))
     assert (got["kind"], got["event"], got["topic"]) == ("topic", kind.name, "orders.>")
     assert got["info"] == "consumer c of stream ORDERS"
 
 
 def test_the_end_of_the_image_and_a_gap_are_rows() -> None:
-    end = row(Change(ChangeKind.IMAGE_END, AT, "MAMA_SOURCES"))
+    end = row(DiscoveryEvent(DiscoveryEventKind.IMAGE_END, AT, "MAMA_SOURCES"))
     assert (end["kind"], end["event"]) == ("image_end", "image_end")
-    gap = row(Change(ChangeKind.GAP, AT, "MAMA_EVENTS", gap=(3, 9), info="stream made again"))
+    gap = row(DiscoveryEvent(DiscoveryEventKind.GAP, AT, "MAMA_EVENTS", gap=(3, 9), info="stream made again"))
     assert (gap["kind"], gap["gap_from"], gap["gap_to"], gap["origin"]) == ("gap", 3, 9, "MAMA_EVENTS")
 
 
@@ -272,8 +275,8 @@ def test_the_image_is_one_row_a_source_also_where_the_middleware_has_the_last_wo
     changes = [
         record(SourceRecord("desk", 7, "ONLINE", "OK", data_dict="D")),
         record(SourceRecord("desk", 8, "ONLINE", "OK"), twin),
-        Change(ChangeKind.SUSPECT, AT + 1, "MAMA_SOURCES", 20, DESK),
-        Change(ChangeKind.IMAGE_END, AT, "MAMA_SOURCES"),
+        DiscoveryEvent(DiscoveryEventKind.SUSPECT, AT + 1, "MAMA_SOURCES", 20, DESK),
+        DiscoveryEvent(DiscoveryEventKind.IMAGE_END, AT, "MAMA_SOURCES"),
     ]
     first, second = READER.image(changes)
     assert (first.event, first.source_state, first.source_data_state) == ("suspect", "ONLINE", "SUSPECT")
@@ -285,8 +288,11 @@ def test_the_image_is_one_row_a_source_also_where_the_middleware_has_the_last_wo
 @pytest.mark.spec("SD-26")
 def test_a_stream_begins_with_one_row_a_source_and_then_has_one_a_change() -> None:
     said = record(SourceRecord("desk", 7, "ONLINE", "OK"))
-    image = [replace(said, origin="MAMA_SOURCES"), Change(ChangeKind.SUSPECT, AT + 1, "MAMA_SOURCES", 20, DESK)]
-    changes = [said, Change(ChangeKind.SUSPECT, AT + 2, "MAMA_EVENTS", 21, DESK)]
+    image = [
+        replace(said, origin="MAMA_SOURCES"),
+        DiscoveryEvent(DiscoveryEventKind.SUSPECT, AT + 1, "MAMA_SOURCES", 20, DESK),
+    ]
+    changes = [said, DiscoveryEvent(DiscoveryEventKind.SUSPECT, AT + 2, "MAMA_EVENTS", 21, DESK)]
     told = READER.rows([*image, *changes], "MAMA_SOURCES")
     assert [(row.event, row.origin) for row in told] == [
         ("suspect", "MAMA_SOURCES"),
@@ -296,13 +302,15 @@ def test_a_stream_begins_with_one_row_a_source_and_then_has_one_a_change() -> No
 
 
 def test_a_corrupt_record_of_a_silent_source_stays_corrupt_in_the_image() -> None:
-    (only,) = READER.image([record(b"junk"), Change(ChangeKind.OFFLINE, AT + 1, "MAMA_SOURCES", 20, DESK)])
+    (only,) = READER.image(
+        [record(b"junk"), DiscoveryEvent(DiscoveryEventKind.OFFLINE, AT + 1, "MAMA_SOURCES", 20, DESK)]
+    )
     assert (only.event, only.source_state, only.status) == (BAD_RECORD, "OFFLINE", "BAD_RECORD")
     assert "0x6a" in (only.info or "")
 
 
 def test_rows_come_in_order_in_batches_of_bounded_size() -> None:
-    rows = [READER.row(Change(ChangeKind.IMAGE_END, AT, "S", i)) for i in range(BATCH + 10)]
+    rows = [READER.row(DiscoveryEvent(DiscoveryEventKind.IMAGE_END, AT, "S", i)) for i in range(BATCH + 10)]
     made = list(batches(iter(rows)))
     assert [b.num_rows for b in made] == [BATCH, 10]
     assert pa.Table.from_batches(made)["sequence"].to_pylist() == list(range(BATCH + 10))
@@ -314,16 +322,16 @@ TEXTS = st.none() | st.text(st.characters(codec=None), max_size=20)  # lone surr
 
 
 @given(
-    kind=st.sampled_from(ChangeKind),
+    kind=st.sampled_from(DiscoveryEventKind),
     payload=st.none() | st.binary(max_size=200) | st.binary(max_size=200).map(lambda b: b"O\x01\x00" + b),
     key=KEYS,
     topic=TEXTS,
     info=TEXTS | st.just("x" * 5000),
 )
 def test_nothing_that_strangers_write_stops_the_rows(
-    kind: ChangeKind, payload: bytes | None, key: SourceKey | None, topic: str | None, info: str | None
+    kind: DiscoveryEventKind, payload: bytes | None, key: SourceKey | None, topic: str | None, info: str | None
 ) -> None:
-    made = READER.row(Change(kind, AT, "MAMA_EVENTS", 1, key, payload, topic, info))
+    made = READER.row(DiscoveryEvent(kind, AT, "MAMA_EVENTS", 1, key, payload, topic, info))
     got = record_batch([made]).to_pylist()[0]
     assert got["raw"] == payload
     assert got["info"] is None or len(got["info"]) <= INFO_LENGTH

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from mama_spark import bridges
-from mama_spark.bridge import Change, ChangeKind
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
 from mama_spark.errors import ConfigError, OptionError, Unavailable
@@ -52,7 +52,7 @@ def publish(
     return publish_partition(job, facts, iter([rows]))
 
 
-def board(name: str) -> list[Change]:
+def board(name: str) -> list[DiscoveryEvent]:
     """All changes so far."""
     reader = MemoryDiscovery(name)
     reader.open()
@@ -61,12 +61,12 @@ def board(name: str) -> list[Change]:
 
 
 def records(name: str, fields: SourceFields | None = None) -> list[SourceRecord]:
-    found = [c.payload for c in board(name) if c.kind is ChangeKind.RECORD]
+    found = [c.payload for c in board(name) if c.kind is DiscoveryEventKind.RECORD]
     return [decode_source(decode(p), fields or SourceFields()).record for p in found if p is not None]
 
 
 def events(name: str) -> list[EventRecord]:
-    found = [c.payload for c in board(name) if c.kind is ChangeKind.EVENT]
+    found = [c.payload for c in board(name) if c.kind is DiscoveryEventKind.EVENT]
     return [decode_event(decode(p)) for p in found if p is not None]
 
 
@@ -94,7 +94,7 @@ def test_task_announces_its_source_and_tells_of_its_publisher(name: str) -> None
 def test_source_stands_on_the_board_before_the_first_message(name: str) -> None:
     publish(options(name), "a")
     kinds = [c.kind for c in board(name)]
-    assert kinds[0] is ChangeKind.RECORD
+    assert kinds[0] is DiscoveryEventKind.RECORD
 
 
 @pytest.mark.spec("SD-07")

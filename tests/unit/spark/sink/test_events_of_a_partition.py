@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.errors import AckTimeout, BadTopic, ConfigError, NotEntitled, PublishError, Refused, Unavailable
+from mama_spark.errors import AckTimeout, BadTopic, ConfigError, NotEntitled, PublishError, Rejected, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.mama.publisher.partition_events import MAX_ERRORS, MAX_TOPICS, PartitionEvents
 from mama_spark.mama.states import IllegalStep, PublisherState
@@ -97,7 +97,7 @@ def test_root_source_and_symbol_are_those_that_travel_with_the_message() -> None
     [
         (NotEntitled("denied", 403), "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_NOT_ENTITLED"),
         (BadTopic("wildcard"), "PUBLISH_ERROR_BAD_SYMBOL", "BAD_SYMBOL"),
-        (Refused("maximum messages exceeded", 10077), "PUBLISH_ERROR", "PUBLISH_ERROR"),
+        (Rejected("maximum messages exceeded", 10077), "PUBLISH_ERROR", "PUBLISH_ERROR"),
         (AckTimeout("no answer"), "PUBLISH_ERROR", "TIMEOUT"),
     ],
     ids=lambda v: v if isinstance(v, str) else type(v).__name__,
@@ -146,7 +146,7 @@ def test_first_errors_of_each_kind_are_told_and_the_rest_is_a_number() -> None:
     bad = [f"t{i}.*" for i in range(1_000)]
     first = went_wrong(events, bad, [BadTopic("wildcard")] * 1_000)
     assert [e.topic for e in first] == bad[:MAX_ERRORS]
-    assert len(went_wrong(events, ["other"], [Refused("full", 10077)])) == 1  # another kind
+    assert len(went_wrong(events, ["other"], [Rejected("full", 10077)])) == 1  # another kind
     lost = [events.trouble(t, None, "the connection was lost") for t in range(50)]
     assert [len(e) for e in lost] == [1] * MAX_ERRORS + [0] * 30
     infos = {(e.kind, e.event): e.info for e in events.destroy(9) if e.info}
@@ -159,7 +159,7 @@ def test_first_errors_of_each_kind_are_told_and_the_rest_is_a_number() -> None:
 def test_with_publisher_events_only_failed_messages_are_errors_of_the_publisher() -> None:
     events = live("publisher")
     assert went_well(events, ["a", "b"]) == []
-    errors: list[PublishError] = [NotEntitled("denied", 403), NotEntitled("denied", 403), Refused("full", 10077)]
+    errors: list[PublishError] = [NotEntitled("denied", 403), NotEntitled("denied", 403), Rejected("full", 10077)]
     found = went_wrong(events, ["c", "c", "d"], errors)
     assert [(e.kind, e.event, e.status, e.code, e.topic, e.state) for e in found] == [
         ("publisher", "error", "PUBLISH_ERROR_NOT_ENTITLED", 403, "c", "LIVE"),

@@ -15,15 +15,15 @@ import pytest
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.errors import (
     BadRow,
-    InProcess,
+    DuplicateInFlight,
     NoResponders,
     NotEntitled,
+    OutcomeUnknown,
     PublishError,
-    Refused,
+    Rejected,
     Stopped,
     TooLarge,
     Unavailable,
-    Uncertain,
 )
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
@@ -58,12 +58,12 @@ def flights(log: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("error", "guilty"),
     [
-        (Refused("no"), True),
+        (Rejected("no"), True),
         (NotEntitled("no"), True),
         (BadRow("null"), True),
         (NoResponders("no leader"), False),
-        (Uncertain("lost"), False),
-        (InProcess("409"), False),
+        (OutcomeUnknown("lost"), False),
+        (DuplicateInFlight("409"), False),
         (Stopped("stopped"), False),
     ],
 )
@@ -129,7 +129,7 @@ def letter(error: PublishError, headers: dict[str, list[str]]) -> Any:
 
 def test_a_dead_letter_has_an_id_of_its_own_and_no_headers_that_steer_the_broker() -> None:
     own = {"Nats-Msg-Id": ["x"], "nats-expected-stream": ["S"], "a": ["1", "2"]}
-    payload, headers, flight = letter(Refused("no", 400), own)
+    payload, headers, flight = letter(Rejected("no", 400), own)
     assert (payload, flight) == (b"payload", "id-dlq")
     assert headers == {
         "a": ["1", "2"],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.bridge import Change, ChangeKind
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.bridges.tango.discovery import source_key
 from mama_spark.mama.discovery.discovery_rows import Row
 from mama_spark.options import DiscoveryOptions
@@ -180,10 +180,10 @@ def test_what_is_no_record_says_why_or_raises() -> None:
 # --- mamadiscovery -----------------------------------------------------------------------------------------
 
 
-def discovered(payload: bytes, kind: ChangeKind = ChangeKind.EVENT) -> Row:
+def discovered(payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVENT) -> Row:
     reader = TangoReader.of(DiscoveryOptions.parse({"url": "nats://h/TANGO", "tango": "true"}))
     key = source_key(Device("db:1", "a/b/c", True))
-    return reader.row(Change(kind, 9, "TANGO", 7, key, payload, record_topic(TOPIC)))
+    return reader.row(DiscoveryEvent(kind, 9, "TANGO", 7, key, payload, record_topic(TOPIC)))
 
 
 @pytest.mark.spec("TG-36", "TG-41")
@@ -198,7 +198,7 @@ def discovered(payload: bytes, kind: ChangeKind = ChangeKind.EVENT) -> Row:
 def test_the_life_of_a_device_is_that_of_a_source(kind: Kind, event: str, state: str, data_state: str) -> None:
     data = write_except(ERRORS) if kind is not Kind.ONLINE else b""
     frames: Sequence[bytes] = (device_topic("db:1", "a/b/c", True).encode(), b"\1", usual_call(0, bool(data)), data)
-    found = discovered(encode_one(kind, 5_000, frames), ChangeKind.RECORD)
+    found = discovered(encode_one(kind, 5_000, frames), DiscoveryEventKind.RECORD)
     assert (found.kind, found.event, found.source_state, found.source_data_state) == (
         "source",
         event,

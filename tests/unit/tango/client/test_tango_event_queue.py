@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.errors import LoopDied
+from mama_spark.errors import BackgroundTaskFailed
 from mama_spark.tango.client.dispatcher import Routes
 from mama_spark.tango.client.event_queue import Inbox
 from mama_spark.tango.client.subscription_events import Kind, Lost, Notice, decode_notices
@@ -136,7 +136,7 @@ def test_a_death_is_told_after_everything_that_had_come() -> None:
     inbox.put([event("s", 1)])
     inbox.close(RuntimeError("broken"))
     assert [n.ctr for n in inbox.take(10)] == [1]
-    with pytest.raises(LoopDied, match="broken"):
+    with pytest.raises(BackgroundTaskFailed, match="broken"):
         inbox.take(10)
 
 

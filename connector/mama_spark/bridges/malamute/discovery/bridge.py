@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 
-from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ClientClosed, ConfigError, DataLost
 from mama_spark.malamute.protocol.extensions import Extension
@@ -89,12 +89,12 @@ class MalamuteDiscovery:
 
     # --- who reads -------------------------------------------------------------------------------------------------
 
-    def image(self) -> list[Change]:
+    def image(self) -> list[DiscoveryEvent]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         return self._image(self._open().standing())
 
-    def _image(self, found: Found) -> list[Change]:
-        end = Change(ChangeKind.IMAGE_END, time.time_ns() // 1000, self.words.events)
+    def _image(self, found: Found) -> list[DiscoveryEvent]:
+        end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, time.time_ns() // 1000, self.words.events)
         return [*self.words.image(found.messages), end]
 
     def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
@@ -145,7 +145,7 @@ class MalamuteDiscovery:
 
     # --- between two positions -------------------------------------------------------------------------------------
 
-    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`.
 
         :raises DataLost: an image that was written down is not there any more
@@ -158,11 +158,13 @@ class MalamuteDiscovery:
         if first is not None and first.log != last.log:
             info = "the stream was deleted and made again, or lost its end"
             at = time.time_ns() // 1000
-            yield [Change(ChangeKind.GAP, at, self.words.events, gap=(first.next, first.next), info=info)]
+            yield [
+                DiscoveryEvent(DiscoveryEventKind.GAP, at, self.words.events, gap=(first.next, first.next), info=info)
+            ]
             first = None
         yield from self._between(first, last)
 
-    def _between(self, first: At | None, last: At) -> Iterator[list[Change]]:
+    def _between(self, first: At | None, last: At) -> Iterator[list[DiscoveryEvent]]:
         image = last.image or (None if first is None else first.image)
         if image is not None:
             told = first.told if first is not None and first.image == image else 0
@@ -172,21 +174,21 @@ class MalamuteDiscovery:
         if last.image is None and first is not None:
             yield from self._changes(last.log, first.next, last.next - 1)
 
-    def _written(self, image: Written) -> list[Change]:
+    def _written(self, image: Written) -> list[DiscoveryEvent]:
         pages = self._open().fetch(image.first - 1, image.last, [self.words.image_subject(image.token)])
         try:
             return unpack([one.content for page in pages for one in page.messages])
         except ValueError as e:
             raise DataLost(f"the image that this reader began with is not in {self.words.events} any more: {e}") from e
 
-    def _changes(self, log: str, first: int, last: int) -> Iterator[list[Change]]:
+    def _changes(self, log: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
         if first > last:
             return
         expected = first
         for page in self._open().fetch(first - 1, last):
             if page.identity != log:
                 break  # made again meanwhile: what stood there is gone
-            changes: list[Change] = []
+            changes: list[DiscoveryEvent] = []
             for one in page.messages:
                 if one.sequence > expected:
                     changes.append(self._gap(expected, one.sequence - 1, one))
@@ -199,7 +201,7 @@ class MalamuteDiscovery:
         if expected <= last:
             yield [self._gap(expected, last, None)]
 
-    def _gap(self, first: int, last: int, behind: Stored | None) -> Change:
+    def _gap(self, first: int, last: int, behind: Stored | None) -> DiscoveryEvent:
         """:param behind: the message that comes next; nobody knows when the others went"""
         at = time.time_ns() // 1000 if behind is None else behind.time
-        return Change(ChangeKind.GAP, at, self.words.events, gap=(first, last))
+        return DiscoveryEvent(DiscoveryEventKind.GAP, at, self.words.events, gap=(first, last))

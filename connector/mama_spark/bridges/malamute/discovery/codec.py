@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
 from mama_spark.malamute.protocol.extensions import Extension, read
@@ -32,7 +32,7 @@ WITHDRAWN = b"Mama-Withdrawn"  #: of ``rec`` and ``warn``: the source ended in o
 MOST_SUBJECT = 255  #: octets
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
-_READERS = {"SUBSCRIBED": ChangeKind.SUBSCRIBED, "UNSUBSCRIBED": ChangeKind.UNSUBSCRIBED}
+_READERS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": DiscoveryEventKind.UNSUBSCRIBED}
 
 
 class Stored(NamedTuple):
@@ -167,7 +167,7 @@ class Words:
 
     # --- what is read ----------------------------------------------------------------------------------------------
 
-    def change(self, one: Stored) -> Change | None:
+    def change(self, one: Stored) -> DiscoveryEvent | None:
         """What a message tells; None for what is no change."""
         if not one.subject.startswith(f"{self.topic}."):
             return self._of_broker(one)
@@ -176,15 +176,15 @@ class Words:
             return None
         part, source = found
         if part == EVENT:
-            return Change(ChangeKind.EVENT, one.time, self.events, one.sequence, source, one.content)
+            return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, source, one.content)
         if one.expired:
-            kind = ChangeKind.OFFLINE if part == REC else ChangeKind.SUSPECT
-            return Change(kind, one.time, self.events, one.sequence, source)
+            kind = DiscoveryEventKind.OFFLINE if part == REC else DiscoveryEventKind.SUSPECT
+            return DiscoveryEvent(kind, one.time, self.events, one.sequence, source)
         if part == REC:
-            return Change(ChangeKind.RECORD, one.time, self.events, one.sequence, source, one.content)
+            return DiscoveryEvent(DiscoveryEventKind.RECORD, one.time, self.events, one.sequence, source, one.content)
         return None
 
-    def _of_broker(self, one: Stored) -> Change | None:
+    def _of_broker(self, one: Stored) -> DiscoveryEvent | None:
         kind, client, stream, detail = (
             one.headers.get(b"Mama-" + name, b"").decode("utf-8", "backslashreplace")
             for name in (b"Event", b"Client", b"Stream", b"Detail")
@@ -194,12 +194,12 @@ class Words:
         if kind in _READERS:
             who = f"client {client}" if client else "a client without address"
             info = f"{who} reads {detail}" if detail else who
-            return Change(
+            return DiscoveryEvent(
                 _READERS[kind], one.time, self.events, one.sequence, payload=one.content, topic=stream, info=info
             )
-        return Change(ChangeKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
+        return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
 
-    def image(self, standing: Iterable[Stored]) -> list[Change]:
+    def image(self, standing: Iterable[Stored]) -> list[DiscoveryEvent]:
         """The sources there are, in the order in which they last said something."""
         found: dict[SourceKey, dict[str, Stored]] = {}
         for one in standing:
@@ -211,9 +211,13 @@ class Words:
             rec, warn = parts.get(REC), parts.get(WARN)
             if rec is None or not rec.runs:
                 continue
-            changes.append(Change(ChangeKind.RECORD, rec.time, self.sources, rec.sequence, source, rec.content))
+            changes.append(
+                DiscoveryEvent(DiscoveryEventKind.RECORD, rec.time, self.sources, rec.sequence, source, rec.content)
+            )
             if warn is not None and warn.expired and warn.sequence > rec.sequence:
-                changes.append(Change(ChangeKind.SUSPECT, warn.time, self.sources, warn.sequence, source))
+                changes.append(
+                    DiscoveryEvent(DiscoveryEventKind.SUSPECT, warn.time, self.sources, warn.sequence, source)
+                )
         return changes
 
 

@@ -11,14 +11,14 @@ import nats.js.errors
 import nkeys  # type: ignore[import-untyped]
 
 from mama_spark.errors import (
+    BackgroundTaskFailed,
     ConfigError,
-    LoopDied,
     MamaError,
     NoResponders,
-    Refused,
+    OutcomeUnknown,
+    Rejected,
     TooLarge,
     Unavailable,
-    Uncertain,
 )
 
 _E, _J = nats.errors, nats.js.errors
@@ -27,8 +27,8 @@ _E, _J = nats.errors, nats.js.errors
 CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _E.Error: Unavailable,
     _E.AuthorizationError: ConfigError,
-    _E.BadHeaderError: Refused,
-    _E.BadSubjectError: Refused,
+    _E.BadHeaderError: Rejected,
+    _E.BadSubjectError: Rejected,
     _E.BadSubscriptionError: ConfigError,
     _E.BadTimeoutError: ConfigError,
     _E.ConnectionClosedError: Unavailable,
@@ -40,21 +40,21 @@ CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _E.InvalidUserCredentialsError: ConfigError,
     _E.JsonParseError: Unavailable,
     _E.MaxPayloadError: TooLarge,
-    _E.MsgAlreadyAckdError: Refused,
+    _E.MsgAlreadyAckdError: Rejected,
     _E.NoRespondersError: NoResponders,
     _E.NoServersError: Unavailable,
-    _E.NotJSMessageError: Refused,
+    _E.NotJSMessageError: Rejected,
     _E.OutboundBufferLimitError: Unavailable,
     _E.ProtocolError: Unavailable,
     _E.SecureConnFailedError: ConfigError,
     _E.SecureConnRequiredError: ConfigError,
     _E.SecureConnWantedError: ConfigError,
-    _E.SlowConsumerError: Uncertain,
+    _E.SlowConsumerError: OutcomeUnknown,
     _E.StaleConnectionError: Unavailable,
     _E.TimeoutError: Unavailable,
     _E.UnexpectedEOF: Unavailable,
     _J.Error: Unavailable,
-    _J.APIError: Refused,
+    _J.APIError: Rejected,
     _J.BadRequestError: ConfigError,
     _J.NotFoundError: ConfigError,
     _J.ServerError: Unavailable,
@@ -79,4 +79,4 @@ def from_client(error: BaseException) -> MamaError:
         kind = CLIENT.get(base)
         if kind is not None:
             return kind(text)
-    return LoopDied(f"{type(error).__name__}: {text}")
+    return BackgroundTaskFailed(f"{type(error).__name__}: {text}")

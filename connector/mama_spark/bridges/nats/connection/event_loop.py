@@ -1,6 +1,7 @@
 """One event loop thread a process, where all NATS connections live.
 
-If the loop ends with an error, everybody who waits for it is told so (:class:`~mama_spark.errors.LoopDied`).
+If the loop ends with an error, everybody who waits for it is told so
+(:class:`~mama_spark.errors.BackgroundTaskFailed`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
-from mama_spark.errors import LoopDied, Unavailable
+from mama_spark.errors import BackgroundTaskFailed, Unavailable
 
 T = TypeVar("T")
 
@@ -66,8 +67,8 @@ class Loop:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
 
-    def _grave(self) -> LoopDied:
-        died = LoopDied(f"the event loop of the NATS connections ended: {self.died!r}")
+    def _grave(self) -> BackgroundTaskFailed:
+        died = BackgroundTaskFailed(f"the event loop of the NATS connections ended: {self.died!r}")
         died.__cause__ = self.died
         return died
 
@@ -95,7 +96,7 @@ class Loop:
     def soon(self, call: Callable[..., object], *args: object) -> None:
         """Run ``call`` on the loop.
 
-        :raises LoopDied: it has ended
+        :raises BackgroundTaskFailed: it has ended
         """
         try:
             self.loop.call_soon_threadsafe(call, *args)
@@ -106,7 +107,7 @@ class Loop:
     def run(self, work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
         """Run a coroutine on the loop and wait for it.
 
-        :raises LoopDied: the loop ended meanwhile
+        :raises BackgroundTaskFailed: the loop ended meanwhile
         :raises Unavailable: it took longer than ``timeout``
         """
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from mama_spark.bridge import Change, ChangeKind
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 
 from .events import Stored, micros
 from .layout import METADATA
@@ -110,13 +110,15 @@ def reader_of(came: Came, gone: Came | None, readers: Iterable[Reader]) -> Reade
     return max((r for r in same if since <= r.made <= came.at), key=lambda r: r.made, default=None)
 
 
-def changes_of(record: Stored, one: Came, found: Reader | None, origin: str, all_topics: Sequence[str]) -> list[Change]:
+def changes_of(
+    record: Stored, one: Came, found: Reader | None, origin: str, all_topics: Sequence[str]
+) -> list[DiscoveryEvent]:
     """One change a topic.
 
     :param found: what the consumer filters, None if that is not known any more
     :param all_topics: subjects of the stream, for a consumer that filters nothing
     """
-    kind = ChangeKind.UNSUBSCRIBED if one.gone else ChangeKind.SUBSCRIBED
+    kind = DiscoveryEventKind.UNSUBSCRIBED if one.gone else DiscoveryEventKind.SUBSCRIBED
     info: dict[str, Any] = {"stream": one.stream, "consumer": one.consumer}
     topics: Sequence[str | None] = [None]
     if found is None:
@@ -125,4 +127,4 @@ def changes_of(record: Stored, one: Came, found: Reader | None, origin: str, all
         topics = found.topics or list(all_topics) or [None]
         info["client"] = {k: found.client[k] for k in ("name", "host", "user", "lang", "ver") if k in found.client}
     text = orjson.dumps(info).decode()
-    return [Change(kind, record.at, origin, record.sequence, topic=topic, info=text) for topic in topics]
+    return [DiscoveryEvent(kind, record.at, origin, record.sequence, topic=topic, info=text) for topic in topics]

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
-from mama_spark.bridge import Change, Position, SourceKey
+from mama_spark.bridge import DiscoveryEvent, Position, SourceKey
 from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..connection.connection import Link
@@ -123,7 +123,7 @@ class NatsDiscovery:
 
     # --- who reads -------------------------------------------------------------------------------------------------
 
-    def image(self) -> list[Change]:
+    def image(self) -> list[DiscoveryEvent]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         link, reader = self._open()
         return self._run(link, reader.image(), "reading the image")[0]
@@ -141,7 +141,7 @@ class NatsDiscovery:
         link, reader = self._open()
         return self._run(link, reader.newest(start, limit, until), "finding the newest position")
 
-    def read(self, start: Position, end: Position) -> Iterator[list[Change]]:
+    def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         link, reader = self._open()
         changes = reader.read(start, end)
@@ -166,9 +166,9 @@ class NatsDiscovery:
             POOL.give_back(self.settings, link)
 
 
-async def _next(changes: AsyncIterator[list[Change]]) -> list[Change] | None:
+async def _next(changes: AsyncIterator[list[DiscoveryEvent]]) -> list[DiscoveryEvent] | None:
     return await anext(changes, None)
 
 
-async def _end(changes: AsyncIterator[list[Change]]) -> None:
+async def _end(changes: AsyncIterator[list[DiscoveryEvent]]) -> None:
     await changes.aclose()  # type: ignore[attr-defined]

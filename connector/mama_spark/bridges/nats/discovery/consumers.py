@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any, NamedTuple
 
-from mama_spark.bridge import Change
+from mama_spark.bridge import DiscoveryEvent
 
 from ..jetstream.api import NO_STREAM
 from . import advisories as adv
@@ -47,7 +47,7 @@ class Consumers:
         """The stream is another one."""
         self._audits = _Audits()
 
-    async def changes(self, stream: str, record: Stored) -> list[Change]:
+    async def changes(self, stream: str, record: Stored) -> list[DiscoveryEvent]:
         """What a record of a stream of advisories tells."""
         one = adv.came(record)
         if one is None:

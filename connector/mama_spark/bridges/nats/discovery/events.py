@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 
 from .layout import (
     EXPIRED,
@@ -65,7 +65,7 @@ def micros(time: str) -> int:
     return (then - _EPOCH) // timedelta(microseconds=1)
 
 
-def change_of(board: Board, record: Stored, skip: int = 0) -> Change | None:
+def change_of(board: Board, record: Stored, skip: int = 0) -> DiscoveryEvent | None:
     """What a record of the stream of events tells; None for what is no change.
 
     :param skip: what stood in the stream of sources up to this number has been told by an image
@@ -79,33 +79,42 @@ def change_of(board: Board, record: Stored, skip: int = 0) -> Change | None:
     return _source(board, record, board.events)
 
 
-def _event(board: Board, record: Stored) -> Change:
+def _event(board: Board, record: Stored) -> DiscoveryEvent:
     source, info = None, None
     try:
         source = board.source_of_event(record.subject)
     except BadSubject as e:
         info = str(e)
-    return Change(
-        ChangeKind.EVENT, record.at, board.events, record.sequence, source, record.payload, topic=None, info=info
+    return DiscoveryEvent(
+        DiscoveryEventKind.EVENT,
+        record.at,
+        board.events,
+        record.sequence,
+        source,
+        record.payload,
+        topic=None,
+        info=info,
     )
 
 
-def _source(board: Board, record: Stored, origin: str) -> Change | None:
+def _source(board: Board, record: Stored, origin: str) -> DiscoveryEvent | None:
     marker = record.headers.get(MARKER)
     try:
         source, part = board.source_of(record.subject)
     except BadSubject as e:
         if marker is not None:
             return None
-        return Change(ChangeKind.RECORD, record.at, origin, record.sequence, None, record.payload, info=str(e))
+        return DiscoveryEvent(
+            DiscoveryEventKind.RECORD, record.at, origin, record.sequence, None, record.payload, info=str(e)
+        )
     if part == REC:
         if marker is not None or RENEWAL in record.headers:
             return None
-        return Change(ChangeKind.RECORD, record.at, origin, record.sequence, source, record.payload)
+        return DiscoveryEvent(DiscoveryEventKind.RECORD, record.at, origin, record.sequence, source, record.payload)
     if marker != EXPIRED:
         return None  # a renewal
-    kind = ChangeKind.SUSPECT if part == WARN else ChangeKind.OFFLINE
-    return Change(kind, record.at, origin, record.sequence, source)
+    kind = DiscoveryEventKind.SUSPECT if part == WARN else DiscoveryEventKind.OFFLINE
+    return DiscoveryEvent(kind, record.at, origin, record.sequence, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,7 @@ class Image:
     :ivar unsure: sources whose renewal was not seen: deleted long ago, or renewed while the stream was read
     """
 
-    changes: list[Change]
+    changes: list[DiscoveryEvent]
     unsure: list[SourceKey]
 
 
@@ -127,7 +136,7 @@ def image_of(board: Board, records: Iterable[Stored], now: int, living: Iterable
     :param living: sources known to be renewed although no renewal is among the records
     """
     sources: dict[SourceKey, dict[str, Stored]] = {}
-    told: list[tuple[int, list[Change]]] = []
+    told: list[tuple[int, list[DiscoveryEvent]]] = []
     alive, unsure = frozenset(living), []
     for record in records:
         try:
@@ -142,7 +151,7 @@ def image_of(board: Board, records: Iterable[Stored], now: int, living: Iterable
         rec = parts.get(REC)
         if rec is None or MARKER in rec.headers:
             continue
-        said = Change(ChangeKind.RECORD, rec.at, board.sources, rec.sequence, source, rec.payload)
+        said = DiscoveryEvent(DiscoveryEventKind.RECORD, rec.at, board.sources, rec.sequence, source, rec.payload)
         lapsed = LIVE not in parts and source not in alive and _lapsed(rec, now)
         if lapsed:
             unsure.append(source)
@@ -165,14 +174,16 @@ def _lapsed(rec: Stored, now: int) -> bool:
     return not _ended(rec) and now - rec.at > ttl * 1e6
 
 
-def _verdict(board: Board, source: SourceKey, rec: Stored, parts: Mapping[str, Stored], lapsed: bool) -> Change | None:
+def _verdict(
+    board: Board, source: SourceKey, rec: Stored, parts: Mapping[str, Stored], lapsed: bool
+) -> DiscoveryEvent | None:
     """What the server says of a source beyond its own record: the later of its markers, if later than the record."""
     if _ended(rec):
         return None
-    for part, kind in ((LIVE, ChangeKind.OFFLINE), (WARN, ChangeKind.SUSPECT)):
+    for part, kind in ((LIVE, DiscoveryEventKind.OFFLINE), (WARN, DiscoveryEventKind.SUSPECT)):
         marker = parts.get(part)
         if marker is not None and marker.headers.get(MARKER) == EXPIRED and marker.sequence > rec.sequence:
-            return Change(kind, marker.at, board.sources, marker.sequence, source)
+            return DiscoveryEvent(kind, marker.at, board.sources, marker.sequence, source)
     if lapsed:
-        return Change(ChangeKind.OFFLINE, rec.at, board.sources, rec.sequence, source)
+        return DiscoveryEvent(DiscoveryEventKind.OFFLINE, rec.at, board.sources, rec.sequence, source)
     return None

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from mama_spark.bridge import Change, ChangeKind, Position, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError, Unavailable
 
@@ -38,7 +38,7 @@ class Reader:
 
     # --- the image ----------------------------------------------------------------------------------------------
 
-    async def image(self) -> tuple[list[Change], int]:
+    async def image(self) -> tuple[list[DiscoveryEvent], int]:
         """The sources there are and IMAGE_END, and the number in their stream up to which that is all."""
         streams = await self._look()
         found: dict[str, Stored] = {}
@@ -52,7 +52,7 @@ class Reader:
         if image.unsure:
             living = [s for s in image.unsure if await self._lives(s)]
             image = image_of(self.board, found.values(), streams.now, living)
-        end = Change(ChangeKind.IMAGE_END, streams.now, self.board.sources, last or None)
+        end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, streams.now, self.board.sources, last or None)
         return [*image.changes, end], last
 
     async def _lives(self, source: SourceKey) -> bool:
@@ -230,7 +230,7 @@ class Reader:
 
     # --- what lies between --------------------------------------------------------------------------------------
 
-    async def read(self, start: Position, end: Position) -> AsyncIterator[list[Change]]:
+    async def read(self, start: Position, end: Position) -> AsyncIterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         here, there = at(start), at(end)
         if there is None:
@@ -248,16 +248,16 @@ class Reader:
                 async for changes in self._read_advisories(step, there):
                     yield changes
 
-    def _gone(self, step: Gone, there: At) -> Change:
+    def _gone(self, step: Gone, there: At) -> DiscoveryEvent:
         names = {"sources": self.board.sources, "events": self.board.events, "advisories": self.board.advisories or ""}
         when = 0 if there.image is None else there.image.at
         text = "the stream was deleted and made again: what followed is lost"
         return self._gap(names[step.stream], step.after + 1, step.after + 1, when, text)
 
-    def _gap(self, stream: str, first: int, last: int, when: int, text: str) -> Change:
-        return Change(ChangeKind.GAP, when, stream, gap=(first, last), info=text)
+    def _gap(self, stream: str, first: int, last: int, when: int, text: str) -> DiscoveryEvent:
+        return DiscoveryEvent(DiscoveryEventKind.GAP, when, stream, gap=(first, last), info=text)
 
-    async def _read_image(self, part: Part) -> AsyncIterator[list[Change]]:
+    async def _read_image(self, part: Part) -> AsyncIterator[list[DiscoveryEvent]]:
         image, chunks = part.image, dict[str, bytes]()
         subject = self.board.image_subject(image.token)
         async for page in self.shelf.pages(self.board.events, image.first - 1, subject, image.last):
@@ -271,7 +271,7 @@ class Reader:
         for i in range(part.start, min(part.stop, len(changes)), 4096):
             yield changes[i : min(i + 4096, part.stop)]
 
-    async def _read_events(self, span: Span, there: At) -> AsyncIterator[list[Change]]:
+    async def _read_events(self, span: Span, there: At) -> AsyncIterator[list[DiscoveryEvent]]:
         after = span.after
         if span.mark is not None and not await self._marked(span.mark):
             made = (await self._look()).made
@@ -295,7 +295,7 @@ class Reader:
             if lost:
                 yield lost
 
-    async def _lost(self, stream: str, after: int, up_to: int) -> list[Change]:
+    async def _lost(self, stream: str, after: int, up_to: int) -> list[DiscoveryEvent]:
         """What may have been lost behind ``after``, now that a front of the stream is gone."""
         first, last = await self.shelf.first_and_last(stream)
         if not last:
@@ -305,7 +305,7 @@ class Reader:
         text = "the stream does not keep these any more: they were not read in time"
         return [self._gap(stream, after + 1, min(first - 1, up_to), self._streams.now, text)]
 
-    async def _read_advisories(self, span: Span, there: At) -> AsyncIterator[list[Change]]:
+    async def _read_advisories(self, span: Span, there: At) -> AsyncIterator[list[DiscoveryEvent]]:
         stream, after = self.board.advisories, span.after
         if stream is None:
             return

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from mama_spark.errors import MamaError, PublishError, Uncertain
+from mama_spark.errors import MamaError, OutcomeUnknown, PublishError
 from mama_spark.message import Bools, Int64s
 
 from .. import errors
@@ -210,7 +210,7 @@ Reply = Stored | Accepted | Flow | Gap | Guilty | PublishError
 
 
 def classify(frame: parser.Frame) -> Reply:
-    """What a reply means for the send that it answers. An unreadable one is an :class:`Uncertain`."""
+    """What a reply means for the send that it answers. An unreadable one is an :class:`OutcomeUnknown`."""
     subject = next((value for name, value in frame.headers if name.lower() == "nats-subject"), "")
     return classify_parts(frame.status, frame.status_text, frame.payload, subject)
 
@@ -224,7 +224,7 @@ def classify_parts(status: int, status_text: str, payload: bytes, subject: str =
     try:
         return read_reply(payload)
     except AckError as e:
-        return Uncertain(f"unreadable acknowledgement: {e}")
+        return OutcomeUnknown(f"unreadable acknowledgement: {e}")
 
 
 def read_reply(payload: bytes) -> Reply:

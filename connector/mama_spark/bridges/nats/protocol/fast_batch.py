@@ -13,14 +13,14 @@ from enum import Enum
 import numpy as np
 
 from mama_spark.errors import (
+    BlockedByPredecessor,
     ExpectationFailed,
-    NotSent,
+    OutcomeUnknown,
     OutOfResources,
-    Overrun,
     PublishError,
-    Refused,
+    RateLimited,
+    Rejected,
     TooLarge,
-    Uncertain,
 )
 from mama_spark.message import Int64s
 
@@ -34,7 +34,7 @@ OUTSTANDING = 8
 START, APPEND, END, PING = 0, 1, 3, 4
 _TTL = frozenset({10165, 10166})
 #: What says of one message that the server looked at it and did not take it.
-_NOT_TAKEN = (ExpectationFailed, OutOfResources, Overrun, Refused, TooLarge)
+_NOT_TAKEN = (ExpectationFailed, OutOfResources, RateLimited, Rejected, TooLarge)
 
 
 class Phase(Enum):
@@ -147,7 +147,7 @@ class FastBatch:
         if self.phase is Phase.ENDED:
             return out  # every message behind a refused one gets its own answer: they are settled
         if self._impossible(reply):
-            reply = Uncertain(f"an answer that is none to this batch: {reply}")
+            reply = OutcomeUnknown(f"an answer that is none to this batch: {reply}")
         if isinstance(reply, Flow):
             self.confirmed = True
             self._every = reply.every or self._every
@@ -168,8 +168,8 @@ class FastBatch:
         """Nothing will be answered any more: what is not settled is in doubt."""
         out = Settled()
         if self.phase is not Phase.ENDED:
-            self._blame(Uncertain(why), out)
-            self._drop(self.seq, Uncertain(why), out)
+            self._blame(OutcomeUnknown(why), out)
+            self._drop(self.seq, OutcomeUnknown(why), out)
             self._step(On.FINAL)
         return out
 
@@ -185,22 +185,22 @@ class FastBatch:
         if self.confirmed and 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
             self._accuse(Guilty(seq, error))  # refused before the batch saw it: what comes next makes a gap
             return
-        self._blame(Uncertain(f"the batch was interrupted: {error.info}"), out)
+        self._blame(OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
         if error.code == UNKNOWN_BATCH:
-            self._drop(self.seq, Uncertain("the server has forgotten the batch: restart, new leader or idle"), out)
+            self._drop(self.seq, OutcomeUnknown("the server has forgotten the batch: restart, new leader or idle"), out)
         elif seq == 1 and (isinstance(error, ExpectationFailed | TooLarge) or error.code in _TTL):
             self._drop(seq, error, out)  # the message's own fault: those behind it may begin another batch
-            self._drop(self.seq, NotSent("behind a refused message of the batch"), out)
+            self._drop(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
         elif not self.confirmed:  # a batch that never began stores nothing
             self._drop(self.seq, error, out)
         else:
-            self._drop(seq - 1, Uncertain(f"the batch was interrupted: {error.info}"), out)
+            self._drop(seq - 1, OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
             self._drop(self.seq, error, out)
         self._step(On.FINAL)
 
     def _finish(self, out: Settled) -> None:
-        self._blame(NotSent("behind a refused message of the batch"), out)
-        self._drop(self.seq, NotSent("behind a gap or a refused message of the batch"), out)
+        self._blame(BlockedByPredecessor("behind a refused message of the batch"), out)
+        self._drop(self.seq, BlockedByPredecessor("behind a gap or a refused message of the batch"), out)
         self._step(On.FINAL)
 
     def _accuse(self, guilty: Guilty) -> None:
@@ -212,7 +212,7 @@ class FastBatch:
         if self._guilty is not None:
             self._drop(self._guilty.seq - 1, before, out)
             self._drop(self._guilty.seq, self._guilty.error, out)
-            self._drop(self.seq, NotSent("behind a refused message of the batch"), out)
+            self._drop(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
 
     def _ack(self, seq: int, out: Settled) -> None:
         out.acked += self._take(seq)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from mama_spark.bridge import Acks, BridgeEvent, Polled, Refusals
-from mama_spark.errors import LoopDied
+from mama_spark.bridge import Acks, BridgeEvent, PollResult, Refusals
+from mama_spark.errors import BackgroundTaskFailed
 
 
 class Mailbox:
@@ -14,7 +14,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
-        self._box = Polled()
+        self._box = PollResult()
         self._tokens = 0
         self._want = 0
         self._urgent = False
@@ -56,10 +56,10 @@ class Mailbox:
         self._urgent = True
         self._changed.notify()
 
-    def take(self, timeout: float, want: int) -> Polled:
+    def take(self, timeout: float, want: int) -> PollResult:
         """Everything that is there, after waiting for ``want`` tokens, something urgent, or the timeout.
 
-        :raises LoopDied: nothing is left and nothing will come
+        :raises BackgroundTaskFailed: nothing is left and nothing will come
         """
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -70,9 +70,9 @@ class Mailbox:
                     break
             self._want = 0
             self._urgent = False
-            box, self._box, self._tokens = self._box, Polled(), 0
+            box, self._box, self._tokens = self._box, PollResult(), 0
             if not box and self._died is not None:
-                died = LoopDied(f"the event loop of the NATS connection ended: {self._died!r}")
+                died = BackgroundTaskFailed(f"the event loop of the NATS connection ended: {self._died!r}")
                 died.__cause__ = self._died
                 raise died
         return box

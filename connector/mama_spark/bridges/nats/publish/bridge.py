@@ -19,16 +19,16 @@ from mama_spark.bridge import (
     BridgeEvent,
     Capabilities,
     EventKind,
-    Polled,
-    Prepared,
+    PollResult,
     Refusals,
+    ValidationResult,
 )
 from mama_spark.errors import (
     ClientClosed,
     ConfigError,
     MamaError,
     PublishError,
-    Refused,
+    Rejected,
     Unavailable,
 )
 from mama_spark.message import Int64s, MessageBatch
@@ -185,7 +185,7 @@ class NatsBridge:
 
     # --- preparing -------------------------------------------------------------------------------------------
 
-    def prepare(self, batch: MessageBatch) -> Prepared:
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
         bad, fragile = hd.check(batch, self._max_payload)
         names = batch.topics.dictionary
@@ -196,7 +196,7 @@ class NatsBridge:
             indices = pc.fill_null(batch.topics.indices, len(names)).to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(wrong[indices]).tolist():
                 bad.setdefault(row, reasons[int(indices[row])])
-        return Prepared(sorted(bad.items()), fragile)
+        return ValidationResult(sorted(bad.items()), fragile)
 
     # --- sending ---------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class NatsBridge:
         if self._batching is not None and self._batching.busy and self._link is not None and self._link.up:
             self._batching.end_all()
 
-    def poll(self, timeout: float, want: int = 1) -> Polled:
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
         if self._batching is not None and (self.mode == "batch" or self._batching.busy):
             return self._batching.poll(timeout, want)
@@ -353,7 +353,7 @@ class NatsBridge:
         if not isinstance(translated, PublishError):
             if isinstance(translated, Unavailable):
                 return  # the connection is going: DISCONNECTED or the time-out settles it
-            translated = Refused(str(translated))
+            translated = Rejected(str(translated))
         self._mail.refusals(Refusals(np.array([token - self._base]), translated, time.monotonic()))
 
     def on_disconnected(self) -> None:
@@ -372,7 +372,7 @@ class NatsBridge:
 
     def on_closed(self, info: str) -> None:
         text = f"the connection to NATS was closed for good: {info}"
-        self._mail.event(BridgeEvent(EventKind.CLOSED, text, time.monotonic(), error=Refused(text)))
+        self._mail.event(BridgeEvent(EventKind.CLOSED, text, time.monotonic(), error=Rejected(text)))
 
     def on_written(self, size: int) -> None:
         left = size

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mama_spark.bridge import Acks, Polled, Refusals
-from mama_spark.errors import NotSent, PublishError, Refused
+from mama_spark.bridge import Acks, PollResult, Refusals
+from mama_spark.errors import BlockedByPredecessor, PublishError, Rejected
 from mama_spark.message import Int64s, MessageBatch
 
 from ..connection.connection import Link
@@ -182,7 +182,7 @@ class Batching:
             for opened in list(self._open.values()):
                 self._end(opened)
 
-    def poll(self, timeout: float, want: int) -> Polled:
+    def poll(self, timeout: float, want: int) -> PollResult:
         """Wait as the bridge does, and end batches in which nothing moves."""
         deadline = time.monotonic() + timeout
         while True:
@@ -244,7 +244,9 @@ class Batching:
 
     def _switched_off(self, stream: str) -> PublishError:
         text = f"stream {stream!r} does not allow fast ingest (allow_batched)"
-        return NotSent(text, NOT_BATCHED) if self._places.fall_back(stream) else Refused(text, NOT_BATCHED)
+        return (
+            BlockedByPredecessor(text, NOT_BATCHED) if self._places.fall_back(stream) else Rejected(text, NOT_BATCHED)
+        )
 
     def _tidy(self, opened: _Open) -> None:
         if opened.batch.room() == 0 and opened.batch.phase.value != "open" and self._open.get(opened.stream) is opened:

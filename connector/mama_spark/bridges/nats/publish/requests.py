@@ -13,7 +13,7 @@ import pyarrow as pa
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from mama_spark.bridge import Letter
+from mama_spark.bridge import RequestMessage
 from mama_spark.errors import BadTopic, ConfigError, MamaError, Unavailable
 
 from ..connection.client_errors import from_client
@@ -39,7 +39,7 @@ class NatsRequests:
         self._topics: dict[str, Subscription] = {}
         self._asked: dict[int, dict[str, None]] = {}  # topics that an inbox has asked, the latest last
         self._sent: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)  # topic and inbox of each, the latest last
-        self._box: deque[Letter] = deque()  # the loop's thread puts in
+        self._box: deque[RequestMessage] = deque()  # the loop's thread puts in
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
@@ -67,7 +67,7 @@ class NatsRequests:
         if subscription is not None:
             self._run(_unsubscribe([subscription]), f"leaving {topic!r}")
 
-    def letters(self) -> list[Letter]:
+    def letters(self) -> list[RequestMessage]:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
         return [self._box.popleft() for _ in range(len(self._box))]
 
@@ -117,12 +117,12 @@ class NatsRequests:
         for topic, inbox in self._sent if kind == "publish" else ():
             if topic.lower() == subject.lower():
                 self._sent.remove((topic, inbox))
-                self._box.append(Letter(topic, b"", inbox, None, not_entitled(topic)))
+                self._box.append(RequestMessage(topic, b"", inbox, None, not_entitled(topic)))
                 return True
         return False
 
     async def _on_request(self, msg: Msg) -> None:
-        self._box.append(Letter(msg.subject, msg.data, None, msg.reply or None))
+        self._box.append(RequestMessage(msg.subject, msg.data, None, msg.reply or None))
 
     async def _on_answer(self, msg: Msg) -> None:
         number = msg.subject[len(self._prefix) :]
@@ -132,7 +132,7 @@ class NatsRequests:
         topic = next(reversed(asked))
         missing = not msg.data and (msg.headers or {}).get("Status") == "503"
         error = no_responders(topic) if missing else None
-        self._box.append(Letter(topic, msg.data, int(number), msg.reply or None, error))
+        self._box.append(RequestMessage(topic, msg.data, int(number), msg.reply or None, error))
 
 
 async def _unsubscribe(subscriptions: list[Subscription]) -> None:

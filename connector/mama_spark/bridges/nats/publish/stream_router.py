@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mama_spark.errors import BadTopic, ConfigError, PublishError, Refused
+from mama_spark.errors import BadTopic, ConfigError, PublishError, Rejected
 
 from ..connection.connection import Link
 from ..jetstream import streams as st
@@ -186,9 +186,9 @@ class Places:
         for i, topic in topics.items():
             owner = self._owners[topic]
             if owner is None:
-                reasons[i] = Refused(f"no stream takes topic {topic!r}", 503)
+                reasons[i] = Rejected(f"no stream takes topic {topic!r}", 503)
             elif named is not None and owner != named:
-                reasons[i] = Refused(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
+                reasons[i] = Rejected(f"topic {topic!r} belongs to stream {owner!r}, not to {named!r}")
         if not any(owner is not None and named in (None, owner) for owner in self._owners.values()):
             streams = sorted(self.directory.streams)
             known = f"; streams that were found: {_list(streams)}" if streams else ""

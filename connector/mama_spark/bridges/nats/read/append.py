@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from mama_spark.bridge import EventKind
-from mama_spark.errors import AckTimeout, PublishError, Unavailable, Uncertain
+from mama_spark.errors import AckTimeout, OutcomeUnknown, PublishError, Unavailable
 from mama_spark.message import MessageBatch
 
 from ..publish.bridge import NatsBridge
@@ -76,5 +76,5 @@ def _answer(bridge: NatsBridge, token: int, timeout: float) -> int | PublishErro
             if event.error is not None:
                 return event.error
             if event.kind is EventKind.DISCONNECTED:
-                return Uncertain(event.info)
+                return OutcomeUnknown(event.info)
     return AckTimeout(f"no acknowledgement within {timeout:g} s")

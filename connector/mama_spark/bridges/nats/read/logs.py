@@ -20,7 +20,7 @@ __all__ = ["NatsLog", "NatsLogs"]
 
 
 class NatsLogs:
-    """See :class:`~mama_spark.record_log.LogBridge`.
+    """See :class:`~mama_spark.record_log.RecordLogBridge`.
 
     :param timeout: seconds that nobody may answer before :class:`~mama_spark.errors.Unavailable`
     :param headers: False: records come without their headers
@@ -44,7 +44,7 @@ class NatsLogs:
         self.close()
 
     def open(self) -> None:
-        """See :class:`~mama_spark.record_log.LogBridge`."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
         link = self._take(POOL.lease(self.settings))
         limit = self.settings.connect_timeout
         try:
@@ -70,8 +70,8 @@ class NatsLogs:
         return self._link
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.record_log.LogBridge`; all streams when no topic is given. What takes no subjects of
-        its own (a mirror, a stream that only sources others) is not found by topic."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`; all streams when no topic is given. What takes no
+        subjects of its own (a mirror, a stream that only sources others) is not found by topic."""
         if not topics:
             return sorted(self._names(None))
         found: set[str] = set()
@@ -99,11 +99,11 @@ class NatsLogs:
         return [text for name in self.names(topics) for text in self.log(name).warnings()]
 
     def log(self, name: str) -> NatsLog:
-        """See :class:`~mama_spark.record_log.LogBridge`."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
         return NatsLog(self, name)
 
     def close(self) -> None:
-        """See :class:`~mama_spark.record_log.LogBridge`."""
+        """See :class:`~mama_spark.record_log.RecordLogBridge`."""
         link, self._link = self._link, None
         for feed in list(self.feeds):
             feed.fail(Broken("the log bridge was closed"))

@@ -34,7 +34,7 @@ _ELSEWHERE = ("mirror", "sources", "subject_transform")
 
 
 class NatsLog:
-    """See :class:`~mama_spark.record_log.Log`. Reading never removes anything: its consumers acknowledge nothing.
+    """See :class:`~mama_spark.record_log.RecordLog`. Reading never removes anything: its consumers acknowledge nothing.
 
     :raises ConfigError: there is no such stream, or it may not be looked at
     """
@@ -58,7 +58,7 @@ class NatsLog:
         return retention.warnings(self._name, self._config)
 
     def bounds(self) -> Bounds:
-        """See :class:`~mama_spark.record_log.Log`; the identity is the time at which the stream was made."""
+        """See :class:`~mama_spark.record_log.RecordLog`; the identity is the time at which the stream was made."""
         return _bounds(self._info())
 
     def _info(self, **what: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class NatsLog:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.record_log.Log`.
+        """See :class:`~mama_spark.record_log.RecordLog`.
 
         Give the iterator up (``close``) and its consumer goes; a few megabytes are fetched ahead.
         """
@@ -98,7 +98,8 @@ class NatsLog:
         return [] if any(self._config.get(k) for k in _ELSEWHERE) else list(self._config.get("subjects") or ())
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.record_log.Log`. What lies beyond the last record is not missing but to come."""
+        """See :class:`~mama_spark.record_log.RecordLog`. What lies beyond the last record is not missing but to
+        come."""
         info = self._info()
         bounds = _bounds(info)
         low, high = max(0, after) + 1, min(up_to, bounds.last)
@@ -122,7 +123,7 @@ class NatsLog:
         return [*found, (low, high)] if low <= high else found
 
     def at(self, time: int) -> int:
-        """See :class:`~mama_spark.record_log.Log`: where a consumer that begins at this time would begin."""
+        """See :class:`~mama_spark.record_log.RecordLog`: where a consumer that begins at this time would begin."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
         consumer, made = make(self._api, self._name, where, self._kept(5.0))
         with contextlib.suppress(MamaError):  # the server deletes it after a while
@@ -132,12 +133,12 @@ class NatsLog:
     # --- writing ---------------------------------------------------------------------------------------------
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.record_log.Log`."""
+        """See :class:`~mama_spark.record_log.RecordLog`."""
         last = append(self._bridge.settings, self._name, batch, self._bridge.timeout)
         return self.bounds().last if last is None else last
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.record_log.Log`. Sequences are never skipped, however large ``before`` is."""
+        """See :class:`~mama_spark.record_log.RecordLog`. Sequences are never skipped, however large ``before`` is."""
         bounds = self.bounds()
         if before <= bounds.first:
             return

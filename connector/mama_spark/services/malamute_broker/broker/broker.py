@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from mama_spark.errors import LoopDied, MamaError, Unavailable
+from mama_spark.errors import BackgroundTaskFailed, MamaError, Unavailable
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.protocol.patterns import Pattern
 
@@ -125,7 +125,7 @@ class Broker:
     def stop(self, timeout: float = 30.0) -> None:
         """Take no more, let the engines finish and clients have what is theirs; idempotent.
 
-        :raises LoopDied: the broker had ended by itself
+        :raises BackgroundTaskFailed: the broker had ended by itself
         """
         if self._thread is None or self._context is None or self._control is None:
             return
@@ -138,7 +138,7 @@ class Broker:
         self._thread = None
         self._end()
         if self.error is not None:
-            raise LoopDied(f"the broker ended with {self.error!r}") from self.error
+            raise BackgroundTaskFailed(f"the broker ended with {self.error!r}") from self.error
 
     def _end(self) -> None:
         assert self._context is not None
@@ -165,7 +165,7 @@ class Broker:
     def metrics(self) -> list[Metric]:
         """Counters and gauges, of one moment.
 
-        :raises LoopDied: the broker does not run
+        :raises BackgroundTaskFailed: the broker does not run
         """
         found: list[Metric] = self._look(measure)
         return found
@@ -188,7 +188,7 @@ class Broker:
         """Read the loop's state in its own thread."""
         loop, thread, control = self._loop, self._thread, self._control
         if loop is None or thread is None or control is None or not thread.is_alive():
-            raise LoopDied("the broker does not run")
+            raise BackgroundTaskFailed("the broker does not run")
         answer: SimpleQueue[Any] = SimpleQueue()
         with self._asking, suppress(zmq.ZMQError):
             loop.looks.append((view, answer))
@@ -196,7 +196,7 @@ class Broker:
         try:
             return answer.get(timeout=_LOOK)
         except Empty:
-            raise LoopDied("the broker does not answer") from None
+            raise BackgroundTaskFailed("the broker does not answer") from None
 
     def _pages(self) -> dict[str, tuple[str, Callable[[], str]]]:
         return {

@@ -21,7 +21,7 @@ from typing import Any
 
 import zmq
 
-from mama_spark.errors import LoopDied, MamaError
+from mama_spark.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import Waiter, readable, receive
@@ -320,13 +320,14 @@ class Loop:
         return stream
 
     def _spare(self, name: bytes) -> None:
-        """:raises LoopDied: an engine of the stream that did not start still has its thread, and may have its store"""
+        """:raises BackgroundTaskFailed: an engine of the stream that did not start still has its thread, and may have
+        its store"""
         for stream in self.abandoned:
             if stream.name == name:
                 stream.destroy(0.0)
         self.abandoned = [stream for stream in self.abandoned if not stream.closed]
         if any(stream.name == name for stream in self.abandoned):
-            raise LoopDied("an engine of the stream that did not start has not ended")
+            raise BackgroundTaskFailed("an engine of the stream that did not start has not ended")
 
     def _report(self, stream: Stream, report: Report) -> None:
         try:

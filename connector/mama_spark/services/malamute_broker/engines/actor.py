@@ -23,7 +23,7 @@ from typing import Any
 
 import zmq
 
-from mama_spark.errors import ConfigError, LoopDied, MamaError
+from mama_spark.errors import BackgroundTaskFailed, ConfigError, MamaError
 from mama_spark.malamute.protocol.extensions import AckRun, Extension
 from mama_spark.malamute.protocol.log_query import Answer, Question
 from mama_spark.malamute.protocol.message_blocks import Block
@@ -92,7 +92,7 @@ class Stream:
     :param start_timeout: seconds until the engine must have started; None = return at once: that it has started is then
         told by the answer to the first TRAFFIC, that it cannot by :class:`Died`
     :raises ConfigError: no such engine, or wrong settings
-    :raises LoopDied: the engine did not start
+    :raises BackgroundTaskFailed: the engine did not start
     :raises zmq.ZMQError: no more sockets or files
     :raises RuntimeError: no more threads
     """
@@ -137,7 +137,7 @@ class Stream:
             self.destroy()
             if isinstance(error, MamaError):
                 raise error
-            raise LoopDied(f"engine of stream {name!r} did not start: {error or 'no answer'}") from error
+            raise BackgroundTaskFailed(f"engine of stream {name!r} did not start: {error or 'no answer'}") from error
 
     def __repr__(self) -> str:
         state = "" if self._thread.is_alive() else ", ended"

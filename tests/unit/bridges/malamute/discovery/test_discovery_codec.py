@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges.malamute.discovery import offsets as positions
 from mama_spark.bridges.malamute.discovery.codec import EVENT, REC, WARN, Message, Stored, Words, stored
 from mama_spark.bridges.malamute.discovery.offsets import At, Written, onward, same_log
@@ -77,11 +77,11 @@ def test_the_same_said_in_place_of_the_same_has_one_id() -> None:
 
 def test_records_markers_and_events_are_changes_and_the_rest_is_none() -> None:
     cases = [
-        (as_stored(WORDS.record(DESK, b"r", 3.0, 0)), ChangeKind.RECORD),
-        (as_stored(WORDS.ended(REC, DESK, b"off", 1)), ChangeKind.RECORD),
-        (marker(REC, DESK, 3), ChangeKind.OFFLINE),
-        (marker(WARN, DESK, 3), ChangeKind.SUSPECT),
-        (Stored(1, 5, WORDS.subject(EVENT, DESK), b"e", {}), ChangeKind.EVENT),
+        (as_stored(WORDS.record(DESK, b"r", 3.0, 0)), DiscoveryEventKind.RECORD),
+        (as_stored(WORDS.ended(REC, DESK, b"off", 1)), DiscoveryEventKind.RECORD),
+        (marker(REC, DESK, 3), DiscoveryEventKind.OFFLINE),
+        (marker(WARN, DESK, 3), DiscoveryEventKind.SUSPECT),
+        (Stored(1, 5, WORDS.subject(EVENT, DESK), b"e", {}), DiscoveryEventKind.EVENT),
         (as_stored(WORDS.warn(DESK, 3.0, 0)), None),
         (as_stored(WORDS.ended(WARN, DESK, b"", 1)), None),
         (Stored(1, 5, WORDS.image_subject("t"), b"i", {}), None),
@@ -97,12 +97,12 @@ def test_records_markers_and_events_are_changes_and_the_rest_is_none() -> None:
 def test_readers_that_come_and_go_are_topic_events() -> None:
     event = BrokerEvent("SUBSCRIBED", b"r\xff", b"prices", b"^eu", 5)
     one = Stored(3, 5, event.subject.decode(), b"raw", dict(event.headers))
-    told = Change(ChangeKind.SUBSCRIBED, 5, "_MAMA_EVENTS", 3, payload=b"raw", topic="prices",
+    told = DiscoveryEvent(DiscoveryEventKind.SUBSCRIBED, 5, "_MAMA_EVENTS", 3, payload=b"raw", topic="prices",
                   info="client r\\xff reads ^eu")  # fmt: skip
     assert WORDS.change(one) == told
     gone = BrokerEvent("GONE", b"", b"", b"close", 5)
     change = WORDS.change(Stored(3, 5, "GONE.", b"raw", dict(gone.headers)))
-    assert change == Change(ChangeKind.EVENT, 5, "_MAMA_EVENTS", 3, payload=b"raw")
+    assert change == DiscoveryEvent(DiscoveryEventKind.EVENT, 5, "_MAMA_EVENTS", 3, payload=b"raw")
 
 
 @given(st.lists(st.binary(max_size=80), max_size=3), st.text(max_size=60), st.dictionaries(st.binary(), st.binary()))
@@ -138,10 +138,10 @@ def test_the_image_is_what_runs_with_what_the_broker_says_of_it() -> None:
     assert not Stored(1, 5, "x", b"", {b"Mama-Ttl": b"soon"}).runs
     told = [(c.kind, c.source, c.payload, c.origin) for c in WORDS.image(standing)]
     assert told == [
-        (ChangeKind.RECORD, doubtful, b"d", "MAMA_SOURCES"),
-        (ChangeKind.SUSPECT, doubtful, None, "MAMA_SOURCES"),
-        (ChangeKind.RECORD, fine, b"f", "MAMA_SOURCES"),
-        (ChangeKind.RECORD, back, b"b", "MAMA_SOURCES"),
+        (DiscoveryEventKind.RECORD, doubtful, b"d", "MAMA_SOURCES"),
+        (DiscoveryEventKind.SUSPECT, doubtful, None, "MAMA_SOURCES"),
+        (DiscoveryEventKind.RECORD, fine, b"f", "MAMA_SOURCES"),
+        (DiscoveryEventKind.RECORD, back, b"b", "MAMA_SOURCES"),
     ]
 
 

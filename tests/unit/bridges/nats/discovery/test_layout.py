@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridge import Change, ChangeKind, SourceKey
+from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import advisories, offsets
 from mama_spark.bridges.nats.discovery.direct_get import Cutter, headers_of, stored
 from mama_spark.bridges.nats.discovery.events import Stored, change_of, image_of, micros
@@ -91,14 +91,18 @@ def test_an_id_that_is_no_u64_is_refused(number: str) -> None:
 def test_any_record_gives_a_change_or_nothing_and_a_reason_where_it_cannot_be_read(found: Stored, skip: int) -> None:
     change = change_of(BOARD, found, skip)
     assert change is None or change.source is not None or change.info
-    if change is not None and change.kind in (ChangeKind.RECORD, ChangeKind.EVENT):
+    if change is not None and change.kind in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
         assert change.payload == found.payload
 
 
 @given(st.lists(RECORDS, max_size=30))
 def test_any_records_make_an_image(records: list[Stored]) -> None:
     image = image_of(BOARD, records, NOW)
-    assert {c.kind for c in image.changes} <= {ChangeKind.RECORD, ChangeKind.SUSPECT, ChangeKind.OFFLINE}
+    assert {c.kind for c in image.changes} <= {
+        DiscoveryEventKind.RECORD,
+        DiscoveryEventKind.SUSPECT,
+        DiscoveryEventKind.OFFLINE,
+    }
     assert unpack(pack(image.changes, 100)) == image.changes
 
 
@@ -136,7 +140,10 @@ def test_an_audit_tells_what_a_reader_filters() -> None:
     one = advisories.came(Stored(2, TIME, advisories.DELETED + "S.c", b'{"timestamp": "1970-01-01T00:00:00.000009Z"}'))
     assert one == advisories.Came("S", "c", True, 9)
     changes = advisories.changes_of(Stored(2, TIME, advisories.DELETED + "S.c"), one, found, "A", ())
-    assert [(c.kind, c.topic) for c in changes] == [(ChangeKind.UNSUBSCRIBED, "a.*"), (ChangeKind.UNSUBSCRIBED, "b")]
+    assert [(c.kind, c.topic) for c in changes] == [
+        (DiscoveryEventKind.UNSUBSCRIBED, "a.*"),
+        (DiscoveryEventKind.UNSUBSCRIBED, "b"),
+    ]
     assert json.loads(changes[0].info or "") == {"stream": "S", "consumer": "c", "client": {"user": "u"}}
 
 
@@ -205,20 +212,20 @@ def test_times_are_microseconds(time: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("found", "kind"),
     [
-        (of(REC, 1), ChangeKind.RECORD),
+        (of(REC, 1), DiscoveryEventKind.RECORD),
         (of(REC, 1, Mama_Renewal="1"), None),
         (of(REC, 1, Nats_Marker_Reason="MaxAge"), None),
         (of(WARN, 1), None),
-        (of(WARN, 1, Nats_Marker_Reason="MaxAge"), ChangeKind.SUSPECT),
+        (of(WARN, 1, Nats_Marker_Reason="MaxAge"), DiscoveryEventKind.SUSPECT),
         (of(WARN, 1, Nats_Marker_Reason="Purge"), None),
         (of(LIVE, 1), None),
-        (of(LIVE, 1, Nats_Marker_Reason="MaxAge"), ChangeKind.OFFLINE),
-        (record(BOARD.event_subject(DESK)), ChangeKind.EVENT),
+        (of(LIVE, 1, Nats_Marker_Reason="MaxAge"), DiscoveryEventKind.OFFLINE),
+        (record(BOARD.event_subject(DESK)), DiscoveryEventKind.EVENT),
         (record(BOARD.mark_subject), None),
         (record(BOARD.image_subject("x")), None),
     ],
 )
-def test_renewals_are_no_changes_and_markers_are(found: Stored, kind: ChangeKind | None) -> None:
+def test_renewals_are_no_changes_and_markers_are(found: Stored, kind: DiscoveryEventKind | None) -> None:
     change = change_of(BOARD, found)
     assert (None if change is None else change.kind) == kind
     assert change is None or change.source == DESK
@@ -257,14 +264,14 @@ def test_a_source_whose_renewal_was_not_seen_is_asked_about() -> None:
     parts = [of(REC, 1, Mama_Source_Ttl="2")]
     assert image_of(BOARD, parts, NOW).unsure == [DESK]
     for image in (image_of(BOARD, parts, NOW, [DESK]), image_of(BOARD, parts, micros(TIME) + 1_000_000)):
-        assert [c.kind for c in image.changes] == [ChangeKind.RECORD]
+        assert [c.kind for c in image.changes] == [DiscoveryEventKind.RECORD]
         assert not image.unsure
 
 
 NUMBERS = st.integers(0, 2**62)
 CHANGES = st.builds(
-    Change,
-    st.sampled_from(ChangeKind),
+    DiscoveryEvent,
+    st.sampled_from(DiscoveryEventKind),
     NUMBERS,
     TEXT,
     st.none() | NUMBERS,
@@ -276,14 +283,14 @@ CHANGES = st.builds(
 
 
 @given(st.lists(CHANGES, max_size=20), st.integers(1, 500))
-def test_an_image_comes_back_from_its_messages(changes: list[Change], chunk: int) -> None:
+def test_an_image_comes_back_from_its_messages(changes: list[DiscoveryEvent], chunk: int) -> None:
     chunks = pack(changes, chunk)
     assert max(map(len, chunks)) <= chunk
     assert unpack(chunks) == changes
 
 
 def test_an_image_that_is_cut_off_is_an_error() -> None:
-    chunks = pack([Change(ChangeKind.RECORD, 1, "S", 1, DESK, bytes(10_000))], 100)
+    chunks = pack([DiscoveryEvent(DiscoveryEventKind.RECORD, 1, "S", 1, DESK, bytes(10_000))], 100)
     for n in range(len(chunks)):
         with pytest.raises(ValueError):  # noqa: PT011 - the text is pyarrow's
             unpack(chunks[:n])

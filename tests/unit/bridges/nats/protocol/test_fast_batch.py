@@ -15,7 +15,7 @@ from mama_spark.bridges.nats.protocol.fast_batch import (
     Phase,
     Settled,
 )
-from mama_spark.errors import NoResponders, NotSent, PublishError, Refused, Uncertain
+from mama_spark.errors import BlockedByPredecessor, NoResponders, OutcomeUnknown, PublishError, Rejected
 
 
 def batch(n: int, flow: int = 10, confirmed: bool = True) -> FastBatch:
@@ -54,7 +54,7 @@ def test_a_gap_acks_the_prefix_and_gives_back_the_rest_unsent() -> None:
     assert not b.reply(Gap(13, 14), 14).acked
     told = b.reply(Stored("S", 37, batch="b", count=12), 14)
     assert acked(told) == list(range(100, 112))
-    assert refused(told) == dict.fromkeys(range(112, 115), NotSent)
+    assert refused(told) == dict.fromkeys(range(112, 115), BlockedByPredecessor)
     assert not b.reply(from_reply(400, 10208, "unknown"), 15).refused, "answered already"
 
 
@@ -63,7 +63,7 @@ def test_a_refused_member_gets_its_error_and_later_ones_were_not_sent() -> None:
     b.reply(Guilty(5, from_reply(503, 10077, "maximum messages exceeded")), 5)
     told = b.reply(Stored("S", 51, batch="b", count=4), 5)
     assert acked(told) == list(range(100, 104))
-    assert refused(told) == {104: Refused, 105: NotSent, 106: NotSent}
+    assert refused(told) == {104: Rejected, 105: BlockedByPredecessor, 106: BlockedByPredecessor}
     assert all(not e.may_have_landed for _, e in told.refused)
 
 
@@ -71,7 +71,7 @@ def test_a_forgotten_batch_leaves_doubt_behind_the_last_flow_ack() -> None:
     b = batch(25)
     b.reply(Flow(10, 10), 10)
     told = b.reply(from_reply(400, 10208, "batch publish ID unknown"), 25)
-    assert refused(told) == dict.fromkeys(range(110, 125), Uncertain)
+    assert refused(told) == dict.fromkeys(range(110, 125), OutcomeUnknown)
 
 
 def test_a_batch_that_never_began_stored_nothing() -> None:
@@ -84,13 +84,13 @@ def test_a_batch_that_never_began_stored_nothing() -> None:
 @pytest.mark.parametrize("code", [10060, 10071, 10054, 10166])
 def test_a_start_refused_for_its_own_sake_is_the_only_one_that_fails(code: int, confirmed: bool) -> None:
     told = refused(batch(3, confirmed=confirmed).reply(from_reply(400, code, "no"), 1))
-    assert told == {100: type(from_reply(400, code, "no")), 101: NotSent, 102: NotSent}
+    assert told == {100: type(from_reply(400, code, "no")), 101: BlockedByPredecessor, 102: BlockedByPredecessor}
 
 
 def test_no_responders_in_mid_batch_is_certain_from_there_on_only() -> None:
     b = batch(10)
     told = refused(b.reply(no_responders("a"), 6))
-    assert told == dict.fromkeys(range(100, 105), Uncertain) | dict.fromkeys(range(105, 110), NoResponders)
+    assert told == dict.fromkeys(range(100, 105), OutcomeUnknown) | dict.fromkeys(range(105, 110), NoResponders)
 
 
 def test_sending_stalls_until_a_flow_ack_comes() -> None:
@@ -130,7 +130,7 @@ def test_every_phase_can_end_and_the_end_is_final() -> None:
 REPLIES = st.one_of(
     st.builds(Flow, st.integers(0, 60), st.integers(1, 20)),
     st.builds(Gap, st.integers(0, 60), st.integers(0, 60)),
-    st.builds(Guilty, st.integers(0, 60), st.just(Refused("no"))),
+    st.builds(Guilty, st.integers(0, 60), st.just(Rejected("no"))),
     st.builds(lambda n, b: Stored("S", 1, batch=b, count=n), st.integers(0, 60), st.sampled_from(["b", "", "x"])),
     st.sampled_from([no_responders("a"), from_reply(400, 10208, "unknown"), from_reply(429, 10211, "many")]),
 )

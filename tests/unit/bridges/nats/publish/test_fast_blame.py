@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mama_spark.bridges.nats.protocol.acks import Flow, Gap, Guilty, Stored
 from mama_spark.bridges.nats.protocol.fast_batch import OUTSTANDING, FastBatch, Settled
-from mama_spark.errors import ExpectationFailed, NotSent, PublishError, TooLarge, Uncertain
+from mama_spark.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, TooLarge
 
 LARGE, EXPECTED = TooLarge("large"), ExpectationFailed("another")
 
@@ -28,7 +28,7 @@ def test_what_stands_before_a_refused_message_does_not_get_its_error() -> None:
     assert tokens(one.reply(Guilty(6, LARGE), 6)) == ([], {})
     _, refused = tokens(one.lost("the connection was lost"))
     assert refused == {
-        103: Uncertain, 104: Uncertain, 105: TooLarge, **dict.fromkeys(range(106, 110), NotSent)
+        103: OutcomeUnknown, 104: OutcomeUnknown, 105: TooLarge, **dict.fromkeys(range(106, 110), BlockedByPredecessor)
     }  # fmt: skip
 
 
@@ -38,14 +38,14 @@ def test_of_two_refused_messages_the_first_one_is_to_blame() -> None:
     one.reply(Guilty(6, LARGE), 6)
     acked, refused = tokens(one.reply(Stored("S", 5, batch="b", count=5), 10))
     assert acked == [103, 104]
-    assert refused == {105: TooLarge, **dict.fromkeys(range(106, 110), NotSent)}
+    assert refused == {105: TooLarge, **dict.fromkeys(range(106, 110), BlockedByPredecessor)}
 
 
 def test_behind_a_gap_nothing_is_stored() -> None:
     one = batch()
     one.reply(Gap(6, 7), 7)
     acked, refused = tokens(one.reply(Stored("S", 5, batch="b", count=5), 10))
-    assert (acked, refused) == ([103, 104], dict.fromkeys(range(105, 110), NotSent))
+    assert (acked, refused) == ([103, 104], dict.fromkeys(range(105, 110), BlockedByPredecessor))
 
 
 def test_the_server_says_how_far_the_sender_may_run_ahead() -> None:

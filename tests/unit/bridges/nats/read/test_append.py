@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from mama_spark.bridge import Acks, Polled, Prepared, Refusals
+from mama_spark.bridge import Acks, PollResult, Refusals, ValidationResult
 from mama_spark.bridges.nats.read import append as appending
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.errors import NoResponders, PublishError, Refused, Uncertain
+from mama_spark.errors import NoResponders, OutcomeUnknown, PublishError, Rejected
 from mama_spark.message import MessageBatch
 
 TOPIC = "t"
@@ -28,18 +28,18 @@ class Scripted:
 
     def close(self) -> None: ...
 
-    def prepare(self, batch: MessageBatch) -> Prepared:
-        return Prepared()
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
+        return ValidationResult()
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
         self.tokens.append(first_token)
         return len(batch)
 
-    def poll(self, timeout: float, want: int = 1) -> Polled:
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
         token, answer = np.array([self.tokens[-1]]), self.answers.pop(0)
         if isinstance(answer, PublishError):
-            return Polled(refusals=[Refusals(token, answer, 0.0)])
-        return Polled(acks=[Acks(token, np.array([answer]), None, None, 0.0)])
+            return PollResult(refusals=[Refusals(token, answer, 0.0)])
+        return PollResult(acks=[Acks(token, np.array([answer]), None, None, 0.0)])
 
 
 Make = Callable[..., Scripted]
@@ -79,14 +79,14 @@ def test_records_go_to_the_stream_of_the_log_which_is_never_made(scripted: Make)
 
 
 def test_a_record_that_may_be_stored_goes_again_if_it_has_an_id(scripted: Make) -> None:
-    bridge = scripted(Uncertain("the connection was lost"), 5)
+    bridge = scripted(OutcomeUnknown("the connection was lost"), 5)
     assert append(1, ids=True) == 5
     assert bridge.tokens == [0, 1]
 
 
 def test_a_record_that_may_be_stored_and_has_no_id_does_not_go_again(scripted: Make) -> None:
-    bridge = scripted(Uncertain("the connection was lost"), 5)
-    with pytest.raises(Uncertain):
+    bridge = scripted(OutcomeUnknown("the connection was lost"), 5)
+    with pytest.raises(OutcomeUnknown):
         append(1, ids=False)
     assert bridge.tokens == [0]
 
@@ -99,7 +99,7 @@ def test_a_record_that_is_certainly_not_stored_goes_again(scripted: Make, ids: b
 
 
 def test_a_record_that_is_refused_for_good_ends_it(scripted: Make) -> None:
-    bridge = scripted(1, Refused("sealed", 400))
-    with pytest.raises(Refused):
+    bridge = scripted(1, Rejected("sealed", 400))
+    with pytest.raises(Rejected):
         append(3, ids=True)
     assert bridge.tokens == [0, 1]

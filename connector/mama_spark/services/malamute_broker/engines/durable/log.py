@@ -29,7 +29,7 @@ _LARGEST = 2**63 - 1
 
 
 class DurableLogs:
-    """See :class:`~mama_spark.record_log.LogBridge`.
+    """See :class:`~mama_spark.record_log.RecordLogBridge`.
 
     :param settings: as those of the engine (:class:`~.settings.DurableSettings`); retention and deduplication
         count for what is appended here
@@ -67,7 +67,7 @@ class DurableLogs:
 
 
 class DurableLog:
-    """See :class:`~mama_spark.record_log.Log`.
+    """See :class:`~mama_spark.record_log.RecordLog`.
 
     :raises ConfigError: there is no store of this stream, or it is damaged
     """
@@ -128,7 +128,7 @@ class DurableLog:
         return self._reader().at(max(-_LARGEST, min(time, _LARGEST)))
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.record_log.Log`; what has an id that is known is not stored again.
+        """See :class:`~mama_spark.record_log.RecordLog`; what has an id that is known is not stored again.
 
         :raises ConfigError: a broker has the store
         """

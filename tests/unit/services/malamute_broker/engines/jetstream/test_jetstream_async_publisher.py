@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from mama_spark.bridge import Acks, BridgeEvent, EventKind, Polled, Refusals
+from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import NoResponders
 from mama_spark.malamute.protocol.extensions import Outcome
@@ -23,7 +23,7 @@ class Server:
 
     def __init__(self, settings: NatsSettings) -> None:
         self.sent: list[tuple[int, bytes, str]] = []  # token, payload, id
-        self.answers = Polled()
+        self.answers = PollResult()
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
         assert batch.ids is not None
@@ -31,8 +31,8 @@ class Server:
         self.sent += [(first_token + i, *row) for i, row in enumerate(rows)]
         return len(batch)
 
-    def poll(self, timeout: float, want: int = 1) -> Polled:
-        answers, self.answers = self.answers, Polled()
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
+        answers, self.answers = self.answers, PollResult()
         return answers
 
     def ack(self, *tokens: int, repeated: bool = False) -> None:
