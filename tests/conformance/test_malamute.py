@@ -22,10 +22,10 @@ from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch
 from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.window import WindowPolicy
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
@@ -260,8 +260,8 @@ def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> No
     broker = start()
     bridge = bridge_of(broker.endpoint)
     bridge.open()
-    finished: list[Block] = []
-    policy = Policy(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
+    finished: list[FlightBatch] = []
+    policy = WindowPolicy(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
     kinds: list[EventKind] = []
     publisher = BatchPublisher(
         bridge, policy, on_finished=finished.append, patience=PATIENCE, on_event=lambda event: kinds.append(event.kind)
@@ -290,7 +290,7 @@ def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> No
         broker.stop()
     states = np.concatenate([block.state for block in finished])
     assert len(states) == 40_000
-    assert (states == State.ACKED).all()
+    assert (states == FlightState.ACKED).all()
     assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
 
 

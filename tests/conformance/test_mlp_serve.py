@@ -24,10 +24,10 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch
 from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.window import WindowPolicy
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.configuration import load
@@ -323,11 +323,11 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
     bridge.open()
     ends.callback(bridge.close)
     assert (bridge.capabilities.ack, bridge.capabilities.dedup) == (Ack.STORED, True)
-    finished: list[Block] = []
+    finished: list[FlightBatch] = []
     topics, payloads, size, rounds = ["a", "b"], {}, 1000, 8
-    policy = Policy(1000, 500, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
+    policy = WindowPolicy(1000, 500, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
 
-    def keep(block: Block) -> None:
+    def keep(block: FlightBatch) -> None:
         finished.append(block)
         payloads[id(block)] = block.tag.batch
 
@@ -350,7 +350,7 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
     outcomes = []
     for block in finished:
         batch: MessageBatch = payloads[id(block)]
-        assert (block.state == State.ACKED).all()
+        assert (block.state == FlightState.ACKED).all()
         for topic, payload, sequence in zip(
             batch.topics.to_pylist(), batch.payloads.to_pylist(), block.sequence.tolist(), strict=True
         ):

@@ -12,7 +12,7 @@ from mama_spark.bridges.nats.jetstream import streams
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.publisher import resilient_publisher
-from mama_spark.publisher.resilient_publisher import LastingPublisher
+from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
 
@@ -76,7 +76,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
 ) -> None:
     options: Any = {"ack_mode": mode, "ordered": mode == "batch"}
     settings = NatsSettings((nats_server.url,), stream="S", create_stream=True, **options)
-    writer = LastingPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
+    writer = ResilientPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
 
     def told() -> list[str]:
         return [r.getMessage() for r in caplog.records if r.getMessage().startswith("the log takes")]
@@ -103,7 +103,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
 def test_the_next_publisher_that_never_gives_up_makes_it_again(nats_server: NatsServer, admin: Admin) -> None:
     settings = NatsSettings((nats_server.url,), stream="S", create_stream=True, ack_mode="batch", ordered=True)
     for n in (1, 2):
-        writer = LastingPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
+        writer = ResilientPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
         try:
             assert writer.write(batch(n))
             assert writer.drain(60)

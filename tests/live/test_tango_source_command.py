@@ -27,7 +27,7 @@ from mama_spark.commands.record import log_options
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
-from mama_spark.publisher.resilient_publisher import LastingPublisher
+from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
@@ -417,7 +417,7 @@ def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: Recor
 def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: Path, probe: DeviceProbe) -> None:
     with MalamuteRoom(tmp_path / "broker") as room:
         options = log_options(room.options("TANGO"))
-        writer = LastingPublisher(lambda: publisher_bridge(options))  # streams are made by who writes
+        writer = ResilientPublisher(lambda: publisher_bridge(options))  # streams are made by who writes
         assert writer.write(rows([1.0]))
         assert writer.drain(PATIENCE)
         writer.close()

@@ -7,11 +7,11 @@ from typing import Any
 
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.batch_publisher import BatchPublisher, Tag
-from mama_spark.publisher.core.flight import EVENT, State
-from mama_spark.publisher.core.flight_batch import Block, Counters
+from mama_spark.publisher.batch_publisher import BatchContext, BatchPublisher
+from mama_spark.publisher.core.flight import EVENT, FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch, FlightCounters
 from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.window import WindowPolicy
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import PATIENCE, eventually
 
@@ -40,7 +40,7 @@ class Driver:
                 **settings,
             )
         )
-        self.policy = Policy(
+        self.policy = WindowPolicy(
             max_in_flight=window,
             refill_allowed_at=window // 2,
             wait_timeout=wait_timeout,
@@ -65,7 +65,7 @@ class Driver:
         self.bridge.close()
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> FlightCounters:
         assert self.publisher is not None
         return self.publisher.counters
 
@@ -93,12 +93,12 @@ class Driver:
         assert self.publisher is not None
         self.publisher.drain()
 
-    def _finished(self, block: Block) -> None:
+    def _finished(self, block: FlightBatch) -> None:
         tag = block.tag
-        batch = tag.batch if isinstance(tag, Tag) else tag
+        batch = tag.batch if isinstance(tag, BatchContext) else tag
         topics, payloads = batch.topics.to_pylist(), batch.payloads.to_pylist()
         for i in range(block.n):
-            event = EVENT[State(int(block.state[i]))]
+            event = EVENT[FlightState(int(block.state[i]))]
             error = block.errors.get(i)
             self.outcomes.append(Outcome(topics[i], payloads[i], event, bool(block.doubt[i]), int(block.sequence[i])))
             if event != "acked":

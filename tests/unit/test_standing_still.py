@@ -12,8 +12,8 @@ from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.mama import Publisher, Transport
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.window import WindowPolicy
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 
 from tests.support.mama_harness import Told, a_message
@@ -52,11 +52,11 @@ def bridge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standing]:
 
 def test_the_batch_face_takes_the_answers_first(bridge: Standing) -> None:
     bridge.open()
-    publisher = BatchPublisher(bridge, Policy(wait_timeout=WAIT), on_finished=lambda block: None)
+    publisher = BatchPublisher(bridge, WindowPolicy(wait_timeout=WAIT), on_finished=lambda block: None)
     publisher.start()
     block = publisher.put(MessageBatch.of(["t"] * 3, [b"1", b"2", b"3"]))
     publisher.drain()
-    assert (block.state == State.ACKED).all()
+    assert (block.state == FlightState.ACKED).all()
 
 
 def test_the_managed_publisher_takes_the_answers_first(bridge: Standing) -> None:

@@ -17,7 +17,7 @@ from ..conf_file import as_options, load
 from ..errors import ConfigError
 from ..options import SinkOptions
 from ..options.values import split_stream
-from ..publisher.resilient_publisher import LastingPublisher
+from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLogBridge
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
@@ -96,7 +96,7 @@ def record(
 
     :raises MamaError: the log cannot be reached at first
     """
-    writer = LastingPublisher(
+    writer = ResilientPublisher(
         lambda: publisher_bridge(options),
         max_in_flight=options.max_in_flight,
         wait_timeout=options.wait_timeout,

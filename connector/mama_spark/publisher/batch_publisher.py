@@ -28,10 +28,10 @@ from ..errors import (
     Unavailable,
 )
 from ..message import Bools, MessageBatch
-from .core.flight import State
-from .core.flight_batch import Block, Counters
+from .core.flight import FlightState
+from .core.flight_batch import FlightBatch, FlightCounters
 from .core.retry import RateLimiter
-from .core.window import Policy, Window
+from .core.window import Window, WindowPolicy
 
 log = logging.getLogger("mama_spark")
 
@@ -43,8 +43,8 @@ _LISTEN = 0.02  #: longest wait for answers while a new batch may come, which ca
 
 
 @dataclass(slots=True)
-class Tag:
-    """``Block.tag``: the messages of the block, and what the caller gave to find it again."""
+class BatchContext:
+    """``FlightBatch.tag``: the messages of the block, and what the caller gave to find it again."""
 
     batch: MessageBatch
     tag: object
@@ -54,7 +54,7 @@ class Tag:
 class _Job:
     """A block on its way into the window: ``runs`` are its spans of good rows, ``at`` the next row to go."""
 
-    block: Block
+    block: FlightBatch
     batch: MessageBatch
     bad: Sequence[tuple[int, PublishError]]
     runs: deque[tuple[int, int]] = field(default_factory=deque)
@@ -80,9 +80,9 @@ class BatchPublisher:
     def __init__(
         self,
         bridge: PublisherBridge,
-        policy: Policy,
+        policy: WindowPolicy,
         *,
-        on_finished: Callable[[Block], None],
+        on_finished: Callable[[FlightBatch], None],
         rate: float | None = None,
         flush_after: float = 0.2,
         poll_time: float = 0.1,
@@ -94,7 +94,7 @@ class BatchPublisher:
     ) -> None:
         self.bridge = bridge
         self.window = Window(policy)
-        self.counters: Counters = self.window.counters
+        self.counters: FlightCounters = self.window.counters
         self._on_finished, self._on_event, self._on_trouble = on_finished, on_event, on_trouble
         self._rate = rate
         self._limiter: RateLimiter | None = None
@@ -107,7 +107,7 @@ class BatchPublisher:
         )
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
-        self._open: dict[int, Block] = {}
+        self._open: dict[int, FlightBatch] = {}
         self._draining = self._stopping = False
         self._ended = threading.Event()
         self._death: BaseException | None = None
@@ -124,7 +124,7 @@ class BatchPublisher:
         """Start the thread. The bridge must be open."""
         self._thread.start()
 
-    def put(self, batch: MessageBatch, bad: Sequence[tuple[int, PublishError]] = (), tag: object = None) -> Block:
+    def put(self, batch: MessageBatch, bad: Sequence[tuple[int, PublishError]] = (), tag: object = None) -> FlightBatch:
         """Hand over messages; blocks while two batches wait.
 
         :param bad: rows that cannot be sent, ascending, with the reason: they fail without being sent
@@ -138,7 +138,7 @@ class BatchPublisher:
             self._raise_death()
             if self._closed:
                 raise ClientClosed("the publisher was drained or stopped")
-            block = self.window.open(len(batch), tag=Tag(batch, tag), sizes=batch.sizes())
+            block = self.window.open(len(batch), tag=BatchContext(batch, tag), sizes=batch.sizes())
             self._open[id(block)] = block
             self._jobs.append(_Job(block, batch, bad))
             self._changed.notify_all()
@@ -412,7 +412,7 @@ class BatchPublisher:
             jobs, self._jobs = list(self._jobs), deque()
             self._changed.notify_all()
         for job in jobs:
-            queued = np.flatnonzero(job.block.state == State.QUEUED)
+            queued = np.flatnonzero(job.block.state == FlightState.QUEUED)
             bad, error = dict(job.bad), NoResponders(why)
             self.window.reject(job.block, queued, [bad.get(row, error) for row in queued.tolist()], now)
 

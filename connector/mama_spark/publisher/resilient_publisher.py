@@ -19,11 +19,11 @@ import numpy as np
 from ..bridge import PublisherBridge
 from ..errors import ConfigError, MamaError, NotPublished, PublishError, Stopped
 from ..message import MessageBatch
-from .batch_publisher import BatchPublisher, Tag
-from .core.flight import State
-from .core.flight_batch import Block
+from .batch_publisher import BatchContext, BatchPublisher
+from .core.flight import FlightState
+from .core.flight_batch import FlightBatch
 from .core.retry import RetryPolicy
-from .core.window import Policy
+from .core.window import WindowPolicy
 
 log = logging.getLogger("mama_spark")
 
@@ -40,7 +40,7 @@ _ENDED = (Stopped, NotPublished)
 Refused = Callable[[MessageBatch, Sequence[PublishError]], None]
 
 
-class LastingPublisher:
+class ResilientPublisher:
     """See the module. For one thread, but :attr:`stored` and :attr:`repr`.
 
     :param make: a bridge that is not open. What its ``open`` or ``prepare`` refuses for good ends the first
@@ -159,9 +159,9 @@ class LastingPublisher:
         for batch in again:
             self._put(batch)
 
-    def _policy(self, bridge: PublisherBridge) -> Policy:
+    def _policy(self, bridge: PublisherBridge) -> WindowPolicy:
         retry = RetryPolicy.doubling(_FIRST_PAUSE, _LONGEST_PAUSE, FOR_EVER)
-        return Policy(
+        return WindowPolicy(
             max_in_flight=self._max,
             refill_allowed_at=self._max // 2,
             wait_timeout=self._wait_timeout,
@@ -200,9 +200,9 @@ class LastingPublisher:
 
     # --- on the pump's thread ---
 
-    def _finished(self, block: Block) -> None:
-        tag: Tag = block.tag
-        good = block.state == State.ACKED
+    def _finished(self, block: FlightBatch) -> None:
+        tag: BatchContext = block.tag
+        good = block.state == FlightState.ACKED
         failed = {row: error for row, error in block.errors.items() if not good[row]}
         again = [row for row, error in failed.items() if error.retryable or isinstance(error, _ENDED)]
         refused = sorted(failed.keys() - set(again))

@@ -23,10 +23,10 @@ from ..bridge import Ack, PublisherBridge, Refusals
 from ..errors import BadRow, BadTopic, PublishError, TooLarge
 from ..message import MessageBatch
 from ..publisher.batch_publisher import BatchPublisher
-from ..publisher.core.flight import State
-from ..publisher.core.flight_batch import Block
+from ..publisher.core.flight import FlightState
+from ..publisher.core.flight_batch import FlightBatch
 from ..publisher.core.retry import RetryPolicy
-from ..publisher.core.window import Policy
+from ..publisher.core.window import WindowPolicy
 
 PATIENCE = 120.0  #: seconds for a condition; never reached by a sound bridge
 
@@ -307,9 +307,9 @@ class BridgeSuite:
         headers = [site.refused if i in guilty else None for i in range(n)]
         batch = MessageBatch.of([site.topics[0]] * n, [b"%d" % i for i in range(n)], headers,
                                 [f"id-{i}" for i in range(n)])  # fmt: skip
-        policy = Policy(64, 32, 30.0, RetryPolicy.doubling(0.01, 0.1, PATIENCE), ordered=True)
+        policy = WindowPolicy(64, 32, 30.0, RetryPolicy.doubling(0.01, 0.1, PATIENCE), ordered=True)
         (block,) = self._drained(bridge, policy, batch)
-        assert set(np.flatnonzero(block.state != State.ACKED).tolist()) == guilty
+        assert set(np.flatnonzero(block.state != FlightState.ACKED).tolist()) == guilty
         assert [int(s.payload) for s in site.stored()] == [i for i in range(n) if i not in guilty]
 
     def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: Site) -> None:
@@ -320,18 +320,18 @@ class BridgeSuite:
         assert not bridge.capabilities.sequence
         batch = self._batch(site, 3000)
         try:
-            (block,) = self._drained(bridge, Policy(4096, 2048), batch)
+            (block,) = self._drained(bridge, WindowPolicy(4096, 2048), batch)
         finally:
             bridge.close()
-        assert (block.state == State.PUBLISHED).all()
+        assert (block.state == FlightState.PUBLISHED).all()
         until = time.monotonic() + PATIENCE
         while len(site.stored()) < 3000 and time.monotonic() < until:
             time.sleep(0.01)
         assert [s.payload for s in site.stored()] == batch.payloads.to_pylist()
 
-    def _drained(self, bridge: PublisherBridge, policy: Policy, batch: MessageBatch) -> list[Block]:
+    def _drained(self, bridge: PublisherBridge, policy: WindowPolicy, batch: MessageBatch) -> list[FlightBatch]:
         """Publish it as the sink does; the finished blocks."""
-        finished: list[Block] = []
+        finished: list[FlightBatch] = []
         publisher = BatchPublisher(bridge, policy, on_finished=finished.append)
         publisher.start()
         try:

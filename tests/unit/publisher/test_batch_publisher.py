@@ -22,15 +22,15 @@ from mama_spark.errors import (
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.clock import NEVER, WallClock
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch
 from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.window import WindowPolicy
 
 from tests.support.examples import FULL
 
 RETRY = RetryPolicy.doubling(0.01, 0.05, deadline=60)
-POLICY = Policy(256, 128, wait_timeout=30, retry=RETRY)
+POLICY = WindowPolicy(256, 128, wait_timeout=30, retry=RETRY)
 
 
 class Desk:
@@ -39,16 +39,16 @@ class Desk:
     def __init__(self) -> None:
         self.name = uuid4().hex
         self.broker = MemoryBroker.get(self.name)
-        self.finished: list[Block] = []
+        self.finished: list[FlightBatch] = []
         self.tags: list[object] = []
         self.publishers: list[BatchPublisher] = []
 
-    def on_finished(self, block: Block) -> None:
+    def on_finished(self, block: FlightBatch) -> None:
         assert block.open == 0
         self.finished.append(block)
         self.tags.append(block.tag.tag)
 
-    def publisher(self, policy: Policy = POLICY, **more: object) -> BatchPublisher:
+    def publisher(self, policy: WindowPolicy = POLICY, **more: object) -> BatchPublisher:
         bridge = more.pop("bridge", None) or MemoryBridge(self.name)
         bridge.open()  # type: ignore[attr-defined]
         options: dict[str, object] = {"on_finished": self.on_finished, **more}
@@ -85,7 +85,7 @@ def test_every_row_of_every_batch_is_acked_and_stored_in_order(desk: Desk) -> No
     assert desk.tags == [0, 1, 2, 3, 4]
     assert [int(m.payload) for m in desk.broker.messages()] == list(range(15_000))
     assert publisher.counters.acked == 15_000
-    assert all((b.state == State.ACKED).all() and b.tag is None for b in desk.finished)
+    assert all((b.state == FlightState.ACKED).all() and b.tag is None for b in desk.finished)
     assert (np.diff(np.concatenate([b.sequence for b in desk.finished])) == 1).all()
     assert repr(publisher) == "<BatchPublisher drained, 0 in flight>"
 
@@ -94,7 +94,7 @@ def test_any_mix_of_faults_conserves_every_row(desk: Desk) -> None:
     rng = np.random.default_rng(3)
     words = ["ack", "lose", "drop", "503", "429", "409", "dup", "unknown", "disconnect", "reject", "full"]
     desk.broker.then(rng.choice(words, 600 if FULL else 200, p=[0.5, *[0.05] * 10]).tolist())
-    publisher = desk.publisher(Policy(64, 16, wait_timeout=0.1, retry=RETRY))
+    publisher = desk.publisher(WindowPolicy(64, 16, wait_timeout=0.1, retry=RETRY))
     for i in range(4):
         publisher.put(batch(500, i * 500), tag=i)
     publisher.drain()
@@ -103,8 +103,8 @@ def test_any_mix_of_faults_conserves_every_row(desk: Desk) -> None:
     assert len(stored) == len(desk.broker.messages()), "ids deduplicate resends"
     for tag, block in zip(desk.tags, desk.finished, strict=True):
         assert isinstance(tag, int)
-        assert set((np.flatnonzero(block.state == State.ACKED) + tag * 500).tolist()) <= stored
-        assert set(block.state.tolist()) <= {int(State.ACKED), int(State.COMPLETED_EXCEPTIONALLY)}
+        assert set((np.flatnonzero(block.state == FlightState.ACKED) + tag * 500).tolist()) <= stored
+        assert set(block.state.tolist()) <= {int(FlightState.ACKED), int(FlightState.COMPLETED_EXCEPTIONALLY)}
 
 
 def test_bad_rows_fail_without_being_sent_and_the_others_go(desk: Desk) -> None:
@@ -112,7 +112,7 @@ def test_bad_rows_fail_without_being_sent_and_the_others_go(desk: Desk) -> None:
     rows = MessageBatch.of(["t", "t", "a.*", "t", "t"], [b"0", b"1", b"2", b"3", b"4"])
     block = publisher.put(rows, bad=[(0, BadRow("mine")), (3, BadRow("mine, too"))])
     publisher.drain()
-    bad, ok = int(State.COMPLETED_EXCEPTIONALLY), int(State.ACKED)
+    bad, ok = int(FlightState.COMPLETED_EXCEPTIONALLY), int(FlightState.ACKED)
     assert block.state.tolist() == [bad, ok, bad, bad, ok]
     assert block.errors[0].info == "mine"
     assert block.errors[2].status == "BAD_SYMBOL"
@@ -131,25 +131,27 @@ def test_batches_without_a_row_to_send_are_finished_too(desk: Desk) -> None:
 def test_settling_goes_on_while_the_caller_puts_nothing(desk: Desk) -> None:
     desk.broker.then(["lose", "drop", "503"])
     done = threading.Event()
-    publisher = desk.publisher(Policy(50, 0, wait_timeout=0.05, retry=RETRY), on_finished=lambda block: done.set())
+    publisher = desk.publisher(
+        WindowPolicy(50, 0, wait_timeout=0.05, retry=RETRY), on_finished=lambda block: done.set()
+    )
     block = publisher.put(batch(3))
     assert done.wait(60), "no put, no drain: the pump's thread alone resends"
-    assert (block.state == State.ACKED).all()
+    assert (block.state == FlightState.ACKED).all()
 
 
 def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(desk: Desk) -> None:
     desk.broker.then(["late"])
-    publisher = desk.publisher(Policy(wait_timeout=0.05))
+    publisher = desk.publisher(WindowPolicy(wait_timeout=0.05))
     block = publisher.put(batch(1))
     publisher.drain()
-    assert block.state.tolist() == [int(State.TIMEOUT)]
+    assert block.state.tolist() == [int(FlightState.TIMEOUT)]
     assert block.doubt.tolist() == [True]
     assert desk.broker.release() == 1
 
 
 def test_put_blocks_while_two_batches_wait(desk: Desk) -> None:
     desk.broker.then(["late"])
-    publisher = desk.publisher(Policy(1, 0, wait_timeout=60))
+    publisher = desk.publisher(WindowPolicy(1, 0, wait_timeout=60))
     publisher.put(batch(1))
     until = time.monotonic() + 60
     while not desk.broker._late and time.monotonic() < until:
@@ -176,14 +178,14 @@ def test_put_blocks_while_two_batches_wait(desk: Desk) -> None:
 
 def test_stop_settles_everything_and_later_puts_raise(desk: Desk) -> None:
     desk.broker.then(["lose"] * 4)
-    publisher = desk.publisher(Policy(4, 0, wait_timeout=60))
+    publisher = desk.publisher(WindowPolicy(4, 0, wait_timeout=60))
     block = publisher.put(batch(10))
     until = time.monotonic() + 60
     while publisher.counters.sends < 4 and time.monotonic() < until:
         time.sleep(0.001)
     publisher.stop()
     publisher.stop()
-    assert (block.state == State.COMPLETED_EXCEPTIONALLY).all()
+    assert (block.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
     assert block.doubt.tolist() == [True] * 4 + [False] * 6
     assert isinstance(block.errors[9], NotPublished)
     assert desk.finished == [block]
@@ -207,7 +209,7 @@ def test_a_closed_connection_ends_the_pump_settles_all_and_tells_every_waiter(de
 
 
 def test_an_error_in_on_finished_ends_the_pump(desk: Desk) -> None:
-    def broken(block: Block) -> None:
+    def broken(block: FlightBatch) -> None:
         raise OSError("disk full")
 
     publisher = desk.publisher(on_finished=broken)
@@ -225,12 +227,12 @@ def test_a_config_error_of_prepare_comes_out_as_itself(desk: Desk) -> None:
     block = publisher.put(batch(3))
     with pytest.raises(ConfigError, match="no stream takes"):
         publisher.drain()
-    assert (block.state == State.COMPLETED_EXCEPTIONALLY).all()
+    assert (block.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
 
 
 def test_an_outage_that_outlasts_the_patience_ends_the_pump_as_unavailable(desk: Desk) -> None:
     desk.broker.then(["503"] * 5000)
-    publisher = desk.publisher(Policy(64, 0, retry=RetryPolicy(None, (0.01,), 0.2)), patience=0.3)
+    publisher = desk.publisher(WindowPolicy(64, 0, retry=RetryPolicy(None, (0.01,), 0.2)), patience=0.3)
     publisher.put(batch(5000))
     with pytest.raises(BackgroundTaskFailed, match="nothing was acknowledged") as caught:
         publisher.drain()
@@ -250,7 +252,7 @@ def test_without_acknowledgements_published_is_terminal(desk: Desk) -> None:
     publisher = desk.publisher(bridge=MemoryBridge(desk.name, acks=False))
     block = publisher.put(batch(5000))
     publisher.drain()
-    assert (block.state == State.PUBLISHED).all()
+    assert (block.state == FlightState.PUBLISHED).all()
     assert publisher.counters.published == 5000
     assert len(desk.broker.messages()) == 5000
 
@@ -271,7 +273,7 @@ def test_chunks_are_bounded_in_messages_and_bytes(desk: Desk) -> None:
             calls.append((len(batch), int(batch.sizes().sum())))
             return super().send(batch, first_token)
 
-    publisher = desk.publisher(Policy(10_000, 0), bridge=Counting(desk.name, max_payload=8 << 20))
+    publisher = desk.publisher(WindowPolicy(10_000, 0), bridge=Counting(desk.name, max_payload=8 << 20))
     publisher.put(batch(9000))
     publisher.put(MessageBatch.of(["t"] * 5, [bytes(n) for n in (1, 6 << 20, 2_400_000, 2_400_000, 7)]))
     publisher.drain()
@@ -301,4 +303,4 @@ def test_errors_of_a_flight_are_publish_errors(desk: Desk) -> None:
     block = publisher.put(batch(2))
     publisher.drain()
     assert isinstance(block.errors[0], PublishError)
-    assert block.state.tolist() == [int(State.COMPLETED_EXCEPTIONALLY), int(State.ACKED)]
+    assert block.state.tolist() == [int(FlightState.COMPLETED_EXCEPTIONALLY), int(FlightState.ACKED)]

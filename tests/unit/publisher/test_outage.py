@@ -10,12 +10,12 @@ import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch
 from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.window import WindowPolicy
 
-POLICY = Policy(64, 0, retry=RetryPolicy(None, (0.01,), 0.2))
+POLICY = WindowPolicy(64, 0, retry=RetryPolicy(None, (0.01,), 0.2))
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: Mem
     bridge.open()
     failed = threading.Semaphore(0)
 
-    def finished(_: Block) -> None:
+    def finished(_: FlightBatch) -> None:
         failed.release()
 
     publisher = BatchPublisher(bridge, POLICY, on_finished=finished, patience=0.3, outlast=True)
@@ -45,7 +45,7 @@ def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: Mem
         assert failed.acquire(timeout=60)
     assert not publisher.counters.acked
     for block in lost:
-        assert (block.state == State.COMPLETED_EXCEPTIONALLY).all()
+        assert (block.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
         error = block.errors[0]
         assert error.retryable
         assert not error.may_have_landed
@@ -53,6 +53,6 @@ def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: Mem
     broker.up = True
     late = publisher.put(batch(500, 9000))
     publisher.drain()
-    assert (late.state == State.ACKED).all()
+    assert (late.state == FlightState.ACKED).all()
     assert len(broker.messages()) == 500
     bridge.close()

@@ -9,8 +9,8 @@ from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.window import WindowPolicy
 
 PATIENCE = 10.0
 
@@ -19,8 +19,8 @@ def waits(publisher: BatchPublisher, now: float) -> bool:
     """Whether messages that come now wait, after a look at the time."""
     block = publisher.put(MessageBatch.of(["t"] * 2, [b""] * 2))
     publisher._give_up_outage(now)
-    waiting = bool((block.state == State.QUEUED).all())
-    assert waiting or (block.state == State.COMPLETED_EXCEPTIONALLY).all()
+    waiting = bool((block.state == FlightState.QUEUED).all())
+    assert waiting or (block.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
     publisher._jobs.clear()
     return waiting
 
@@ -28,7 +28,7 @@ def waits(publisher: BatchPublisher, now: float) -> bool:
 def away() -> BatchPublisher:
     """A publisher whose connection is lost for longer than its patience."""
     publisher = BatchPublisher(
-        MemoryBridge(uuid4().hex), Policy(), on_finished=lambda block: None, patience=PATIENCE, outlast=True
+        MemoryBridge(uuid4().hex), WindowPolicy(), on_finished=lambda block: None, patience=PATIENCE, outlast=True
     )
     publisher._event(BridgeEvent(EventKind.DISCONNECTED, "cut", 0.0))
     assert waits(publisher, 0.0)

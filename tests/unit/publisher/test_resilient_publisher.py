@@ -9,7 +9,7 @@ import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import PublishError, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.resilient_publisher import BATCHES_WAITING, LastingPublisher
+from mama_spark.publisher.resilient_publisher import BATCHES_WAITING, ResilientPublisher
 from mama_spark.testing.waiting import eventually
 
 
@@ -31,8 +31,8 @@ def give_up() -> bool:
 
 def publisher(
     broker: MemoryBroker, refused: list[tuple[MessageBatch, Sequence[PublishError]]] | None = None
-) -> LastingPublisher:
-    return LastingPublisher(
+) -> ResilientPublisher:
+    return ResilientPublisher(
         lambda: MemoryBridge(broker.name),
         wait_timeout=0.2,
         on_refused=None if refused is None else lambda rows, errors: refused.append((rows, errors)),

@@ -1,7 +1,8 @@
 """The life of a flight: one message on its way, as a table.
 
 A flight is in exactly one state; :data:`TABLE` holds every legal step, and anything else raises
-:class:`IllegalStep`. Three terminal states are the listener methods of the specification (MP-12..MP-14); the fourth,
+:class:`IllegalFlightStep`. Three terminal states are the listener methods of the specification (MP-12..MP-14); the
+    fourth,
 ``PUBLISHED``, is for middlewares that acknowledge nothing (``ackMode=none``).
 """
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 States = npt.NDArray[np.uint8]
 
 
-class State(IntEnum):
+class FlightState(IntEnum):
     QUEUED = 0  #: known to the window, not sent yet
     IN_FLIGHT = 1  #: sent, no answer yet
     WAITING = 2  #: refused or in doubt, to be sent again
@@ -25,7 +26,7 @@ class State(IntEnum):
     PUBLISHED = 6  #: handed over to a middleware that does not acknowledge
 
 
-class Step(IntEnum):
+class Transition(IntEnum):
     SEND = 0  #: the bridge took it
     ACK = 1  #: any of its sends was acknowledged
     RETRY = 2  #: its last send was refused or is in doubt, and it may go again
@@ -34,59 +35,59 @@ class Step(IntEnum):
     HAND_OVER = 5  #: the bridge took it and no answer will come
 
 
-class IllegalStep(AssertionError):
+class IllegalFlightStep(AssertionError):
     """A flight was asked to do what its state does not allow: a defect of this package."""
 
 
-TABLE: dict[State, dict[Step, State]] = {
-    State.QUEUED: {
-        Step.SEND: State.IN_FLIGHT,
-        Step.FAIL: State.COMPLETED_EXCEPTIONALLY,
-        Step.HAND_OVER: State.PUBLISHED,
+TABLE: dict[FlightState, dict[Transition, FlightState]] = {
+    FlightState.QUEUED: {
+        Transition.SEND: FlightState.IN_FLIGHT,
+        Transition.FAIL: FlightState.COMPLETED_EXCEPTIONALLY,
+        Transition.HAND_OVER: FlightState.PUBLISHED,
     },
-    State.IN_FLIGHT: {
-        Step.ACK: State.ACKED,
-        Step.RETRY: State.WAITING,
-        Step.FAIL: State.COMPLETED_EXCEPTIONALLY,
-        Step.EXPIRE: State.TIMEOUT,
+    FlightState.IN_FLIGHT: {
+        Transition.ACK: FlightState.ACKED,
+        Transition.RETRY: FlightState.WAITING,
+        Transition.FAIL: FlightState.COMPLETED_EXCEPTIONALLY,
+        Transition.EXPIRE: FlightState.TIMEOUT,
     },
-    State.WAITING: {
-        Step.SEND: State.IN_FLIGHT,
-        Step.ACK: State.ACKED,
-        Step.FAIL: State.COMPLETED_EXCEPTIONALLY,
-        Step.EXPIRE: State.TIMEOUT,
+    FlightState.WAITING: {
+        Transition.SEND: FlightState.IN_FLIGHT,
+        Transition.ACK: FlightState.ACKED,
+        Transition.FAIL: FlightState.COMPLETED_EXCEPTIONALLY,
+        Transition.EXPIRE: FlightState.TIMEOUT,
     },
-    State.ACKED: {},
-    State.COMPLETED_EXCEPTIONALLY: {},
-    State.TIMEOUT: {},
-    State.PUBLISHED: {},
+    FlightState.ACKED: {},
+    FlightState.COMPLETED_EXCEPTIONALLY: {},
+    FlightState.TIMEOUT: {},
+    FlightState.PUBLISHED: {},
 }
 
 TERMINAL = frozenset(state for state, steps in TABLE.items() if not steps)
 
 #: Flight events, everywhere the same strings: the listener methods of the specification (MP-11..MP-14).
 PUBLISHED = "published"
-EVENT: dict[State, str] = {
-    State.ACKED: "acked",
-    State.COMPLETED_EXCEPTIONALLY: "completed_exceptionally",
-    State.TIMEOUT: "timeout",
-    State.PUBLISHED: PUBLISHED,
+EVENT: dict[FlightState, str] = {
+    FlightState.ACKED: "acked",
+    FlightState.COMPLETED_EXCEPTIONALLY: "completed_exceptionally",
+    FlightState.TIMEOUT: "timeout",
+    FlightState.PUBLISHED: PUBLISHED,
 }
 
 _ILLEGAL = 255
-_NEXT: States = np.full((len(State), len(Step)), _ILLEGAL, np.uint8)
+_NEXT: States = np.full((len(FlightState), len(Transition)), _ILLEGAL, np.uint8)
 for _state, _steps in TABLE.items():
     for _step, _next in _steps.items():
         _NEXT[_state, _step] = _next
 
 
-def advance(states: States, step: Step) -> States:
+def advance(states: States, step: Transition) -> States:
     """The states after ``step``, for a whole column.
 
-    :raises IllegalStep: if the table has no such step for one of them
+    :raises IllegalFlightStep: if the table has no such step for one of them
     """
     after: States = _NEXT[states, step]
     if after.max(initial=0) == _ILLEGAL:
-        bad = State(int(states[after == _ILLEGAL][0]))
-        raise IllegalStep(f"{step.name} is not a step of {bad.name}")
+        bad = FlightState(int(states[after == _ILLEGAL][0]))
+        raise IllegalFlightStep(f"{step.name} is not a step of {bad.name}")
     return after

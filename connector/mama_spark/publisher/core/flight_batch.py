@@ -17,7 +17,7 @@ Rows = slice | Int64s
 Seconds = npt.NDArray[np.float64]
 
 
-class Block:
+class FlightBatch:
     """Flights opened together, one element of each column a flight.
 
     :ivar n: how many; ``open``: how many of them are not settled
@@ -75,7 +75,7 @@ def length_of(rows: Rows) -> int:
 
 
 @dataclass(slots=True)
-class Counters:
+class FlightCounters:
     """What happened since the window was made; flights, unless it says sends."""
 
     opened: int = 0

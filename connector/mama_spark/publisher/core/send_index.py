@@ -12,19 +12,19 @@ import numpy as np
 
 from mama_spark.message import Bools, Int64s
 
-from .flight import State
-from .flight_batch import Block, Rows, part_of
+from .flight import FlightState
+from .flight_batch import FlightBatch, Rows, part_of
 
-_IN_FLIGHT = int(State.IN_FLIGHT)
+_IN_FLIGHT = int(FlightState.IN_FLIGHT)
 
 
 @dataclass(frozen=True, slots=True)
-class Sends:
+class SendRange:
     """Sends handed to the bridge together: tokens ``first .. end-1`` are ``rows`` of ``block``, in order."""
 
     first: int
     end: int
-    block: Block
+    block: FlightBatch
     rows: Rows
     at: float
 
@@ -37,35 +37,35 @@ class Sends:
         return off + self.rows.start if isinstance(self.rows, slice) else self.rows[off]
 
 
-class SendBook:
+class SendIndex:
     """The sends whose answers may still come: by token, and by the moment at which waiting for them ends."""
 
     def __init__(self) -> None:
-        self._ranges: list[Sends] = []
+        self._ranges: list[SendRange] = []
         self._firsts: list[int] = []
-        self._timers: deque[Sends] = deque()  # every send waits equally long, so this is sorted by deadline
+        self._timers: deque[SendRange] = deque()  # every send waits equally long, so this is sorted by deadline
         self._prune_at = 64
 
     def __len__(self) -> int:
         return len(self._ranges) + len(self._timers)
 
-    def __iter__(self) -> Iterator[Sends]:
+    def __iter__(self) -> Iterator[SendRange]:
         return iter(list(self._ranges))
 
-    def add(self, sends: Sends) -> None:
+    def add(self, sends: SendRange) -> None:
         """Tokens must be higher than all before."""
         self._forget()
         self._ranges.append(sends)
         self._firsts.append(sends.first)
         self._timers.append(sends)
 
-    def oldest(self) -> Sends | None:
+    def oldest(self) -> SendRange | None:
         """Of those with an unanswered send, the one whose time is up first."""
         while self._timers and not self.live(self._timers[0]).any():
             self._timers.popleft()
         return self._timers[0] if self._timers else None
 
-    def expired(self, now: float, wait: float) -> Iterator[Sends]:
+    def expired(self, now: float, wait: float) -> Iterator[SendRange]:
         """What has waited ``wait`` seconds for its answer, each once and never again."""
         while self._timers and self._timers[0].at + wait <= now:
             yield self._timers.popleft()
@@ -80,13 +80,13 @@ class SendBook:
         return False
 
     @staticmethod
-    def live(sends: Sends) -> Bools:
+    def live(sends: SendRange) -> Bools:
         """Which sends of this range are unanswered: the flight is in flight, and this is its last send."""
         state, token = sends.block.state[sends.rows], sends.block.token[sends.rows]
         live: Bools = (state == _IN_FLIGHT) & (token >= sends.first) & (token < sends.end)
         return live
 
-    def split(self, tokens: Int64s) -> Iterator[tuple[Sends | None, int, int]]:
+    def split(self, tokens: Int64s) -> Iterator[tuple[SendRange | None, int, int]]:
         """Cut ascending ``tokens`` by the range they belong to: (range, from, to); None for unknown ones."""
         i, n = 0, len(tokens)
         while i < n:
@@ -104,12 +104,12 @@ class SendBook:
         """Drop ranges none of whose flights is open: their answers, if any still come, are unknown tokens."""
         done = 0
         for sends in self._ranges:
-            if sends.block.open and (sends.block.state[sends.rows] < State.ACKED).any():
+            if sends.block.open and (sends.block.state[sends.rows] < FlightState.ACKED).any():
                 break
             done += 1
         del self._ranges[:done], self._firsts[:done]
         if len(self._ranges) + len(self._timers) > self._prune_at:  # one stuck flight must not keep all the rest
-            self._ranges = [s for s in self._ranges if (s.block.state[s.rows] < State.ACKED).any()]
+            self._ranges = [s for s in self._ranges if (s.block.state[s.rows] < FlightState.ACKED).any()]
             self._firsts = [s.first for s in self._ranges]
             self._timers = deque(s for s in self._timers if self.live(s).any())
             self._prune_at = max(64, 2 * (len(self._ranges) + len(self._timers)))

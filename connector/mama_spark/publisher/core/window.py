@@ -1,8 +1,8 @@
 """The window: the flights not settled yet, and the rules for letting in more.
 
 Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values; the shell
-(:mod:`mama_spark.publisher.batch_publisher`) obeys. Flights are columns: a :class:`Block` holds the flights that were
-opened together, and every operation works on a whole run of them.
+(:mod:`mama_spark.publisher.batch_publisher`) obeys. Flights are columns: a :class:`FlightBatch` holds the flights that
+were opened together, and every operation works on a whole run of them.
 
 A *token* names one send of one flight: a monotonic integer, never reused. An ack of any send settles its flight, a
 refusal settles only its own send, and whatever arrives after the terminal event is counted and changes nothing.
@@ -23,20 +23,20 @@ from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import AckTimeout, Backpressure, ConfigError, OutcomeUnknown, PublishError
 from mama_spark.message import Bools, Int64s
 
-from .flight import State, Step, advance
-from .flight_batch import Block, Counters, Rows, Seconds, array_of, length_of
+from .flight import FlightState, Transition, advance
+from .flight_batch import FlightBatch, FlightCounters, Rows, Seconds, array_of, length_of
 from .retry import RetryPolicy
-from .send_index import SendBook, Sends
+from .send_index import SendIndex, SendRange
 
 #: After a hold only this many sends go out until one of them is acknowledged: enough that one topic without a
 #: stream does not stop the others, few enough that an outage does not cost a storm of refusals.
 PROBE = 64
 
-_IN_FLIGHT, _WAITING = int(State.IN_FLIGHT), int(State.WAITING)
+_IN_FLIGHT, _WAITING = int(FlightState.IN_FLIGHT), int(FlightState.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class WindowPolicy:
     """The rules of one window; the defaults are the specification's (MP-04..MP-06, MP-09).
 
     :param max_in_flight: a hold begins when this many flights are not settled (MP-04)
@@ -75,16 +75,16 @@ class _Waiting:
     due: float
     order: int
     give_up: float = field(compare=False)  #: when the first of its rows may not go again any more
-    block: Block = field(compare=False)
+    block: FlightBatch = field(compare=False)
     rows: Int64s = field(compare=False)
 
 
 class Window:
     """Flights in columns and the rules that move them. Not thread-safe: one shell drives it."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: WindowPolicy) -> None:
         self.policy = policy
-        self.counters = Counters()
+        self.counters = FlightCounters()
         self.streams: list[str] = []
         self.domains: list[str | None] = []  #: of ``streams``
         self._codes: dict[tuple[str, str | None], int] = {}  # of streams
@@ -94,7 +94,7 @@ class Window:
         self.limit = policy.max_in_flight  #: smaller than the policy's after the server was overrun
         self.connected = True
         self.next_token = 0
-        self._book = SendBook()
+        self._book = SendIndex()
         self._waiting: list[_Waiting] = []
         self._give_up = math.inf  # lower bound of all give_up
         self._order = count()
@@ -102,7 +102,7 @@ class Window:
         self._pause_began = -math.inf
         self._pause_level = 0  # consecutive back-offs of the whole publisher
         self._acked_since_growth = 0
-        self._settled: list[tuple[Block, Rows]] = []
+        self._settled: list[tuple[FlightBatch, Rows]] = []
         self._why_again: PublishError | None = None
 
     def __repr__(self) -> str:
@@ -118,18 +118,22 @@ class Window:
 
     # --- letting in ------------------------------------------------------------------------------------------
 
-    def open(self, n: int, *, tag: Any = None, sizes: Int64s | None = None, fragile: Bools | None = None) -> Block:
+    def open(
+        self, n: int, *, tag: Any = None, sizes: Int64s | None = None, fragile: Bools | None = None
+    ) -> FlightBatch:
         """New flights, queued. Every one of them ends in exactly one terminal event."""
         self.counters.opened += n
-        return Block(n, tag, sizes, fragile)
+        return FlightBatch(n, tag, sizes, fragile)
 
-    def reject(self, block: Block, rows: Int64s, errors: Sequence[PublishError] | PublishError, now: float) -> None:
+    def reject(
+        self, block: FlightBatch, rows: Int64s, errors: Sequence[PublishError] | PublishError, now: float
+    ) -> None:
         """Queued flights that cannot be sent at all: they fail now, with one error or one each."""
         each = [errors] * len(rows) if isinstance(errors, PublishError) else errors
         block.errors.update(zip(rows.tolist(), each, strict=True))
-        self._settle(block, rows, Step.FAIL, now)
+        self._settle(block, rows, Transition.FAIL, now)
 
-    def hand_over(self, block: Block, rows: Rows, now: float) -> None:
+    def hand_over(self, block: FlightBatch, rows: Rows, now: float) -> None:
         """The bridge took these queued flights and will never answer: ``published`` is their terminal event."""
         first, n = self.next_token, length_of(rows)
         self.next_token += n
@@ -137,9 +141,9 @@ class Window:
         block.token[rows] = np.arange(first, first + n)
         block.sends[rows] = 1
         self.counters.sends += n
-        self._settle(block, rows, Step.HAND_OVER, now)
+        self._settle(block, rows, Transition.HAND_OVER, now)
 
-    def fit(self, block: Block, start: int, now: float) -> int:
+    def fit(self, block: FlightBatch, start: int, now: float) -> int:
         """How many flights of ``block`` from ``start`` on may be launched now."""
         room = self.limit - self.in_flight
         if room <= 0 or self.holding or not self._may_send(now):
@@ -158,7 +162,7 @@ class Window:
             room = min(room, max(upto - start, 1 if self.in_flight == 0 else 0))
         return room
 
-    def launch(self, block: Block, rows: Rows, now: float) -> int:
+    def launch(self, block: FlightBatch, rows: Rows, now: float) -> int:
         """The bridge took these queued flights under ``next_token`` ff.; returns the first token (MP-33)."""
         block.published[rows] = now
         self.in_flight += length_of(rows)
@@ -167,7 +171,7 @@ class Window:
             self.holding = True
         return self._sent(block, rows, now)
 
-    def due(self, now: float) -> Iterator[tuple[Block, Int64s]]:
+    def due(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:
         """What must be sent again now, oldest first; call :meth:`relaunch` for what the bridge took.
 
         Yields one run of rows at a time, each at most what may go; stop when the bridge takes no more.
@@ -187,19 +191,19 @@ class Window:
             if self._waiting and self._waiting[0] is top and (self.policy.ordered or len(top.rows) == before):
                 return  # the bridge took nothing, or not all of what must stay in front
 
-    def relaunch(self, block: Block, rows: Int64s, now: float) -> int:
+    def relaunch(self, block: FlightBatch, rows: Int64s, now: float) -> int:
         """The bridge took these waiting flights again under ``next_token`` ff.; returns the first token."""
         self.counters.resends += len(rows)
         return self._sent(block, rows, now)
 
-    def _sent(self, block: Block, rows: Rows, now: float) -> int:
-        block.state[rows] = advance(block.state[rows], Step.SEND)
+    def _sent(self, block: FlightBatch, rows: Rows, now: float) -> int:
+        block.state[rows] = advance(block.state[rows], Transition.SEND)
         n, first = length_of(rows), self.next_token
         self.next_token += n
         block.token[rows] = np.arange(first, first + n)
         block.sends[rows] += 1
         self.counters.sends += n
-        self._book.add(Sends(first, first + n, block, rows, now))
+        self._book.add(SendRange(first, first + n, block, rows, now))
         return first
 
     def _drop_settled(self) -> None:
@@ -225,7 +229,7 @@ class Window:
     def _gather(self) -> None:
         """Ordered: all that waits, in order of opening, as one queue."""
         entries = list(self._waiting)
-        by_block: dict[int, tuple[Block, list[Int64s]]] = {}
+        by_block: dict[int, tuple[FlightBatch, list[Int64s]]] = {}
         for w in entries:
             by_block.setdefault(id(w.block), (w.block, []))[1].append(w.rows)
         due = max(w.due for w in entries)
@@ -273,7 +277,7 @@ class Window:
             block.stream[rows] = stream
             if sends.at >= self._pause_began:
                 self._pause_level = 0
-            self._settle(block, rows, Step.ACK, acks.at)
+            self._settle(block, rows, Transition.ACK, acks.at)
         self._grow(len(tokens))
 
     def refused(self, refusals: Refusals) -> None:
@@ -322,10 +326,10 @@ class Window:
                 w.give_up = float(self._give_up_at(w.block, w.rows, w.due).min(initial=math.inf))
         self._give_up = min((w.give_up for w in self._waiting), default=math.inf)
 
-    def abandon(self, blocks: list[Block], error: PublishError, unsent: PublishError, now: float) -> None:
+    def abandon(self, blocks: list[FlightBatch], error: PublishError, unsent: PublishError, now: float) -> None:
         """Stop: settle everything that is open, sent flights with ``error``, queued ones with ``unsent``."""
         for block in blocks:
-            queued = np.flatnonzero(block.state == State.QUEUED)
+            queued = np.flatnonzero(block.state == FlightState.QUEUED)
             if len(queued):
                 self.reject(block, queued, unsent, now)
             sent = np.flatnonzero((block.state == _IN_FLIGHT) | (block.state == _WAITING))
@@ -333,7 +337,7 @@ class Window:
                 block.doubt[sent] |= block.state[sent] == _IN_FLIGHT
                 for row in sent:
                     block.errors[int(row)] = error
-                self._settle(block, sent, Step.FAIL, now)
+                self._settle(block, sent, Transition.FAIL, now)
 
     # --- what to do next -------------------------------------------------------------------------------------
 
@@ -354,7 +358,7 @@ class Window:
                 moments.append(self._pause_until)
         return min(moments, default=None)
 
-    def take_settled(self) -> list[tuple[Block, Rows]]:
+    def take_settled(self) -> list[tuple[FlightBatch, Rows]]:
         """Flights that got their terminal event since the last call. A block is finished when ``open`` is 0."""
         settled, self._settled = self._settled, []
         return settled
@@ -366,7 +370,7 @@ class Window:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _trouble(self, block: Block, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
+    def _trouble(self, block: FlightBatch, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
         if error.pace is not Backpressure.KEEP:
             self._pause(error, now, sent_at)
         again = self._may_resend(block, rows, error, now)
@@ -376,9 +380,9 @@ class Window:
             self._retry(block, rows[again], error, now)
         if not again.all():
             last = rows[~again]
-            self._settle(block, last, Step.FAIL if error.answered else Step.EXPIRE, now)
+            self._settle(block, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
 
-    def _may_resend(self, block: Block, rows: Int64s, error: PublishError, now: float) -> Bools:
+    def _may_resend(self, block: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
         retry = self.policy.retry
         if retry is None or not retry.retry_on(error) or (error.may_have_landed and not self.policy.resend_uncertain):
             return np.zeros(len(rows), np.bool_)
@@ -391,8 +395,8 @@ class Window:
             again &= ~block.fragile[rows]
         return again
 
-    def _retry(self, block: Block, rows: Int64s, error: PublishError, now: float) -> None:
-        block.state[rows] = advance(block.state[rows], Step.RETRY)
+    def _retry(self, block: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
+        block.state[rows] = advance(block.state[rows], Transition.RETRY)
         sends = int(block.sends[rows[0]])
         due = now
         if error.pace is not Backpressure.KEEP:
@@ -406,7 +410,7 @@ class Window:
         self._give_up = min(self._give_up, give_up)
         heapq.heappush(self._waiting, _Waiting(due, next(self._order), give_up, block, rows))
 
-    def _give_up_at(self, block: Block, rows: Int64s, due: float) -> Seconds:
+    def _give_up_at(self, block: FlightBatch, rows: Int64s, due: float) -> Seconds:
         """When waiting flights may not go again: at the retry deadline; without one, when nothing has taken them for
         ``wait_timeout`` after they were due, so that none waits for ever."""
         deadline = self.policy.retry.deadline if self.policy.retry else None
@@ -414,36 +418,36 @@ class Window:
             return np.full(len(rows), due + self.policy.wait_timeout)
         return block.published[rows] + deadline
 
-    def _note(self, block: Block, rows: Int64s, error: PublishError) -> None:
+    def _note(self, block: FlightBatch, rows: Int64s, error: PublishError) -> None:
         if error.may_have_landed:
             block.doubt[rows] = True
         for row in rows.tolist():
             block.errors[row] = error
 
-    def _verdict(self, block: Block, rows: Int64s, now: float) -> None:
+    def _verdict(self, block: FlightBatch, rows: Int64s, now: float) -> None:
         """They may not go again: the last error decides which terminal event it is."""
         answered = np.fromiter((block.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
-        for step, some in ((Step.FAIL, rows[answered]), (Step.EXPIRE, rows[~answered])):
+        for step, some in ((Transition.FAIL, rows[answered]), (Transition.EXPIRE, rows[~answered])):
             if len(some):
                 self._settle(block, some, step, now)
 
-    def _settle(self, block: Block, rows: Rows, step: Step, now: float) -> None:
+    def _settle(self, block: FlightBatch, rows: Rows, step: Transition, now: float) -> None:
         n = length_of(rows)
         if not n:
             return
         before = block.state[rows]
-        launched = before[0] != State.QUEUED  # a call settles queued flights or launched ones, never both
+        launched = before[0] != FlightState.QUEUED  # a call settles queued flights or launched ones, never both
         block.state[rows] = advance(before, step)
         block.settled[rows] = now
         block.open -= n
         if launched:
             self.in_flight -= n
             self.bytes_in_flight -= block.bytes_of(rows)
-        if step is Step.ACK:
+        if step is Transition.ACK:
             self.counters.acked += n
-        elif step is Step.HAND_OVER:
+        elif step is Transition.HAND_OVER:
             self.counters.published += n
-        elif step is Step.FAIL:
+        elif step is Transition.FAIL:
             self.counters.failed += n
         else:
             self.counters.timed_out += n
@@ -471,7 +475,7 @@ class Window:
                 self._acked_since_growth = 0
                 self.limit = min(self.policy.max_in_flight, self.limit + max(1, self.limit // 8))
 
-    def _known(self, tokens: Int64s) -> Iterator[tuple[Sends, int, int]]:
+    def _known(self, tokens: Int64s) -> Iterator[tuple[SendRange, int, int]]:
         for sends, lo, hi in self._book.split(tokens):
             if sends is None:
                 self.counters.unknown += hi - lo

@@ -13,14 +13,14 @@ from mama_spark.errors import AckTimeout
 from mama_spark.message import MessageBatch
 
 from ..api import Flight, PublishAck, PublisherListener
-from ..core.flight import EVENT, PUBLISHED, State
-from ..core.flight_batch import Block, Rows
+from ..core.flight import EVENT, PUBLISHED, FlightState
+from ..core.flight_batch import FlightBatch, Rows
 
 log = logging.getLogger("mama_spark")
 
 
-class Cargo:
-    """``Block.tag``: the flights of a block, their messages, and the futures of those who published them."""
+class PendingBatch:
+    """``FlightBatch.tag``: the flights of a block, their messages, and the futures of those who published them."""
 
     __slots__ = ("batch", "flights", "futures")
 
@@ -28,10 +28,10 @@ class Cargo:
         self.batch, self.flights, self.futures = batch, flights, futures
 
 
-class Teller:
+class CallbackDispatcher:
     """News are noted under the caller's lock and told by :meth:`deliver`, one at a time.
 
-    :param streams: names that ``Block.stream`` points at; ``domains``: those they belong to
+    :param streams: names that ``FlightBatch.stream`` points at; ``domains``: those they belong to
     """
 
     def __init__(self, listener: PublisherListener | None, streams: list[str], domains: list[str | None]) -> None:
@@ -41,14 +41,14 @@ class Teller:
         self._news: deque[Callable[[], None]] = deque()
         self._telling = threading.RLock()
 
-    def note_published(self, cargo: Cargo, rows: slice, times: list[float]) -> None:
+    def note_published(self, cargo: PendingBatch, rows: slice, times: list[float]) -> None:
         """These rows were handed to the middleware, at these seconds of the wall clock."""
         for row, at in zip(range(rows.start, rows.stop), times, strict=True):
             flight = cargo.flights[row]
             flight.publish_time, flight.sends = at, 1
             self._news.append(partial(self._published, flight, cargo.futures[row]))
 
-    def note_settled(self, block: Block, rows: Rows) -> None:
+    def note_settled(self, block: FlightBatch, rows: Rows) -> None:
         """These rows got their terminal event."""
         listed: list[int] = list(range(rows.start, rows.stop)) if isinstance(rows, slice) else rows.tolist()
         for row in listed:
@@ -64,11 +64,11 @@ class Teller:
         future.set_result(flight)
         self._listen(PUBLISHED, flight)
 
-    def _ended(self, block: Block, row: int, cargo: Cargo) -> None:
+    def _ended(self, block: FlightBatch, row: int, cargo: PendingBatch) -> None:
         flight, future = cargo.flights[row], cargo.futures[row]
         flight.sends = int(block.sends[row])
-        state = State(int(block.state[row]))
-        if state in (State.ACKED, State.PUBLISHED):
+        state = FlightState(int(block.state[row]))
+        if state in (FlightState.ACKED, FlightState.PUBLISHED):
             stream, sequence = int(block.stream[row]), int(block.sequence[row])
             flight.publish_ack_future.set_result(
                 PublishAck(
@@ -83,7 +83,7 @@ class Teller:
             flight.publish_ack_future.set_exception(error)
             if not future.done():
                 future.set_exception(error)
-        if state is not State.PUBLISHED:
+        if state is not FlightState.PUBLISHED:
             self._listen(EVENT[state], flight)
 
     def _listen(self, event: str, flight: Flight) -> None:

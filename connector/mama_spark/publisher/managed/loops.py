@@ -1,6 +1,7 @@
 """The two loops of the managed publisher, over one window and one bridge.
 
-:meth:`Runners.publish` takes what the user queued and sends it while the window lets it; :meth:`Runners.fly` takes what
+:meth:`PublisherLoops.publish` takes what the user queued and sends it while the window lets it;
+    :meth:`PublisherLoops.fly` takes what
 comes back, settles flights and sends again. One lock guards window and bridge, because a bridge is called by one thread
 at a time; callbacks and futures are served outside of it, in order.
 """
@@ -21,17 +22,17 @@ from mama_spark.message import Bools, Int64s, MessageBatch
 
 from ..batch_publisher import CHUNK_BYTES, CHUNK_MESSAGES, runs_of
 from ..clock import WallClock
-from ..core.flight_batch import Block
+from ..core.flight_batch import FlightBatch
 from ..core.window import Window
-from .callbacks import Cargo, Teller
-from .publish_queue import Entry, Intake
+from .callbacks import CallbackDispatcher, PendingBatch
+from .publish_queue import Entry, PublishQueue
 
 log = logging.getLogger("mama_spark")
 
 _SLICE = 0.005  #: longest time for which the flights runner keeps the publish runner from the bridge
 
 
-class Runners:
+class PublisherLoops:
     """What both loops share. Each loop runs on one thread, whose ever it is.
 
     :param poll_time: longest wait of a loop, seconds (MP-07); ``hold_pause_time``: the same in a hold (MP-08)
@@ -44,8 +45,8 @@ class Runners:
         self,
         bridge: PublisherBridge,
         window: Window,
-        intake: Intake,
-        teller: Teller,
+        intake: PublishQueue,
+        teller: CallbackDispatcher,
         *,
         poll_time: float,
         hold_pause_time: float,
@@ -60,7 +61,7 @@ class Runners:
         self._launched = threading.Event()  # for the flights runner: there is something to wait for, or an end
         self._core = threading.RLock()  # guards window, bridge and blocks
         self._sending = threading.Event()  # the publish runner wants the bridge
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, FlightBatch] = {}
         self._opened = False
         self._clock = WallClock.anchored()
 
@@ -89,7 +90,7 @@ class Runners:
         self._publish_done = True
         self._launched.set()
 
-    def _admit(self, taken: list[Entry]) -> Block | None:
+    def _admit(self, taken: list[Entry]) -> FlightBatch | None:
         if not taken:
             return None
         flights, futures = [f for f, _ in taken], [f for _, f in taken]
@@ -99,11 +100,11 @@ class Runners:
             headers if any(headers) else None, [f.id for f in flights],
         )  # fmt: skip
         with self._core:
-            block = self.window.open(len(flights), tag=Cargo(batch, flights, futures), sizes=batch.sizes())
+            block = self.window.open(len(flights), tag=PendingBatch(batch, flights, futures), sizes=batch.sizes())
             self._blocks[id(block)] = block
         return block
 
-    def _send_block(self, block: Block) -> None:
+    def _send_block(self, block: FlightBatch) -> None:
         with self._bridge_now():
             if not self.keep_going:
                 return
@@ -121,7 +122,7 @@ class Runners:
                     self._settled.wait(self._hold_pause_time)
         self._teller.deliver()
 
-    def _prepare(self, block: Block) -> Bools:
+    def _prepare(self, block: FlightBatch) -> Bools:
         good = np.ones(block.n, np.bool_)
         try:
             prepared = self.bridge.prepare(block.tag.batch)
@@ -137,11 +138,11 @@ class Runners:
             self._reject(block, rows, [error for _, error in prepared.bad])
         return good
 
-    def _reject(self, block: Block, rows: Int64s, errors: list[PublishError]) -> None:
+    def _reject(self, block: FlightBatch, rows: Int64s, errors: list[PublishError]) -> None:
         self.window.reject(block, rows, errors, time.monotonic())
         self._collect()
 
-    def _send_some(self, block: Block, start: int, end: int) -> int:
+    def _send_some(self, block: FlightBatch, start: int, end: int) -> int:
         now = time.monotonic()
         n = min(self.window.fit(block, start, now), end - start, CHUNK_MESSAGES)
         if n <= 0:

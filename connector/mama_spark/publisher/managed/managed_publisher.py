@@ -17,11 +17,11 @@ from mama_spark.bridge import PublisherBridge
 from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
 
 from ..api import Flight, HeadersLike, PublisherListener, PublishOptions, RetryConfig
-from ..core.flight_batch import Counters
-from ..core.window import Policy, Window
-from .callbacks import Teller
-from .loops import Runners
-from .publish_queue import Intake, on_event_loop
+from ..core.flight_batch import FlightCounters
+from ..core.window import Window, WindowPolicy
+from .callbacks import CallbackDispatcher
+from .loops import PublisherLoops
+from .publish_queue import PublishQueue, on_event_loop
 
 
 class ManagedPublisher:
@@ -62,21 +62,21 @@ class ManagedPublisher:
         for name, value in (("pollTime", poll_time), ("holdPauseTime", hold_pause_time), ("queueSize", queue_size)):
             if value <= 0:
                 raise ConfigError(f"{name} must be positive, got {value}")
-        self.window = Window(Policy(max_in_flight, refill_allowed_at, wait_timeout, retry_config))
+        self.window = Window(WindowPolicy(max_in_flight, refill_allowed_at, wait_timeout, retry_config))
         self.bridge: PublisherBridge = attach(target, loop)
         self.id_prefix = id_prefix if id_prefix is not None else secrets.token_hex(11)
         self.poll_time, self.hold_pause_time = poll_time, hold_pause_time
         self._runners: set[int] = set()  # threads of the loops: callbacks run there
-        self._intake = Intake(queue_size, self.id_prefix, self._runners)
-        self._teller = Teller(listener, self.window.streams, self.window.domains)
-        self._loops = Runners(
+        self._intake = PublishQueue(queue_size, self.id_prefix, self._runners)
+        self._teller = CallbackDispatcher(listener, self.window.streams, self.window.domains)
+        self._loops = PublisherLoops(
             self.bridge, self.window, self._intake, self._teller, poll_time=poll_time, hold_pause_time=hold_pause_time
         )
         self._death: BaseException | None = None
         self._threads: list[threading.Thread] = []
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> FlightCounters:
         return self.window.counters
 
     @property

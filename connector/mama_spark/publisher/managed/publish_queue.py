@@ -22,7 +22,7 @@ Entry = tuple[Flight, "Future[Flight]"]
 Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class Intake:
+class PublishQueue:
     """The queue. Thread-safe.
 
     :param size: messages that may wait

@@ -48,7 +48,7 @@ _NO_SUCH_EVENTS = frozenset(
 
 
 class Writer(Protocol):
-    """Where records go, in order; see :class:`mama_spark.publisher.resilient_publisher.LastingPublisher`."""
+    """Where records go, in order; see :class:`mama_spark.publisher.resilient_publisher.ResilientPublisher`."""
 
     stored: int
 

@@ -15,8 +15,8 @@ from mama_spark.mama.messages.event_records import ERROR, EventRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch
 
 #: Takes events in order; True: tell them now, False: they may wait for the end of the partition.
 Tell = Callable[[Sequence[EventRecord], bool], None]
@@ -63,7 +63,7 @@ class EventReporter:
         with contextlib.suppress(Exception):
             self._report(self._events.trouble(self._now(), known, str(error)))
 
-    def finished(self, block: Block, batch: MessageBatch, apart: Bools | None = None) -> None:
+    def finished(self, block: FlightBatch, batch: MessageBatch, apart: Bools | None = None) -> None:
         """A block whose flights all have their outcome.
 
         :param apart: flights that did not fail for good: they go on as others
@@ -74,7 +74,9 @@ class EventReporter:
         if not block.errors and self._events.knows(batch.topics):
             return
         if block.errors:
-            failed = np.flatnonzero((block.state == State.COMPLETED_EXCEPTIONALLY) | (block.state == State.TIMEOUT))
+            failed = np.flatnonzero(
+                (block.state == FlightState.COMPLETED_EXCEPTIONALLY) | (block.state == FlightState.TIMEOUT)
+            )
             failed = failed if apart is None else failed[~apart[failed]]
         self._report(
             self._events.messages(batch, self._clock.micros(block.published), failed, block.errors, self._now())

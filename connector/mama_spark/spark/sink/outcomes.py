@@ -16,11 +16,11 @@ from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.schema import EVENTS, PUBLISHED
 from mama_spark.message import Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
-from mama_spark.publisher.core.flight import EVENT, State
-from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.flight import EVENT, FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch
 
 #: Event index of the flight log by flight state; only terminal states have one.
-_EVENT_OF_STATE = np.full(len(State), 255, np.uint8)
+_EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)
 for _state, _name in EVENT.items():
     _EVENT_OF_STATE[_state] = EVENTS.index(_name)
 
@@ -28,7 +28,7 @@ FIRST_FAILURES = 5
 
 
 def flight_columns(
-    block: Block,
+    block: FlightBatch,
     batch: MessageBatch,
     flight_id: pa.Array,
     streams: list[str],
@@ -96,13 +96,13 @@ def published_columns(columns: FlightColumns) -> FlightColumns | None:
     )
 
 
-def _unnumbered(block: Block, capabilities: Capabilities) -> npt.NDArray[np.bool_]:
+def _unnumbered(block: FlightBatch, capabilities: Capabilities) -> npt.NDArray[np.bool_]:
     """Where a sequence is told, an acknowledgement without one comes from a stream that stores nothing."""
-    rows: npt.NDArray[np.bool_] = (block.state == State.ACKED) & (block.sequence < 0) & capabilities.sequence
+    rows: npt.NDArray[np.bool_] = (block.state == FlightState.ACKED) & (block.sequence < 0) & capabilities.sequence
     return rows
 
 
-def _level(block: Block, capabilities: Capabilities) -> pa.Array | str:
+def _level(block: FlightBatch, capabilities: Capabilities) -> pa.Array | str:
     level, unnumbered = capabilities.ack.value, _unnumbered(block, capabilities)
     if not unnumbered.any():
         return level
@@ -110,14 +110,14 @@ def _level(block: Block, capabilities: Capabilities) -> pa.Array | str:
     return pa.DictionaryArray.from_arrays(pa.array(unnumbered.astype(np.int32)), levels)
 
 
-def _duplicate(block: Block, capabilities: Capabilities) -> pa.Array | npt.NDArray[np.bool_] | None:
+def _duplicate(block: FlightBatch, capabilities: Capabilities) -> pa.Array | npt.NDArray[np.bool_] | None:
     if not capabilities.sequence:
         return None
     unnumbered = _unnumbered(block, capabilities)
     return pa.array(block.duplicate, mask=unnumbered) if unnumbered.any() else block.duplicate
 
 
-def _stream(block: Block, streams: list[str]) -> pa.Array | str | None:
+def _stream(block: FlightBatch, streams: list[str]) -> pa.Array | str | None:
     first = int(block.stream[0])
     if (block.stream == first).all():
         return streams[first] if first >= 0 else None
@@ -137,11 +137,11 @@ def _kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tupl
     return batch.payloads.take(index), None if batch.headers is None else batch.headers.take(index)
 
 
-def _reasons(block: Block) -> dict[int, tuple[str, int | None, str | None]]:
+def _reasons(block: FlightBatch) -> dict[int, tuple[str, int | None, str | None]]:
     """Why, for rows that ended badly; what went well in the end has no reason."""
     if not block.errors:
         return {}
-    bad = block.state > State.ACKED
+    bad = block.state > FlightState.ACKED
     return {row: (e.status, e.code or None, e.info) for row, e in block.errors.items() if bad[row]}
 
 
@@ -166,19 +166,19 @@ class Tally:
     first: list[tuple[str, str, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def count(self, block: Block, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None = None) -> None:
+    def count(self, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None = None) -> None:
         """:param rows: of each flight; 0 = it does not count; None = one each"""
         weights = np.ones(block.n, np.int64) if rows is None else rows
-        states = np.bincount(block.state, weights, minlength=len(State))
+        states = np.bincount(block.state, weights, minlength=len(FlightState))
         self.rows += int(weights.sum())
-        self.acked += int(states[State.ACKED])
-        self.published += int(states[State.PUBLISHED])
-        self.failed += int(states[State.COMPLETED_EXCEPTIONALLY])
-        self.timed_out += int(states[State.TIMEOUT])
+        self.acked += int(states[FlightState.ACKED])
+        self.published += int(states[FlightState.PUBLISHED])
+        self.failed += int(states[FlightState.COMPLETED_EXCEPTIONALLY])
+        self.timed_out += int(states[FlightState.TIMEOUT])
         self.duplicates += int(weights[block.duplicate].sum())
         if not block.errors:
             return
-        bad = (block.state != State.ACKED) & (block.state != State.PUBLISHED) & (weights > 0)
+        bad = (block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED) & (weights > 0)
         for row in np.flatnonzero(bad).tolist():
             error, n = block.errors[row], int(weights[row])
             if is_guilty(error):

@@ -27,8 +27,8 @@ from mama_spark.packing import (
     packed,
     singles,
 )
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch
 
 from .codec_rows import NativeRows
 from .columns import ColumnPlan
@@ -89,7 +89,7 @@ class Singles:
     def again(self) -> list[Load]:
         return []
 
-    def split(self, block: Block, batch: MessageBatch, cargo: Cargo) -> Bools | None:
+    def split(self, block: FlightBatch, batch: MessageBatch, cargo: Cargo) -> Bools | None:
         return None
 
 
@@ -178,7 +178,7 @@ class Packs:
 
     # --- the pump's thread -----------------------------------------------------------------------------------
 
-    def split(self, block: Block, batch: MessageBatch, cargo: Cargo) -> Bools | None:
+    def split(self, block: FlightBatch, batch: MessageBatch, cargo: Cargo) -> Bools | None:
         """Take packs that were refused as too large out of a finished block: their halves are flights of their own.
 
         :returns: which ones; None = none
@@ -188,7 +188,7 @@ class Packs:
         rows = cargo.packed.rows
         guilty = [row for row, e in block.errors.items() if isinstance(e, TooLarge) and rows[row] > 1]
         which = np.array(sorted(guilty), np.int64)
-        which = which[block.state[which] == State.COMPLETED_EXCEPTIONALLY]
+        which = which[block.state[which] == FlightState.COMPLETED_EXCEPTIONALLY]
         if not len(which):
             return None
         sends = block.sends[which] + (0 if cargo.sends is None else cargo.sends[which])

@@ -24,13 +24,13 @@ from mama_spark.mama.messages.source_records import SourceRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.publisher.batch_publisher import BatchPublisher, Tag
+from mama_spark.publisher.batch_publisher import BatchContext, BatchPublisher
 from mama_spark.publisher.clock import WallClock
-from mama_spark.publisher.core.flight import State
-from mama_spark.publisher.core.flight_batch import Block
+from mama_spark.publisher.core.flight import FlightState
+from mama_spark.publisher.core.flight_batch import FlightBatch
 from mama_spark.publisher.core.ids import IDS_MEMORY, IdMaker
 from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.window import WindowPolicy
 
 from ..option_loading import DiscoveryTerms
 from .announcer import Announcer, source_record
@@ -318,9 +318,9 @@ class _Session:
 
     # --- the pump's thread -----------------------------------------------------------------------------------
 
-    def _finished(self, block: Block) -> None:
+    def _finished(self, block: FlightBatch) -> None:
         try:
-            tag: Tag = block.tag
+            tag: BatchContext = block.tag
             cargo = tag.tag
             apart = self._loader.split(block, tag.batch, cargo) if isinstance(cargo, Cargo) else None
             self.reporter.finished(block, tag.batch, apart)
@@ -333,7 +333,7 @@ class _Session:
                 self._unsettled -= 1
                 self._settled.notify_all()
 
-    def _log(self, block: Block, batch: MessageBatch, cargo: Cargo, apart: Bools | None) -> None:
+    def _log(self, block: FlightBatch, batch: MessageBatch, cargo: Cargo, apart: Bools | None) -> None:
         """:param apart: flights whose rows go on in others"""
         assert self._publisher is not None
         assert self._bridge is not None
@@ -362,11 +362,11 @@ class _Session:
         self._staging.flights(columns)
 
     def _dead_letters_of(
-        self, block: Block, batch: MessageBatch, flight_id: pa.Array, cargo: Cargo, apart: Bools | None
+        self, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, cargo: Cargo, apart: Bools | None
     ) -> Bools | None:
         if self._dead is None or not block.errors:
             return None
-        bad = np.flatnonzero((block.state != State.ACKED) & (block.state != State.PUBLISHED))
+        bad = np.flatnonzero((block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED))
         if apart is not None:
             bad = bad[~apart[bad]]
         if self._options.error_tolerance == "data":
@@ -382,10 +382,10 @@ class _Session:
         mask[bad] = True
         return mask
 
-    def _check_dead_letters(self, block: Block) -> None:
+    def _check_dead_letters(self, block: FlightBatch) -> None:
         if not block.errors:
             return
-        failed = np.flatnonzero((block.state != State.ACKED) & (block.state != State.PUBLISHED))
+        failed = np.flatnonzero((block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED))
         for row in failed.tolist():
             error = block.errors[row]
             text = f"deadLetterTopic {self._options.dead_letter_topic!r} does not take what failed: {error}"
@@ -424,14 +424,14 @@ class _Session:
             self._announcer.finish()
 
 
-def make_policy(o: SinkOptions, bridge: PublisherBridge) -> Policy:
+def make_policy(o: SinkOptions, bridge: PublisherBridge) -> WindowPolicy:
     """The window's rules from the options and from what the bridge can do."""
     retry = None
     if o.retry_attempts != 0 and bridge.capabilities.ack is not Ack.NONE:
         retry = RetryPolicy.doubling(o.retry_backoff, o.retry_max_backoff, o.retry_deadline, o.retry_attempts)
     ordered = o.order == "partition"
     one_by_one = ordered and not bridge.capabilities.ordered
-    return Policy(
+    return WindowPolicy(
         max_in_flight=1 if one_by_one else o.max_in_flight,
         refill_allowed_at=0 if one_by_one else o.refill,
         wait_timeout=o.wait_timeout,

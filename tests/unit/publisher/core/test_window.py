@@ -9,10 +9,10 @@ import pytest
 from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import BlockedByPredecessor, DuplicateInFlight, NoResponders, PublishError, RateLimited, Rejected
 from mama_spark.message import Int64s
-from mama_spark.publisher.core.flight import TABLE, TERMINAL, IllegalStep, State, Step, advance
-from mama_spark.publisher.core.flight_batch import Block, Rows
+from mama_spark.publisher.core.flight import TABLE, TERMINAL, FlightState, IllegalFlightStep, Transition, advance
+from mama_spark.publisher.core.flight_batch import FlightBatch, Rows
 from mama_spark.publisher.core.retry import RateLimiter, RetryPolicy
-from mama_spark.publisher.core.window import PROBE, Policy, Window
+from mama_spark.publisher.core.window import PROBE, Window, WindowPolicy
 
 from tests.support.examples import FULL
 
@@ -22,31 +22,38 @@ ERRORS: dict[str, PublishError] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("step", Step)
-def test_a_step_that_is_not_in_the_table_raises(state: State, step: Step) -> None:
+@pytest.mark.parametrize("state", FlightState)
+@pytest.mark.parametrize("step", Transition)
+def test_a_step_that_is_not_in_the_table_raises(state: FlightState, step: Transition) -> None:
     column = np.array([state, state], np.uint8)
     if step in TABLE[state]:
         assert advance(column, step).tolist() == [TABLE[state][step]] * 2
     else:
-        with pytest.raises(IllegalStep):
+        with pytest.raises(IllegalFlightStep):
             advance(column, step)
 
 
 def test_terminal_states_have_no_way_out_and_all_others_lead_to_one() -> None:
-    assert {State.ACKED, State.COMPLETED_EXCEPTIONALLY, State.TIMEOUT, State.PUBLISHED} == TERMINAL
-    assert all(set(steps.values()) & (TERMINAL | {State.IN_FLIGHT}) for s, steps in TABLE.items() if s not in TERMINAL)
+    assert {
+        FlightState.ACKED,
+        FlightState.COMPLETED_EXCEPTIONALLY,
+        FlightState.TIMEOUT,
+        FlightState.PUBLISHED,
+    } == TERMINAL
+    assert all(
+        set(steps.values()) & (TERMINAL | {FlightState.IN_FLIGHT}) for s, steps in TABLE.items() if s not in TERMINAL
+    )
 
 
-def under_way(block: Block) -> int:
+def under_way(block: FlightBatch) -> int:
     """How many flights of a block were launched and are not settled."""
-    return int(np.count_nonzero((block.state == State.IN_FLIGHT) | (block.state == State.WAITING)))
+    return int(np.count_nonzero((block.state == FlightState.IN_FLIGHT) | (block.state == FlightState.WAITING)))
 
 
 class Driver:
     """A shell with a clock of its own and a server that answers by chance, in whole runs."""
 
-    def __init__(self, policy: Policy, seed: int, weights: list[float], sizes: int = 10) -> None:
+    def __init__(self, policy: WindowPolicy, seed: int, weights: list[float], sizes: int = 10) -> None:
         self.window, self.policy = Window(policy), policy
         self.rng = np.random.default_rng(seed)
         self.weights, self.size = weights, sizes
@@ -54,8 +61,8 @@ class Driver:
         self.late: deque[tuple[float, Int64s]] = deque()
         self.answers: list[tuple[str, Int64s]] = []
         self.terminal: dict[int, np.ndarray] = {}
-        self.blocks: list[Block] = []
-        self.begun: list[Block] = []  # something of them was launched, and not all is settled
+        self.blocks: list[FlightBatch] = []
+        self.begun: list[FlightBatch] = []  # something of them was launched, and not all is settled
         self.last_token = -1
         self.order: list[int] = []
 
@@ -105,7 +112,7 @@ class Driver:
         assert window.in_flight == sum(map(under_way, self.begun))
 
     def run(self, blocks: int, n: int) -> None:
-        todo: deque[tuple[Block, int]] = deque()
+        todo: deque[tuple[FlightBatch, int]] = deque()
         for i in range(blocks):
             fragile = self.rng.random(n) < 0.1 if i % 2 else None
             block = self.window.open(n, sizes=np.full(n, self.size, np.int64), fragile=fragile)
@@ -116,7 +123,7 @@ class Driver:
             turns += 1
             assert turns < 200_000, f"no progress: {self.window!r}"
             for block, rows in self.window.due(self.now):
-                assert (block.state[rows] == State.WAITING).all()
+                assert (block.state[rows] == FlightState.WAITING).all()
                 take = rows[: int(self.rng.integers(0, len(rows) + 1))] if self.rng.random() < 0.1 else rows
                 if len(take):
                     self.sent(self.window.relaunch(block, take, self.now), len(take))
@@ -152,11 +159,16 @@ class Driver:
 
 RETRY = RetryPolicy(None, (0.05, 0.2), 3.0)
 CASES = [
-    (Policy(1), 3, 100), (Policy(50, 0), 5, 1000), (Policy(64, 32, 0.5, RETRY), 10, 2000),
-    (Policy(4096, 2048, 1.0, RETRY), 30, 10_000), (Policy(1024, 1000, 1.0, RetryPolicy(2)), 10, 10_000),
-    (Policy(256, 16, 0.3, RETRY, resend_uncertain=False), 10, 5000), (Policy(128, 0, 0.3, RETRY, ordered=True), 5, 500),
-    (Policy(512, 64, 0.5, RETRY, max_bytes=1000), 5, 2000), (Policy(512, 64, 0.5, RETRY, max_bytes=3), 2, 300),
-]  # fmt: skip
+    (WindowPolicy(1), 3, 100),
+    (WindowPolicy(50, 0), 5, 1000),
+    (WindowPolicy(64, 32, 0.5, RETRY), 10, 2000),
+    (WindowPolicy(4096, 2048, 1.0, RETRY), 30, 10_000),
+    (WindowPolicy(1024, 1000, 1.0, RetryPolicy(2)), 10, 10_000),
+    (WindowPolicy(256, 16, 0.3, RETRY, resend_uncertain=False), 10, 5000),
+    (WindowPolicy(128, 0, 0.3, RETRY, ordered=True), 5, 500),
+    (WindowPolicy(512, 64, 0.5, RETRY, max_bytes=1000), 5, 2000),
+    (WindowPolicy(512, 64, 0.5, RETRY, max_bytes=3), 2, 300),
+]
 
 
 @pytest.mark.parametrize("weights", ["calm", "rough", "wild"])
@@ -181,12 +193,12 @@ def test_any_outcomes_conserve_every_flight(case: int, weights: str) -> None:
         if retry is not None and retry.deadline is not None:
             assert (life <= retry.deadline + policy.wait_timeout + 0.05).all(), "a flight settles in its deadline"
         if not policy.resend_uncertain:
-            assert not (block.doubt & (block.state == State.ACKED) & (block.sends > 1)).any()
+            assert not (block.doubt & (block.state == FlightState.ACKED) & (block.sends > 1)).any()
         if block.fragile is not None:
-            assert not (block.fragile & block.doubt & (block.state == State.ACKED) & (block.sends > 1)).any()
+            assert not (block.fragile & block.doubt & (block.state == FlightState.ACKED) & (block.sends > 1)).any()
 
 
-def launched(policy: Policy, n: int, now: float = 0.0, **more: object) -> tuple[Window, Block]:
+def launched(policy: WindowPolicy, n: int, now: float = 0.0, **more: object) -> tuple[Window, FlightBatch]:
     window = Window(policy)
     block = window.open(n, **more)  # type: ignore[arg-type]
     room = window.fit(block, 0, now)
@@ -204,7 +216,7 @@ def refuse(window: Window, tokens: list[int], error: PublishError, at: float) ->
 
 @pytest.mark.spec("MP-05")
 def test_mp_34_hold_begins_at_max_in_flight_and_mp_43_ends_at_the_refill_mark() -> None:
-    window, block = launched(Policy(10, 4), 30)
+    window, block = launched(WindowPolicy(10, 4), 30)
     assert window.in_flight == 10
     assert window.holding
     window.acked(acks([0, 1, 2, 3, 4]))
@@ -216,12 +228,12 @@ def test_mp_34_hold_begins_at_max_in_flight_and_mp_43_ends_at_the_refill_mark() 
 
 
 def test_mp_41_the_timeout_runs_per_send_without_any_answer() -> None:
-    window, block = launched(Policy(10, 0, wait_timeout=5), 10)
+    window, block = launched(WindowPolicy(10, 0, wait_timeout=5), 10)
     window.expire(4.99)
     assert block.open == 10
     assert window.wake_at() == 5
     window.expire(5.0)
-    assert (block.state == State.TIMEOUT).all()
+    assert (block.state == FlightState.TIMEOUT).all()
     assert not window.holding, "a timed out flight frees its place"
     window.acked(acks([0]))
     assert window.counters.late + window.counters.unknown == 1
@@ -229,7 +241,7 @@ def test_mp_41_the_timeout_runs_per_send_without_any_answer() -> None:
 
 
 def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> None:
-    policy = Policy(10, 0, 1.0, RetryPolicy(5))
+    policy = WindowPolicy(10, 0, 1.0, RetryPolicy(5))
     for word in ("ack", "refuse"):
         window, block = launched(policy, 1)
         window.expire(1.0)
@@ -237,16 +249,16 @@ def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> Non
         second = window.relaunch(block, rows, 1.0)
         if word == "ack":
             window.acked(acks([0], 1.1))
-            assert block.state[0] == State.ACKED
+            assert block.state[0] == FlightState.ACKED
         else:
             refuse(window, [0], Rejected("old"), 1.1)
-            assert block.state[0] == State.IN_FLIGHT
+            assert block.state[0] == FlightState.IN_FLIGHT
             assert window.counters.late == 1
         assert second == 1
 
 
 def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
-    window, block = launched(Policy(1024, 512, 5, RETRY), 20_000)
+    window, block = launched(WindowPolicy(1024, 512, 5, RETRY), 20_000)
     refuse(window, list(range(100)), RateLimited("slow", 429), 0.1)
     refuse(window, list(range(100, 200)), RateLimited("slow", 429), 0.1)
     assert window.limit == 512
@@ -268,7 +280,7 @@ def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
 
 
 def test_after_a_hold_only_probes_go_until_one_is_answered() -> None:
-    window, block = launched(Policy(1024, 512, 5, RETRY), 2000)
+    window, block = launched(WindowPolicy(1024, 512, 5, RETRY), 2000)
     refuse(window, list(range(1024)), NoResponders("x"), 0.1)
     resent = [(b, rows) for b, rows in window.due(0.5) if window.relaunch(b, rows, 0.5) or True]
     assert sum(len(r) for _, r in resent) == PROBE
@@ -280,37 +292,37 @@ def test_after_a_hold_only_probes_go_until_one_is_answered() -> None:
 
 
 def test_uncertain_flights_are_not_resent_when_the_policy_says_so_and_time_out() -> None:
-    window, block = launched(Policy(4, 0, 1.0, RETRY, resend_uncertain=False), 4)
+    window, block = launched(WindowPolicy(4, 0, 1.0, RETRY, resend_uncertain=False), 4)
     window.disconnected("cut", 0.5)
-    assert (block.state == State.IN_FLIGHT).all()
+    assert (block.state == FlightState.IN_FLIGHT).all()
     window.expire(1.0)
-    assert (block.state == State.TIMEOUT).all()
+    assert (block.state == FlightState.TIMEOUT).all()
     assert block.doubt.all()
 
 
 def test_fragile_flights_are_never_resent_in_doubt_but_are_after_a_clean_refusal() -> None:
     fragile = np.array([True, False])
-    window, block = launched(Policy(4, 0, 1.0, RETRY), 2, fragile=fragile)
+    window, block = launched(WindowPolicy(4, 0, 1.0, RETRY), 2, fragile=fragile)
     window.expire(1.0)
-    assert block.state.tolist() == [State.TIMEOUT, State.WAITING]
-    window, block = launched(Policy(4, 0, 1.0, RETRY), 2, fragile=fragile)
+    assert block.state.tolist() == [FlightState.TIMEOUT, FlightState.WAITING]
+    window, block = launched(WindowPolicy(4, 0, 1.0, RETRY), 2, fragile=fragile)
     refuse(window, [0, 1], NoResponders("x"), 0.1)
-    assert block.state.tolist() == [State.WAITING] * 2
+    assert block.state.tolist() == [FlightState.WAITING] * 2
 
 
 def test_a_waiting_flight_settles_although_the_connection_never_comes_back() -> None:
-    window, block = launched(Policy(4, 0, 1.0, RetryPolicy(3)), 2)
+    window, block = launched(WindowPolicy(4, 0, 1.0, RetryPolicy(3)), 2)
     window.disconnected("cut", 0.1)
     for _ in range(10):
         wake = window.wake_at()
         if wake is None:
             break
         window.expire(wake)
-    assert (block.state == State.TIMEOUT).all()
+    assert (block.state == FlightState.TIMEOUT).all()
 
 
 def test_a_pause_without_anything_waiting_is_no_reason_to_wake_in_the_past() -> None:
-    window, block = launched(Policy(200, 0, 5.0), 200)
+    window, block = launched(WindowPolicy(200, 0, 5.0), 200)
     refuse(window, [0], NoResponders("x"), 0.1)
     room = window.fit(block, 0, 0.2)
     assert room == 0
@@ -318,7 +330,7 @@ def test_a_pause_without_anything_waiting_is_no_reason_to_wake_in_the_past() -> 
 
 
 def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
-    window = Window(Policy(100, 0, 5.0, RETRY, ordered=True))
+    window = Window(WindowPolicy(100, 0, 5.0, RETRY, ordered=True))
     one, two = window.open(10), window.open(10)
     window.launch(one, slice(0, 10), 0.0)
     window.launch(two, slice(0, 5), 0.0)
@@ -327,7 +339,7 @@ def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
     assert window.fit(two, 5, 0.1) == 0
     refuse(window, list(range(10, 15)), BlockedByPredecessor("gap"), 0.2)
     window.acked(acks([0, 1, 2], 0.2))
-    went: list[tuple[Block, Rows]] = []
+    went: list[tuple[FlightBatch, Rows]] = []
     for block, rows in window.due(0.2):
         window.relaunch(block, rows, 0.2)
         went.append((block, rows))
@@ -339,7 +351,7 @@ def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
 
 
 def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> None:
-    window = Window(Policy(10))
+    window = Window(WindowPolicy(10))
     block = window.open(4)
     window.reject(block, np.array([0, 2]), [Rejected("a"), Rejected("b")], 1.0)
     window.hand_over(block, slice(1, 2), 1.0)
@@ -350,7 +362,7 @@ def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> 
 
 
 def test_one_stuck_flight_does_not_keep_all_later_ranges() -> None:
-    window = Window(Policy(1000, 0, 1e9))
+    window = Window(WindowPolicy(1000, 0, 1e9))
     stuck = window.open(1)
     window.launch(stuck, slice(0, 1), 0.0)
     for i in range(1000):
@@ -374,7 +386,7 @@ def test_rate_limiter_gives_its_rate_and_ignores_a_clock_that_jumps_back() -> No
 
 def test_more_streams_than_fit_into_two_octets_are_told_apart() -> None:
     n = 40_000
-    window = Window(Policy(max_in_flight=n + 1, refill_allowed_at=n))
+    window = Window(WindowPolicy(max_in_flight=n + 1, refill_allowed_at=n))
     block = window.open(n)
     first = window.launch(block, slice(0, n), 0.0)
     for row in (0, 1, n - 2, n - 1):

@@ -9,13 +9,13 @@ import pytest
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.options import SinkOptions
-from mama_spark.publisher.core.window import Policy
+from mama_spark.publisher.core.window import WindowPolicy
 from mama_spark.spark.sink.partition_writer import make_policy
 
 ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)
 
 
-def policy(capabilities: Capabilities, **options: str) -> Policy:
+def policy(capabilities: Capabilities, **options: str) -> WindowPolicy:
     bridge = MemoryBridge(uuid4().hex)
     bridge.__dict__["capabilities"] = capabilities
     return make_policy(SinkOptions.parse({"url": "memory://x", **options}), bridge)
