@@ -19,7 +19,7 @@ import pyarrow as pa
 from ..bridges import log_bridge
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
-from ..packing import Unpacked, check_text, portions, untouched
+from ..packing import Unpacked, check_json_size, portions, unpacked_as_is
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
 from .arguments import options
 
@@ -104,7 +104,7 @@ def _news(bridge: RecordLogBridge, o: SubscribeOptions, places: list[_Place]) ->
         last = place.to(log.bounds())
         if last > place.shown:
             for records in log.read(place.shown, last, o.topics):
-                parts = portions(records, _as_json) if o.unpack else [(records, untouched(records))]
+                parts = portions(records, _as_json) if o.unpack else [(records, unpacked_as_is(records))]
                 for some, found in parts:
                     for row in _rows(some, found, place.name):
                         yield row
@@ -139,7 +139,7 @@ def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
     :raises ValueError: a value that Python does not have, or too much to look at
     """
     try:
-        check_text(columns)
+        check_json_size(columns)
         texts = [json.dumps(row, default=str, ensure_ascii=False).encode() for row in columns.to_pylist()]
     except (OverflowError, LookupError) as e:  # a LookupError: no such time zone
         raise ValueError(str(e)) from e

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from .chunked_unpack import portions
 from .codec import ArrowCodec, Codec, LinesCodec, codec_of
-from .format import HEADER_BYTES, PACK, PACK_ROWS, Form, check_types
-from .json_size import check_text
+from .format import HEADER_BYTES, PACK, PACK_ROWS, PackFormat, check_types
+from .json_size import check_json_size
 from .packer import Packed, Packer, Rows, packed
-from .schema_cast import Fitting
+from .schema_cast import SchemaCast
 from .split import halves, singles
-from .unpack import TypedRun, Unpacked, announced_rows, unpack, untouched
+from .unpack import TypedRun, Unpacked, announced_rows, unpack, unpacked_as_is
 
 __all__ = [
     "HEADER_BYTES",
@@ -17,16 +17,16 @@ __all__ = [
     "PACK_ROWS",
     "ArrowCodec",
     "Codec",
-    "Fitting",
-    "Form",
     "LinesCodec",
+    "PackFormat",
     "Packed",
     "Packer",
     "Rows",
+    "SchemaCast",
     "TypedRun",
     "Unpacked",
     "announced_rows",
-    "check_text",
+    "check_json_size",
     "check_types",
     "codec_of",
     "halves",
@@ -34,5 +34,5 @@ __all__ = [
     "portions",
     "singles",
     "unpack",
-    "untouched",
+    "unpacked_as_is",
 ]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from ..message import Int64s, payload_sizes
 from ..record_log import Records
 from .codec import bits_of
-from .unpack import Make, Unpacked, said_by, unpack, untouched
+from .unpack import Make, Unpacked, pack_headers, unpack, unpacked_as_is
 
 #: Payload bytes and (announced) rows that are unpacked together, unless one record has more.
 TOGETHER_BYTES, TOGETHER_ROWS = 8 << 20, 1 << 17
@@ -29,9 +29,9 @@ def portions(records: Records, make: Make | None = None) -> Iterator[tuple[Recor
 
     :param make: as :func:`~.unpack.unpack` takes it
     """
-    said = said_by(records)
+    said = pack_headers(records)
     if said is None:
-        yield records, untouched(records)
+        yield records, unpacked_as_is(records)
         return
     weights = [payload_sizes(records.payloads), said.announced(records.payloads)]
     for start, stop in pairwise(_edges(weights, [TOGETHER_BYTES, TOGETHER_ROWS])):

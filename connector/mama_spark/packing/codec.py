@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ..errors import SchemaError
 from ..message import Int64s, payload_sizes
-from .format import VALUE, Form, bare, check_types
+from .format import VALUE, PackFormat, bare, check_types
 from .ipc import read_pack
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream
@@ -21,7 +21,7 @@ class Codec(Protocol):
     """How the rows of one partition are written. Sizes are bits, because a null costs one."""
 
     @property
-    def form(self) -> Form: ...
+    def form(self) -> PackFormat: ...
 
     @property
     def fixed_bits(self) -> int:
@@ -48,7 +48,7 @@ class Codec(Protocol):
 class LinesCodec:
     """Values joined by line feeds; they must not contain any. Takes the column ``value``."""
 
-    form = Form.LINES
+    form = PackFormat.LINES
     fixed_bits = -8  # no line feed after the last value
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
@@ -73,7 +73,7 @@ class ArrowCodec:
     :raises SchemaError: a column has a type that cannot be packed
     """
 
-    form = Form.ARROW
+    form = PackFormat.ARROW
 
     def __init__(self, schema: pa.Schema) -> None:
         check_types(schema)

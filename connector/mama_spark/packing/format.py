@@ -23,7 +23,7 @@ VALUE, HEADERS, ID = "value", "headers", "id"
 MESSAGE = {VALUE: pa.binary(), HEADERS: HEADERS_TYPE, ID: pa.string()}
 
 
-class Form(Enum):
+class PackFormat(Enum):
     """Value of the header ``Mama-Pack``."""
 
     LINES = "lines;v=1"  #: values joined by line feeds

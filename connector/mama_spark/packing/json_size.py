@@ -15,7 +15,7 @@ _PLAIN = 48  #: a number, a date, a time, true, false or null, with what stands 
 _ESCAPED = 6  #: bytes of text for one of a string
 
 
-def check_text(rows: pa.RecordBatch) -> int:
+def check_json_size(rows: pa.RecordBatch) -> int:
     """Bytes that these rows are as JSON, at most.
 
     :raises OverflowError: too many

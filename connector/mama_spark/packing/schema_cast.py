@@ -9,7 +9,7 @@ import pyarrow as pa
 from .format import bare
 
 
-class Fitting:
+class SchemaCast:
     """What :func:`~.unpack.unpack` takes as ``make``. Packs with columns of the same types share a plan.
 
     :param wanted: columns of the result. What a pack does not have is null, what it has beside them is left out
@@ -37,24 +37,24 @@ class Fitting:
         places = []
         for field in self._wanted:
             at = schema.get_field_index(field.name)
-            if at >= 0 and not fits(schema.field(at).type, field.type):
+            if at >= 0 and not is_castable(schema.field(at).type, field.type):
                 raise ValueError(f"column {field.name!r} is {schema.field(at).type}, {field.type} is wanted")
             places.append(at if at >= 0 else None)
         return tuple(places)
 
 
-def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether values of one type are values of the other, each by itself: a number that is too large is found later."""
     given, wanted = bare(given), bare(wanted)
     if given == wanted:
         return True
     if pa.types.is_list(given) and pa.types.is_list(wanted):
-        return fits(given.value_type, wanted.value_type)
+        return is_castable(given.value_type, wanted.value_type)
     if pa.types.is_map(given) and pa.types.is_map(wanted):
-        return fits(given.key_type, wanted.key_type) and fits(given.item_type, wanted.item_type)
+        return is_castable(given.key_type, wanted.key_type) and is_castable(given.item_type, wanted.item_type)
     if pa.types.is_struct(given) and pa.types.is_struct(wanted):
         names = [f.name for f in given] == [f.name for f in wanted]
-        return names and all(fits(a.type, b.type) for a, b in zip(given, wanted, strict=True))
+        return names and all(is_castable(a.type, b.type) for a, b in zip(given, wanted, strict=True))
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
         return bool((given.tz is None) == (wanted.tz is None))
     if pa.types.is_floating(given) and pa.types.is_floating(wanted):

@@ -25,7 +25,7 @@ from .format import (
     PACK_ROWS,
     VALUE,
     BadPack,
-    Form,
+    PackFormat,
     carries_messages,
 )
 from .ipc import read_pack
@@ -109,7 +109,7 @@ class Unpacked:
         )
 
 
-class Said(NamedTuple):
+class PackHeaders(NamedTuple):
     """What the headers of records say of packs, an element a record.
 
     :ivar forms: string, null = no pack
@@ -121,9 +121,9 @@ class Said(NamedTuple):
     rows: pa.Array
     counts: Int64s
 
-    def slice(self, start: int, stop: int) -> Said:
+    def slice(self, start: int, stop: int) -> PackHeaders:
         n = stop - start
-        return Said(self.forms.slice(start, n), self.rows.slice(start, n), self.counts[start:stop])
+        return PackHeaders(self.forms.slice(start, n), self.rows.slice(start, n), self.counts[start:stop])
 
     def announced(self, payloads: pa.Array) -> Int64s:
         """Rows of each record, which may be a lie, but no more than its bytes could hold."""
@@ -131,25 +131,25 @@ class Said(NamedTuple):
         return np.clip(counts, 1, 8 * payload_sizes(payloads) + 1)
 
 
-def said_by(records: Records) -> Said | None:
+def pack_headers(records: Records) -> PackHeaders | None:
     """None = none of them is a pack."""
     if records.headers is None:
         return None
     forms, rows = first_values(records.headers, PACK, PACK_ROWS)
-    return None if forms.null_count == len(records) else Said(forms, rows, _numbers(rows))
+    return None if forms.null_count == len(records) else PackHeaders(forms, rows, _numbers(rows))
 
 
-def unpack(records: Records, make: Make | None = None, said: Said | None = None) -> Unpacked:
+def unpack(records: Records, make: Make | None = None, said: PackHeaders | None = None) -> Unpacked:
     """All rows of ``records``.
 
     :param make: what is made of typed rows; None = they stay as they are
     :param said: by their headers, where that is known
     """
-    said = said or said_by(records)
-    return untouched(records) if said is None else _Unpacking(records, said, make).run()
+    said = said or pack_headers(records)
+    return unpacked_as_is(records) if said is None else _Unpacking(records, said, make).run()
 
 
-def untouched(records: Records) -> Unpacked:
+def unpacked_as_is(records: Records) -> Unpacked:
     """A row a record, packed or not."""
     n = len(records)
     return Unpacked(np.arange(n), np.full(n, -1, np.int32), records.payloads, records.headers)
@@ -157,7 +157,7 @@ def untouched(records: Records) -> Unpacked:
 
 def announced_rows(records: Records) -> Int64s:
     """Rows of each record as its headers say, which may be a lie, but no more than its bytes could hold."""
-    said = said_by(records)
+    said = pack_headers(records)
     return np.ones(len(records), np.int64) if said is None else said.announced(records.payloads)
 
 
@@ -183,13 +183,13 @@ _PLAIN, _LINES, _ARROW, _UNKNOWN = range(4)
 
 
 def _form(text: str) -> int:
-    return {Form.LINES.value: _LINES, Form.ARROW.value: _ARROW}.get(text, _UNKNOWN)
+    return {PackFormat.LINES.value: _LINES, PackFormat.ARROW.value: _ARROW}.get(text, _UNKNOWN)
 
 
 class _Unpacking:
     """Columns of rows are gathered piece by piece, and then put into the order of the records."""
 
-    def __init__(self, records: Records, said: Said, make: Make | None) -> None:
+    def __init__(self, records: Records, said: PackHeaders, make: Make | None) -> None:
         n = len(records)
         self._records = records
         self._bad: dict[int, str] = {}

@@ -6,15 +6,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.packing import Fitting
-from mama_spark.packing.schema_cast import fits
+from mama_spark.packing import SchemaCast
+from mama_spark.packing.schema_cast import is_castable
 
 UTC, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
 def test_columns_come_by_name_missing_ones_are_null_and_others_are_left_out() -> None:
     wanted = pa.schema([("b", pa.int64()), ("none", pa.list_(pa.string())), ("a", pa.string())])
-    fit = Fitting(wanted)
+    fit = SchemaCast(wanted)
     found = fit(pa.record_batch({"a": ["x", None], "b": pa.array([1, 2], pa.int32()), "c": [0.5, 1.5]}))
     assert found.schema.equals(wanted)
     assert found.to_pydict() == {"b": [1, 2], "none": [None, None], "a": ["x", None]}
@@ -44,7 +44,7 @@ def test_values_keep_what_they_are_in_other_widths_and_units(
     values: Any, given: pa.DataType, wanted: pa.DataType
 ) -> None:
     column = pa.array(values, pa.int64()).cast(given) if pa.types.is_temporal(given) else pa.array(values, given)
-    found = Fitting(pa.schema([("x", wanted)]))(pa.record_batch({"x": column})).column("x")
+    found = SchemaCast(pa.schema([("x", wanted)]))(pa.record_batch({"x": column})).column("x")
     assert found.type == wanted
     found.validate(full=True)
     assert found.null_count == column.null_count
@@ -72,9 +72,9 @@ def test_values_keep_what_they_are_in_other_widths_and_units(
     ids=str,
 )
 def test_other_types_are_refused_by_name(given: pa.DataType, wanted: pa.DataType) -> None:
-    assert not fits(given, wanted)
+    assert not is_castable(given, wanted)
     with pytest.raises(ValueError, match="column 'x' is"):
-        Fitting(pa.schema([("x", wanted)]))(pa.record_batch({"x": pa.nulls(1, given)}))
+        SchemaCast(pa.schema([("x", wanted)]))(pa.record_batch({"x": pa.nulls(1, given)}))
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_other_types_are_refused_by_name(given: pa.DataType, wanted: pa.DataType
 def test_a_value_that_does_not_fit_is_refused(value: int, given: pa.DataType, wanted: pa.DataType) -> None:
     column = pa.array([value], pa.int64()).cast(given)
     with pytest.raises(ValueError, match="column 'x' as"):
-        Fitting(pa.schema([("x", wanted)]))(pa.record_batch({"x": column}))
+        SchemaCast(pa.schema([("x", wanted)]))(pa.record_batch({"x": column}))

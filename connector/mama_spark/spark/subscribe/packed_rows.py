@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mama_spark.errors import CorruptPack
 from mama_spark.options import SubscribeOptions
-from mama_spark.packing import Fitting, Unpacked, announced_rows, check_text, portions, untouched
+from mama_spark.packing import SchemaCast, Unpacked, announced_rows, check_json_size, portions, unpacked_as_is
 from mama_spark.record_log import RecordLog, Records
 
 from ..json_rows import json_rows
@@ -32,13 +32,13 @@ class Unpacking:
 
     def __init__(self, o: SubscribeOptions, shape: Shape, stream: str) -> None:
         self._o, self._shape, self._stream = o, shape, stream
-        self._make = Fitting(shape.typed) if len(shape.typed) else _as_json if shape.as_json else None
+        self._make = SchemaCast(shape.typed) if len(shape.typed) else _as_json if shape.as_json else None
         self._tango = tango_columns(o.fail_on_corrupt) if o.tango else None
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         """:raises MamaError: a pack or a record of Tango that cannot be read, and that is to fail"""
         if not self._o.unpack or self._o.tango:
-            yield self._rows(records, untouched(records))
+            yield self._rows(records, unpacked_as_is(records))
             return
         for some, found in portions(records, self._make):
             if found.bad:
@@ -62,7 +62,7 @@ def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
     """:raises ValueError: a value has no JSON here, or all of it would be too large"""
     n, names = columns.num_rows, columns.schema.names
     try:
-        step = max(1, n * _TEXT_BYTES // max(_TEXT_BYTES, check_text(columns)))
+        step = max(1, n * _TEXT_BYTES // max(_TEXT_BYTES, check_json_size(columns)))
         made = [json_rows(columns.slice(start, step), names) for start in range(0, n, step)]
         return pa.RecordBatch.from_arrays([pa.concat_arrays(made)], ["value"])
     except (TypeError, LookupError, ArithmeticError) as e:  # a LookupError: no such time zone
