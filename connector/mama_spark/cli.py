@@ -97,9 +97,9 @@ def flights(args: argparse.Namespace) -> int:
 
     storage = _storage(args.storage)
     if args.words[0] == "sweep" and len(args.words) == 2:
-        from .flightlog.adopt_orphans import sweep
+        from .flightlog.adopt_orphans import adopt_orphans
 
-        print(sweep(args.words[1], storage, args.older_than, args.dry_run).text())
+        print(adopt_orphans(args.words[1], storage, args.older_than, args.dry_run).text())
         return 0
     if len(args.words) != 1:
         raise ConfigError("usage: mama flights PATH, or mama flights sweep PATH")

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from mama_spark.errors import FlightLogError
 from mama_spark.flightlog import report
-from mama_spark.flightlog.adopt_orphans import sweep
+from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.dead_letters import abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.replay import unpublished
-from mama_spark.flightlog.staging import Run, Staging
+from mama_spark.flightlog.staging import Staging, WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
 
@@ -73,14 +73,14 @@ def test_log_lives_in_an_object_store_from_check_to_report(table: str, storage: 
     assert commit(table, storage, STREAM, parts, app=("query-1", 0)).recorded
     assert abort(table, storage, STREAM, parts).recorded
 
-    second = Run("query-1", "run-1", 1, "nats")
+    second = WriteId("query-1", "run-1", 1, "nats")
     stage(table, second, flights(1, "failed"), storage=storage)
     assert abort(table, storage, second).uncommitted == 1
     again = stage(table, second, flights(1, "again"), storage=storage)
     assert commit(table, storage, second, again, app=("query-1", 1)).committed == 1
 
     stage(table, BATCH, flights(2, "orphan"), storage=storage)
-    assert sweep(table, storage, timedelta(seconds=-5)).rows == 2
+    assert adopt_orphans(table, storage, timedelta(seconds=-5)).rows == 2
     got = {(r["flight_id"], r["committed"]) for r in rows(table, storage)}
     assert got == {
         *((f"id-{i}", True) for i in range(3)),
@@ -111,7 +111,7 @@ def test_dead_letters_live_in_an_object_store_from_check_to_replay(table: str, s
     assert commit_dead_letters(table, storage, STREAM, parts, app=("query-1", 0)).committed == 1
     assert commit_dead_letters(table, storage, STREAM, parts, app=("query-1", 0)).recorded
     assert abort_dead_letters(table, storage, STREAM, parts).recorded
-    second = Run("query-1", "run-1", 1, "nats")
+    second = WriteId("query-1", "run-1", 1, "nats")
     stage_letters(table, second, 1, "failed", storage=storage)
     assert abort_dead_letters(table, storage, second).uncommitted == 1
     got = {(r["flight_id"], r["committed"]) for r in rows(table, storage)}

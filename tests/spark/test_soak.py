@@ -28,7 +28,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.flightlog.adopt_orphans import sweep
+from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
 
@@ -332,7 +332,7 @@ def conserved(admin: Admin, job: Job, sent: int) -> Verdict:
 
 def assert_nothing_is_left_over(log: Path) -> None:
     """Every part of the flight log is in the table, once those of killed attempts are swept into it."""
-    sweep(str(log), {}, timedelta(0))
+    adopt_orphans(str(log), {}, timedelta(0))
     parts = {path.resolve() for path in (log / "parts").rglob("*") if path.is_file()}
     assert parts == {Path(uri.removeprefix("file://")).resolve() for uri in DeltaTable(str(log)).file_uris()}
 

@@ -12,12 +12,12 @@ from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.dead_letters import DeadLetterStaging
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY
-from mama_spark.flightlog.staging import Run, Staging
+from mama_spark.flightlog.staging import Staging, WriteId
 
 #: 2026-09-21T14:13:20Z
 T0 = 1_790_000_000_000_000
-STREAM = Run("query-1", "run-1", 0, "nats")
-BATCH = Run(None, "run-7", None, "nats")
+STREAM = WriteId("query-1", "run-1", 0, "nats")
+BATCH = WriteId(None, "run-7", None, "nats")
 
 
 def flights(n: int = 3, name: str = "id", failed: int = 0, at: int = T0, **other: Any) -> FlightColumns:
@@ -44,7 +44,7 @@ def flights(n: int = 3, name: str = "id", failed: int = 0, at: int = T0, **other
 
 
 def stage(
-    table: Path | str, run: Run, *columns: FlightColumns, storage: dict[str, str] | None = None, **options: Any
+    table: Path | str, run: WriteId, *columns: FlightColumns, storage: dict[str, str] | None = None, **options: Any
 ) -> list[Part]:
     """What a task does, from check to close."""
     staging = Staging(str(table), storage or {}, run, 0, 0, **options)
@@ -55,7 +55,7 @@ def stage(
 
 
 def stage_letters(
-    table: Path | str, run: Run, n: int, name: str = "dead", storage: dict[str, str] | None = None
+    table: Path | str, run: WriteId, n: int, name: str = "dead", storage: dict[str, str] | None = None
 ) -> list[Part]:
     """``n`` dead letters ``<name>-<i>``, 1 ms apart, from check to close."""
     staging = DeadLetterStaging(str(table), storage or {}, run, 0, 0)

@@ -13,14 +13,14 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import FlightLogError
-from .commit import Target, adopt
+from .commit import TargetTable, adopt
 from .parts import Part
 from .schema import DEAD_LETTERS, OWN_NAMES, table_schema
-from .storage import PARTS, Store, storage_errors
+from .storage import PARTS, TableStore, storage_errors
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class AdoptionResult:
     """What a sweep found.
 
     :ivar parts: files that no commit referred to
@@ -39,9 +39,9 @@ class Swept:
         return f"{len(self.parts)} parts with {self.rows} rows {done} as not committed"
 
 
-def sweep(
+def adopt_orphans(
     path: str, storage: dict[str, str], older_than: timedelta = timedelta(days=1), dry_run: bool = False
-) -> Swept:
+) -> AdoptionResult:
     """Add parts that no commit refers to, and that are older than ``older_than``, as not committed.
 
     ``older_than`` must exceed the longest batch. Files older than the table remembers removals (seven days unless
@@ -50,7 +50,7 @@ def sweep(
     :param path: of a flight log or a dead-letter table
     :raises FlightLogError: no parts and no table there, or another table
     """
-    store = Store(path, storage)
+    store = TableStore(path, storage)
     before = datetime.now(UTC) - older_than
     with storage_errors(f"sweeping {path}"):
         infos = [i for i in store.list_files(PARTS) if i.mtime is not None and i.mtime <= before]
@@ -58,13 +58,13 @@ def sweep(
         if table is None and not store.list_files(PARTS):
             raise FlightLogError(f"{path}: neither a flight log nor parts of one")
         if not infos:
-            return Swept([], None if dry_run else (-1 if table is None else table.version()))
+            return AdoptionResult([], None if dry_run else (-1 if table is None else table.version()))
         target = _target(store, infos)
         found, done = adopt(target, infos, dry_run)
-        return Swept(found, None if done is None else done.version)
+        return AdoptionResult(found, None if done is None else done.version)
 
 
-def _target(store: Store, infos: list[pafs.FileInfo]) -> Target:
+def _target(store: TableStore, infos: list[pafs.FileInfo]) -> TargetTable:
     """Which kind of table the parts are of, with all columns that any of them has."""
     extra: dict[str, pa.Field] = {}
     letters = False
@@ -77,5 +77,5 @@ def _target(store: Store, infos: list[pafs.FileInfo]) -> Target:
         letters |= "kind" not in schema.names
         extra.update((f.name, f) for f in schema if f.name not in OWN_NAMES)
     if letters:
-        return Target(store, "deadLetterTable", DEAD_LETTERS, None)
-    return Target(store, "flightLog", table_schema(list(extra.values())), frozenset(extra))
+        return TargetTable(store, "deadLetterTable", DEAD_LETTERS, None)
+    return TargetTable(store, "flightLog", table_schema(list(extra.values())), frozenset(extra))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ..errors import FlightLogError
 from .schema import DEAD_LETTERS, table_schema
-from .storage import PARTS, Store, check_fits, storage_errors
+from .storage import PARTS, TableStore, check_fits, storage_errors
 
 
 def look_at_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str] = ()) -> list[str]:
@@ -34,7 +34,7 @@ def look_at_dead_letters(uri: str, storage: dict[str, str]) -> list[str]:
 
 
 def _look(uri: str, storage: dict[str, str], what: str, schema: pa.Schema, extra: frozenset[str] | None) -> list[str]:
-    store = Store(uri, storage)
+    store = TableStore(uri, storage)
     with storage_errors(f"{what} {uri}"):
         may_write = _local_permission(store, what)
         table = store.table()
@@ -46,7 +46,7 @@ def _look(uri: str, storage: dict[str, str], what: str, schema: pa.Schema, extra
     return [f"{uri}: {there}{may_write}"]
 
 
-def _local_permission(store: Store, what: str) -> str:
+def _local_permission(store: TableStore, what: str) -> str:
     """:raises FlightLogError: this user cannot write there"""
     if store.local is None:
         return "; that it can be written is tried by each task before its first message"

@@ -28,8 +28,8 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from ..errors import Unavailable
 from .parts import Part, part_of_file
 from .schema import PARTITION_COLUMNS, table_schema
-from .staging import Run
-from .storage import PARTS, Store, active_paths, check_fits, delta_fields, removed_paths, storage_errors
+from .staging import WriteId
+from .storage import PARTS, TableStore, active_paths, check_fits, delta_fields, removed_paths, storage_errors
 
 #: Tries before a commit that always meets others is given up.
 _TRIES = 20
@@ -55,7 +55,7 @@ class CommitResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetTable:
     """A table that parts are committed to.
 
     :ivar what: the option that names it, for messages
@@ -63,7 +63,7 @@ class Target:
     :ivar extra: see :func:`~.storage.check_fits`
     """
 
-    store: Store
+    store: TableStore
     what: str
     schema: pa.Schema
     extra: frozenset[str] | None
@@ -72,7 +72,7 @@ class Target:
 def commit(
     table_uri: str,
     storage_options: dict[str, str],
-    run: Run,
+    run: WriteId,
     parts: Sequence[Part],
     *,
     app: tuple[str, int] | None = None,
@@ -97,7 +97,7 @@ def commit(
 def abort(
     table_uri: str,
     storage_options: dict[str, str],
-    run: Run,
+    run: WriteId,
     parts: Sequence[Part] = (),
     *,
     app: tuple[str, int] | None = None,
@@ -110,18 +110,18 @@ def abort(
     :param parts: those that are known; the run's folder is searched for the others
     :param app: as for :func:`commit`; a micro-batch's is known from ``run``
     """
-    return give_up(_flight_log(table_uri, storage_options, extra), run, parts, app)
+    return abort_parts(_flight_log(table_uri, storage_options, extra), run, parts, app)
 
 
-def _flight_log(uri: str, options: dict[str, str], extra: Sequence[pa.Field]) -> Target:
-    return Target(Store(uri, options), "flightLog", table_schema(extra), frozenset(f.name for f in extra))
+def _flight_log(uri: str, options: dict[str, str], extra: Sequence[pa.Field]) -> TargetTable:
+    return TargetTable(TableStore(uri, options), "flightLog", table_schema(extra), frozenset(f.name for f in extra))
 
 
 # --- shared with the dead-letter table -------------------------------------------------------------------------
 
 
 def apply(
-    target: Target, run: Run, parts: Sequence[Part], superseded: Sequence[Part], app: tuple[str, int] | None
+    target: TargetTable, run: WriteId, parts: Sequence[Part], superseded: Sequence[Part], app: tuple[str, int] | None
 ) -> CommitResult:
     """See :func:`commit`."""
 
@@ -141,7 +141,7 @@ def apply(
     return _run_plan(target, plan)
 
 
-def give_up(target: Target, run: Run, parts: Sequence[Part], app: tuple[str, int] | None) -> CommitResult:
+def abort_parts(target: TargetTable, run: WriteId, parts: Sequence[Part], app: tuple[str, int] | None) -> CommitResult:
     """See :func:`abort`."""
     if app is None and run.query_id is not None and run.batch_id is not None:
         app = (run.query_id, run.batch_id)
@@ -164,7 +164,7 @@ def give_up(target: Target, run: Run, parts: Sequence[Part], app: tuple[str, int
     return _run_plan(target, plan)
 
 
-def adopt(target: Target, infos: Iterable[pafs.FileInfo], dry_run: bool) -> tuple[list[Part], CommitResult | None]:
+def adopt(target: TargetTable, infos: Iterable[pafs.FileInfo], dry_run: bool) -> tuple[list[Part], CommitResult | None]:
     """Add those of the files that no commit refers to, as not committed.
 
     :returns: them, and what was done (None for a dry run)
@@ -190,7 +190,7 @@ class _Plan:
     recorded: bool = False
 
 
-def _run_plan(target: Target, make: Callable[[DeltaTable], _Plan]) -> CommitResult:
+def _run_plan(target: TargetTable, make: Callable[[DeltaTable], _Plan]) -> CommitResult:
     """Read the table, decide, commit; again if somebody was faster."""
     for attempt in range(_TRIES):
         with storage_errors(f"{target.what} {target.store.uri}"):
@@ -220,7 +220,7 @@ def _run_plan(target: Target, make: Callable[[DeltaTable], _Plan]) -> CommitResu
     raise Unavailable(f"{target.what} {target.store.uri}: other commits were faster {_TRIES} times in a row")
 
 
-def _table(target: Target) -> DeltaTable:
+def _table(target: TargetTable) -> DeltaTable:
     """The table, created if there is none; several may do so at once."""
     store = target.store
     table = store.table()
@@ -263,7 +263,7 @@ def _had(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
     return active, active.keys() | removed_paths(table)
 
 
-def _left(store: Store, table: DeltaTable, infos: Sequence[pafs.FileInfo], had: set[str]) -> list[Part]:
+def _left(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo], had: set[str]) -> list[Part]:
     """The whole parts among ``infos`` that the table never had, as far as it can know.
 
     A removed file is remembered for a while only: what is older may have been compacted away long ago, and adding it

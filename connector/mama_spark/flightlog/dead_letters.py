@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from ..message import HEADERS_TYPE, Int64s
 from .columns import Reason, constant, file_schema
-from .commit import CommitResult, Target, apply, give_up
+from .commit import CommitResult, TargetTable, abort_parts, apply
 from .parts import PART_ROWS, Part, PartWriter
 from .schema import DEAD_LETTERS, TIMESTAMP, part_schema
-from .staging import Run, check_table
-from .storage import Store
+from .staging import WriteId, check_table
+from .storage import TableStore
 
 
 class DeadLetterStaging:
@@ -24,13 +24,13 @@ class DeadLetterStaging:
         self,
         table_uri: str,
         storage_options: dict[str, str],
-        run: Run,
+        run: WriteId,
         partition_id: int,
         task_attempt: int,
         *,
         part_rows: int = PART_ROWS,
     ) -> None:
-        self._store = Store(table_uri, storage_options)
+        self._store = TableStore(table_uri, storage_options)
         self._prefix = run.prefix
         self._schema = file_schema(part_schema(DEAD_LETTERS))
         self._constants: dict[str, Any] = {
@@ -103,7 +103,7 @@ class DeadLetterStaging:
 def commit_dead_letters(
     table_uri: str,
     storage_options: dict[str, str],
-    run: Run,
+    run: WriteId,
     parts: Sequence[Part],
     *,
     app: tuple[str, int] | None = None,
@@ -116,14 +116,14 @@ def commit_dead_letters(
 def abort_dead_letters(
     table_uri: str,
     storage_options: dict[str, str],
-    run: Run,
+    run: WriteId,
     parts: Sequence[Part] = (),
     *,
     app: tuple[str, int] | None = None,
 ) -> CommitResult:
     """As :func:`.commit.abort`, for the dead-letter table."""
-    return give_up(_target(table_uri, storage_options), run, parts, app)
+    return abort_parts(_target(table_uri, storage_options), run, parts, app)
 
 
-def _target(uri: str, options: dict[str, str]) -> Target:
-    return Target(Store(uri, options), "deadLetterTable", DEAD_LETTERS, None)
+def _target(uri: str, options: dict[str, str]) -> TargetTable:
+    return TargetTable(TableStore(uri, options), "deadLetterTable", DEAD_LETTERS, None)

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from ..errors import MamaError, Unavailable
 from .schema import TIMESTAMP
-from .storage import PARTS, Store, storage_errors
+from .storage import PARTS, TableStore, storage_errors
 
 #: Rows and bytes (before encoding) of a row group: what a partition holds in memory at most, beside the queue.
 GROUP_ROWS, GROUP_BYTES = 65_536, 16 << 20
@@ -60,7 +60,7 @@ class Part:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def part_of_file(store: Store, path: str, size: int) -> Part | None:
+def part_of_file(store: TableStore, path: str, size: int) -> Part | None:
     """The description that a part carries in its own footer; None if it is no whole part of ours.
 
     :raises Unavailable: if it cannot be read now
@@ -79,7 +79,7 @@ def part_of_file(store: Store, path: str, size: int) -> Part | None:
 class _OpenPart:
     """A part being written. Dropping it without :meth:`close` leaves nothing behind."""
 
-    def __init__(self, store: Store, folder: str, day: int, schema: pa.Schema) -> None:
+    def __init__(self, store: TableStore, folder: str, day: int, schema: pa.Schema) -> None:
         path = f"{PARTS}/{folder}/{uuid.uuid4()}.parquet"
         self.part = Part(path, 0, 0, (_EPOCH + timedelta(days=day)).isoformat(), 2**63 - 1, -(2**63))
         self._pending: list[pa.RecordBatch] = []
@@ -159,7 +159,7 @@ class PartWriter:
     :param part_rows: a part is closed when it has this many rows
     """
 
-    def __init__(self, store: Store, folder: str, schema: pa.Schema, part_rows: int = PART_ROWS) -> None:
+    def __init__(self, store: TableStore, folder: str, schema: pa.Schema, part_rows: int = PART_ROWS) -> None:
         self._store, self._folder, self._schema, self._part_rows = store, folder, schema, part_rows
         self._open: dict[int, _OpenPart] = {}
         self._parts: list[Part] = []
@@ -266,7 +266,7 @@ class PartWriter:
                 self._parts.append(self._open.pop(day).close())
 
 
-def prove_writable(store: Store, folder: str) -> None:
+def prove_writable(store: TableStore, folder: str) -> None:
     """Write a file where the parts will stand, in the way they are written, and remove it again.
 
     :raises FlightLogError: if that is refused

@@ -7,7 +7,7 @@ from deltalake import QueryBuilder
 
 from ..errors import FlightLogError
 from ..message import HEADERS_TYPE
-from .storage import Store, storage_errors
+from .storage import TableStore, storage_errors
 
 #: Columns of what is to be published again: those of the sink.
 REPLAY = pa.schema(
@@ -45,7 +45,7 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     :raises FlightLogError: no such table, or one of another kind
     """
     with storage_errors(path):
-        table = Store(path, storage).table()
+        table = TableStore(path, storage).table()
         if table is None:
             raise FlightLogError(f"{path}: no table there")
         names = {f.name for f in table.schema().fields}

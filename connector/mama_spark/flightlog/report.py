@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from ..errors import FlightLogError
-from .storage import Store, storage_errors
+from .storage import TableStore, storage_errors
 
 Row = dict[str, Any]
 
@@ -163,7 +163,7 @@ def failed_text(rows: list[Row]) -> str:
 
 def _open(path: str, storage: dict[str, str]) -> DeltaTable:
     with storage_errors(f"flight log {path}"):
-        table = Store(path, storage).table()
+        table = TableStore(path, storage).table()
     if table is None:
         raise FlightLogError(f"{path}: no flight log there")
     if not {"kind", "flight_id", "event"} <= {f.name for f in table.schema().fields}:

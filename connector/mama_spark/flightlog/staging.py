@@ -21,7 +21,7 @@ import pyarrow as pa
 from .columns import FlightColumns, LoggedEvent, events_batch, file_schema, flights_batch
 from .parts import PART_ROWS, Part, PartWriter, prove_writable
 from .schema import ACKED, PUBLISHED, Level, part_schema, table_schema
-from .storage import Store, check_fits, delta_fields, storage_errors
+from .storage import TableStore, check_fits, delta_fields, storage_errors
 
 #: Rows and bytes that are gathered before the background thread gets them: a record batch of many columns costs
 #: as much to make for 100 rows as for 8,000.
@@ -33,7 +33,7 @@ _checked: dict[tuple[object, ...], float] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WriteId:
     """Whose rows these are.
 
     :ivar query_id: of a stream, else None
@@ -76,7 +76,7 @@ class Staging:
         self,
         table_uri: str,
         storage_options: dict[str, str],
-        run: Run,
+        run: WriteId,
         partition_id: int,
         task_attempt: int,
         *,
@@ -84,7 +84,7 @@ class Staging:
         level: Level = Level.OUTCOMES,
         part_rows: int = PART_ROWS,
     ) -> None:
-        self._store = Store(table_uri, storage_options)
+        self._store = TableStore(table_uri, storage_options)
         self._run = run
         self._level = level
         self._extra = frozenset(f.name for f in extra)
@@ -160,7 +160,7 @@ class Staging:
         self._writer.put(partial(flights_batch, chunks, self._constants, self._schema), nbytes)
 
 
-def check_table(store: Store, schema: pa.Schema, folder: str, what: str, extra: frozenset[str] | None) -> None:
+def check_table(store: TableStore, schema: pa.Schema, folder: str, what: str, extra: frozenset[str] | None) -> None:
     """See :meth:`Staging.check`; ``what`` is the option that names the table, ``extra`` as in ``check_fits``."""
     key = (os.getpid(), store.uri, tuple(sorted(store.options.items())), schema, what)
     if _checked.get(key, -_CHECK_HOLDS) + _CHECK_HOLDS > time.monotonic():

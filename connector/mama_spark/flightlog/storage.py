@@ -50,7 +50,7 @@ def storage_errors(doing: str) -> Iterator[None]:
         raise (FlightLogError if final else Unavailable)(f"{doing}: {text}") from e
 
 
-class Store:
+class TableStore:
     """One table's folder. Cheap to make; nothing is opened before the first call.
 
     :param uri: a path, or a URL that delta-rs takes (``file:``, ``s3://``, ``s3a://``, ``abfss://``, ``gs://``, ..)

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from mama_spark.errors import FlightLogError
-from mama_spark.flightlog.adopt_orphans import sweep
+from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.staging import Run
+from mama_spark.flightlog.staging import WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage
 
@@ -36,7 +36,7 @@ def test_first_commit_creates_the_table_and_adds_all_parts_at_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("run", "app"), [(STREAM, APP), (BATCH, None), (BATCH, ("nightly", 7))])
-def test_repeated_commit_changes_nothing(tmp_path: Path, run: Run, app: tuple[str, int] | None) -> None:
+def test_repeated_commit_changes_nothing(tmp_path: Path, run: WriteId, app: tuple[str, int] | None) -> None:
     parts = stage(tmp_path, run, flights(2))
     first = commit(str(tmp_path), {}, run, parts, app=app)
     second = commit(str(tmp_path), {}, run, parts, app=app)
@@ -45,7 +45,7 @@ def test_repeated_commit_changes_nothing(tmp_path: Path, run: Run, app: tuple[st
 
 
 @pytest.mark.parametrize(("run", "app"), [(STREAM, APP), (BATCH, None), (BATCH, ("nightly", 7))])
-def test_abort_after_commit_does_nothing(tmp_path: Path, run: Run, app: tuple[str, int] | None) -> None:
+def test_abort_after_commit_does_nothing(tmp_path: Path, run: WriteId, app: tuple[str, int] | None) -> None:
     """Spark aborts after a commit that raised, with the same messages."""
     parts = stage(tmp_path, run, flights(2))
     done = commit(str(tmp_path), {}, run, parts, app=app)
@@ -69,7 +69,7 @@ def test_abort_of_a_write_that_left_nothing_makes_no_table(tmp_path: Path) -> No
 def test_failed_batch_that_is_restarted_shows_both_attempts(tmp_path: Path) -> None:
     stage(tmp_path, STREAM, flights(2, "first"))
     abort(str(tmp_path), {}, STREAM)
-    again = Run("query-1", "run-2", 0, "nats")
+    again = WriteId("query-1", "run-2", 0, "nats")
     result = commit(str(tmp_path), {}, again, stage(tmp_path, again, flights(2, "second")), app=APP)
     assert (result.committed, result.uncommitted) == (1, 0)
     assert marks(tmp_path) == [("first-0", False), ("first-1", False), ("second-0", True), ("second-1", True)]
@@ -83,8 +83,8 @@ def test_commit_adopts_what_a_killed_driver_left_of_the_same_batch(tmp_path: Pat
 
 
 def test_commit_leaves_other_batches_and_queries_alone(tmp_path: Path) -> None:
-    stage(tmp_path, Run("query-1", "r", 1, "nats"), flights(1, "next"))
-    stage(tmp_path, Run("query-2", "r", 0, "nats"), flights(1, "other"))
+    stage(tmp_path, WriteId("query-1", "r", 1, "nats"), flights(1, "next"))
+    stage(tmp_path, WriteId("query-2", "r", 0, "nats"), flights(1, "other"))
     commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1)), app=APP)
     assert marks(tmp_path) == [("id-0", True)]
 
@@ -99,7 +99,7 @@ def test_batch_that_was_recorded_and_runs_again_is_not_committed_twice(tmp_path:
 
 def test_lower_version_than_the_recorded_one_is_not_committed(tmp_path: Path) -> None:
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1, "new")), app=("nightly", 8))
-    late = Run(None, "run-8", None, "nats")
+    late = WriteId(None, "run-8", None, "nats")
     assert commit(str(tmp_path), {}, late, stage(tmp_path, late, flights(1, "old")), app=("nightly", 7)).recorded
     assert marks(tmp_path) == [("new-0", True), ("old-0", False)]
 
@@ -128,7 +128,7 @@ def test_race_for_one_batch_is_won_once(tmp_path: Path) -> None:
 
 def test_parallel_creators_and_committers_lose_nothing(tmp_path: Path) -> None:
     def one(i: int) -> None:
-        run = Run(f"query-{i}", "run", 0, "nats")
+        run = WriteId(f"query-{i}", "run", 0, "nats")
         commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"q{i}")), app=(f"query-{i}", 0))
 
     with ThreadPoolExecutor(8) as pool:
@@ -137,15 +137,15 @@ def test_parallel_creators_and_committers_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_new_extra_column_is_added_and_missing_one_is_null(tmp_path: Path) -> None:
-    plain = Run(None, "a", None, "nats")
+    plain = WriteId(None, "a", None, "nats")
     commit(str(tmp_path), {}, plain, stage(tmp_path, plain, flights(1, "a")))
     extra = [pa.field("price", pa.float64()), pa.field("seen", pa.timestamp("us"))]
     columns = flights(
         1, "b", extra=pa.record_batch([pa.array([1.5]), pa.array([T0], pa.timestamp("us"))], ["price", "seen"])
     )
-    more = Run(None, "b", None, "nats")
+    more = WriteId(None, "b", None, "nats")
     commit(str(tmp_path), {}, more, stage(tmp_path, more, columns, extra=extra), extra=extra)
-    last = Run(None, "c", None, "nats")
+    last = WriteId(None, "c", None, "nats")
     commit(str(tmp_path), {}, last, stage(tmp_path, last, flights(1, "c")))
     query = QueryBuilder().register("log", DeltaTable(tmp_path)).execute("SELECT flight_id, price FROM log")
     got = pa.table(query).to_pylist()
@@ -158,7 +158,7 @@ def test_extra_column_with_another_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FlightLogError, match="price"):
         stage(tmp_path, BATCH, flights(1), extra=two)
     with pytest.raises(FlightLogError, match="price"):
-        commit(str(tmp_path), {}, Run(None, "x", None, "nats"), [], extra=two, app=("x", 1))
+        commit(str(tmp_path), {}, WriteId(None, "x", None, "nats"), [], extra=two, app=("x", 1))
 
 
 def test_commit_refuses_another_table(tmp_path: Path) -> None:
@@ -186,21 +186,21 @@ def test_add_actions_carry_statistics_that_bound_the_event_time(tmp_path: Path) 
 
 def test_compaction_keeps_the_rows_and_nothing_comes_back(tmp_path: Path) -> None:
     for i in range(4):
-        run = Run("query-1", "run", i, "nats")
+        run = WriteId("query-1", "run", i, "nats")
         commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}")), app=("query-1", i))
     before = marks(tmp_path)
     DeltaTable(tmp_path).optimize.compact()
     assert len(DeltaTable(tmp_path).file_uris()) == 1
     assert marks(tmp_path) == before
-    assert sweep(str(tmp_path), {}, timedelta(0)).parts == []
-    again = Run("query-1", "run", 3, "nats")
+    assert adopt_orphans(str(tmp_path), {}, timedelta(0)).parts == []
+    again = WriteId("query-1", "run", 3, "nats")
     commit(str(tmp_path), {}, again, stage(tmp_path, again, flights(1, "late")), app=("query-1", 3))
     assert marks(tmp_path) == sorted([*before, ("late-0", False)])
 
 
 def test_vacuum_leaves_live_parts_alone_and_removes_what_was_compacted(tmp_path: Path) -> None:
     for i in range(2):
-        run = Run("query-1", "run", i, "nats")
+        run = WriteId("query-1", "run", i, "nats")
         commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}")), app=("query-1", i))
     before = marks(tmp_path)
     table = DeltaTable(tmp_path)
@@ -213,7 +213,7 @@ def test_vacuum_leaves_live_parts_alone_and_removes_what_was_compacted(tmp_path:
 
 def test_retention_deletes_whole_days(tmp_path: Path) -> None:
     for i, at in enumerate((T0, T0 + 3 * 86_400_000_000)):
-        run = Run(None, f"run-{i}", None, "nats")
+        run = WriteId(None, f"run-{i}", None, "nats")
         commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}", at=at)))
     table = DeltaTable(tmp_path)
     table.delete("event_date < '2026-09-24'")
@@ -233,46 +233,46 @@ def age(path: Path, by: timedelta) -> None:
 def test_sweep_adds_orphans_that_are_old_enough_once(tmp_path: Path) -> None:
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1, "live")))
     extra = [pa.field("price", pa.float64())]
-    (old,) = stage(tmp_path, Run("query-9", "r", 4, "nats"), flights(2, "old"), extra=extra)
-    stage(tmp_path, Run("query-9", "r", 5, "nats"), flights(2, "young"))
+    (old,) = stage(tmp_path, WriteId("query-9", "r", 4, "nats"), flights(2, "old"), extra=extra)
+    stage(tmp_path, WriteId("query-9", "r", 5, "nats"), flights(2, "young"))
     age(tmp_path / old.path, timedelta(days=2))
-    dry = sweep(str(tmp_path), {}, dry_run=True)
+    dry = adopt_orphans(str(tmp_path), {}, dry_run=True)
     assert ([p.path for p in dry.parts], dry.version, dry.rows) == ([old.path], None, 2)
     assert marks(tmp_path) == [("live-0", True)]
-    assert [p.path for p in sweep(str(tmp_path), {}).parts] == [old.path]
-    assert sweep(str(tmp_path), {}).parts == []
+    assert [p.path for p in adopt_orphans(str(tmp_path), {}).parts] == [old.path]
+    assert adopt_orphans(str(tmp_path), {}).parts == []
     assert marks(tmp_path) == [("live-0", True), ("old-0", False), ("old-1", False)]
 
 
 def test_sweep_makes_the_table_of_a_job_that_never_committed(tmp_path: Path) -> None:
     stage(tmp_path, BATCH, flights(2))
-    assert sweep(str(tmp_path), {}, timedelta(0)).rows == 2
+    assert adopt_orphans(str(tmp_path), {}, timedelta(0)).rows == 2
     assert marks(tmp_path) == [("id-0", False), ("id-1", False)]
 
 
 def test_sweep_leaves_alone_what_the_table_may_have_forgotten(tmp_path: Path) -> None:
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1, "live")))
-    (part,) = stage(tmp_path, Run(None, "ancient", None, "nats"), flights(1, "ancient"))
+    (part,) = stage(tmp_path, WriteId(None, "ancient", None, "nats"), flights(1, "ancient"))
     age(tmp_path / part.path, timedelta(days=8))
-    assert sweep(str(tmp_path), {}).parts == []
+    assert adopt_orphans(str(tmp_path), {}).parts == []
 
 
 def test_sweep_skips_broken_files(tmp_path: Path) -> None:
     (part,) = stage(tmp_path, BATCH, flights(1))
     (tmp_path / part.path).with_name("broken.parquet").write_bytes(b"PAR1 no more")
-    assert [p.path for p in sweep(str(tmp_path), {}, timedelta(0)).parts] == [part.path]
+    assert [p.path for p in adopt_orphans(str(tmp_path), {}, timedelta(0)).parts] == [part.path]
 
 
 def test_part_that_was_swept_too_early_is_committed_after_all(tmp_path: Path) -> None:
     parts = stage(tmp_path, BATCH, flights(1))
-    sweep(str(tmp_path), {}, timedelta(0))
+    adopt_orphans(str(tmp_path), {}, timedelta(0))
     commit(str(tmp_path), {}, BATCH, parts)
     assert marks(tmp_path) == [("id-0", True)]
 
 
 def test_sweep_of_a_folder_that_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FlightLogError, match="neither"):
-        sweep(str(tmp_path), {})
+        adopt_orphans(str(tmp_path), {})
 
 
 def test_dates_before_now_are_read_in_utc(tmp_path: Path) -> None:

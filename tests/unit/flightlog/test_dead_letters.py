@@ -12,13 +12,13 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from mama_spark.errors import FlightLogError, Unavailable
-from mama_spark.flightlog.adopt_orphans import sweep
+from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.dead_letters import DeadLetterStaging, abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import DEAD_LETTERS
-from mama_spark.flightlog.staging import Run
-from mama_spark.flightlog.storage import Store
+from mama_spark.flightlog.staging import WriteId
+from mama_spark.flightlog.storage import TableStore
 from mama_spark.message import HEADERS_TYPE
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters
@@ -150,7 +150,7 @@ def test_batch_with_both_tables_dead_letters_first(tmp_path: Path) -> None:
     parts = stage(log, STREAM, flights(3, failed=1))
     app = ("query-1", 0)
     assert commit_dead_letters(str(letters), {}, STREAM, dead, app=app).committed == 1
-    assert Store(str(log), {}).table() is None  # here the driver died
+    assert TableStore(str(log), {}).table() is None  # here the driver died
     assert commit_dead_letters(str(letters), {}, STREAM, dead, app=app).recorded
     assert commit(str(log), {}, STREAM, parts, app=app).committed == 1
     assert ids(letters) == [("dead-0", True)]
@@ -159,7 +159,7 @@ def test_batch_with_both_tables_dead_letters_first(tmp_path: Path) -> None:
 
 def test_sweep_adds_letters_that_no_commit_refers_to(tmp_path: Path) -> None:
     stage_letters(tmp_path, BATCH, 2)
-    assert sweep(str(tmp_path), {}, timedelta(seconds=-5)).rows == 2
+    assert adopt_orphans(str(tmp_path), {}, timedelta(seconds=-5)).rows == 2
     assert ids(tmp_path) == [("dead-0", False), ("dead-1", False)]
 
 
@@ -176,7 +176,7 @@ def test_commit_refuses_a_table_with_columns_of_its_own(tmp_path: Path) -> None:
     commit_dead_letters(str(tmp_path), {}, BATCH, parts)
     DeltaTable(tmp_path).alter.add_columns([_field("mine")])
     with pytest.raises(FlightLogError, match="mine"):
-        commit_dead_letters(str(tmp_path), {}, Run(None, "next", None, "nats"), [])
+        commit_dead_letters(str(tmp_path), {}, WriteId(None, "next", None, "nats"), [])
 
 
 def test_storage_that_goes_away_is_told_by_close(tmp_path: Path) -> None:

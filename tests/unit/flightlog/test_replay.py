@@ -14,12 +14,12 @@ from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.dead_letters import commit_dead_letters
 from mama_spark.flightlog.replay import REPLAY, unpublished
 from mama_spark.flightlog.schema import TIMEOUT
-from mama_spark.flightlog.staging import Run
+from mama_spark.flightlog.staging import WriteId
 from mama_spark.message import HEADERS_TYPE
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage, stage_letters
 
-NEXT = Run(None, "run-8", None, "nats")
+NEXT = WriteId(None, "run-8", None, "nats")
 
 
 def bad(n: int, name: str = "bad", **other: Any) -> Any:

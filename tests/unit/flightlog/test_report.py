@@ -15,12 +15,12 @@ from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.report import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
 from mama_spark.flightlog.schema import TIMEOUT
-from mama_spark.flightlog.staging import Run, Staging
+from mama_spark.flightlog.staging import Staging, WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
 
-def keep(table: Path, run: Run, *columns: Any) -> None:
+def keep(table: Path, run: WriteId, *columns: Any) -> None:
     commit(str(table), {}, run, stage(table, run, *columns))
 
 
@@ -97,7 +97,7 @@ def test_only_acknowledged_flights_have_a_latency(tmp_path: Path) -> None:
 def test_slowest_topics_come_first_up_to_the_limit(tmp_path: Path) -> None:
     for i in range(5):
         topics = pa.array([f"t.{i}"] * 10).dictionary_encode()
-        run = Run(None, f"run-{i}", None, "nats")
+        run = WriteId(None, f"run-{i}", None, "nats")
         keep(tmp_path, run, flights(10, str(i), topic=topics, latency_us=np.full(10, 1000 * (i + 1))))
     found = summarise(str(tmp_path), {}, limit=3).slowest_topics
     assert found == [

@@ -18,8 +18,8 @@ from mama_spark.errors import FlightLogError, SchemaError, Unavailable
 from mama_spark.flightlog.columns import FlightColumns, LoggedEvent
 from mama_spark.flightlog.parts import part_of_file
 from mama_spark.flightlog.schema import EVENTS, Level, table_schema
-from mama_spark.flightlog.staging import Run, Staging
-from mama_spark.flightlog.storage import Store
+from mama_spark.flightlog.staging import Staging, WriteId
+from mama_spark.flightlog.storage import TableStore
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.publisher.core.flight import EVENT, PUBLISHED
 
@@ -184,7 +184,7 @@ def test_no_rows_make_no_part(tmp_path: Path) -> None:
 
 def test_part_is_described_in_its_own_footer(tmp_path: Path) -> None:
     (part,) = stage(tmp_path, BATCH, flights(3, failed=1))
-    assert part_of_file(Store(str(tmp_path), {}), part.path, part.size) == part
+    assert part_of_file(TableStore(str(tmp_path), {}), part.path, part.size) == part
 
 
 def test_unfinished_part_is_not_seen(tmp_path: Path) -> None:
@@ -192,16 +192,16 @@ def test_unfinished_part_is_not_seen(tmp_path: Path) -> None:
     for i in range(10):
         staging.flights(flights(10_000, name=str(i)))
     del staging
-    assert Store(str(tmp_path), {}).list_files("parts") == []
+    assert TableStore(str(tmp_path), {}).list_files("parts") == []
 
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", "_hidden", ".x", "naïve id", ""])
 def test_folder_of_a_run_is_always_one_plain_name(name: str) -> None:
-    folder = Run(None, name or "x", None, "nats").prefix
+    folder = WriteId(None, name or "x", None, "nats").prefix
     assert folder.count("/") == 1
     assert folder[0].isalnum()
     assert ".." not in folder
-    assert folder != Run(None, name + "!", None, "nats").prefix
+    assert folder != WriteId(None, name + "!", None, "nats").prefix
 
 
 def test_id_and_size_of_a_row_cost_at_most_32_bytes(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_id_and_size_of_a_row_cost_at_most_32_bytes(tmp_path: Path) -> None:
     times = T0 + np.cumsum(np.random.default_rng(2).integers(1, 20, n))
     latency = np.random.default_rng(3).integers(300, 9_000, n)
     some = flights(n, flight_id=ids, event_time=times, publish_time=times - latency, latency_us=latency)
-    parts = stage(tmp_path, Run(query, "run", 0, "nats"), some)
+    parts = stage(tmp_path, WriteId(query, "run", 0, "nats"), some)
     assert sum(p.size for p in parts) / n <= 32
 
 
@@ -275,7 +275,7 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
     assert "told writing" in ran.stdout
     assert "File too large" in ran.stdout
     assert ran.stdout.endswith("told again\n")
-    assert Store(str(tmp_path / "log"), {}).list_files("parts") == []
+    assert TableStore(str(tmp_path / "log"), {}).list_files("parts") == []
 
 
 def test_storage_that_goes_away_is_told_at_the_latest_by_close(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mama_spark.errors import ConfigError, OptionError, RowsFailed
 from mama_spark.flightlog import commit as flight_log
 from mama_spark.flightlog import dead_letters
 from mama_spark.flightlog.schema import table_schema
-from mama_spark.flightlog.staging import Run
+from mama_spark.flightlog.staging import WriteId
 from mama_spark.options import SinkOptions
 
 from ..option_loading import check_spark, read_options
@@ -125,7 +125,7 @@ class _Committer:
             parts = [p for r in reports for p in r.parts]
             flight_log.abort(o.flight_log, o.storage_options, run, parts, app=app, extra=self.job.log_fields)
 
-    def _run(self, reports: Sequence[PartitionReport]) -> Run | None:
+    def _run(self, reports: Sequence[PartitionReport]) -> WriteId | None:
         """The run as the tasks know it. A stream whose tasks all died without a word has none here: what they left is
         added by the next commit of the query."""
         return reports[0].run if reports else None
@@ -170,9 +170,9 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
                 self._withdrawn = True  # Spark calls abort after a commit that raised
                 withdraw(self.job.options, self.job.discovery, report.source)
 
-    def _run(self, reports: Sequence[PartitionReport]) -> Run | None:
+    def _run(self, reports: Sequence[PartitionReport]) -> WriteId | None:
         o = self.job.options
-        return Run(None, self.job.run_id, o.txn_version, o.bridge_name)
+        return WriteId(None, self.job.run_id, o.txn_version, o.bridge_name)
 
     def _app(self) -> tuple[str, int] | None:
         o = self.job.options

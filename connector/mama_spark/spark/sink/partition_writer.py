@@ -19,7 +19,7 @@ from mama_spark.errors import ConfigError, PublishError, Unavailable
 from mama_spark.flightlog.dead_letters import DeadLetterStaging
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import Level
-from mama_spark.flightlog.staging import Run, Staging
+from mama_spark.flightlog.staging import Staging, WriteId
 from mama_spark.mama.messages.source_records import SourceRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, MessageBatch
@@ -86,7 +86,7 @@ class PartitionReport(WriterCommitMessage):
     :ivar source: what the task announced
     """
 
-    run: Run
+    run: WriteId
     partition: int
     attempt: int
     tally: Tally = field(default_factory=Tally)
@@ -121,12 +121,12 @@ def task_facts(streaming: bool) -> TaskFacts:
     )
 
 
-def run_of(job: SinkJob, facts: TaskFacts) -> Run:
+def run_of(job: SinkJob, facts: TaskFacts) -> WriteId:
     """Whose rows these are, in the words of the flight log."""
     o = job.options
     if facts.query_id is not None:
-        return Run(facts.query_id, facts.stream_run or facts.query_id, facts.batch_id, o.bridge_name)
-    return Run(None, job.run_id, o.txn_version, o.bridge_name)
+        return WriteId(facts.query_id, facts.stream_run or facts.query_id, facts.batch_id, o.bridge_name)
+    return WriteId(None, job.run_id, o.txn_version, o.bridge_name)
 
 
 def publish_partition(job: SinkJob, facts: TaskFacts, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
