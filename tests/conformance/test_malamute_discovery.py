@@ -35,14 +35,14 @@ class Times:
         self.clock, self.renewing = Clock(), 0
         for module in (engine, lease):
             monkeypatch.setattr(module, "time", self.clock)
-        keep = lease.Announcer._keep
+        keep = lease.RenewalKeeper._keep
 
-        def renew(announcer: lease.Announcer, one: lease._Announced) -> None:
+        def renew(announcer: lease.RenewalKeeper, one: lease._Renewal) -> None:
             self.renewing += 1
             keep(announcer, one)
             self.renewing -= 1
 
-        monkeypatch.setattr(lease.Announcer, "_keep", renew)
+        monkeypatch.setattr(lease.RenewalKeeper, "_keep", renew)
 
     def let_pass(self, seconds: float, events: MalamuteLogs) -> None:
         """Step by step: whoever is due has renewed, and then the engine looks."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, EventStyle, SourceKey
 from mama_spark.bridges.memory import MemoryBridge
-from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.errors import ConfigError
 from mama_spark.mama import (
     MAMA_SOURCE_DISCOVERY_TOPIC,
@@ -63,7 +63,7 @@ class Place:
 
     def __init__(self) -> None:
         self.name = uuid4().hex
-        self.board = MemoryBoard.get(self.name)
+        self.board = MemorySources.get(self.name)
         self.source = MemoryDiscovery(self.name)
         self.source.open()
         self._transports: list[Transport] = []
@@ -88,7 +88,7 @@ class Place:
         for transport in self._transports:
             transport.destroy()
         self.source.close()
-        MemoryBoard.forget(self.name)
+        MemorySources.forget(self.name)
 
 
 class Ear:

@@ -10,7 +10,7 @@ import mama_spark.mama
 import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama import SourceRecord
 from mama_spark.mama.messages.omnm import encode
@@ -88,7 +88,7 @@ def test_the_example_of_a_publisher_runs(nats_server: NatsServer) -> None:
 
 
 def test_the_example_of_source_discovery_runs() -> None:
-    MemoryBoard.forget("demo")
+    MemorySources.forget("demo")
     source = MemoryDiscovery("demo")
     source.open()
     source.announce(SourceKey("desk", 1), encode(encode_source(SourceRecord("desk", 1, "ONLINE"))), 30.0)
@@ -96,7 +96,7 @@ def test_the_example_of_source_discovery_runs() -> None:
     exec(EXAMPLES[1], names)
     assert names["found"] == [("desk", "ONLINE"), ("end of the image",)]
     source.close()
-    MemoryBoard.forget("demo")
+    MemorySources.forget("demo")
 
 
 def test_what_the_page_names_is_there() -> None:

@@ -5,21 +5,21 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.discovery_suite import DiscoverySite, DiscoverySuite
 
 
 @pytest.fixture
-def board() -> Iterator[MemoryBoard]:
+def board() -> Iterator[MemorySources]:
     name = uuid4().hex
-    yield MemoryBoard.get(name)
-    MemoryBoard.forget(name)
+    yield MemorySources.get(name)
+    MemorySources.forget(name)
 
 
 class TestMemoryDiscovery(DiscoverySuite):
     @pytest.fixture
-    def site(self, board: MemoryBoard) -> DiscoverySite:
+    def site(self, board: MemorySources) -> DiscoverySite:
         return DiscoverySite(
             make=lambda: MemoryDiscovery(board.name),
             ttl=30.0,
@@ -30,7 +30,7 @@ class TestMemoryDiscovery(DiscoverySuite):
         )
 
 
-def test_expiry_is_told_with_the_time_at_which_it_happened(board: MemoryBoard) -> None:
+def test_expiry_is_told_with_the_time_at_which_it_happened(board: MemorySources) -> None:
     bridge = MemoryDiscovery(board.name)
     bridge.open()
     bridge.announce(SourceKey("s", 1), b"r", 30.0)
@@ -42,7 +42,7 @@ def test_expiry_is_told_with_the_time_at_which_it_happened(board: MemoryBoard) -
     assert offline.at - suspect.at == pytest.approx(15e6, abs=1e4)
 
 
-def test_a_board_that_is_down_cannot_be_reached(board: MemoryBoard) -> None:
+def test_a_board_that_is_down_cannot_be_reached(board: MemorySources) -> None:
     bridge = MemoryDiscovery(board.name)
     bridge.open()
     board.up = False
@@ -53,14 +53,14 @@ def test_a_board_that_is_down_cannot_be_reached(board: MemoryBoard) -> None:
 
 
 @pytest.mark.parametrize("where", ["now", (("other", 1),), ((("a", 1)), ("b", 2))])
-def test_a_place_to_begin_that_does_not_exist_is_refused(board: MemoryBoard, where: object) -> None:
+def test_a_place_to_begin_that_does_not_exist_is_refused(board: MemorySources, where: object) -> None:
     bridge = MemoryDiscovery(board.name)
     bridge.open()
     with pytest.raises(ConfigError, match="discovery begins at"):
         bridge.begin(where)  # type: ignore[arg-type]
 
 
-def test_an_image_that_was_not_written_down_cannot_be_read(board: MemoryBoard) -> None:
+def test_an_image_that_was_not_written_down_cannot_be_read(board: MemorySources) -> None:
     bridge = MemoryDiscovery(board.name)
     bridge.open()
     with pytest.raises(ConfigError, match="never written down"):

@@ -125,7 +125,7 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_
     follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
     for bridge in bridges:
         bridge.announce(DESK, b"r", 1.0)
-    one, other = (lease.announcer(bridge.settings) for bridge in bridges)
+    one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
     with one._talking, other._talking:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been given up before, too
         before = len(follower.kinds())
@@ -142,7 +142,7 @@ def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_
         bridge.announce(DESK, b"on", 4.5)
     one.withdraw(DESK, b"off")
     other.withdraw(DESK, b"off")
-    eventually(lambda: DESK not in lease.announcer(other.settings).sources, "the other one gives up")
+    eventually(lambda: DESK not in lease.renewal_keeper(other.settings).sources, "the other one gives up")
     one.announce(DESK, b"on", LASTING)
     found = follower.until(lambda found: [c.kind for c in found].count(RECORD) == 3)
     assert [c.payload for c in found if c.kind is RECORD] == [b"on", b"off", b"on"]
@@ -161,7 +161,7 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(
     monkeypatch.setattr(lease, "IDLE", 0.0)
     again.close()
     follower.until(has(OFFLINE))
-    eventually(lambda: lease.announcer(one.settings)._talk is None, "and hangs up")
+    eventually(lambda: lease.renewal_keeper(one.settings)._talk is None, "and hangs up")
 
 
 def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broker: BrokerHere, opened: Opened) -> None:

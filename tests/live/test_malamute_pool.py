@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
-from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, Pool
+from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, MalamutePool
 from mama_spark.malamute.client.connection import LinkSettings
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import PATIENCE, publish
@@ -82,7 +82,7 @@ def test_a_connection_with_answers_under_way_is_closed_not_kept(plain: PlainBrok
 
 def test_idle_connections_are_closed_after_their_time(plain: PlainBroker) -> None:
     now = [0.0]
-    pool = Pool(clock=lambda: now[0])
+    pool = MalamutePool(clock=lambda: now[0])
     connection = pool.lease(LinkSettings((plain.url,)), PATIENCE)
     pool.give_back(connection)
     now[0] = IDLE - 1

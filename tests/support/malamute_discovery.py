@@ -12,8 +12,8 @@ from typing import Self, TypeVar
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
-from mama_spark.bridges.malamute.discovery.client import DiscoverySettings, Talk
-from mama_spark.bridges.malamute.discovery.codec import EVENT, EVENTS, Message
+from mama_spark.bridges.malamute.discovery.client import DiscoveryClient, DiscoverySettings
+from mama_spark.bridges.malamute.discovery.codec import EVENT, EVENTS, DiscoveryMessage
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.malamute.client.connection import LinkSettings
@@ -45,7 +45,7 @@ def discovery_of(url: str, name: str = "one", patience: float = 60.0) -> Malamut
 
 def end_process_of(bridge: MalamuteDiscovery) -> None:
     """What others see when a process is gone: nobody renews."""
-    lease.announcer(bridge.settings).stop()
+    lease.renewal_keeper(bridge.settings).stop()
 
 
 def forget(url: str, before: int) -> None:
@@ -83,10 +83,10 @@ class Desks:
     def tell(self, source: SourceKey, event: EventRecord | bytes) -> int:
         """An event of a publisher; its number."""
         content = event if isinstance(event, bytes) else encode(encode_event(event))
-        talk = Talk(self.bridge.settings)
+        talk = DiscoveryClient(self.bridge.settings)
         talk.open()
         try:
-            (run,) = talk.store([Message(self.bridge.words.subject(EVENT, source), content, Extension())])
+            (run,) = talk.store([DiscoveryMessage(self.bridge.words.subject(EVENT, source), content, Extension())])
         finally:
             talk.close()
         return run.first

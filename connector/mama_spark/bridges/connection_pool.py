@@ -24,7 +24,7 @@ class _Idle(Generic[C]):
     since: float
 
 
-class WarmPool(Generic[C]):
+class ConnectionPool(Generic[C]):
     """Decides under the lock and returns what is to be closed; the I/O happens outside.
 
     :param usable: may this connection be given out

@@ -20,7 +20,7 @@ B = TypeVar("B", bound=Openable)
 T = TypeVar("T")
 
 
-class Reach(Generic[B]):
+class ReconnectingBridge(Generic[B]):
     """Work with a bridge of one thread.
 
     :param make: a bridge that is not open

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ..bridge import DiscoveryBridge, DiscoveryEvent, Position
 from ..bridges import discovery_bridge
-from ..bridges.reconnecting import Reach
+from ..bridges.reconnecting import ReconnectingBridge
 from ..mama.discovery.discovery_rows import Reader, Row
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
@@ -32,7 +32,7 @@ class Watch:
     """One place of discovery, open; to be closed."""
 
     reader: Reader
-    reach: Reach[DiscoveryBridge]
+    reach: ReconnectingBridge[DiscoveryBridge]
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Watch:
@@ -46,7 +46,7 @@ class Watch:
         if full.discovery_supported is False:
             raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
         o = DiscoveryOptions.parse(full.options)
-        reach = Reach(lambda: discovery_bridge(o), o.wait_timeout)
+        reach = ReconnectingBridge(lambda: discovery_bridge(o), o.wait_timeout)
         reach.call(lambda bridge: None, patience=0.0)  # a wrong URL is told at once, an outage later is waited for
         return cls(Reader.of(o, full.fields), reach)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bridges import log_bridge, publisher_bridge
-from ..bridges.reconnecting import Reach
+from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..errors import ConfigError
 from ..options import SinkOptions
@@ -125,7 +125,7 @@ def _restore(recording: Recording, options: SinkOptions) -> None:
         if name in names:
             restore(recording, bridge.log(name))
 
-    reach = Reach(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
+    reach = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
     try:
         reach.call(look)
     finally:

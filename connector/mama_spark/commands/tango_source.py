@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from ..bridges import log_bridge
-from ..bridges.reconnecting import Reach
+from ..bridges.reconnecting import ReconnectingBridge
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..options.values import log_urls, split_stream
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     place = args.position or default_position(urls, args.server)
     place.parent.mkdir(parents=True, exist_ok=True)
     serving = Serving(source, read_rules(args.conf_file), args.name)
-    reach = Reach(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    reach = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     with stopping() as stop, _one_at_a_time(place):
         try:
             _Server(source, serving, reach, str(o.stream), place, stop).run(args.begin, args.hold)
@@ -119,9 +119,14 @@ class _Server:
     """The loop: reads the log, remembers how far, pushes."""
 
     def __init__(
-        self, source: TangoEventSource, serving: Serving, reach: Reach[RecordLogBridge], stream: str, place: Path,
+        self,
+        source: TangoEventSource,
+        serving: Serving,
+        reach: ReconnectingBridge[RecordLogBridge],
+        stream: str,
+        place: Path,
         stop: threading.Event,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._source, self._serving, self._reach, self._stream = source, serving, reach, stream
         self._place, self._stop = place, stop
         self._at = Position("", 0)

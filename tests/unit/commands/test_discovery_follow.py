@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.commands import discovery_follow as follow
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
@@ -27,4 +27,4 @@ def test_a_long_past_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [], "it goes on at once while there is more"
     place.close()
     source.close()
-    MemoryBoard.forget(name)
+    MemorySources.forget(name)

@@ -12,7 +12,7 @@ from mama_spark.options import ReadOptions, SinkOptions, SubscribeOptions, Trans
 from .bridge import MalamuteBridge
 from .discovery.bridge import MalamuteDiscovery
 from .discovery.client import DiscoverySettings
-from .discovery.codec import EVENTS, Words
+from .discovery.codec import EVENTS, DiscoveryCodec
 from .logs import MalamuteLogs
 from .settings import MalamuteSettings, stream_of
 
@@ -36,7 +36,7 @@ def discovery_bridge(o: TransportOptions) -> MalamuteDiscovery:
     patience = (
         o.wait_timeout if isinstance(o, ReadOptions) else o.retry_deadline if isinstance(o, SinkOptions) else 30.0
     )
-    words = Words(o.discovery_topic, events, o.sources_stream)
+    words = DiscoveryCodec(o.discovery_topic, events, o.sources_stream)
     return MalamuteDiscovery(DiscoverySettings(MalamuteSettings.from_options(o).link, words, patience))
 
 

@@ -41,7 +41,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
 from mama_spark.message import Int64s, MessageBatch
 
 from . import frames as fr
-from .pool import POOL, Connection, refusal
+from .pool import POOL, PooledConnection, refusal
 from .settings import MalamuteSettings
 
 log = logging.getLogger("mama_spark")
@@ -68,7 +68,7 @@ class MalamuteBridge:
 
     def __init__(self, settings: MalamuteSettings) -> None:
         self.settings = settings
-        self._connection: Connection | None = None
+        self._connection: PooledConnection | None = None
         self._carries = False  # the broker is ours: ids and headers reach readers
         self._stored = False  # the stream of the settings is
         self._by_row = False
@@ -129,7 +129,7 @@ class MalamuteBridge:
             )
         self._connection = connection
 
-    def _opened(self, connection: Connection, stream: str) -> bool:
+    def _opened(self, connection: PooledConnection, stream: str) -> bool:
         """Is the stream stored?"""
         link, call = connection.link, None
         with link.changed:
@@ -158,7 +158,7 @@ class MalamuteBridge:
         else:
             connection.link.close(self.settings.connect_timeout)
 
-    def _quiet(self, connection: Connection) -> bool:
+    def _quiet(self, connection: PooledConnection) -> bool:
         """Nothing comes any more that the next user of the connection would have to know of."""
         link = connection.link
         if self._chunks or self._down or not connection.usable:
@@ -211,7 +211,7 @@ class MalamuteBridge:
         link.wake()
         return n
 
-    def _known(self, connection: Connection, groups: list[tuple[str, Int64s]], n: int) -> int:
+    def _known(self, connection: PooledConnection, groups: list[tuple[str, Int64s]], n: int) -> int:
         """How many of the first ``n`` messages may go: the broker has answered for their streams."""
         with connection.link.changed:
             connection.answered()
@@ -230,7 +230,7 @@ class MalamuteBridge:
         return n
 
     def _frames(
-        self, connection: Connection, name: str, part: MessageBatch, rows: Int64s, n: int
+        self, connection: PooledConnection, name: str, part: MessageBatch, rows: Int64s, n: int
     ) -> list[Sequence[bytes]]:
         """Of each message, or of one block with all of them."""
         if connection.streams[name].error is not None:
@@ -239,7 +239,9 @@ class MalamuteBridge:
         together = len(messages) > 1 and Feature.BLOCKS in connection.link.machine.features
         return [fr.block(messages)] if together else fr.frames(messages)
 
-    def _hand_over(self, connection: Connection, name: str, tokens: Int64s, messages: list[Sequence[bytes]]) -> None:
+    def _hand_over(
+        self, connection: PooledConnection, name: str, tokens: Int64s, messages: list[Sequence[bytes]]
+    ) -> None:
         stream, machine = connection.streams[name], connection.link.machine
         if stream.error is not None:
             self._refused.append(Refusals(tokens, stream.error, time.monotonic()))
@@ -274,7 +276,7 @@ class MalamuteBridge:
             self._watch(connection, polled)
         return polled
 
-    def _worth(self, connection: Connection, want: int) -> bool:
+    def _worth(self, connection: PooledConnection, want: int) -> bool:
         """Is it worth while to wake the caller?"""
         if self._refused or connection.answered():
             return True
@@ -296,7 +298,7 @@ class MalamuteBridge:
             if chunk.call.error is None:  # else the connection was lost, and the event says so
                 _answers(chunk, now, polled)
 
-    def _news(self, connection: Connection) -> str:
+    def _news(self, connection: PooledConnection) -> str:
         link = connection.link
         if self._changed or link.fatal is not None or link.machine.state in (State.FAILED, State.CLOSED):
             return "" if self._told else "closed"
@@ -304,7 +306,7 @@ class MalamuteBridge:
             return "down"
         return "up" if self._down and link.connected else ""
 
-    def _watch(self, connection: Connection, polled: PollResult) -> None:
+    def _watch(self, connection: PooledConnection, polled: PollResult) -> None:
         """What happened to the connection, as events."""
         now, link = time.monotonic(), connection.link
         if self._news(connection) == "down":

@@ -16,7 +16,7 @@ from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.protocol.log_query import Answer, Op, Question, parse_texts
 
-from .pool import POOL, Connection
+from .pool import POOL, PooledConnection
 from .settings import MalamuteSettings
 from .stream_log import MalamuteLog
 
@@ -41,7 +41,7 @@ class MalamuteLogs:
     def __init__(self, settings: MalamuteSettings, timeout: float = 30.0, pattern: str | None = None) -> None:
         link = replace(settings.link, features=FEATURES, high_water=_HIGH_WATER)
         self.settings, self.timeout, self.pattern = replace(settings, link=link), timeout, pattern
-        self._connection: Connection | None = None
+        self._connection: PooledConnection | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else self.link.machine.state.value

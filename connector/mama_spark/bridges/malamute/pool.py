@@ -18,7 +18,7 @@ from mama_spark.malamute.client.connection import Link, LinkSettings
 from mama_spark.malamute.client.state_machine import Call, CallFailed
 from mama_spark.malamute.protocol.commands import StatusCode
 
-from ..connection_pool import WarmPool
+from ..connection_pool import ConnectionPool
 
 #: Seconds for which a new lease believes what an earlier one was told of a stream.
 KNOWN_FOR = 60.0
@@ -28,7 +28,7 @@ _NEVER = float("inf")
 
 
 @dataclass(slots=True)
-class Stream:
+class WritableStream:
     """What is known of a stream on one connection.
 
     :ivar call: the first WRITE; None = answered
@@ -42,7 +42,7 @@ class Stream:
     error: PublishError | None = None
 
 
-class Connection:
+class PooledConnection:
     """One link and its streams. Use it with ``link.changed`` held, but for :meth:`close`.
 
     :ivar streams: those that were asked for on this connection
@@ -51,7 +51,7 @@ class Connection:
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, WritableStream] = {}
         self.current: str | None = None
         self._said: str | None = None  # by the last WRITE
         self._asked: set[str] = set()  # those of them that wait for an answer
@@ -84,7 +84,7 @@ class Connection:
         if known is not None and not (known.error is not None and known.error.retryable):
             return
         if len(self._asked) < MOST_ASKED:
-            self.streams[name] = Stream(self._write(name), time.monotonic())
+            self.streams[name] = WritableStream(self._write(name), time.monotonic())
             self._asked.add(name)
             self.current = None
 
@@ -122,14 +122,14 @@ def refusal(stream: str, error: Exception) -> PublishError:
     return NotReady(text)  # its engine did not start, or the connection was lost
 
 
-class Pool(WarmPool[Connection]):
+class MalamutePool(ConnectionPool[PooledConnection]):
     """Connections by their settings."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(lambda connection: connection.usable, _close, self._look_again, clock)
         self._timer: threading.Timer | None = None
 
-    def lease(self, settings: LinkSettings, timeout: float) -> Connection:
+    def lease(self, settings: LinkSettings, timeout: float) -> PooledConnection:
         """A connection, warm if there is one.
 
         :raises Unavailable: nobody answers
@@ -140,16 +140,16 @@ class Pool(WarmPool[Connection]):
         if connection is None:
             link = Link(settings)
             link.open(timeout)
-            connection = Connection(link)
+            connection = PooledConnection(link)
         with connection.link.changed:
             connection.refresh()
         return connection
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, connection: PooledConnection) -> None:
         """The lease is over, and all that was sent is answered; never raises."""
         self.put(connection.link.settings, connection)
 
-    def _look_again(self, seconds: float, sweep: Callable[[], None], connection: Connection) -> None:
+    def _look_again(self, seconds: float, sweep: Callable[[], None], connection: PooledConnection) -> None:
         """One timer for all; it goes on while connections are idle."""
         if self._timer is not None and self._timer.is_alive():
             return
@@ -165,9 +165,9 @@ class Pool(WarmPool[Connection]):
         self._timer.start()
 
 
-def _close(connections: list[Connection]) -> None:
+def _close(connections: list[PooledConnection]) -> None:
     for connection in connections:
         connection.link.close(1.0 if connection.usable else 0.0)
 
 
-POOL = Pool()
+POOL = MalamutePool()

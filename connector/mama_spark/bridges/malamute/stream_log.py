@@ -126,9 +126,9 @@ class MalamuteLog:
         """See :class:`~mama_spark.record_log.RecordLog`. A few megabytes are fetched ahead, and no more: a fetch is the
         credit."""
         selection, texts = selection_of(topics, self._bridge.pattern)
-        return self._read(_Course(max(0, after), min(up_to, _LARGEST), selection, texts))
+        return self._read(_ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts))
 
-    def _read(self, course: _Course) -> Iterator[Records]:
+    def _read(self, course: _ReadSession) -> Iterator[Records]:
         bridge = self._bridge
         until = time.monotonic() + bridge.timeout
         while not course.over:
@@ -157,7 +157,7 @@ class _Part:
     asked: Asked
 
 
-class _Course:
+class _ReadSession:
     """What is to be asked next of a range, so that answers are full and in order. Decides; asks nothing itself.
 
     An answer is bounded in octets, so a part may come back unfinished; what is left of it is asked for then, and goes

@@ -5,15 +5,15 @@
 
 from mama_spark.options import SinkOptions, TransportOptions
 
-from .bridge import MemoryBridge, MemoryBroker, MemoryRequests, StoredMessage
+from .bridge import MemoryBridge, MemoryBroker, MemoryMessage, MemoryRequests
 from .discovery import MemoryDiscovery
 from .logs import MemoryLogs
 
 __all__ = [
     "MemoryBridge",
     "MemoryBroker",
+    "MemoryMessage",
     "MemoryRequests",
-    "StoredMessage",
     "discovery_bridge",
     "log_bridge",
     "publisher_bridge",

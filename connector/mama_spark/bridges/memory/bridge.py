@@ -66,7 +66,7 @@ FAULTS = frozenset({"ack", "lose", "drop", "late", "dup", "unknown", "disconnect
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMessage:
+class MemoryMessage:
     """One record of a broker's log."""
 
     sequence: int
@@ -92,7 +92,7 @@ class MemoryBroker:
         self.identity = uuid4().hex  #: another one for the next broker of the same name
         self.gone: set[int] = set()  #: sequences of messages that were deleted
         self.progress: dict[str, int] = {}  #: what readers showed, by their name
-        self._log: list[StoredMessage] = []
+        self._log: list[MemoryMessage] = []
         self._ids: dict[str, int] = {}
         self._late: list[tuple[MemoryBridge, int, int, bool]] = []
         self._listeners: dict[str, list[MemoryRequests]] = {}
@@ -122,7 +122,7 @@ class MemoryBroker:
         with self._lock:
             self.script.extend(words)
 
-    def messages(self) -> list[StoredMessage]:
+    def messages(self) -> list[MemoryMessage]:
         """What is stored, in order of sequence."""
         with self._lock:
             return [m for m in self._log if m.sequence not in self.gone]
@@ -153,7 +153,7 @@ class MemoryBroker:
             return None
         sequence = len(self._log) + 1
         now = max(time.time_ns() // 1000, self._log[-1].time if self._log else 0)
-        self._log.append(StoredMessage(sequence, topic, payload, headers, id_, now))
+        self._log.append(MemoryMessage(sequence, topic, payload, headers, id_, now))
         if id_:
             self._ids[id_] = sequence
         return sequence, False

@@ -1,6 +1,6 @@
 """Discovery inside the process: a board where sources announce themselves. For tests, and for users without a broker.
 
-``memory://name`` names a :class:`MemoryBoard`; all :class:`MemoryDiscovery` of one name in one process share it. The
+``memory://name`` names a :class:`MemorySources`; all :class:`MemoryDiscovery` of one name in one process share it. The
 board keeps one numbered log of changes and the images that were written down for readers. Its clock can be moved, and
 whoever looks at the board after that finds what has expired meanwhile in the log, with the time at which it did.
 """
@@ -31,10 +31,10 @@ class _Standing:
     withdrawn: bool = False
 
 
-class MemoryBoard:
+class MemorySources:
     """The place of discovery of one name. Thread-safe."""
 
-    _all: ClassVar[dict[str, MemoryBoard]] = {}
+    _all: ClassVar[dict[str, MemorySources]] = {}
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class MemoryBoard:
         self._lock = threading.RLock()
 
     @classmethod
-    def get(cls, name: str) -> MemoryBoard:
+    def get(cls, name: str) -> MemorySources:
         """The board of this name, made when missing."""
         with cls._guard:
             return cls._all.setdefault(name, cls(name))
@@ -165,7 +165,7 @@ class MemoryBoard:
 
 
 class MemoryDiscovery:
-    """One process at a :class:`MemoryBoard`; see :class:`~mama_spark.bridge.DiscoveryBridge`.
+    """One process at a :class:`MemorySources`; see :class:`~mama_spark.bridge.DiscoveryBridge`.
 
     It renews what it announced until :meth:`close`: nothing stays warm here. Positions are ``{"next": n}``, the
     sequence of the next change, with ``"image"`` (its number; None before it is written down) and ``"row"`` in an
@@ -175,7 +175,7 @@ class MemoryDiscovery:
     """
 
     def __init__(self, name: str) -> None:
-        self.board = MemoryBoard.get(name)
+        self.board = MemorySources.get(name)
         self._open = False
 
     def open(self) -> None:
@@ -230,7 +230,7 @@ class MemoryDiscovery:
                 end = min(end, until["next"])
             return start if end <= start["next"] else {"next": end}
 
-    def _write_image(self, board: MemoryBoard, until: Position | None) -> Position:
+    def _write_image(self, board: MemorySources, until: Position | None) -> Position:
         if until is not None and "image" in until:
             return {**until, "row": 0}
         board._images.append(board._image())
@@ -241,7 +241,7 @@ class MemoryDiscovery:
         for i in range(0, len(changes), _BLOCK):
             yield changes[i : i + _BLOCK]
 
-    def _between(self, board: MemoryBoard, start: Position, end: Position) -> list[DiscoveryEvent]:
+    def _between(self, board: MemorySources, start: Position, end: Position) -> list[DiscoveryEvent]:
         with board._lock:
             if "image" in end:
                 begun = start["row"] if start.get("image") is not None else 0
@@ -260,7 +260,7 @@ class MemoryDiscovery:
         self._open = False
         self.board._abandon(id(self))
 
-    def _reach(self) -> MemoryBoard:
+    def _reach(self) -> MemorySources:
         if not self._open or not self.board.up:
             raise Unavailable(f"memory://{self.board.name} is {'closed' if self.board.up else 'down'}")
         return self.board

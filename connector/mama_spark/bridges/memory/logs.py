@@ -18,7 +18,7 @@ from mama_spark.errors import AckTimeout, ConfigError, Unavailable
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.record_log import Bounds, Records
 
-from .bridge import MemoryBridge, MemoryBroker, StoredMessage
+from .bridge import MemoryBridge, MemoryBroker, MemoryMessage
 
 _ROWS = 4096
 
@@ -60,7 +60,7 @@ class MemoryLog:
     def name(self) -> str:
         return self._broker.name
 
-    def _messages(self) -> list[StoredMessage]:
+    def _messages(self) -> list[MemoryMessage]:
         if not self._broker.up:
             raise Unavailable(f"memory://{self._broker.name} is down")
         if MemoryBroker.get(self._broker.name) is not self._broker:
@@ -128,7 +128,7 @@ def _pattern(topic: str) -> re.Pattern[str]:
     return re.compile(body + (r"(?:\.|^).+" if rest else ""))
 
 
-def _records(messages: list[StoredMessage]) -> Records:
+def _records(messages: list[MemoryMessage]) -> Records:
     headers = [list(m.headers.items()) or None for m in messages]
     return Records(
         np.array([m.sequence for m in messages], np.int64),

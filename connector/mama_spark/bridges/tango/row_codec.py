@@ -58,7 +58,7 @@ Bad = dict[int, PublishError]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EventTopic:
     """Where the values of one attribute go.
 
     :ivar name: of the attribute, as the row spells it
@@ -80,7 +80,7 @@ class RecordCodec:
 
     def __init__(self, source: str, prefix: str) -> None:
         self._source, self._prefix = source, prefix.rstrip(".")
-        self._places: dict[str, Place | PublishError] = {}
+        self._places: dict[str, EventTopic | PublishError] = {}
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -106,7 +106,7 @@ class RecordCodec:
             assert isinstance(place, PublishError)
             bad.setdefault(row, place)
         if form != _TEXT:
-            own = np.array([isinstance(p, Place) and p.topic.attribute in _EVERYONES for p in places], np.bool_)
+            own = np.array([isinstance(p, EventTopic) and p.topic.attribute in _EVERYONES for p in places], np.bool_)
             for row in np.flatnonzero(own[codes]).tolist() if own.any() else ():
                 bad.setdefault(row, BadRow("State and Status are each device's own: their values are strings"))
         good = np.ones(len(codes), np.bool_)
@@ -121,7 +121,7 @@ class RecordCodec:
         else:
             _write_others(batch, values, np.flatnonzero(good & there))
         _write_nothing(batch, np.flatnonzero(good & ~there))
-        frames = [p.frame if isinstance(p, Place) else b"" for p in places]
+        frames = [p.frame if isinstance(p, EventTopic) else b"" for p in places]
         of_row = [frames[code] for code in codes.tolist()]
         n = len(datas)
         payloads = encode(Heads(Kind.PUSH, times), Frames(of_row, [LITTLE] * n, [_CALL] * n, datas))
@@ -129,7 +129,7 @@ class RecordCodec:
             pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), shown), payloads, sorted(bad.items())
         )
 
-    def _find(self, rows: pa.RecordBatch, bad: Bad) -> tuple[Int64s, list[Place | PublishError], pa.Array]:
+    def _find(self, rows: pa.RecordBatch, bad: Bad) -> tuple[Int64s, list[EventTopic | PublishError], pa.Array]:
         """For each row the number of its place; the places; and the topics of their records, for people where there is
         none."""
         parts = []
@@ -144,22 +144,22 @@ class RecordCodec:
         names = coded.dictionary.to_pylist()
         places = [self._place(name) for name in names]
         shown = [
-            p.record if isinstance(p, Place) else name.replace(_SPLIT, "/")
+            p.record if isinstance(p, EventTopic) else name.replace(_SPLIT, "/")
             for p, name in zip(places, names, strict=True)
         ]
         return coded.indices.to_numpy().astype(np.int64), places, pa.array(shown, pa.string())
 
-    def _place(self, names: str) -> Place | PublishError:
+    def _place(self, names: str) -> EventTopic | PublishError:
         if names not in self._places:
             device, _, attribute = names.partition(_SPLIT)
             try:
-                self._places[names] = place_of(self._source, self._prefix, device, attribute)
+                self._places[names] = event_topic_of(self._source, self._prefix, device, attribute)
             except PublishError as e:
                 self._places[names] = e
         return self._places[names]
 
 
-def place_of(source: str, prefix: str, device: str, attribute: str) -> Place:
+def event_topic_of(source: str, prefix: str, device: str, attribute: str) -> EventTopic:
     """
     :raises BadTopic: one of the names cannot be one
     """
@@ -174,7 +174,7 @@ def place_of(source: str, prefix: str, device: str, attribute: str) -> Place:
         topic = event_topic(source, device, attribute, EventType.CHANGE, dbase=False)
     except topics.BadTopic as e:
         raise BadTopic(str(e)) from e
-    return Place(topic, topic.encode(), attribute, record_topic(topic, prefix))
+    return EventTopic(topic, topic.encode(), attribute, record_topic(topic, prefix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +182,16 @@ class _Batch:
     """What all rows are written from, and where to: fourth frames to ``datas``."""
 
     codes: Int64s
-    places: list[Place | PublishError]
+    places: list[EventTopic | PublishError]
     times: Int64s
     qualities: npt.NDArray[np.uint32]
     form: ValueForm
     datas: list[bytes]
     bad: Bad
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> EventTopic:
         found = self.places[self.codes[row]]
-        assert isinstance(found, Place)
+        assert isinstance(found, EventTopic)
         return found
 
     def write(self, row: int, kind: ValueKind, content: Content, r_dim: Dim, data_type: DataType) -> None:
@@ -209,8 +209,8 @@ class _Batch:
 # --- columns -----------------------------------------------------------------------------------------------
 
 
-def _rows_without_place(codes: Int64s, places: list[Place | PublishError]) -> list[int]:
-    none = np.array([not isinstance(place, Place) for place in places], np.bool_)
+def _rows_without_place(codes: Int64s, places: list[EventTopic | PublishError]) -> list[int]:
+    none = np.array([not isinstance(place, EventTopic) for place in places], np.bool_)
     return np.flatnonzero(none[codes]).tolist() if none.any() else []
 
 
@@ -256,7 +256,7 @@ def _there(values: pa.Array, qualities: npt.NDArray[np.uint32], bad: Bad) -> npt
 
 def _write_numbers(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
     """One number a row. The groups are few: the lengths that names have."""
-    lengths = np.array([len(p.name) if isinstance(p, Place) else 0 for p in batch.places], np.int64)
+    lengths = np.array([len(p.name) if isinstance(p, EventTopic) else 0 for p in batch.places], np.int64)
     found = numbers(values.take(pa.array(rows)))
     of_row = lengths[batch.codes[rows]]
     for length in np.unique(of_row).tolist():
@@ -269,7 +269,7 @@ def _frames(batch: _Batch, length: int, rows: Int64s, found: npt.NDArray[Any]) -
     shape = Shape(True, IDL, KIND_OF[batch.form.data_type], False, length)
     names = np.zeros((len(batch.places), length), np.uint8)
     for at, place in enumerate(batch.places):
-        if isinstance(place, Place) and len(place.name) == length:
+        if isinstance(place, EventTopic) and len(place.name) == length:
             names[at] = np.frombuffer(place.name.encode("ascii"), np.uint8)
     block = np.zeros(len(rows), shape.dtype)
     for field, value in shape.constants.items():

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from mama_spark.bridge import DiscoveryBridge, Position
-from mama_spark.bridges.reconnecting import Reach
+from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import ConfigError, MamaError, OptionError, SchemaError
 
 from .job import DiscoveryJob, plan_discovery
@@ -78,7 +78,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, job: DiscoveryJob) -> None:
         self.job = job
-        self._reach: Reach[DiscoveryBridge] | None = None
+        self._reach: ReconnectingBridge[DiscoveryBridge] | None = None
         self._known: Position | None = None  #: the last position that was returned
         self._ends = False  #: a query that reads what there is now, and ends
         self._until: Position | None = None  #: where it ends, once it has begun
@@ -144,7 +144,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [] if first == last else [InputPartition((first, last))]
 
     @property
-    def _bridge(self) -> Reach[DiscoveryBridge]:
+    def _bridge(self) -> ReconnectingBridge[DiscoveryBridge]:
         if self._reach is None:
             self._reach = self.job.reach()
         return self._reach

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mama_spark.bridge import DiscoveryBridge
-from mama_spark.bridges.reconnecting import Reach
+from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.mama.discovery.discovery_rows import Reader
 from mama_spark.mama.messages.source_records import SourceFields
 from mama_spark.mama.messages.status import Status, StatusError
@@ -29,9 +29,9 @@ class DiscoveryJob:
     def reader(self) -> Reader:
         return (TangoReader if self.options.tango else Reader).of(self.options, self.fields)
 
-    def reach(self) -> Reach[DiscoveryBridge]:
+    def reach(self) -> ReconnectingBridge[DiscoveryBridge]:
         o = self.options
-        return Reach(lambda: make_discovery(o), o.wait_timeout)
+        return ReconnectingBridge(lambda: make_discovery(o), o.wait_timeout)
 
 
 def plan_discovery(options: Mapping[str, str]) -> DiscoveryJob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position
-from mama_spark.bridges.reconnecting import Reach
+from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import DataLost, MamaError
 
 
@@ -13,7 +13,9 @@ class _ToldOtherwise(MamaError):
     """The log tells something else than before: records went away while they were read."""
 
 
-def replayed(reach: Reach[DiscoveryBridge], start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
+def replayed(
+    reach: ReconnectingBridge[DiscoveryBridge], start: Position, end: Position
+) -> Iterator[list[DiscoveryEvent]]:
     """What lies between two positions, in order, also through an outage: what was told is not told again.
 
     :raises MamaError: the outage lasts too long, or the log does not tell the same any more

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, Reach
+from mama_spark.bridges.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, ReconnectingBridge
 from mama_spark.errors import Unavailable
 from mama_spark.options import ReadOptions
 from mama_spark.record_log import RecordLog, RecordLogBridge, Records
@@ -47,7 +47,7 @@ def ask(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
 
     :raises MamaError: the last one, when nobody answered for ``waitTimeout``, or at once when waiting cannot help
     """
-    reach = Reach(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    reach = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     try:
         return reach.call(question)
     finally:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
-from mama_spark.bridges.reconnecting import Reach
+from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
+from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import ConfigError, DataLost, MamaError, OptionError, SchemaError, Unavailable
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, SourceRecord, encode_source
@@ -30,21 +30,21 @@ DESK = SourceKey("desk", 7)
 
 
 @pytest.fixture
-def board(request: pytest.FixtureRequest) -> Iterator[MemoryBoard]:
+def board(request: pytest.FixtureRequest) -> Iterator[MemorySources]:
     name = request.node.name.replace("[", "-").replace("]", "")
-    yield MemoryBoard.get(name)
-    MemoryBoard.forget(name)
+    yield MemorySources.get(name)
+    MemorySources.forget(name)
 
 
 @pytest.fixture
-def source(board: MemoryBoard) -> Iterator[MemoryDiscovery]:
+def source(board: MemorySources) -> Iterator[MemoryDiscovery]:
     bridge = MemoryDiscovery(board.name)
     bridge.open()
     yield bridge
     bridge.close()
 
 
-def reader(board: MemoryBoard, **options: str) -> ChangesReader:
+def reader(board: MemorySources, **options: str) -> ChangesReader:
     """As Spark makes one, and makes it again after a restart."""
     given = {"url": f"memory://{board.name}", "waitTimeout": "200ms", **options}
     return ChangesReader(DiscoveryJob(DiscoveryOptions.parse(given), DEFAULT_FIELDS))
@@ -65,13 +65,13 @@ def rows(made: ChangesReader, start: dict[str, Any], end: dict[str, Any]) -> lis
 
 
 @pytest.mark.parametrize("begin", ["image", "earliest", "latest"])
-def test_the_first_offset_is_what_was_asked_for_and_needs_nobody(board: MemoryBoard, begin: str) -> None:
+def test_the_first_offset_is_what_was_asked_for_and_needs_nobody(board: MemorySources, begin: str) -> None:
     board.up = False
     assert reader(board, startingOffsets=begin).initialOffset() == {"v": 1, "begin": begin}
 
 
 @pytest.mark.spec("SD-14", "SD-26")
-def test_a_stream_is_the_image_its_end_and_then_changes(board: MemoryBoard, source: MemoryDiscovery) -> None:
+def test_a_stream_is_the_image_its_end_and_then_changes(board: MemorySources, source: MemoryDiscovery) -> None:
     announce(source, DESK, "one")
     made = reader(board)
     start = made.initialOffset()
@@ -93,7 +93,7 @@ def test_a_stream_is_the_image_its_end_and_then_changes(board: MemoryBoard, sour
     ],
 )
 def test_the_first_batch_is_the_same_when_a_new_process_runs_it_again(
-    board: MemoryBoard, source: MemoryDiscovery, begin: str, told: list[str]
+    board: MemorySources, source: MemoryDiscovery, begin: str, told: list[str]
 ) -> None:
     """Spark asks a new reader for the first offset and then reads from it to the end that its log holds."""
     announce(source, DESK, "one")
@@ -107,7 +107,7 @@ def test_the_first_batch_is_the_same_when_a_new_process_runs_it_again(
     assert rows(again, end, again.latestOffset(end, ALL)) == ["online desk two"]
 
 
-def test_a_batch_takes_no_more_than_it_may(board: MemoryBoard, source: MemoryDiscovery) -> None:
+def test_a_batch_takes_no_more_than_it_may(board: MemorySources, source: MemoryDiscovery) -> None:
     made = reader(board, maxOffsetsPerTrigger="2")
     limit = made.getDefaultReadLimit()
     assert limit == ReadMaxRows(2)
@@ -125,7 +125,7 @@ def test_a_batch_takes_no_more_than_it_may(board: MemoryBoard, source: MemoryDis
 
 @pytest.mark.parametrize("limit", [ALL, ReadMaxRows(2)])
 def test_available_now_ends_where_it_was_when_it_began(
-    board: MemoryBoard, source: MemoryDiscovery, limit: ReadLimit
+    board: MemorySources, source: MemoryDiscovery, limit: ReadLimit
 ) -> None:
     for i in range(3):
         announce(source, SourceKey("desk", i))
@@ -144,7 +144,7 @@ def test_available_now_ends_where_it_was_when_it_began(
     assert "online late D" in rows(made, at, made.latestOffset(at, ALL))
 
 
-def test_lag_is_told_up_to_the_newest_record(board: MemoryBoard, source: MemoryDiscovery) -> None:
+def test_lag_is_told_up_to_the_newest_record(board: MemorySources, source: MemoryDiscovery) -> None:
     made = reader(board, startingOffsets="earliest")
     assert made.reportLatestOffset() is None
     for i in range(5):
@@ -158,7 +158,7 @@ def test_lag_is_told_up_to_the_newest_record(board: MemoryBoard, source: MemoryD
 
 
 def test_a_loss_is_an_error_that_says_what_was_lost_and_the_ways_out_or_a_row(
-    board: MemoryBoard, source: MemoryDiscovery
+    board: MemorySources, source: MemoryDiscovery
 ) -> None:
     for i in range(5):
         announce(source, SourceKey("desk", i))
@@ -174,7 +174,7 @@ def test_a_loss_is_an_error_that_says_what_was_lost_and_the_ways_out_or_a_row(
     assert told == ["gap", *["online desk D"] * 3]
 
 
-def test_a_checkpoint_of_something_else_is_refused(board: MemoryBoard) -> None:
+def test_a_checkpoint_of_something_else_is_refused(board: MemorySources) -> None:
     for offset in ({"at": {"next": 1}}, {"v": 2, "at": {"next": 1}}, {"v": 1, "at": 5}):
         with pytest.raises(ConfigError, match="checkpoint"):
             position_of(offset)
@@ -208,10 +208,10 @@ def change(n: int) -> DiscoveryEvent:
     return DiscoveryEvent(DiscoveryEventKind.EVENT, n, "S", n)
 
 
-def reach_of(bridges: list[Any], patience: float = 60.0) -> Reach[DiscoveryBridge]:
+def reach_of(bridges: list[Any], patience: float = 60.0) -> ReconnectingBridge[DiscoveryBridge]:
     made: Callable[[], DiscoveryBridge] = iter(bridges).__next__
     clock = iter(range(1_000_000)).__next__
-    return Reach(made, patience, clock=clock, sleep=lambda _: None)
+    return ReconnectingBridge(made, patience, clock=clock, sleep=lambda _: None)
 
 
 def test_reading_goes_on_after_an_outage_where_it_was() -> None:

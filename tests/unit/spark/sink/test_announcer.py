@@ -14,7 +14,7 @@ import pytest
 from mama_spark import bridges
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.discovery import MemoryBoard, MemoryDiscovery
+from mama_spark.bridges.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.errors import ConfigError, OptionError, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
@@ -37,7 +37,7 @@ def name() -> Iterator[str]:
     made = uuid4().hex
     yield made
     MemoryBroker.forget(made)
-    MemoryBoard.forget(made)
+    MemorySources.forget(made)
 
 
 def options(name: str, **given: str) -> SinkOptions:
@@ -172,7 +172,7 @@ def test_lost_connection_is_an_error_of_the_publisher(name: str, tmp_path: Path)
 
 
 def test_write_goes_on_when_nobody_answers_for_discovery(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    MemoryBoard.get(name).up = False
+    MemorySources.get(name).up = False
     report = publish(options(name, sourceName="prices"), "a")
     assert (report.tally.acked, report.source) == (1, None)
     assert "source 'prices' is not announced" in caplog.text
@@ -242,7 +242,7 @@ def test_batch_that_fails_says_offline_too(name: str) -> None:
 def test_batch_that_cannot_withdraw_warns(name: str, caplog: pytest.LogCaptureFixture) -> None:
     o = options(name)
     report = publish(o, "a")
-    MemoryBoard.get(name).up = False
+    MemorySources.get(name).up = False
     MamaPubWriter(SinkJob(o, PLAN, False, "run", ())).commit([report])
     assert "is not withdrawn and will expire" in caplog.text
 

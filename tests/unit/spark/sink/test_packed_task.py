@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.bridges.memory.bridge import StoredMessage
+from mama_spark.bridges.memory.bridge import MemoryMessage
 from mama_spark.errors import ConfigError, OptionError, SchemaError
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
@@ -67,7 +67,7 @@ def flights(log: Path) -> list[dict[str, Any]]:
 
 
 def stored(broker: MemoryBroker) -> list[tuple[str, bytes]]:
-    messages: list[StoredMessage] = broker.messages()
+    messages: list[MemoryMessage] = broker.messages()
     return [(topic, value) for _, topic, value in rows_of([(m.topic, m.payload, m.headers) for m in messages])]
 
 

@@ -18,10 +18,10 @@ from mama_spark.errors import ClientClosed, ConfigError, DataLost
 from mama_spark.malamute.protocol.extensions import Extension
 
 from . import offsets as positions
-from .client import DiscoverySettings, Extent, Found, Talk
-from .codec import EVENT, Message, Stored
-from .lease import Announcer, announcer
-from .offsets import At, Written
+from .client import DiscoveryClient, DiscoverySettings, FoundMessages, LogBounds
+from .codec import EVENT, DiscoveryMessage, StoredRecord
+from .lease import RenewalKeeper, renewal_keeper
+from .offsets import EventStreamOffset, WrittenSnapshot
 
 _holders = itertools.count(1)
 LATEST, EARLIEST = -1, -2  #: numbers that stand for a place to begin
@@ -34,8 +34,8 @@ class MalamuteDiscovery:
 
     def __init__(self, settings: DiscoverySettings) -> None:
         self.settings, self.words = settings, settings.words
-        self._talk: Talk | None = None
-        self._announcer: Announcer | None = None
+        self._talk: DiscoveryClient | None = None
+        self._announcer: RenewalKeeper | None = None
         self._holder = next(_holders)
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class MalamuteDiscovery:
 
         :raises ConfigError: the broker keeps no discovery (NOT_IMPLEMENTED), or refuses us
         """
-        talk = Talk(self.settings)
+        talk = DiscoveryClient(self.settings)
         talk.open()
         self._talk = talk
 
@@ -59,7 +59,7 @@ class MalamuteDiscovery:
         if talk is not None:
             talk.close()
 
-    def _open(self) -> Talk:
+    def _open(self) -> DiscoveryClient:
         if self._talk is None:
             raise ClientClosed("discovery is not open")
         return self._talk
@@ -71,19 +71,20 @@ class MalamuteDiscovery:
         if ttl <= 0:
             raise ConfigError(f"the time to live of a source must be positive, got {ttl:g}")
         self._open()
-        self._announcer = announcer(self.settings)
+        self._announcer = renewal_keeper(self.settings)
         self._announcer.announce(self._holder, source, record, ttl)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         self._open()
-        announcer(self.settings).withdraw(source, record)
+        renewal_keeper(self.settings).withdraw(source, record)
 
     def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         subject = self.words.subject(EVENT, source)
         told = [
-            Message(subject, event, Extension(message_id=id_.encode())) for event, id_ in zip(events, ids, strict=True)
+            DiscoveryMessage(subject, event, Extension(message_id=id_.encode()))
+            for event, id_ in zip(events, ids, strict=True)
         ]
         self._open().store(told)
 
@@ -93,7 +94,7 @@ class MalamuteDiscovery:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         return self._image(self._open().standing())
 
-    def _image(self, found: Found) -> list[DiscoveryEvent]:
+    def _image(self, found: FoundMessages) -> list[DiscoveryEvent]:
         end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, time.time_ns() // 1000, self.words.events)
         return [*self.words.image(found.messages), end]
 
@@ -106,7 +107,9 @@ class MalamuteDiscovery:
         if number is None:
             raise ConfigError(f"discovery begins at image, earliest, latest or a number of a log, got {where!r}")
         there = self._open().extent()
-        return At(there.identity, {LATEST: there.last + 1, EARLIEST: there.first}.get(number, number)).as_json()
+        return EventStreamOffset(
+            there.identity, {LATEST: there.last + 1, EARLIEST: there.first}.get(number, number)
+        ).as_json()
 
     def _number(self, where: tuple[tuple[str, int], ...]) -> int:
         name = self.words.events
@@ -116,7 +119,7 @@ class MalamuteDiscovery:
 
     def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        place, goal = positions.at(start), None if until is None else positions.at(until)
+        place, goal = positions.parse_offset(start), None if until is None else positions.parse_offset(until)
         there = self._open().extent()
         fresh = place is None or not positions.same_log(place, there.identity, there.last)
         if place is not None and fresh and goal is not None and goal.log == place.log:
@@ -129,19 +132,19 @@ class MalamuteDiscovery:
         found = positions.onward(place, there.first, there.last, _MOST if limit is None else limit, goal)
         return found.as_json()
 
-    def _write_image(self, there: Extent) -> At:
+    def _write_image(self, there: LogBounds) -> EventStreamOffset:
         """Write the image down for this reader; the position before it."""
         talk, token = self._open(), secrets.token_hex(8)
         found = talk.standing()
         changes = self._image(found)
         subject = self.words.image_subject(token)
         chunks = [
-            Message(subject, chunk, Extension(message_id=b"%s-%d" % (token.encode(), i)))
+            DiscoveryMessage(subject, chunk, Extension(message_id=b"%s-%d" % (token.encode(), i)))
             for i, chunk in enumerate(pack(changes, _CHUNK))
         ]
         runs = talk.store(chunks)
-        image = Written(token, len(changes), runs[0].first, runs[-1].first, found.last + 1)
-        return At(found.identity, image.next, image)
+        image = WrittenSnapshot(token, len(changes), runs[0].first, runs[-1].first, found.last + 1)
+        return EventStreamOffset(found.identity, image.next, image)
 
     # --- between two positions -------------------------------------------------------------------------------------
 
@@ -150,7 +153,7 @@ class MalamuteDiscovery:
 
         :raises DataLost: an image that was written down is not there any more
         """
-        first, last = positions.at(start), positions.at(end)
+        first, last = positions.parse_offset(start), positions.parse_offset(end)
         if first == last:
             return
         if last is None or (first is None and last.image is None):
@@ -164,7 +167,7 @@ class MalamuteDiscovery:
             first = None
         yield from self._between(first, last)
 
-    def _between(self, first: At | None, last: At) -> Iterator[list[DiscoveryEvent]]:
+    def _between(self, first: EventStreamOffset | None, last: EventStreamOffset) -> Iterator[list[DiscoveryEvent]]:
         image = last.image or (None if first is None else first.image)
         if image is not None:
             told = first.told if first is not None and first.image == image else 0
@@ -174,7 +177,7 @@ class MalamuteDiscovery:
         if last.image is None and first is not None:
             yield from self._changes(last.log, first.next, last.next - 1)
 
-    def _written(self, image: Written) -> list[DiscoveryEvent]:
+    def _written(self, image: WrittenSnapshot) -> list[DiscoveryEvent]:
         pages = self._open().fetch(image.first - 1, image.last, [self.words.image_subject(image.token)])
         try:
             return unpack([one.content for page in pages for one in page.messages])
@@ -201,7 +204,7 @@ class MalamuteDiscovery:
         if expected <= last:
             yield [self._gap(expected, last, None)]
 
-    def _gap(self, first: int, last: int, behind: Stored | None) -> DiscoveryEvent:
+    def _gap(self, first: int, last: int, behind: StoredRecord | None) -> DiscoveryEvent:
         """:param behind: the message that comes next; nobody knows when the others went"""
         at = time.time_ns() // 1000 if behind is None else behind.time
         return DiscoveryEvent(DiscoveryEventKind.GAP, at, self.words.events, gap=(first, last))

@@ -23,7 +23,7 @@ from mama_spark.malamute.protocol.log_query import (
     parse_numbers,
 )
 
-from .codec import Message, Stored, Words, stored
+from .codec import DiscoveryCodec, DiscoveryMessage, StoredRecord, stored
 
 T = TypeVar("T")
 
@@ -46,14 +46,14 @@ class DiscoverySettings:
     """
 
     link: LinkSettings = field(default_factory=LinkSettings)
-    words: Words = field(default_factory=Words)
+    words: DiscoveryCodec = field(default_factory=DiscoveryCodec)
     patience: float = 30.0
     answer: float = 5.0
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessages:
     """:ivar identity: of the stream; another when it was deleted and made again
     :ivar reached: everything up to this number was looked at
     :ivar last: number of the newest message
@@ -62,11 +62,11 @@ class Found:
     identity: str
     reached: int
     last: int
-    messages: list[Stored]
+    messages: list[StoredRecord]
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogBounds:
     """What the stream holds: see :class:`~mama_spark.record_log.Bounds`."""
 
     identity: str
@@ -74,7 +74,7 @@ class Extent:
     last: int
 
 
-class Talk:
+class DiscoveryClient:
     """One connection; thread-safe once it is open."""
 
     def __init__(self, settings: DiscoverySettings) -> None:
@@ -125,16 +125,16 @@ class Talk:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def extent(self) -> Extent:
+    def extent(self) -> LogBounds:
         answer, _ = self._ask(Op.BOUNDS, ())
         (first, last), _ = parse_numbers(answer.body, 2)
-        return Extent(answer.identity.decode(), first, last)
+        return LogBounds(answer.identity.decode(), first, last)
 
-    def fetch(self, after: int, up_to: int, subjects: Sequence[str] = ()) -> Iterator[Found]:
+    def fetch(self, after: int, up_to: int, subjects: Sequence[str] = ()) -> Iterator[FoundMessages]:
         """What lies in ``after < sequence <= up_to``, in order and piece by piece."""
         return self._pages(Op.FETCH, after, up_to, subjects)
 
-    def standing(self, subjects: Sequence[str] = ()) -> Found:
+    def standing(self, subjects: Sequence[str] = ()) -> FoundMessages:
         """What stands at all subjects (or these) at one moment: at number ``last`` of the stream."""
         pages = self._pages(Op.STANDING, 0, _END, subjects)
         first = next(pages)
@@ -143,16 +143,16 @@ class Talk:
             found += [
                 one for page in self._pages(Op.STANDING, first.reached, first.last, subjects) for one in page.messages
             ]
-        return Found(first.identity, first.last, first.last, found)
+        return FoundMessages(first.identity, first.last, first.last, found)
 
-    def _pages(self, op: Op, after: int, up_to: int, subjects: Sequence[str]) -> Iterator[Found]:
+    def _pages(self, op: Op, after: int, up_to: int, subjects: Sequence[str]) -> Iterator[FoundMessages]:
         selection = Selection.SUBJECTS if subjects else Selection.ALL
         texts = tuple(subject.encode() for subject in subjects)
         while True:
             answer, records = self._ask(op, (after, up_to, FETCH_ROWS, FETCH_OCTETS), selection, texts)
             (reached, last), _ = parse_numbers(answer.body, 2)
             messages = [one for frames in records if (one := stored(frames)) is not None]
-            yield Found(answer.identity.decode(), reached, last, messages)
+            yield FoundMessages(answer.identity.decode(), reached, last, messages)
             if reached >= min(up_to, last) or reached <= after:
                 return
             after = reached
@@ -196,7 +196,7 @@ class Talk:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, messages: Sequence[Message], patience: float | None = None) -> list[AckRun]:
+    def put(self, messages: Sequence[DiscoveryMessage], patience: float | None = None) -> list[AckRun]:
         """Store messages, in order; what became of each. Those with an id may be put again.
 
         :raises Unavailable: nobody answers; some may be stored
@@ -209,7 +209,7 @@ class Talk:
                 found += self._patiently(lambda part=part: self._put(part), wait)  # type: ignore[misc]
         return found
 
-    def _put(self, messages: Sequence[Message]) -> list[AckRun]:
+    def _put(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
         link = self._open_link()
         with link.changed:
             machine, epoch = link.machine, link.machine.reconnects
@@ -230,7 +230,7 @@ class Talk:
             raise Unavailable("the broker did not say what became of each message")
         return found
 
-    def store(self, messages: Sequence[Message]) -> list[AckRun]:
+    def store(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
         """Store them all; as :meth:`put`.
 
         :raises OutOfResources: one of them is not stored
@@ -243,7 +243,7 @@ class Talk:
         return runs
 
 
-def _part(messages: Sequence[Message], start: int) -> Sequence[Message]:
+def _part(messages: Sequence[DiscoveryMessage], start: int) -> Sequence[DiscoveryMessage]:
     size = 0
     for at in range(start, min(len(messages), start + TOGETHER)):
         size += len(messages[at].content)

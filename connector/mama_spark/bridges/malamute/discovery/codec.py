@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
 _READERS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": DiscoveryEventKind.UNSUBSCRIBED}
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """One message of the stream.
 
     :ivar time: microseconds since the epoch, by the broker's clock
@@ -64,7 +64,7 @@ class Stored(NamedTuple):
         return self.headers.get(MARKER) == EXPIRED
 
 
-def stored(frames: Sequence[bytes]) -> Stored | None:
+def stored(frames: Sequence[bytes]) -> StoredRecord | None:
     """What a fetch brought; None for what is no message of a stored stream."""
     try:
         command = decode(frames)
@@ -76,10 +76,10 @@ def stored(frames: Sequence[bytes]) -> Stored | None:
     if said.sequence is None or said.time is None:
         return None
     subject = command.subject.decode("utf-8", "backslashreplace")
-    return Stored(said.sequence, said.time, subject, b"".join(command.content), dict(said.headers))
+    return StoredRecord(said.sequence, said.time, subject, b"".join(command.content), dict(said.headers))
 
 
-class Message(NamedTuple):
+class DiscoveryMessage(NamedTuple):
     """One to be stored (or a renewal, which is not)."""
 
     subject: str
@@ -97,7 +97,7 @@ def id_of(subject: str, before: int, *parts: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class DiscoveryCodec:
     """The names of one place of discovery.
 
     :param topic: that the subjects begin with
@@ -143,31 +143,33 @@ class Words:
 
     # --- what is written -------------------------------------------------------------------------------------------
 
-    def record(self, source: SourceKey, record: bytes, ttl: float, before: int) -> Message:
+    def record(self, source: SourceKey, record: bytes, ttl: float, before: int) -> DiscoveryMessage:
         """What the source says of itself, in place of number ``before`` there (0 = nothing)."""
         return self._running(REC, source, record, ttl, before)
 
-    def warn(self, source: SourceKey, ttl: float, before: int) -> Message:
+    def warn(self, source: SourceKey, ttl: float, before: int) -> DiscoveryMessage:
         return self._running(WARN, source, b"", ttl / 2, before)
 
-    def _running(self, part: str, source: SourceKey, content: bytes, ttl: float, before: int) -> Message:
+    def _running(self, part: str, source: SourceKey, content: bytes, ttl: float, before: int) -> DiscoveryMessage:
         subject, ms = self.subject(part, source), b"%d" % max(1, round(ttl * 1000))
-        return Message(
+        return DiscoveryMessage(
             subject, content, Extension(message_id=id_of(subject, before, content, ms), headers=((TTL, ms),))
         )
 
-    def ended(self, part: str, source: SourceKey, content: bytes, before: int) -> Message:
+    def ended(self, part: str, source: SourceKey, content: bytes, before: int) -> DiscoveryMessage:
         """Of ``rec`` or ``warn``: the source ended in order."""
         subject = self.subject(part, source)
         headers = ((TTL, b"0"), (WITHDRAWN, b"1"))
-        return Message(subject, content, Extension(message_id=id_of(subject, before, content), headers=headers))
+        return DiscoveryMessage(
+            subject, content, Extension(message_id=id_of(subject, before, content), headers=headers)
+        )
 
-    def renewal(self, part: str, source: SourceKey) -> Message:
-        return Message(self.subject(part, source), b"", Extension(headers=((RENEWAL, b"1"),)))
+    def renewal(self, part: str, source: SourceKey) -> DiscoveryMessage:
+        return DiscoveryMessage(self.subject(part, source), b"", Extension(headers=((RENEWAL, b"1"),)))
 
     # --- what is read ----------------------------------------------------------------------------------------------
 
-    def change(self, one: Stored) -> DiscoveryEvent | None:
+    def change(self, one: StoredRecord) -> DiscoveryEvent | None:
         """What a message tells; None for what is no change."""
         if not one.subject.startswith(f"{self.topic}."):
             return self._of_broker(one)
@@ -184,7 +186,7 @@ class Words:
             return DiscoveryEvent(DiscoveryEventKind.RECORD, one.time, self.events, one.sequence, source, one.content)
         return None
 
-    def _of_broker(self, one: Stored) -> DiscoveryEvent | None:
+    def _of_broker(self, one: StoredRecord) -> DiscoveryEvent | None:
         kind, client, stream, detail = (
             one.headers.get(b"Mama-" + name, b"").decode("utf-8", "backslashreplace")
             for name in (b"Event", b"Client", b"Stream", b"Detail")
@@ -199,9 +201,9 @@ class Words:
             )
         return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
 
-    def image(self, standing: Iterable[Stored]) -> list[DiscoveryEvent]:
+    def image(self, standing: Iterable[StoredRecord]) -> list[DiscoveryEvent]:
         """The sources there are, in the order in which they last said something."""
-        found: dict[SourceKey, dict[str, Stored]] = {}
+        found: dict[SourceKey, dict[str, StoredRecord]] = {}
         for one in standing:
             place = self.parse(one.subject)
             if place is not None:
@@ -221,5 +223,5 @@ class Words:
         return changes
 
 
-class Withdrawn(MamaError):
+class SourceWithdrawn(MamaError):
     """Somebody said that the source has ended."""

@@ -23,14 +23,14 @@ from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.errors import MamaError
 from mama_spark.malamute.protocol.extensions import Extension, Outcome
 
-from .client import DiscoverySettings, Talk
-from .codec import REC, WARN, WITHDRAWN, Stored, Withdrawn
+from .client import DiscoveryClient, DiscoverySettings
+from .codec import REC, WARN, WITHDRAWN, SourceWithdrawn, StoredRecord
 
 LOG = logging.getLogger("mama_spark.malamute.discovery")
 
 
 @dataclass(slots=True, eq=False)
-class _Announced:
+class _Renewal:
     """One source that this process keeps alive.
 
     :ivar holders: bridges that announce it now
@@ -49,13 +49,13 @@ class _Announced:
         return not self.holders and now - self.idle_since > IDLE
 
 
-class Announcer:
+class RenewalKeeper:
     """All sources that this process announces at one place of discovery. Thread-safe."""
 
     def __init__(self, settings: DiscoverySettings) -> None:
         self.settings, self.words = settings, settings.words
-        self.sources: dict[SourceKey, _Announced] = {}
-        self._talk: Talk | None = None
+        self.sources: dict[SourceKey, _Renewal] = {}
+        self._talk: DiscoveryClient | None = None
         self._thread: threading.Thread | None = None
         self._talking = threading.Lock()  # whoever asks the broker and acts on the answer
         self._changed = threading.Condition()  # for what is above but the talk
@@ -70,7 +70,7 @@ class Announcer:
             one = self.sources.get(source)
             if one is None or (one.record, one.ttl) != (record, ttl):
                 holders = set() if one is None else one.holders
-                one = self.sources[source] = _Announced(source, record, ttl, now + ttl / 3, holders)
+                one = self.sources[source] = _Renewal(source, record, ttl, now + ttl / 3, holders)
             one.holders.add(holder)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mama-malamute-announcer", daemon=True)
@@ -110,10 +110,10 @@ class Announcer:
 
     # --- the connection --------------------------------------------------------------------------------------------
 
-    def _talk_now(self) -> Talk:
+    def _talk_now(self) -> DiscoveryClient:
         """The connection of this announcer; with ``_talking`` held."""
         if self._talk is None:
-            talk = Talk(self.settings)
+            talk = DiscoveryClient(self.settings)
             talk.open()
             self._talk = talk
         return self._talk
@@ -136,7 +136,7 @@ class Announcer:
 
     # --- one source ------------------------------------------------------------------------------------------------
 
-    def _standing(self, source: SourceKey) -> dict[str, Stored]:
+    def _standing(self, source: SourceKey) -> dict[str, StoredRecord]:
         """What stands at the subjects of a source, by part."""
         subjects = [self.words.subject(part, source) for part in (REC, WARN)]
         found = {one.subject: one for one in self._talk_now().standing(subjects).messages}
@@ -161,7 +161,7 @@ class Announcer:
         runs = self._talk_now().put([self.words.renewal(part, source) for part in (REC, WARN)], patience)
         return all(run.outcome is Outcome.DUPLICATE for run in runs)
 
-    def _come_back(self, one: _Announced) -> None:
+    def _come_back(self, one: _Renewal) -> None:
         """Something does not run any more: the source has ended, or was given up.
 
         :raises Withdrawn: it has ended
@@ -169,7 +169,7 @@ class Announcer:
         parts = self._standing(one.source)
         rec = parts.get(REC)
         if rec is not None and WITHDRAWN in rec.headers:
-            raise Withdrawn
+            raise SourceWithdrawn
         gone = rec is None or not rec.runs
         LOG.warning(
             "source %s had been called %s, because nobody renewed it for %g s: it is announced again. The usual reason "
@@ -198,13 +198,13 @@ class Announcer:
                 self._keep(one)
         self._hang_up()
 
-    def _keep(self, one: _Announced) -> None:
+    def _keep(self, one: _Renewal) -> None:
         one.due = time.monotonic() + one.ttl / 3
         try:
             with self._talking:
                 if self.sources.get(one.source) is one and not self._renew(one.source, one.ttl / 3):
                     self._come_back(one)
-        except Withdrawn:
+        except SourceWithdrawn:
             LOG.info("source %s has been withdrawn: it is not renewed any more", one.source.name)
             with self._changed:
                 if self.sources.get(one.source) is one:
@@ -215,18 +215,18 @@ class Announcer:
                 self._hang_up()  # for good, perhaps: begin with another connection
 
 
-def _number(found: Stored | None) -> int:
+def _number(found: StoredRecord | None) -> int:
     return 0 if found is None else found.sequence
 
 
-_announcers: dict[DiscoverySettings, Announcer] = {}
+_announcers: dict[DiscoverySettings, RenewalKeeper] = {}
 _lock = threading.Lock()
 
 
-def announcer(settings: DiscoverySettings) -> Announcer:
+def renewal_keeper(settings: DiscoverySettings) -> RenewalKeeper:
     """The one of this process for this place of discovery."""
     with _lock:
-        return _announcers.setdefault(settings, Announcer(settings))
+        return _announcers.setdefault(settings, RenewalKeeper(settings))
 
 
 def clear() -> None:

@@ -18,7 +18,7 @@ IMAGE: dict[str, Any] = {"begin": "image"}
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenSnapshot:
     """An image written down for one reader.
 
     :ivar token: names the subject it stands at
@@ -35,12 +35,12 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class EventStreamOffset:
     """:ivar told: changes of the image before this position; all of them: what comes is the log"""
 
     log: str
     next: int
-    image: Written | None = None
+    image: WrittenSnapshot | None = None
     told: int = 0
 
     @property
@@ -48,7 +48,7 @@ class At:
         """How much of the image is still to be told."""
         return 0 if self.image is None else self.image.changes - self.told
 
-    def further(self, told: int) -> At:
+    def further(self, told: int) -> EventStreamOffset:
         return replace(self, told=told)
 
     def as_json(self) -> Position:
@@ -59,7 +59,7 @@ class At:
         return found
 
 
-def at(position: Position) -> At | None:
+def parse_offset(position: Position) -> EventStreamOffset | None:
     """What a position says; None for the one of ``begin("image")``.
 
     :raises ConfigError: it is none of ours
@@ -68,18 +68,20 @@ def at(position: Position) -> At | None:
         return None
     try:
         image = position.get("image")
-        written = None if image is None else Written(str(image[0]), *(int(number) for number in image[1:]))
-        return At(str(position["log"]), int(position["next"]), written, int(position.get("told", 0)))
+        written = None if image is None else WrittenSnapshot(str(image[0]), *(int(number) for number in image[1:]))
+        return EventStreamOffset(str(position["log"]), int(position["next"]), written, int(position.get("told", 0)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
         raise ConfigError(f"no position of discovery on Malamute: {str(position)[:200]}") from e
 
 
-def same_log(place: At, identity: str, last: int) -> bool:
+def same_log(place: EventStreamOffset, identity: str, last: int) -> bool:
     """Is the log that ends with ``last`` the one where ``place`` is?"""
     return place.log == identity and last >= place.next - 1
 
 
-def onward(place: At, first: int, last: int, most: int, goal: At | None) -> At:
+def onward(
+    place: EventStreamOffset, first: int, last: int, most: int, goal: EventStreamOffset | None
+) -> EventStreamOffset:
     """The position after what there is, at most ``most`` records on and not beyond ``goal``, which is of the same log;
     the same position if there is nothing."""
     image = place.image
@@ -91,4 +93,4 @@ def onward(place: At, first: int, last: int, most: int, goal: At | None) -> At:
     end = min(last + 1, max(place.next, first) + most)
     if goal is not None:
         end = min(end, goal.next)
-    return place if end <= place.next else At(place.log, end)
+    return place if end <= place.next else EventStreamOffset(place.log, end)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from mama_spark.bridges.connection_pool import IDLE, WarmPool
+from mama_spark.bridges.connection_pool import IDLE, ConnectionPool
 from mama_spark.errors import MamaError
 
 from ..settings import NatsSettings
@@ -16,7 +16,7 @@ from .connection import Link
 __all__ = ["IDLE", "POOL", "Pool"]
 
 
-class Pool(WarmPool[Link]):
+class Pool(ConnectionPool[Link]):
     """Connections by their settings."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges.malamute.discovery import offsets as positions
-from mama_spark.bridges.malamute.discovery.codec import EVENT, REC, WARN, Message, Stored, Words, stored
-from mama_spark.bridges.malamute.discovery.offsets import At, Written, onward, same_log
+from mama_spark.bridges.malamute.discovery.codec import (
+    EVENT,
+    REC,
+    WARN,
+    DiscoveryCodec,
+    DiscoveryMessage,
+    StoredRecord,
+    stored,
+)
+from mama_spark.bridges.malamute.discovery.offsets import EventStreamOffset, WrittenSnapshot, onward, same_log
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.mama.discovery.broker_events import broker_event
@@ -18,18 +26,18 @@ from mama_spark.mama.messages.event_records import decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent
 
-WORDS = Words()
+WORDS = DiscoveryCodec()
 DESK = SourceKey("desk", 7)
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 keys = st.builds(SourceKey, names, st.none() | st.integers(0, 2**64 - 1))
 
 
-def as_stored(message: Message, sequence: int = 1) -> Stored:
-    return Stored(sequence, 5, message.subject, message.content, dict(message.extension.headers))
+def as_stored(message: DiscoveryMessage, sequence: int = 1) -> StoredRecord:
+    return StoredRecord(sequence, 5, message.subject, message.content, dict(message.extension.headers))
 
 
-def marker(part: str, source: SourceKey, sequence: int) -> Stored:
-    return Stored(sequence, 9, WORDS.subject(part, source), b"", {b"Mama-Marker": b"MaxAge"})
+def marker(part: str, source: SourceKey, sequence: int) -> StoredRecord:
+    return StoredRecord(sequence, 9, WORDS.subject(part, source), b"", {b"Mama-Marker": b"MaxAge"})
 
 
 # --- subjects --------------------------------------------------------------------------------------------------------
@@ -60,7 +68,7 @@ def test_other_subjects_are_nobodys(rest: str) -> None:
 
 def test_the_topic_must_not_be_taken_for_what_the_broker_says() -> None:
     with pytest.raises(ConfigError, match="discoveryTopic must begin with _"):
-        Words(topic="SUBSCRIBED")
+        DiscoveryCodec(topic="SUBSCRIBED")
 
 
 def test_the_same_said_in_place_of_the_same_has_one_id() -> None:
@@ -81,11 +89,11 @@ def test_records_markers_and_events_are_changes_and_the_rest_is_none() -> None:
         (as_stored(WORDS.ended(REC, DESK, b"off", 1)), DiscoveryEventKind.RECORD),
         (marker(REC, DESK, 3), DiscoveryEventKind.OFFLINE),
         (marker(WARN, DESK, 3), DiscoveryEventKind.SUSPECT),
-        (Stored(1, 5, WORDS.subject(EVENT, DESK), b"e", {}), DiscoveryEventKind.EVENT),
+        (StoredRecord(1, 5, WORDS.subject(EVENT, DESK), b"e", {}), DiscoveryEventKind.EVENT),
         (as_stored(WORDS.warn(DESK, 3.0, 0)), None),
         (as_stored(WORDS.ended(WARN, DESK, b"", 1)), None),
-        (Stored(1, 5, WORDS.image_subject("t"), b"i", {}), None),
-        (Stored(1, 5, "_else", b"", {}), None),
+        (StoredRecord(1, 5, WORDS.image_subject("t"), b"i", {}), None),
+        (StoredRecord(1, 5, "_else", b"", {}), None),
     ]
     for one, kind in cases:
         change = WORDS.change(one)
@@ -96,19 +104,19 @@ def test_records_markers_and_events_are_changes_and_the_rest_is_none() -> None:
 @pytest.mark.spec("PE-17")
 def test_readers_that_come_and_go_are_topic_events() -> None:
     event = BrokerEvent("SUBSCRIBED", b"r\xff", b"prices", b"^eu", 5)
-    one = Stored(3, 5, event.subject.decode(), b"raw", dict(event.headers))
+    one = StoredRecord(3, 5, event.subject.decode(), b"raw", dict(event.headers))
     told = DiscoveryEvent(DiscoveryEventKind.SUBSCRIBED, 5, "_MAMA_EVENTS", 3, payload=b"raw", topic="prices",
                   info="client r\\xff reads ^eu")  # fmt: skip
     assert WORDS.change(one) == told
     gone = BrokerEvent("GONE", b"", b"", b"close", 5)
-    change = WORDS.change(Stored(3, 5, "GONE.", b"raw", dict(gone.headers)))
+    change = WORDS.change(StoredRecord(3, 5, "GONE.", b"raw", dict(gone.headers)))
     assert change == DiscoveryEvent(DiscoveryEventKind.EVENT, 5, "_MAMA_EVENTS", 3, payload=b"raw")
 
 
 @given(st.lists(st.binary(max_size=80), max_size=3), st.text(max_size=60), st.dictionaries(st.binary(), st.binary()))
 def test_any_bytes_give_a_change_or_nothing(frames: list[bytes], subject: str, headers: dict[bytes, bytes]) -> None:
     stored(frames)
-    one = Stored(1, 5, subject, b"", headers)
+    one = StoredRecord(1, 5, subject, b"", headers)
     WORDS.change(one)
     WORDS.change(one._replace(subject=f"{WORDS.topic}.rec.7.{subject}"))
 
@@ -133,9 +141,9 @@ def test_the_image_is_what_runs_with_what_the_broker_says_of_it() -> None:
         as_stored(WORDS.record(back, b"b", 3.0, 0), 7),
         marker(REC, silent, 8),
         as_stored(WORDS.ended(REC, ended, b"off", 0), 3),
-        Stored(10, 5, "_something.else", b"", {}),
+        StoredRecord(10, 5, "_something.else", b"", {}),
     ]
-    assert not Stored(1, 5, "x", b"", {b"Mama-Ttl": b"soon"}).runs
+    assert not StoredRecord(1, 5, "x", b"", {b"Mama-Ttl": b"soon"}).runs
     told = [(c.kind, c.source, c.payload, c.origin) for c in WORDS.image(standing)]
     assert told == [
         (DiscoveryEventKind.RECORD, doubtful, b"d", "MAMA_SOURCES"),
@@ -147,13 +155,16 @@ def test_the_image_is_what_runs_with_what_the_broker_says_of_it() -> None:
 
 # --- positions -------------------------------------------------------------------------------------------------------
 
-IMAGE = Written("t", 8, 21, 23, 20)
+IMAGE = WrittenSnapshot("t", 8, 21, 23, 20)
 
 
-@pytest.mark.parametrize("place", [At("log", 5), At("log", 20, IMAGE, 3), At("log", 20, IMAGE, 8)])
-def test_positions_survive_json(place: At) -> None:
-    assert positions.at(json.loads(json.dumps(place.as_json()))) == place
-    assert positions.at(json.loads(json.dumps(positions.IMAGE))) is None
+@pytest.mark.parametrize(
+    "place",
+    [EventStreamOffset("log", 5), EventStreamOffset("log", 20, IMAGE, 3), EventStreamOffset("log", 20, IMAGE, 8)],
+)
+def test_positions_survive_json(place: EventStreamOffset) -> None:
+    assert positions.parse_offset(json.loads(json.dumps(place.as_json()))) == place
+    assert positions.parse_offset(json.loads(json.dumps(positions.IMAGE))) is None
 
 
 @pytest.mark.parametrize(
@@ -161,15 +172,15 @@ def test_positions_survive_json(place: At) -> None:
 )
 def test_what_is_no_position_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="no position of discovery on Malamute"):
-        positions.at(wrong)
+        positions.parse_offset(wrong)
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.none() | st.integers(1, 60))
 def test_steps_of_any_size_lead_to_the_same_end_and_never_beyond_the_goal(
     last: int, most: int, goal: int | None
 ) -> None:
-    until = None if goal is None else At("log", goal)
-    place, told = At("log", 1, Written("t", 8, 1, 1, 1), 0), 0
+    until = None if goal is None else EventStreamOffset("log", goal)
+    place, told = EventStreamOffset("log", 1, WrittenSnapshot("t", 8, 1, 1, 1), 0), 0
     for _ in range(100):
         further = onward(place, 1, last, most, until)
         told += further.told - place.told if further.image else further.next - place.next
@@ -182,9 +193,9 @@ def test_steps_of_any_size_lead_to_the_same_end_and_never_beyond_the_goal(
 
 
 def test_another_log_is_one_of_another_identity_or_one_that_ends_before_what_was_read() -> None:
-    assert same_log(At("a", 5), "a", 4)
-    assert not same_log(At("a", 5), "b", 9)
-    assert not same_log(At("a", 5), "a", 3)
+    assert same_log(EventStreamOffset("a", 5), "a", 4)
+    assert not same_log(EventStreamOffset("a", 5), "b", 9)
+    assert not same_log(EventStreamOffset("a", 5), "a", 3)
 
 
 # --- what the broker says, in OpenMAMA's words -----------------------------------------------------------------------

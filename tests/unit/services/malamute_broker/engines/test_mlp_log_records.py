@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.malamute.records import block, records
 from mama_spark.bridges.malamute.selection import pattern_of, selection_of
-from mama_spark.bridges.malamute.stream_log import AHEAD, _Course
+from mama_spark.bridges.malamute.stream_log import AHEAD, _ReadSession
 from mama_spark.errors import Unavailable
 from mama_spark.malamute.client.log_query_client import Asked
 from mama_spark.malamute.protocol import log_query as qu
@@ -153,7 +153,7 @@ def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st
     sizes = data.draw(st.lists(st.integers(0, 30), max_size=60))
     broker = Broker(sizes, data.draw(st.integers(1, 20)), data.draw(st.integers(1, 60)))
     after, up_to = data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70))
-    course = _Course(after, up_to, Selection.ALL, ())
+    course = _ReadSession(after, up_to, Selection.ALL, ())
     found: list[int] = []
     for _ in range(1000):
         if course.over:
@@ -174,7 +174,7 @@ def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st
 def test_full_answers_are_asked_for_when_messages_are_large() -> None:
     """No more than one in ten fetches is for what another one left."""
     broker = Broker([10_000] * 5_000, qu.FETCH_ROWS, qu.FETCH_OCTETS)
-    course = _Course(0, 5_000, Selection.ALL, ())
+    course = _ReadSession(0, 5_000, Selection.ALL, ())
     asked: list[tuple[int, int]] = []
     while not course.over:
         for question in course.questions(b"s"):
