@@ -31,13 +31,13 @@ import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.errors import from_reply
 from mama_spark.bridges.nats.protocol import fast_batch
-from mama_spark.bridges.nats.protocol.acks import Flow, Gap, Guilty, Reply, Stored, classify_parts
+from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify_parts
 from mama_spark.bridges.nats.protocol.fast_batch import (
     MAX_MESSAGES,
     OUTSTANDING,
     FastBatch,
     Phase,
-    Settled,
+    SettledTokens,
     reply_prefix,
 )
 from mama_spark.bridges.nats.server.nats_server import NatsServer
@@ -246,11 +246,11 @@ def test_cleanup_tolerates_real_transport_teardown(admin: Admin, bridge: NatsBri
 def sent(n: int, flow: int = 10) -> FastBatch:
     batch = FastBatch("b", flow)
     batch.add(np.arange(1, n + 1))
-    batch.reply(Flow(0, flow), 1)
+    batch.reply(FlowAck(0, flow), 1)
     return batch
 
 
-def verdict(told: Settled) -> tuple[list[int], dict[int, type[PublishError]]]:
+def verdict(told: SettledTokens) -> tuple[list[int], dict[int, type[PublishError]]]:
     acked = [t for tokens in told.acked for t in tokens.tolist()]
     return acked, {t: type(error) for tokens, error in told.refused for t in tokens.tolist()}
 
@@ -261,14 +261,14 @@ def test_stall_gate_is_inclusive_at_window_boundary() -> None:
     assert batch.room() == 10 * OUTSTANDING + 1
     batch.add(np.arange(10 * OUTSTANDING + 1))
     assert batch.room() == 0
-    batch.reply(Flow(10, 10), 10)
+    batch.reply(FlowAck(10, 10), 10)
     assert batch.room() == 10
 
 
 def test_flow_ack_changes_window_but_not_cached_reply_prefix() -> None:
     batch = sent(20)
     before = batch.room()
-    batch.reply(Flow(5, 1), 5)
+    batch.reply(FlowAck(5, 1), 5)
     assert batch.room() < before
     assert (batch.acked, batch.flow) == (5, 10)
     assert b".10.fail." in reply_prefix(b"_INBOX.x.", batch.id, batch.flow)
@@ -276,15 +276,15 @@ def test_flow_ack_changes_window_but_not_cached_reply_prefix() -> None:
 
 def test_server_selected_flow_does_not_rewrite_wire_prefix() -> None:
     batch = sent(1)
-    batch.reply(Flow(0, 1), 1)
+    batch.reply(FlowAck(0, 1), 1)
     assert batch.flow == 10, "what is asked for in each reply subject"
     assert batch.room() == OUTSTANDING
 
 
 def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
     batch = sent(2)
-    batch.reply(Guilty(1, from_reply(400, 10071, "rejected")), 1)
-    assert verdict(batch.reply(Stored("S", 0, batch="b", count=0), 1)) == (
+    batch.reply(BatchRejection(1, from_reply(400, 10071, "rejected")), 1)
+    assert verdict(batch.reply(PubAck("S", 0, batch="b", count=0), 1)) == (
         [],
         {1: ExpectationFailed, 2: BlockedByPredecessor},
     )
@@ -292,7 +292,7 @@ def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
 
 @pytest.mark.parametrize(
     "last",
-    [Stored("S", 1, batch="wrong", count=2), Stored("S", 1, count=0), Stored("S", 1, batch="b", count=99)],
+    [PubAck("S", 1, batch="wrong", count=2), PubAck("S", 1, count=0), PubAck("S", 1, batch="b", count=99)],
     ids=["batch of somebody else", "no batch", "more than was sent"],
 )
 @pytest.mark.parametrize("guilty", [False, True])
@@ -300,7 +300,7 @@ def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: b
     """Also fatal_collector_rejects_an_already_pending_terminal_ack: what was told before keeps its error."""
     batch = sent(3)
     if guilty:
-        batch.reply(Guilty(2, from_reply(400, 10071, "rejected")), 2)
+        batch.reply(BatchRejection(2, from_reply(400, 10071, "rejected")), 2)
     acked, refused = verdict(batch.reply(last, 4))
     behind = {2: ExpectationFailed, 3: BlockedByPredecessor} if guilty else {2: OutcomeUnknown, 3: OutcomeUnknown}
     assert (acked, refused) == ([], {1: OutcomeUnknown, **behind})
@@ -311,7 +311,7 @@ def test_a_final_answer_with_less_than_was_sent_is_believed() -> None:
     """Gaps and refusals are told by messages that may be lost; the count of the prefix is not."""
     batch = sent(3)
     batch.end()
-    assert verdict(batch.reply(Stored("S", 9, batch="b", count=1), 4)) == (
+    assert verdict(batch.reply(PubAck("S", 9, batch="b", count=1), 4)) == (
         [1],
         {2: BlockedByPredecessor, 3: BlockedByPredecessor},
     )
@@ -349,34 +349,34 @@ def test_malformed_inbox_responses_are_terminal(payload: bytes) -> None:
     acked, refused = verdict(batch.reply(classify_parts(0, "", payload), 2))
     assert (acked, refused) == ([], {1: OutcomeUnknown, 2: OutcomeUnknown})
     assert batch.phase is Phase.ENDED
-    assert verdict(batch.reply(Stored("S", 2, batch="b", count=2), 3)) == ([], {})
+    assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 3)) == ([], {})
 
 
 @pytest.mark.parametrize("msgs", [0, 65_536, 2**63])
 def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None:
     batch = sent(5)
-    batch.reply(Flow(5, msgs), 5)
+    batch.reply(FlowAck(5, msgs), 5)
     assert 0 < batch.room() <= MAX_MESSAGES
 
 
 @pytest.mark.parametrize("tail", [from_reply(400, 10208, "unknown"), classify_parts(0, "", b"not-json")])
 def test_fatal_collector_defensive_tail_paths(tail: PublishError) -> None:
     batch = sent(3)
-    batch.reply(Guilty(2, from_reply(503, 10077, "full")), 2)
+    batch.reply(BatchRejection(2, from_reply(503, 10077, "full")), 2)
     assert verdict(batch.reply(tail, 3)) == ([], {1: OutcomeUnknown, 2: Rejected, 3: BlockedByPredecessor})
 
 
 def test_fatal_collector_processes_progress_before_initial_error() -> None:
     batch = sent(9)
-    batch.reply(Guilty(9, from_reply(503, 10077, "full")), 9)
-    assert verdict(batch.reply(Flow(7, 3), 7)) == (list(range(1, 8)), {})
+    batch.reply(BatchRejection(9, from_reply(503, 10077, "full")), 9)
+    assert verdict(batch.reply(FlowAck(7, 3), 7)) == (list(range(1, 8)), {})
     assert verdict(batch.reply(from_reply(400, 10208, "unknown"), 9)) == ([], {8: OutcomeUnknown, 9: Rejected})
 
 
 def test_a_second_refusal_does_not_replace_the_first() -> None:
     batch = sent(3)
-    batch.reply(Guilty(2, from_reply(400, 10071, "rejected")), 2)
-    batch.reply(Guilty(3, from_reply(503, 10077, "full")), 3)
+    batch.reply(BatchRejection(2, from_reply(400, 10071, "rejected")), 2)
+    batch.reply(BatchRejection(3, from_reply(503, 10077, "full")), 3)
     assert verdict(batch.lost("gone")) == ([], {1: OutcomeUnknown, 2: ExpectationFailed, 3: BlockedByPredecessor})
 
 
@@ -388,9 +388,9 @@ def test_commit_ping_can_report_unknown_batch_after_lost_terminal_ack() -> None:
 
 def test_gap_fail_is_fatal_and_typed() -> None:
     batch = sent(4)
-    batch.reply(Gap(3, 4), 4)
+    batch.reply(BatchGap(3, 4), 4)
     assert batch.room() == 0
-    assert verdict(batch.reply(Stored("S", 2, batch="b", count=2), 4)) == (
+    assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 4)) == (
         [1, 2],
         {3: BlockedByPredecessor, 4: BlockedByPredecessor},
     )

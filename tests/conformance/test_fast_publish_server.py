@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mama_spark.bridges.nats import errors
-from mama_spark.bridges.nats.protocol.acks import Flow, Gap, Guilty, Reply, Stored
+from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 from mama_spark.bridges.nats.protocol.fast_batch import (
     END,
     PING,
@@ -164,8 +164,8 @@ def test_jetstream_fast_batch_publish(stream: Stream) -> None:
     good.put(5)
     good.end()
     first, last = good.hear_all()
-    assert first == Flow(0, 10), "the first answer tells the flow and that the batch is known, not that it is stored"
-    assert last == Stored(stream.name, 5, batch="uuid", count=5)
+    assert first == FlowAck(0, 10), "the first answer tells the flow and that the batch is known, not that it is stored"
+    assert last == PubAck(stream.name, 5, batch="uuid", count=5)
     assert good.acked == [1, 2, 3, 4, 5]
     assert stream.stored() == [b"1", b"2", b"3", b"4", b"5"]
 
@@ -174,10 +174,10 @@ def test_jetstream_fast_batch_publish_gap_detection(stream: Stream) -> None:
     sent = stream.batch()
     sent.put()
     sent.put(skip=3)
-    assert isinstance(sent.hear(), Flow)
-    assert sent.hear() == Gap(expected=2, seq=5)
+    assert isinstance(sent.hear(), FlowAck)
+    assert sent.hear() == BatchGap(expected=2, seq=5)
     assert not sent.acked, "a gap alone does not say what is stored"
-    assert sent.hear() == Stored(stream.name, 1, batch="uuid", count=1)
+    assert sent.hear() == PubAck(stream.name, 1, batch="uuid", count=1)
     assert sent.acked == [1]
     assert sent.refused == dict.fromkeys(range(2, 6), BlockedByPredecessor)
     assert stream.stored() == [b"1"]
@@ -191,7 +191,7 @@ def test_jetstream_fast_batch_publish_backward_seq(stream: Stream) -> None:
     sent.put(3)
     sent.send(2, APPEND)
     last = sent.hear_all()[-1]
-    assert isinstance(last, Stored)
+    assert isinstance(last, PubAck)
     assert last.count == 3
     assert sent.acked == [1, 2, 3]
     assert stream.stored() == [b"1", b"2", b"3"]
@@ -200,20 +200,20 @@ def test_jetstream_fast_batch_publish_backward_seq(stream: Stream) -> None:
 def test_jetstream_fast_batch_publish_flow_control(stream: Stream) -> None:
     sent = stream.batch(flow=2)
     sent.put(5)
-    assert [sent.hear() for _ in range(3)] == [Flow(0, 2), Flow(2, 2), Flow(4, 2)]
+    assert [sent.hear() for _ in range(3)] == [FlowAck(0, 2), FlowAck(2, 2), FlowAck(4, 2)]
     assert sent.acked == [1, 2, 3, 4]
     sent.end()
-    assert sent.hear() == Stored(stream.name, 5, batch="uuid", count=5)
+    assert sent.hear() == PubAck(stream.name, 5, batch="uuid", count=5)
     assert sent.acked == [1, 2, 3, 4, 5]
 
 
 def test_jetstream_fast_batch_init_ack_messages(stream: Stream) -> None:
     alone = stream.batch("b1", flow=1000)
     alone.put()
-    assert alone.hear() == Flow(0, 500), "the only batch gets at most 500"
+    assert alone.hear() == FlowAck(0, 500), "the only batch gets at most 500"
     second = stream.batch("b2", 1000, stream.another_wire())
     second.put()
-    assert second.hear() == Flow(0, 1), "beside another one it begins with 1"
+    assert second.hear() == FlowAck(0, 1), "beside another one it begins with 1"
     assert second.batch.room() < alone.batch.room()
     for one in (alone, second):
         one.end()
@@ -221,7 +221,7 @@ def test_jetstream_fast_batch_init_ack_messages(stream: Stream) -> None:
         assert one.acked == [1]
     small = stream.batch("b3", flow=50)
     small.put()
-    assert small.hear() == Flow(0, 50)
+    assert small.hear() == FlowAck(0, 50)
 
 
 def test_jetstream_fast_batch_publish_duplicates(stream: Stream) -> None:
@@ -233,9 +233,9 @@ def test_jetstream_fast_batch_publish_duplicates(stream: Stream) -> None:
     again.put(5, {"Nats-Msg-Id": "msgId"})
     again.end()
     heard = again.hear_all()
-    assert Flow(3, 3) in heard
+    assert FlowAck(3, 3) in heard
     last = heard[-1]
-    assert isinstance(last, Stored)
+    assert isinstance(last, PubAck)
     assert (last.sequence, last.count) == (0, 5), "nothing of it was stored anew"
     assert again.acked == [1, 2, 3, 4, 5]
     assert stream.stored() == [b"1"]
@@ -245,7 +245,7 @@ def test_jetstream_fast_batch_publish_duplicates_eob_commit(stream: Stream) -> N
     sent = stream.batch()
     sent.put(2, {"Nats-Msg-Id": "msgId"})
     sent.end()
-    assert sent.hear_all()[-1] == Stored(stream.name, 1, batch="uuid", count=2)
+    assert sent.hear_all()[-1] == PubAck(stream.name, 1, batch="uuid", count=2)
     assert sent.acked == [1, 2]
     assert stream.stored() == [b"1"]
 
@@ -256,9 +256,9 @@ def test_jetstream_fast_batch_publish_header_check_error(stream: Stream) -> None
     sent.put(1, WRONG)
     sent.put(2)
     _, guilty, last = sent.hear_all()
-    assert isinstance(guilty, Guilty)
+    assert isinstance(guilty, BatchRejection)
     assert (guilty.seq, guilty.error.code) == (2, 10071)
-    assert last == Stored(stream.name, 1, batch="uuid", count=1)
+    assert last == PubAck(stream.name, 1, batch="uuid", count=1)
     assert sent.acked == [1]
     assert sent.refused == {2: ExpectationFailed, 3: BlockedByPredecessor, 4: BlockedByPredecessor}
     assert stream.stored() == [b"1"]
@@ -276,7 +276,7 @@ def test_jetstream_fast_batch_publish_header_check_error_on_commit(stream: Strea
     following = stream.batch("next")
     following.put()
     following.end()
-    assert following.hear_all()[-1] == Stored(stream.name, 2, batch="next", count=1), "no batch is left behind"
+    assert following.hear_all()[-1] == PubAck(stream.name, 2, batch="next", count=1), "no batch is left behind"
 
 
 def test_jetstream_fast_batch_sequential_duplicate_and_error_pub_ack(stream: Stream) -> None:
@@ -288,7 +288,7 @@ def test_jetstream_fast_batch_sequential_duplicate_and_error_pub_ack(stream: Str
     sent.put(1, {"Nats-Msg-Id": "msgId"})
     sent.put(1, WRONG)
     last = sent.hear_all()[-1]
-    assert last == Stored(stream.name, 0, batch="uuid", count=1)
+    assert last == PubAck(stream.name, 0, batch="uuid", count=1)
     assert sent.acked == [1]
     assert sent.refused == {2: ExpectationFailed}
 
@@ -296,9 +296,9 @@ def test_jetstream_fast_batch_sequential_duplicate_and_error_pub_ack(stream: Str
 def test_jetstream_fast_batch_publish_ping(stream: Stream) -> None:
     sent = stream.batch(flow=2)
     sent.put(2)
-    assert [sent.hear(), sent.hear()] == [Flow(0, 2), Flow(2, 2)]
+    assert [sent.hear(), sent.hear()] == [FlowAck(0, 2), FlowAck(2, 2)]
     sent.send(2, PING)
-    assert sent.hear() == Flow(2, 2), "the same again changes nothing"
+    assert sent.hear() == FlowAck(2, 2), "the same again changes nothing"
     assert sent.acked == [1, 2]
 
 
@@ -326,7 +326,7 @@ def test_jetstream_fast_batch_publish_limits(tmp_path: Path) -> None:
         def taken() -> bool:
             turn = stream.batch(f"turn{next(numbers)}", wire=other)
             turn.put()
-            return isinstance(turn.hear(), Flow)
+            return isinstance(turn.hear(), FlowAck)
 
         numbers = count()
         eventually(taken, "the idle batch is forgotten")
@@ -344,13 +344,13 @@ def test_a_message_that_is_refused_before_the_batch_sees_it_is_the_only_one_that
     sent.put(1, {"X": "y" * 30})
     sent.put(2)
     heard = sent.hear_all()
-    assert [type(reply) for reply in heard] == [Flow, TooLarge, Gap, Stored]
+    assert [type(reply) for reply in heard] == [FlowAck, TooLarge, BatchGap, PubAck]
     assert sent.acked == [1, 2, 3]
     assert sent.refused == {4: TooLarge, 5: BlockedByPredecessor, 6: BlockedByPredecessor}
     last = stream.batch("last")
     last.put()
     last.put(1, {"X": "y" * 30})
-    assert [type(last.hear()) for _ in range(2)] == [Flow, TooLarge]
+    assert [type(last.hear()) for _ in range(2)] == [FlowAck, TooLarge]
     assert last.batch.room() == 0
     last.end()
     last.hear_all()

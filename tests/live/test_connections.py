@@ -19,8 +19,8 @@ import nats
 import pytest
 from mama_spark.bridge import EventKind
 from mama_spark.bridges.nats import NatsBridge, NatsSettings, check
-from mama_spark.bridges.nats.connection.event_loop import Loop
-from mama_spark.bridges.nats.connection.pool import IDLE, POOL, Pool
+from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
+from mama_spark.bridges.nats.connection.pool import IDLE, POOL, NatsPool
 from mama_spark.bridges.nats.server import serve
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import BackgroundTaskFailed, Unavailable
@@ -100,7 +100,7 @@ def test_connections_that_did_not_come_about_are_closed_at_once(broker: NatsServ
 
 def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> None:
     now = [0.0]
-    pool = Pool(clock=lambda: now[0])
+    pool = NatsPool(clock=lambda: now[0])
     settings = NatsSettings((broker.url,))
     link = pool.lease(settings)
     pool.give_back(settings, link)
@@ -132,7 +132,7 @@ def test_a_forked_process_makes_its_own_connection(broker: NatsServer) -> None:
 
 
 def test_a_dying_loop_takes_its_waiters_with_it() -> None:
-    loop = Loop()
+    loop = EventLoopThread()
     told: list[BaseException] = []
     loop.mourn(told.append)
     threading.Timer(0.05, lambda: loop.soon(loop.loop.stop)).start()

@@ -13,7 +13,7 @@ import pytest
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
@@ -201,10 +201,10 @@ FORK = """
 import os, sys
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.nats.discovery import lease as announcer
-from mama_spark.bridges.nats.discovery.events import Stored
+from mama_spark.bridges.nats.discovery.events import StoredMessage
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.discovery.stream_client import Shelf
+from mama_spark.bridges.nats.discovery.stream_client import StreamClient
 from mama_spark.errors import ClientClosed
 settings = NatsSettings((sys.argv[1],))
 parents = NatsDiscovery(settings)
@@ -242,7 +242,7 @@ def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(
 def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
-    board = Board(kept=4.0)
+    board = DiscoveryLayout(kept=4.0)
     one = opened("one", board)
     follower = Follower(one)
     one.announce(DESK, b"r", 3.0)

@@ -11,9 +11,9 @@ import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import lease, stream_client
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.events import Stored
-from mama_spark.bridges.nats.discovery.layout import Board
-from mama_spark.bridges.nats.discovery.stream_client import Shelf
+from mama_spark.bridges.nats.discovery.events import StoredMessage
+from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
+from mama_spark.bridges.nats.discovery.stream_client import StreamClient
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError
@@ -45,7 +45,7 @@ def test_what_the_limits_took_before_it_was_read_is_a_gap_and_nothing_else_is(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     with Admin(nats_server.url) as admin:
-        premade(admin, Board(), {"max_msgs": 50})
+        premade(admin, DiscoveryLayout(), {"max_msgs": 50})
         one = opened("one")
         follower = Follower(one)
         one.tell(DESK, [b"%d" % i for i in range(10)], [f"a{i}" for i in range(10)])
@@ -72,7 +72,7 @@ def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Callab
     start = reader.begin("image")
     follower = Follower(reader, start)
     follower.step()
-    warn = Board().source_subject(DESK, "warn")
+    warn = DiscoveryLayout().source_subject(DESK, "warn")
     with Admin(nats_server.url) as admin:
         behind = {"seq": admin.info("MAMA_EVENTS")["state"]["last_seq"] + 1, "next_by_subj": warn}
 
@@ -147,7 +147,7 @@ def test_sources_made_again_by_hand_below_what_was_sourced_are_refused_by_name(
     lease.clear()
     with Admin(nats_server.url) as admin:
         assert admin.api("STREAM.DELETE.MAMA_SOURCES").get("success")
-        assert "error" not in admin.api("STREAM.CREATE.MAMA_SOURCES", Board().streams()[0])
+        assert "error" not in admin.api("STREAM.CREATE.MAMA_SOURCES", DiscoveryLayout().streams()[0])
         with pytest.raises(ConfigError, match="first_seq="):
             opened("two")
 
@@ -226,17 +226,17 @@ def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
     keys = [SourceKey("s", i) for i in range(6)]
     for key in keys:
         one.announce(key, b"r", 60.0)
-    keeper, pages, page = one._announcer, itertools.count(1), Shelf._page
+    keeper, pages, page = one._announcer, itertools.count(1), StreamClient._page
     assert keeper is not None
 
-    async def speaking(self: Shelf, stream: str, after: int, subject: str) -> tuple[list[Stored], int]:
+    async def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
         found = await page(self, stream, after, subject)
         if next(pages) == 2:
-            await keeper._begin(lease.Announced(keys[-1], b"changed", 60.0))
+            await keeper._begin(lease.Lease(keys[-1], b"changed", 60.0))
         return found
 
     monkeypatch.setattr(stream_client, "_PAGE", 4)
-    monkeypatch.setattr(Shelf, "_page", speaking)
+    monkeypatch.setattr(StreamClient, "_page", speaking)
     image = {c.source: c.payload for c in reader.image() if c.kind is RECORD}
     assert image == {**dict.fromkeys(keys[:-1], b"r"), keys[-1]: b"changed"}
 

@@ -15,7 +15,7 @@ import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, METADATA, Board
+from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, METADATA, DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
@@ -81,7 +81,7 @@ def test_a_stream_that_cannot_serve_is_refused_by_its_setting(
     nats_server: NatsServer, change: dict[str, Any], word: str
 ) -> None:
     with Admin(nats_server.url) as admin:
-        premade(admin, Board(), change)
+        premade(admin, DiscoveryLayout(), change)
     with pytest.raises(ConfigError, match=word):
         NatsDiscovery(NatsSettings((nats_server.url,))).open()
 
@@ -90,7 +90,7 @@ def test_streams_with_other_limits_are_left_as_they_are(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     with Admin(nats_server.url) as admin:
-        premade(admin, Board(), {"max_msgs": 77, "max_msgs_per_subject": 70})
+        premade(admin, DiscoveryLayout(), {"max_msgs": 77, "max_msgs_per_subject": 70})
         opened()
         assert admin.info("MAMA_EVENTS")["config"]["max_msgs"] == 77
         assert admin.info("MAMA_ADVISORIES")["config"]["max_bytes"] == ADVISORY_BYTES
@@ -101,7 +101,7 @@ def test_advisories_that_another_stream_keeps_are_told(nats_server: NatsServer) 
         admin.create_stream("AUDIT", ["$JS.EVENT.ADVISORY.>"], no_ack=True)
     with pytest.raises(ConfigError, match=r"MAMA_ADVISORIES.*ADVISORY"):
         NatsDiscovery(NatsSettings((nats_server.url,))).open()
-    bridge = NatsDiscovery(NatsSettings((nats_server.url,)), Board(advisories=None))
+    bridge = NatsDiscovery(NatsSettings((nats_server.url,)), DiscoveryLayout(advisories=None))
     bridge.open()
     assert [c.kind for c in bridge.image()] == [IMAGE_END]
     bridge.close()
@@ -334,7 +334,7 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
 
 
 def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path: Path) -> None:
-    board, made = Board(), (None, 10058)
+    board, made = DiscoveryLayout(), (None, 10058)
     with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
         for config in board.streams(3):

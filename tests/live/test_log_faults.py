@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.connection.pool import POOL
-from mama_spark.bridges.nats.protocol.records import Cutter, Gather
+from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, DeliveryParser
 from mama_spark.bridges.nats.read import stream_log as module
 from mama_spark.bridges.nats.read.logs import NatsLog, NatsLogs
 from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
@@ -199,9 +199,9 @@ def test_a_consumer_that_an_operator_deletes_costs_nothing(
 def test_deliveries_that_are_lost_are_fetched_again(
     shared: NatsServer, full: str, fast: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    swap, turns = Cutter.swap, count()
+    swap, turns = DeliveryParser.swap, count()
 
-    def lossy(cutter: Cutter) -> Gather:
+    def lossy(cutter: DeliveryParser) -> DeliveryBuffer:
         gather = swap(cutter)
         turn = next(turns)
         if len(gather) > 10 and turn < 4:
@@ -212,7 +212,7 @@ def test_deliveries_that_are_lost_are_fetched_again(
                     del column[:3]
         return gather
 
-    monkeypatch.setattr(Cutter, "swap", lossy)
+    monkeypatch.setattr(DeliveryParser, "swap", lossy)
     with reading(shared.url, fast) as logs:
         held_to(everything(logs.log(full).read(0, 9000)), 9000)
     assert next(turns) > 4

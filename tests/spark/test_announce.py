@@ -9,7 +9,7 @@ from typing import Any
 import mama_spark
 import pytest
 from deltalake import DeltaTable
-from mama_spark.bridges.nats.discovery.layout import LIVE, Board
+from mama_spark.bridges.nats.discovery.layout import LIVE, DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.spark.sink.announcer import source_id
 from mama_spark.testing.waiting import eventually
@@ -112,8 +112,8 @@ def test_stream_stays_online_while_idle_and_is_offline_when_its_block_is_left(
         (record,) = watcher.records()
         assert (record.name, record.id) == (tmp_path.name, source_id(str(query.id)))
         assert record.capabilities["queryId"] == str(query.id)
-        renewals = f"STREAM.MSG.GET.{Board().sources}"
-        live = {"last_by_subj": Board().source_subject(watcher.changes()[0].source, LIVE)}  # type: ignore[arg-type]
+        renewals = f"STREAM.MSG.GET.{DiscoveryLayout().sources}"
+        live = {"last_by_subj": DiscoveryLayout().source_subject(watcher.changes()[0].source, LIVE)}  # type: ignore[arg-type]
         seen: set[int] = set()
 
         def renewed() -> bool:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from mama_spark.bridge import DiscoveryEventKind
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import decode_source
@@ -41,7 +41,7 @@ def test_batches_and_streams_publish_and_read_through_spark_connect(nats_server:
         assert done.returncode == 0, done.stderr[-3_000:]
         verdict(admin, "ORDERS", log, sent=1_500).raise_faults()
         held = [(m.sequence, m.topic, m.payload) for m in admin.messages("ORDERS")]
-        discovery = NatsDiscovery(NatsSettings((nats_server.url,)), Board())
+        discovery = NatsDiscovery(NatsSettings((nats_server.url,)), DiscoveryLayout())
         discovery.open()
         payloads = [
             c.payload for c in discovery.image() if c.kind is DiscoveryEventKind.RECORD and c.payload is not None

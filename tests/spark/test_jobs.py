@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from mama_spark.bridge import DiscoveryEventKind
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import SourceRecord, decode_source
@@ -41,7 +41,7 @@ def admin(nats_server: NatsServer) -> Iterator[Admin]:
 
 def sources(server: NatsServer) -> list[SourceRecord]:
     """What the sources there are say of themselves."""
-    discovery = NatsDiscovery(NatsSettings((server.url,)), Board())
+    discovery = NatsDiscovery(NatsSettings((server.url,)), DiscoveryLayout())
     discovery.open()
     try:
         records = [c.payload for c in discovery.image() if c.kind is DiscoveryEventKind.RECORD]

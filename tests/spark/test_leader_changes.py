@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import Cluster
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,10 @@ def leader(client: Stranger, stream: str) -> str:
 def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
     with Stranger(cluster.url) as client:
         eventually(lambda: "error" not in client.api("INFO"), "JetStream is ready", 240)
-        for config in (*Board().streams(3), {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "storage": "file"}):
+        for config in (
+            *DiscoveryLayout().streams(3),
+            {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "storage": "file"},
+        ):
             replicated(client, config)
         read: dict[int, list[str]] = {}
 

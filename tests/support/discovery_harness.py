@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.layout import LIVE, REC, WARN, Board
+from mama_spark.bridges.nats.discovery.layout import LIVE, REC, WARN, DiscoveryLayout
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
@@ -17,7 +17,7 @@ from mama_spark.testing.waiting import eventually
 
 from tests.support.nats_servers import Admin
 
-BOARD = Board()
+BOARD = DiscoveryLayout()
 _TOLD = 200.0
 
 

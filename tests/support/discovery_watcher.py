@@ -5,7 +5,7 @@ from __future__ import annotations
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.bridges.nats import NatsSettings
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import Board
+from mama_spark.bridges.nats.discovery.layout import DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
@@ -16,7 +16,7 @@ class Watcher:
     """A reader of discovery that sees everything from the beginning."""
 
     def __init__(self, server: NatsServer) -> None:
-        self._bridge = NatsDiscovery(NatsSettings((server.url,)), Board())
+        self._bridge = NatsDiscovery(NatsSettings((server.url,)), DiscoveryLayout())
 
     def __enter__(self) -> Watcher:
         self._bridge.open()

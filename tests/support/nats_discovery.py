@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import ADVISORIES, Board
+from mama_spark.bridges.nats.discovery.layout import ADVISORIES, DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
@@ -39,7 +39,7 @@ def opened(nats_server: NatsServer) -> Iterator[Callable[..., NatsDiscovery]]:
     """Bridges to the test's server; each name is a connection of its own, as another process would have."""
     bridges: list[NatsDiscovery] = []
 
-    def make(name: str = "one", board: Board | None = None, **settings: Any) -> NatsDiscovery:
+    def make(name: str = "one", board: DiscoveryLayout | None = None, **settings: Any) -> NatsDiscovery:
         bridge = NatsDiscovery(NatsSettings(**{"servers": (nats_server.url,), "name": name, **settings}), board)
         bridge.open()
         bridges.append(bridge)
@@ -122,10 +122,10 @@ def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
 ANNOUNCE = """
 import sys, time
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.events import Stored
+from mama_spark.bridges.nats.discovery.events import StoredMessage
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.discovery.stream_client import Shelf
+from mama_spark.bridges.nats.discovery.stream_client import StreamClient
 bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
 bridge.open()
 bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))
@@ -170,7 +170,7 @@ def publish(admin: Admin, subject: str, payload: bytes, headers: dict[str, str] 
 def give_up(admin: Admin, source: SourceKey, part: str) -> None:
     """In place of its last renewal: the server itself calls the source SUSPECT (``warn``) or OFFLINE (``live``) a
     second from now, however long it was to live."""
-    publish(admin, Board().source_subject(source, part), b"", {"Nats-TTL": "1s"})
+    publish(admin, DiscoveryLayout().source_subject(source, part), b"", {"Nats-TTL": "1s"})
 
 
 def advised(admin: Admin, word: str) -> None:
@@ -188,7 +188,7 @@ def advised(admin: Admin, word: str) -> None:
     eventually(found, f"an advisory of {word}")
 
 
-def premade(admin: Admin, board: Board, changes: dict[str, Any]) -> None:
+def premade(admin: Admin, board: DiscoveryLayout, changes: dict[str, Any]) -> None:
     for config in board.streams():
         config = {**config, **(changes if config["name"] == board.events else {})}
         assert "error" not in admin.api(f"STREAM.CREATE.{config['name']}", config)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import nats
 import orjson
-from mama_spark.bridges.nats.connection.event_loop import Loop
+from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
 from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -42,7 +42,7 @@ class Admin:
 
     def __init__(self, url: str, **options: Any) -> None:
         self._url, self._options = url.split(","), options
-        self._loop = Loop()
+        self._loop = EventLoopThread()
         self._client = Client()
 
     def __enter__(self) -> Self:

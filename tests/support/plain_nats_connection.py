@@ -25,7 +25,7 @@ class PlainWire:
     def __init__(self, url: str) -> None:
         server = urlparse(url)
         self._socket = socket.create_connection((server.hostname, server.port), timeout=_PATIENCE)
-        self._reader = parser.Reader()
+        self._reader = parser.FrameParser()
         self._numbers = count(1)
         self._frames: list[parser.Frame] = []
         self.inbox = b"_INBOX.%d." % self._socket.getsockname()[1]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
-from mama_spark.bridges.nats.connection.event_loop import Loop
+from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
 from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.publisher.api import Flight, PublishAck
@@ -141,7 +141,7 @@ class NatsDesk(Desk):
         self.server, self.stream = server, "S"
         self.admin = Admin(server.url, **options).__enter__()
         self.admin.create_stream("S", ["t.>"])
-        self.loop = Loop()
+        self.loop = EventLoopThread()
         self.client: Client = self.loop.run(self._connect(options), LONG, "connecting")
         self._domain = domain
 

@@ -10,7 +10,7 @@ from consumer to consumer, ``stream_log`` and ``logs`` put that behind the contr
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 
 from .discovery.bridge import NatsDiscovery
-from .discovery.layout import Board
+from .discovery.layout import DiscoveryLayout
 from .publish.bridge import NatsBridge
 from .read.logs import NatsLogs
 from .settings import NatsSettings
@@ -24,7 +24,9 @@ def publisher_bridge(o: SinkOptions) -> NatsBridge:
 
 def discovery_bridge(o: TransportOptions) -> NatsDiscovery:
     wanted = not isinstance(o, DiscoveryOptions) or o.advisories  # only readers can do without
-    board = Board(o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream if wanted else None)
+    board = DiscoveryLayout(
+        o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream if wanted else None
+    )
     return NatsDiscovery(NatsSettings.from_options(o), board)
 
 

@@ -64,32 +64,32 @@ def check(v: dict[str, Any], found: list[parser.Frame]) -> None:
 
 @pytest.mark.parametrize("v", kind("server_frames", "stream"))
 def test_what_the_server_sends_is_read(v: dict[str, Any]) -> None:
-    check(v, list(parser.Reader().receive(data_of(v))))
+    check(v, list(parser.FrameParser().receive(data_of(v))))
 
 
 @pytest.mark.parametrize("v", kind("server_frames", "stream"))
 def test_every_way_of_cutting_in_two_gives_the_same_frames(v: dict[str, Any]) -> None:
     data = data_of(v)
     for cut in range(len(data) + 1):
-        reader = parser.Reader()
+        reader = parser.FrameParser()
         check(v, [*reader.receive(data[:cut]), *reader.receive(data[cut:])])
 
 
 @pytest.mark.parametrize("v", kind("server_frames", "stream"))
 def test_octet_by_octet_gives_the_same_frames(v: dict[str, Any]) -> None:
-    reader = parser.Reader()
+    reader = parser.FrameParser()
     check(v, [f for octet in data_of(v) for f in reader.receive(bytes([octet]))])
 
 
 @pytest.mark.parametrize("v", kind("bad", layer="protocol"))
 def test_what_is_no_protocol_is_refused(v: dict[str, Any]) -> None:
     with pytest.raises(parser.ProtocolError):
-        list(parser.Reader().receive(data_of(v)))
+        list(parser.FrameParser().receive(data_of(v)))
 
 
 @pytest.mark.parametrize("v", kind("bad", layer="ack"))
 def test_an_unreadable_acknowledgement_fails_its_flight_and_not_the_connection(v: dict[str, Any]) -> None:
-    (frame,) = parser.Reader().receive(data_of(v))
+    (frame,) = parser.FrameParser().receive(data_of(v))
     with pytest.raises(acks.AckError):
         acks.read_reply(frame.payload)
     reply = acks.classify(frame)
@@ -110,7 +110,7 @@ CLASSES: dict[str, tuple[type[PublishError], ...]] = {
 
 @pytest.mark.parametrize("v", kind("server_frames"))
 def test_replies_are_classified(v: dict[str, Any]) -> None:
-    found = list(parser.Reader().receive(data_of(v)))
+    found = list(parser.FrameParser().receive(data_of(v)))
     for frame, wanted in zip(found, v["decoded"]["frames"], strict=True):
         told = wanted.get("reply_class")
         if told is not None:
@@ -120,18 +120,18 @@ def test_replies_are_classified(v: dict[str, Any]) -> None:
 def _same_class(reply: acks.Reply, told: dict[str, Any]) -> None:
     match told["outcome"]:
         case "ack":
-            assert isinstance(reply, acks.Stored)
+            assert isinstance(reply, acks.PubAck)
             assert (reply.stream, reply.sequence) == (told["ack"]["stream"], told["ack"]["seq"])
             assert reply.duplicate == told["duplicate"]
             assert reply.count == told["ack"].get("count", 0)
         case "empty_ack":
-            assert isinstance(reply, acks.Accepted)
+            assert isinstance(reply, acks.BatchMemberAccepted)
         case "flow_ack":
-            assert reply == acks.Flow(told["flow"]["seq"], told["flow"]["msgs"])
+            assert reply == acks.FlowAck(told["flow"]["seq"], told["flow"]["msgs"])
         case "gap":
-            assert reply == acks.Gap(told["flow"]["last_seq"], told["flow"]["seq"])
+            assert reply == acks.BatchGap(told["flow"]["last_seq"], told["flow"]["seq"])
         case "err":
-            assert isinstance(reply, acks.Guilty)
+            assert isinstance(reply, acks.BatchRejection)
             assert (reply.seq, reply.error.code) == (told["flow"]["seq"], told["flow"]["error"]["err_code"])
         case _:
             assert isinstance(reply, PublishError)
@@ -142,8 +142,8 @@ def _same_class(reply: acks.Reply, told: dict[str, Any]) -> None:
             assert reply.may_have_landed == (told["stored"] == "unknown")
 
 
-def _batch_of(f: dict[str, Any]) -> tuple[MessageBatch, frames.Reply | None]:
-    reply = None if f["reply"] is None else frames.Reply(f["reply"].encode(), numbered=False)
+def _batch_of(f: dict[str, Any]) -> tuple[MessageBatch, frames.ReplySubject | None]:
+    reply = None if f["reply"] is None else frames.ReplySubject(f["reply"].encode(), numbered=False)
     pairs, ids = list(f.get("headers", [])), None
     if pairs and pairs[0][0] == headers.MSG_ID:
         ids = [pairs.pop(0)[1]]

@@ -18,8 +18,8 @@ from nats.aio.client import Client
 
 from ..errors import denied
 from ..protocol import parser as wire
-from ..protocol.acks import BulkReader, Columns
-from .raw_read import Intake, fits
+from ..protocol.acks import AckColumns, BulkReader
+from .raw_read import RawReadProtocol, fits
 
 _VERSIONS = ((2, 9), (3, 0))  # from, below
 _ATTRIBUTES = ("_ps", "_pending", "_pending_data_size", "_flush_queue", "_transport")
@@ -63,7 +63,7 @@ def read_in_bulk(client: Client) -> None:
     transport of the client."""
     transport: Any = client._transport
     if fits(transport):
-        Intake(transport)
+        RawReadProtocol(transport)
         return
     read = type(transport).read
 
@@ -73,7 +73,7 @@ def read_in_bulk(client: Client) -> None:
     transport.read = read_all
 
 
-class Tap:
+class AckParser:
     """Takes the place of the client's parser.
 
     :param inbox: subject prefix of our replies
@@ -86,7 +86,7 @@ class Tap:
         self,
         stock: Any,
         inbox: bytes,
-        on_acks: Callable[[list[Columns]], None],
+        on_acks: Callable[[list[AckColumns]], None],
         on_reply: Callable[[wire.Frame], None],
         on_denied: Callable[[str, str], None],
     ) -> None:
@@ -124,7 +124,7 @@ class Tap:
         """Whole frames from ``at`` on; the rest becomes the tail."""
         self._tail, self._parts, self._missing = b"", [], 0
         resets = self._resets
-        columns: list[Columns] = []
+        columns: list[AckColumns] = []
         try:
             while at < len(buffer) and resets == self._resets:
                 at = self._bulk.read(buffer, at, columns)

@@ -1,4 +1,4 @@
-"""One nats-py connection with one inbox for acknowledgements; lives on a :class:`~.event_loop.Loop`.
+"""One nats-py connection with one inbox for acknowledgements; lives on a :class:`~.event_loop.EventLoopThread`.
 
 Writing is bounded and never blocks the caller; whatever was not written when the connection broke is thrown away,
 so that nothing of ours is sent behind the window's back after a reconnect.
@@ -26,12 +26,12 @@ from mama_spark.errors import ConfigError, MamaError, Unavailable
 
 from ..errors import denied
 from ..protocol import parser
-from ..protocol.acks import Columns, Reply, classify, classify_parts
-from ..protocol.frames import Frames
+from ..protocol.acks import AckColumns, Reply, classify, classify_parts
+from ..protocol.frames import PublishFrames
 from ..settings import NatsSettings
-from .ack_parser import Tap, read_in_bulk, supported
+from .ack_parser import AckParser, read_in_bulk, supported
 from .client_errors import from_client
-from .event_loop import Loop
+from .event_loop import EventLoopThread
 from .nats_py_compat import TlsClient, close_abandoned, stop_reconnecting
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
@@ -42,7 +42,7 @@ Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payl
 class Consumer(Protocol):
     """Who is told what comes in, on the loop's thread."""
 
-    def on_acks(self, columns: list[Columns]) -> None: ...
+    def on_acks(self, columns: list[AckColumns]) -> None: ...
     def on_reply(self, subject: bytes, reply: Reply) -> None: ...
     def on_denied(self, kind: str, subject: str, exact: bool) -> None: ...
     def on_unsent(self, token: int, error: BaseException) -> None: ...
@@ -52,10 +52,10 @@ class Consumer(Protocol):
     def on_written(self, size: int) -> None: ...
 
 
-class Link:
+class Connection:
     """A connection, alive or being re-made by nats-py."""
 
-    def __init__(self, loop: Loop, client: Client, fast: bool | None) -> None:
+    def __init__(self, loop: EventLoopThread, client: Client, fast: bool | None) -> None:
         self.loop, self.client = loop, client
         self.inbox = b"_INBOX.%s." % bytes(NUID().next())
         self.consumer: Consumer | None = None
@@ -69,7 +69,7 @@ class Link:
         self.fast = False
         self._up = False
         self._epoch = 0
-        self._out: deque[Frames] = deque()
+        self._out: deque[PublishFrames] = deque()
         self._rows: deque[list[Row]] = deque()
         self._publishing: asyncio.Task[None] | None = None
         self.subscription: Subscription | None = None
@@ -88,7 +88,7 @@ class Link:
     # --- opening ---------------------------------------------------------------------------------------------
 
     @classmethod
-    async def connect(cls, loop: Loop, settings: NatsSettings) -> Link:
+    async def connect(cls, loop: EventLoopThread, settings: NatsSettings) -> Connection:
         """Connect and subscribe to the inbox.
 
         :raises ConfigError: credentials, TLS, or the inbox is denied
@@ -155,7 +155,7 @@ class Link:
         if self.fast:
             client: Any = self.client
             read_in_bulk(client)
-            client._ps = Tap(client._ps, self.inbox, self._on_acks, self._on_frame, self._on_exact_denied)
+            client._ps = AckParser(client._ps, self.inbox, self._on_acks, self._on_frame, self._on_exact_denied)
         subject = self.inbox.decode() + ">"
         refused: asyncio.Future[str] = self.loop.loop.create_future()
         self._denials[subject.lower()] = refused
@@ -248,7 +248,7 @@ class Link:
 
     # --- writing ---------------------------------------------------------------------------------------------
 
-    def write(self, frames: Frames) -> None:
+    def write(self, frames: PublishFrames) -> None:
         """Hand over whole frames; from any thread."""
         self.unwritten += frames.size
         self._out.append(frames)
@@ -317,7 +317,7 @@ class Link:
 
     # --- what comes in ---------------------------------------------------------------------------------------
 
-    def _on_acks(self, columns: list[Columns]) -> None:
+    def _on_acks(self, columns: list[AckColumns]) -> None:
         if self.consumer is not None:
             self.consumer.on_acks(columns)
 

@@ -20,7 +20,7 @@ from mama_spark.errors import BackgroundTaskFailed, Unavailable
 T = TypeVar("T")
 
 
-class Loop:
+class EventLoopThread:
     """A thread with an event loop, or a face for one that somebody else runs."""
 
     def __init__(self, running: asyncio.AbstractEventLoop | None = None) -> None:
@@ -128,16 +128,16 @@ class Loop:
                 self._waiting.discard(future)
 
 
-_shared: Loop | None = None
+_shared: EventLoopThread | None = None
 _shared_lock = threading.Lock()
 
 
-def shared() -> Loop:
+def shared() -> EventLoopThread:
     """The process' own loop; a fork or a death makes a new one."""
     global _shared
     with _shared_lock:
         if _shared is None or not _shared.alive:
-            _shared = Loop()
+            _shared = EventLoopThread()
         return _shared
 
 

@@ -11,18 +11,18 @@ from mama_spark.errors import MamaError
 
 from ..settings import NatsSettings
 from . import event_loop as loops
-from .connection import Link
+from .connection import Connection
 
-__all__ = ["IDLE", "POOL", "Pool"]
+__all__ = ["IDLE", "POOL", "NatsPool"]
 
 
-class Pool(ConnectionPool[Link]):
+class NatsPool(ConnectionPool[Connection]):
     """Connections by their settings."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(_usable, _close, _later, clock)
 
-    def lease(self, settings: NatsSettings) -> Link:
+    def lease(self, settings: NatsSettings) -> Connection:
         """A connection for these settings, warm if there is one.
 
         :raises ConfigError, Unavailable: there is none and none can be made
@@ -31,27 +31,27 @@ class Pool(ConnectionPool[Link]):
         if link is not None:
             return link
         loop = loops.shared()
-        return loop.run(Link.connect(loop, settings), settings.connect_timeout * 2 + 5, "connecting to NATS")
+        return loop.run(Connection.connect(loop, settings), settings.connect_timeout * 2 + 5, "connecting to NATS")
 
-    def give_back(self, settings: NatsSettings, link: Link) -> None:
+    def give_back(self, settings: NatsSettings, link: Connection) -> None:
         """The lease is over; never raises."""
         self.put(settings.connection_key, link)
 
 
-def _usable(link: Link) -> bool:
+def _usable(link: Connection) -> bool:
     return link.up and link.loop.alive and not link.closed
 
 
-def _close(links: list[Link]) -> None:
+def _close(links: list[Connection]) -> None:
     for link in links:
         if link.loop.alive:
             with contextlib.suppress(MamaError):
                 link.loop.soon(lambda one: one.loop.loop.create_task(one.close()), link)
 
 
-def _later(seconds: float, call: Callable[[], None], link: Link) -> None:
+def _later(seconds: float, call: Callable[[], None], link: Connection) -> None:
     with contextlib.suppress(MamaError):
         link.loop.soon(link.loop.loop.call_later, seconds, call)
 
 
-POOL = Pool()
+POOL = NatsPool()

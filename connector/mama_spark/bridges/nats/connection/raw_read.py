@@ -15,7 +15,7 @@ from nats.aio.transport import TcpTransport
 _MOST = 1024 * 1024  #: bytes that may wait to be parsed before the socket is left alone
 
 
-class Intake(asyncio.Protocol):
+class RawReadProtocol(asyncio.Protocol):
     """Takes the place of the protocol that feeds the reader of a transport, which hears of everything but data.
 
     For one connection: a transport of nats-py outlives it, and what it connects to next is read as ever until another
@@ -110,4 +110,4 @@ def fits(transport: Any) -> bool:
     buffer, socket = getattr(reader, "_buffer", None), writer.transport
     if not isinstance(buffer, bytearray) or socket.get_extra_info("sslcontext") is not None:
         return False
-    return not isinstance(socket.get_protocol(), Intake)
+    return not isinstance(socket.get_protocol(), RawReadProtocol)

@@ -15,7 +15,7 @@ import orjson
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 
-from .events import Stored, micros
+from .events import StoredMessage, micros
 from .layout import METADATA
 
 CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
@@ -26,7 +26,7 @@ _OURS = ("mama-", "JS_SRC_", "JS_MIRROR_")
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
+class ConsumerEvent:
     """A consumer was made, or went.
 
     :ivar at: when, in microseconds since the epoch; 0 if that cannot be read
@@ -39,7 +39,7 @@ class Came:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class AdvisoryReader:
     """What an audit tells about a consumer that was made.
 
     :ivar topics: what it filters; empty = everything in the stream
@@ -55,18 +55,18 @@ class Reader:
     internal: bool
 
 
-def came(record: Stored) -> Came | None:
+def came(record: StoredMessage) -> ConsumerEvent | None:
     """What a record tells about a consumer's life, None for other records and for consumers that are no readers."""
     for head, gone in ((CREATED, False), (DELETED, True)):
         if record.subject.startswith(head):
             tokens = record.subject.removeprefix(head).split(".")
             if len(tokens) != 2 or tokens[1].startswith(_OURS):
                 return None
-            return Came(tokens[0], tokens[1], gone, time_of(record))
+            return ConsumerEvent(tokens[0], tokens[1], gone, time_of(record))
     return None
 
 
-def time_of(record: Stored) -> int:
+def time_of(record: StoredMessage) -> int:
     """When the server made an advisory, in microseconds since the epoch; 0 if it does not say."""
     try:
         return micros(orjson.loads(record.payload)["timestamp"])
@@ -74,7 +74,7 @@ def time_of(record: Stored) -> int:
         return 0
 
 
-def reader(record: Stored) -> Reader | None:
+def reader(record: StoredMessage) -> AdvisoryReader | None:
     """What an audit of the JetStream API tells about a consumer that was made; None for all other records."""
     if record.subject != AUDITS or b"consumer_create_response" not in record.payload:
         return None
@@ -85,7 +85,7 @@ def reader(record: Stored) -> Reader | None:
         topics = config.get("filter_subjects") or [t for t in (config.get("filter_subject"),) if t]
         client = audit.get("client")
         client = client if isinstance(client, dict) else {}
-        return Reader(
+        return AdvisoryReader(
             str(answer["stream_name"]),
             str(answer["name"]),
             micros(str(answer.get("created"))),
@@ -99,7 +99,9 @@ def reader(record: Stored) -> Reader | None:
         return None
 
 
-def reader_of(came: Came, gone: Came | None, readers: Iterable[Reader]) -> Reader | None:
+def reader_of(
+    came: ConsumerEvent, gone: ConsumerEvent | None, readers: Iterable[AdvisoryReader]
+) -> AdvisoryReader | None:
     """Which of those that audits tell of is the consumer that came; None if its audit is not among them.
 
     :param gone: the end of the last one of its name before it: what was made until then is another, and so is what was
@@ -111,7 +113,7 @@ def reader_of(came: Came, gone: Came | None, readers: Iterable[Reader]) -> Reade
 
 
 def changes_of(
-    record: Stored, one: Came, found: Reader | None, origin: str, all_topics: Sequence[str]
+    record: StoredMessage, one: ConsumerEvent, found: AdvisoryReader | None, origin: str, all_topics: Sequence[str]
 ) -> list[DiscoveryEvent]:
     """One change a topic.
 

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 from mama_spark.bridge import DiscoveryEvent, Position, SourceKey
 from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
-from ..connection.connection import Link
+from ..connection.connection import Connection
 from ..connection.pool import POOL
-from ..jetstream.streams import Directory, check_jetstream
+from ..jetstream.streams import StreamCache, check_jetstream
 from ..settings import NatsSettings
-from .event_publisher import Teller
-from .layout import Board
-from .lease import Announcer, announcer
+from .event_publisher import EventPublisher
+from .layout import DiscoveryLayout
+from .lease import LeaseKeeper, lease_keeper
 from .offsets import IMAGE
-from .reader import Reader
-from .stream_client import Shelf
+from .reader import DiscoveryReader
+from .stream_client import StreamClient
 from .streams import check_version, make
 
 T = TypeVar("T")
@@ -37,12 +37,12 @@ class NatsDiscovery:
     :param board: the names of subjects and streams
     """
 
-    def __init__(self, settings: NatsSettings, board: Board | None = None) -> None:
-        self.settings, self.board = settings, board or Board()
-        self._link: Link | None = None
-        self._reader: Reader | None = None
-        self._teller: Teller | None = None
-        self._announcer: Announcer | None = None
+    def __init__(self, settings: NatsSettings, board: DiscoveryLayout | None = None) -> None:
+        self.settings, self.board = settings, board or DiscoveryLayout()
+        self._link: Connection | None = None
+        self._reader: DiscoveryReader | None = None
+        self._teller: EventPublisher | None = None
+        self._announcer: LeaseKeeper | None = None
         self._holder = next(_holders)
         self._clock = 0.0
 
@@ -57,28 +57,28 @@ class NatsDiscovery:
         link = POOL.lease(self.settings)
         try:
             check_version(link.client.connected_server_version)
-            shelf = Shelf(link, self.settings.retry_deadline, self.settings.connect_timeout)
+            shelf = StreamClient(link, self.settings.retry_deadline, self.settings.connect_timeout)
             self._run(link, self._prepare(link, shelf), "opening discovery")
         except BaseException:
             POOL.give_back(self.settings, link)
             raise
-        self._link, self._reader = link, Reader(shelf, self.board)
+        self._link, self._reader = link, DiscoveryReader(shelf, self.board)
 
-    async def _prepare(self, link: Link, shelf: Shelf) -> None:
+    async def _prepare(self, link: Connection, shelf: StreamClient) -> None:
         """Look at the streams, once a minute and connection: each question makes an advisory that is kept."""
         question = f"discovery at {self.board}"
         found = link.remember(question)
         if found is None:
-            await check_jetstream(link, Directory(), self.settings.connect_timeout)
+            await check_jetstream(link, StreamCache(), self.settings.connect_timeout)
             found = (await make(shelf, self.board)).clock
             link.note(question, found)
         self._clock = found
 
-    def _run(self, link: Link, work: Coroutine[Any, Any, T], what: str) -> T:
+    def _run(self, link: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
         """Calls end by themselves when patience ends; this is for those that do not."""
         return link.loop.run(work, 20 * self.settings.retry_deadline + 60, what)
 
-    def _open(self) -> tuple[Link, Reader]:
+    def _open(self) -> tuple[Connection, DiscoveryReader]:
         if self._link is None or self._reader is None:
             raise ClientClosed("discovery is not open")
         if not self._link.loop.alive:
@@ -102,8 +102,8 @@ class NatsDiscovery:
         link, _ = self._open()
         self._run(link, self._keeper().withdraw(source, record), f"withdrawing {source.name!r}")
 
-    def _keeper(self) -> Announcer:
-        found = announcer(self.settings, self.board)
+    def _keeper(self) -> LeaseKeeper:
+        found = lease_keeper(self.settings, self.board)
         found.clock = self._clock
         self._announcer = found
         return found
@@ -113,7 +113,7 @@ class NatsDiscovery:
         the middle and takes later."""
         self._open()
         if self._teller is None:
-            self._teller = Teller(self.settings)
+            self._teller = EventPublisher(self.settings)
         try:
             self._teller.tell(self.board.event_subject(source), events, ids)
         except Unavailable:

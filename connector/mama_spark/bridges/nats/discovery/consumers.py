@@ -10,8 +10,8 @@ from mama_spark.bridge import DiscoveryEvent
 
 from ..jetstream.api import NO_STREAM
 from . import advisories as adv
-from .events import Stored
-from .stream_client import Shelf
+from .events import StoredMessage
+from .stream_client import StreamClient
 
 _NEAR = 50  #: numbers between the advisory of a consumer and the audit of the call that made it, at most
 _TOGETHER = 250  #: audits that are read at a time
@@ -30,16 +30,16 @@ class _Audits(NamedTuple):
     first: int = 0
     last: int = 0
     newest: int = 0
-    readers: tuple[adv.Reader, ...] = ()
+    readers: tuple[adv.AdvisoryReader, ...] = ()
 
 
-class Consumers:
+class ConsumerTracker:
     """Reads advisories, and remembers the audits near the last one.
 
     :param shelf: by which streams are read
     """
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: StreamClient) -> None:
         self.shelf = shelf
         self._audits = _Audits()
 
@@ -47,12 +47,12 @@ class Consumers:
         """The stream is another one."""
         self._audits = _Audits()
 
-    async def changes(self, stream: str, record: Stored) -> list[DiscoveryEvent]:
+    async def changes(self, stream: str, record: StoredMessage) -> list[DiscoveryEvent]:
         """What a record of a stream of advisories tells."""
         one = adv.came(record)
         if one is None:
             return []
-        made: Stored | None = record
+        made: StoredMessage | None = record
         if one.gone:
             made = await self._last(stream, f"{adv.CREATED}{one.stream}.{one.consumer}", record.sequence)
         reader = None if made is None else await self._reader(stream, made)
@@ -63,7 +63,7 @@ class Consumers:
             topics = await self._subjects(one.stream)
         return adv.changes_of(record, one, reader, stream, topics)
 
-    async def _reader(self, stream: str, made: Stored) -> adv.Reader | None:
+    async def _reader(self, stream: str, made: StoredMessage) -> adv.AdvisoryReader | None:
         """What the audit tells of the call by which a consumer came. It may be stored later than the advisory, but not
         behind audits of later calls."""
         came = adv.came(made)
@@ -90,11 +90,11 @@ class Consumers:
             self._audits = _Audits(low, last, newest, readers)
         return self._audits
 
-    async def _last(self, stream: str, subject: str, up_to: int) -> Stored | None:
+    async def _last(self, stream: str, subject: str, up_to: int) -> StoredMessage | None:
         found = await self._many(stream, {"multi_last": [subject], "up_to_seq": up_to})
         return found[-1] if found else None
 
-    async def _many(self, stream: str, body: dict[str, Any]) -> list[Stored]:
+    async def _many(self, stream: str, body: dict[str, Any]) -> list[StoredMessage]:
         what = f"read of the stream {stream!r}"
         return (await self.shelf.patiently(what, lambda: self.shelf.batch(stream, body)))[0]
 

@@ -7,13 +7,13 @@ is left to who reads the other frames.
 from __future__ import annotations
 
 from ..protocol.parser import MAX_MESSAGE
-from .events import Stored
+from .events import StoredMessage
 
 _PLACE = ("Nats-Sequence", "Nats-Time-Stamp", "Nats-Subject")
 _ABOUT = ("Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence")
 
 
-class Cutter:
+class DirectGetParser:
     """:param sid: number of the subscription that the answers come to
     :ivar found: header blocks and payloads
     """
@@ -52,7 +52,7 @@ def headers_of(block: bytes) -> dict[str, str]:
     return {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
-def stored(headers: dict[str, str], payload: bytes) -> Stored | None:
+def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
     """The message that an answer brings; None if it does not say where it stands.
 
     :param headers: its own, and those that say where it stands; changed
@@ -62,4 +62,4 @@ def stored(headers: dict[str, str], payload: bytes) -> Stored | None:
         headers.pop(name, None)
     if not (sequence.isascii() and sequence.isdigit()):
         return None
-    return Stored(int(sequence), time, subject, payload, headers)
+    return StoredMessage(int(sequence), time, subject, payload, headers)

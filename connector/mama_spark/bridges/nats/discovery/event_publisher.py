@@ -20,7 +20,7 @@ _TOGETHER = 4096
 _POLL = 0.1
 
 
-class Teller:
+class EventPublisher:
     """One open bridge for events; from one thread."""
 
     def __init__(self, settings: NatsSettings) -> None:

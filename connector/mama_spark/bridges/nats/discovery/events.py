@@ -1,7 +1,7 @@
 """What one record of discovery on NATS tells. Pure: any bytes give a change, nothing, or a change that says why it
 cannot be read; never an error.
 
-A :class:`Stored` is a message of a stream, as every way of reading gives it.
+A :class:`StoredMessage` is a message of a stream, as every way of reading gives it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .layout import (
     WARN,
     WITHDRAWN,
     BadSubject,
-    Board,
+    DiscoveryLayout,
 )
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredMessage:
     """One message of a stream.
 
     :ivar time: when the server stored it, as it says that (RFC 3339)
@@ -65,7 +65,7 @@ def micros(time: str) -> int:
     return (then - _EPOCH) // timedelta(microseconds=1)
 
 
-def change_of(board: Board, record: Stored, skip: int = 0) -> DiscoveryEvent | None:
+def change_of(board: DiscoveryLayout, record: StoredMessage, skip: int = 0) -> DiscoveryEvent | None:
     """What a record of the stream of events tells; None for what is no change.
 
     :param skip: what stood in the stream of sources up to this number has been told by an image
@@ -79,7 +79,7 @@ def change_of(board: Board, record: Stored, skip: int = 0) -> DiscoveryEvent | N
     return _source(board, record, board.events)
 
 
-def _event(board: Board, record: Stored) -> DiscoveryEvent:
+def _event(board: DiscoveryLayout, record: StoredMessage) -> DiscoveryEvent:
     source, info = None, None
     try:
         source = board.source_of_event(record.subject)
@@ -97,7 +97,7 @@ def _event(board: Board, record: Stored) -> DiscoveryEvent:
     )
 
 
-def _source(board: Board, record: Stored, origin: str) -> DiscoveryEvent | None:
+def _source(board: DiscoveryLayout, record: StoredMessage, origin: str) -> DiscoveryEvent | None:
     marker = record.headers.get(MARKER)
     try:
         source, part = board.source_of(record.subject)
@@ -118,7 +118,7 @@ def _source(board: Board, record: Stored, origin: str) -> DiscoveryEvent | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class SourcesSnapshot:
     """The sources there are, up to one number of their stream.
 
     :ivar unsure: sources whose renewal was not seen: deleted long ago, or renewed while the stream was read
@@ -128,14 +128,16 @@ class Image:
     unsure: list[SourceKey]
 
 
-def image_of(board: Board, records: Iterable[Stored], now: int, living: Iterable[SourceKey] = ()) -> Image:
+def image_of(
+    board: DiscoveryLayout, records: Iterable[StoredMessage], now: int, living: Iterable[SourceKey] = ()
+) -> SourcesSnapshot:
     """The image that records of the stream of sources make, ordered by when each source last said something.
 
     :param records: the last one of every subject
     :param now: microseconds since the epoch, by the server's clock
     :param living: sources known to be renewed although no renewal is among the records
     """
-    sources: dict[SourceKey, dict[str, Stored]] = {}
+    sources: dict[SourceKey, dict[str, StoredMessage]] = {}
     told: list[tuple[int, list[DiscoveryEvent]]] = []
     alive, unsure = frozenset(living), []
     for record in records:
@@ -158,14 +160,14 @@ def image_of(board: Board, records: Iterable[Stored], now: int, living: Iterable
         verdict = _verdict(board, source, rec, parts, lapsed)
         told.append((rec.sequence, [said] if verdict is None else [said, verdict]))
     told.sort(key=lambda one: one[0])
-    return Image([change for _, changes in told for change in changes], unsure)
+    return SourcesSnapshot([change for _, changes in told for change in changes], unsure)
 
 
-def _ended(rec: Stored) -> bool:
+def _ended(rec: StoredMessage) -> bool:
     return WITHDRAWN in rec.headers
 
 
-def _lapsed(rec: Stored, now: int) -> bool:
+def _lapsed(rec: StoredMessage, now: int) -> bool:
     """Has a record without a renewal outlived what it said of itself? Not at once: a renewal may be on its way."""
     try:
         ttl = float(rec.headers.get(SOURCE_TTL, ""))
@@ -175,7 +177,7 @@ def _lapsed(rec: Stored, now: int) -> bool:
 
 
 def _verdict(
-    board: Board, source: SourceKey, rec: Stored, parts: Mapping[str, Stored], lapsed: bool
+    board: DiscoveryLayout, source: SourceKey, rec: StoredMessage, parts: Mapping[str, StoredMessage], lapsed: bool
 ) -> DiscoveryEvent | None:
     """What the server says of a source beyond its own record: the later of its markers, if later than the record."""
     if _ended(rec):

@@ -76,7 +76,7 @@ def from_token(token: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class DiscoveryLayout:
     """The names of one place of discovery.
 
     :param topic: the source discovery topic

@@ -25,10 +25,10 @@ from mama_spark.bridge import SourceKey
 from mama_spark.errors import ExpectationFailed, MamaError, Unavailable
 
 from ..connection import event_loop as loops
-from ..connection.connection import Link
+from ..connection.connection import Connection
 from ..connection.pool import IDLE
 from ..settings import NatsSettings
-from .events import Stored
+from .events import StoredMessage
 from .layout import (
     GIVEN_UP,
     LIVE,
@@ -39,9 +39,9 @@ from .layout import (
     TTL,
     WARN,
     WITHDRAWN,
-    Board,
+    DiscoveryLayout,
 )
-from .stream_client import Shelf
+from .stream_client import StreamClient
 from .streams import make
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
@@ -58,12 +58,12 @@ def seconds(value: float) -> str:
     return f"{round(max(value, _LEAST) * 1000)}ms"
 
 
-class Withdrawn(Exception):
+class LeaseWithdrawn(Exception):
     """Somebody said that the source has ended."""
 
 
 @dataclass(slots=True)
-class Announced:
+class Lease:
     """One source that this process keeps alive.
 
     :ivar holders: bridges that announce it now
@@ -82,17 +82,17 @@ class Announced:
     task: asyncio.Task[None] | None = None
 
 
-class Announcer:
+class LeaseKeeper:
     """All sources that this process announces at one place of discovery; everything runs on the loop.
 
     :ivar clock: seconds to add to this machine's clock to have the server's
     """
 
-    def __init__(self, settings: NatsSettings, board: Board, loop: loops.Loop) -> None:
+    def __init__(self, settings: NatsSettings, board: DiscoveryLayout, loop: loops.EventLoopThread) -> None:
         self.settings, self.board, self.loop = settings, board, loop
         self.clock = 0.0
-        self.sources: dict[SourceKey, Announced] = {}
-        self._shelf: Shelf | None = None
+        self.sources: dict[SourceKey, Lease] = {}
+        self._shelf: StreamClient | None = None
         self._calls = 0  # that use the connection now
         self._connecting, self._beginning = asyncio.Lock(), asyncio.Lock()
 
@@ -103,13 +103,13 @@ class Announcer:
             if one is None or (one.record, one.ttl) != (record, ttl) or not await self._stands(one):
                 holders = set() if one is None else one.holders
                 self._forget(source)
-                one = Announced(source, record, ttl, holders)
+                one = Lease(source, record, ttl, holders)
                 await self._begin(one)
                 self.sources[source] = one
                 one.task = self.loop.loop.create_task(self._keep(one))
             one.holders.add(holder)
 
-    async def _stands(self, one: Announced) -> bool:
+    async def _stands(self, one: Lease) -> bool:
         """Is it being renewed, and has nobody said meanwhile that it has ended?"""
         if one.task is None or one.task.done():
             return False
@@ -137,7 +137,7 @@ class Announcer:
             self._calls -= 1
             await self._hang_up()
 
-    async def _write_ended(self, shelf: Shelf, subject: str, record: bytes) -> int:
+    async def _write_ended(self, shelf: StreamClient, subject: str, record: bytes) -> int:
         headers = {TTL: seconds(self.board.kept), WITHDRAWN: "1"}
         for _ in range(_TRIES):
             stands = await shelf.leaders(self.board.sources, subject)
@@ -173,12 +173,12 @@ class Announcer:
 
     # --- the connection ----------------------------------------------------------------------------------------
 
-    async def shelf(self) -> Shelf:
+    async def shelf(self) -> StreamClient:
         """The connection of the renewals; made again when it was closed for good."""
         async with self._connecting:
             if self._shelf is None or self._shelf.link.closed:
-                link = await Link.connect(self.loop, self.settings)
-                self._shelf = Shelf(link, self.settings.retry_deadline, self.settings.connect_timeout)
+                link = await Connection.connect(self.loop, self.settings)
+                self._shelf = StreamClient(link, self.settings.retry_deadline, self.settings.connect_timeout)
             return self._shelf
 
     async def _store(
@@ -195,7 +195,7 @@ class Announcer:
 
     # --- one source ---------------------------------------------------------------------------------------------
 
-    async def _begin(self, one: Announced, keep: bool = False) -> None:
+    async def _begin(self, one: Lease, keep: bool = False) -> None:
         """Take a source up: renew it, then write the record if it must be. In this order, for what is not renewed never
         expires, and a process may end at any point.
 
@@ -208,7 +208,7 @@ class Announcer:
                 await self._say(one, await self._rec(one), given_up, keep)
                 return
 
-    async def _take_up(self, one: Announced, part: str) -> int:
+    async def _take_up(self, one: Lease, part: str) -> int:
         """Renew over whatever stands there: the number of a marker that still has to be answered by a record, or 0."""
         given_up = 0
         for _ in range(_TRIES):
@@ -219,24 +219,24 @@ class Announcer:
                 return given_up
         raise Unavailable(f"{self.board.source_subject(one.source, part)!r} changes all the time")
 
-    async def _look(self, one: Announced, part: str) -> Stored | None:
+    async def _look(self, one: Lease, part: str) -> StoredMessage | None:
         shelf = await self.shelf()
         found = await shelf.leaders(self.board.sources, self.board.source_subject(one.source, part))
         one.known[part] = 0 if found is None else found.sequence
         return found
 
-    async def _rec(self, one: Announced) -> Stored | None:
+    async def _rec(self, one: Lease) -> StoredMessage | None:
         shelf = await self.shelf()
         return await shelf.leaders(self.board.sources, self.board.source_subject(one.source, REC))
 
-    async def _say(self, one: Announced, stands: Stored | None, given_up: int, keep: bool) -> None:
+    async def _say(self, one: Lease, stands: StoredMessage | None, given_up: int, keep: bool) -> None:
         """Write the record if it must be.
 
         :raises ExpectationFailed: what stands there has changed meanwhile
         """
         record = one.record
         if keep and stands is not None and WITHDRAWN in stands.headers:
-            raise Withdrawn
+            raise LeaseWithdrawn
         if keep and stands is not None and MARKER not in stands.headers:
             record, same = stands.payload, True
         else:
@@ -259,14 +259,14 @@ class Announcer:
             await asyncio.sleep(0.01)
         LOG.warning("the stream %s lags behind %s", self.board.events, self.board.sources)
 
-    async def _write(self, one: Announced, record: bytes, stands: Stored | None, renewal: bool = False) -> int:
+    async def _write(self, one: Lease, record: bytes, stands: StoredMessage | None, renewal: bool = False) -> int:
         headers = {TTL: seconds(self.board.kept), SOURCE_TTL: f"{one.ttl:g}", **({RENEWAL: "1"} if renewal else {})}
         last = 0 if stands is None else stands.sequence
         number = await self._store(self.board.source_subject(one.source, REC), record, headers, last)
         one.rewrite_at = time.monotonic() + self.board.kept / 3
         return number
 
-    async def _keep(self, one: Announced) -> None:
+    async def _keep(self, one: Lease) -> None:
         """Renew until nobody holds it any more."""
         while True:
             await asyncio.sleep(one.ttl / 3)
@@ -274,7 +274,7 @@ class Announcer:
                 break
             try:
                 await self._renew_all(one)
-            except Withdrawn:
+            except LeaseWithdrawn:
                 LOG.info("source %s has been withdrawn: it is not renewed any more", one.source.name)
                 break
             except MamaError as e:
@@ -283,7 +283,7 @@ class Announcer:
             self.sources.pop(one.source)
         await self._hang_up()
 
-    async def _renew_all(self, one: Announced) -> None:
+    async def _renew_all(self, one: Lease) -> None:
         """:raises Withdrawn: it has ended"""
         try:
             if not all([await self._renew(one, part) for part in (WARN, LIVE)]):
@@ -297,7 +297,7 @@ class Announcer:
             self.clock = (await make(shelf, self.board)).clock  # we are connected: perhaps the stream was deleted
             await self._begin(one)
 
-    async def _renew(self, one: Announced, part: str) -> bool:
+    async def _renew(self, one: Lease, part: str) -> bool:
         """One renewal; False when the source was given up, or has ended."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
@@ -308,21 +308,21 @@ class Announcer:
                 return False
         return True  # others renew it all the time
 
-    async def _store_renewal(self, one: Announced, part: str, patience: float | None = None, given_up: int = 0) -> None:
+    async def _store_renewal(self, one: Lease, part: str, patience: float | None = None, given_up: int = 0) -> None:
         headers = {TTL: seconds(one.ttl / 2 if part == WARN else max(one.ttl, _LEAST + 0.5))}
         if given_up:
             headers[GIVEN_UP] = str(given_up)
         subject = self.board.source_subject(one.source, part)
         one.known[part] = await self._store(subject, b"", headers, one.known.get(part, 0), patience)
 
-    async def _come_back(self, one: Announced) -> None:
+    async def _come_back(self, one: Lease) -> None:
         """Nothing renews the source any more: it has ended, or was given up.
 
         :raises Withdrawn: it has ended
         """
         stands = await self._rec(one)
         if stands is not None and WITHDRAWN in stands.headers:
-            raise Withdrawn
+            raise LeaseWithdrawn
         marks = {part: _given_up(await self._look(one, part)) for part in (WARN, LIVE)}
         if stands is not None and MARKER not in stands.headers and 0 < max(marks.values()) < stands.sequence:
             for part in (WARN, LIVE):  # another process has written the record again
@@ -338,7 +338,7 @@ class Announcer:
             )
         await self._begin(one, keep=True)
 
-    async def _keep_record(self, one: Announced) -> None:
+    async def _keep_record(self, one: Lease) -> None:
         """Write what stands there again, marked as no change, before its own TTL ends."""
         stands = await self._rec(one)
         if stands is None or WITHDRAWN in stands.headers or MARKER in stands.headers:
@@ -348,7 +348,7 @@ class Announcer:
         one.rewrite_at = time.monotonic() + self.board.kept / 3
 
 
-def _given_up(found: Stored | None) -> int:
+def _given_up(found: StoredMessage | None) -> int:
     """The number of the marker that a message is, or that it replaced."""
     if found is None:
         return 0
@@ -358,25 +358,25 @@ def _given_up(found: Stored | None) -> int:
     return int(number) if number.isascii() and number.isdigit() else 0
 
 
-def _says(stands: Stored, one: Announced) -> bool:
+def _says(stands: StoredMessage, one: Lease) -> bool:
     """Is it the record of a source that lives as long as ours?"""
     headers = stands.headers
     ours = stands.payload == one.record and headers.get(SOURCE_TTL) == f"{one.ttl:g}"
     return ours and WITHDRAWN not in headers and MARKER not in headers
 
 
-_announcers: dict[_Key, Announcer] = {}
+_announcers: dict[_Key, LeaseKeeper] = {}
 _lock = threading.Lock()
 
 
-def announcer(settings: NatsSettings, board: Board) -> Announcer:
+def lease_keeper(settings: NatsSettings, board: DiscoveryLayout) -> LeaseKeeper:
     """The one of this process for this place of discovery."""
     loop = loops.shared()
     key = (settings.connection_key, board)
     with _lock:
         found = _announcers.get(key)
         if found is None or found.loop is not loop:
-            found = _announcers[key] = Announcer(settings, board, loop)
+            found = _announcers[key] = LeaseKeeper(settings, board, loop)
         return found
 
 

@@ -22,7 +22,7 @@ from mama_spark.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SavedSnapshot:
     """An image written down for one reader.
 
     :ivar token: names the subject it stands at
@@ -45,7 +45,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class StreamGenerations:
     """When each stream was made, as the server tells it; empty = not there."""
 
     sources: str
@@ -54,7 +54,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class DiscoveryOffset:
     """A position that has been found.
 
     :ivar mark: number and time of a record; while it is there, nothing behind it was lost
@@ -64,12 +64,12 @@ class At:
     events: int
     mark: tuple[int, str]
     advisories: int
-    made: Made
-    image: Written | None = None
+    made: StreamGenerations
+    image: SavedSnapshot | None = None
     told: int = 0
 
     @classmethod
-    def in_image(cls, image: Written, made: Made, told: int) -> At:
+    def in_image(cls, image: SavedSnapshot, made: StreamGenerations, told: int) -> DiscoveryOffset:
         """The position behind the first ``told`` changes of an image."""
         return cls(image.mark[0], image.mark, image.advisories, made, image, told)
 
@@ -96,7 +96,7 @@ class At:
 IMAGE: dict[str, Any] = {"begin": "image"}
 
 
-def at(position: Position) -> At | None:
+def at(position: Position) -> DiscoveryOffset | None:
     """What a position says; None for the one of ``begin("image")``.
 
     :raises ConfigError: it is none of ours
@@ -105,11 +105,11 @@ def at(position: Position) -> At | None:
         return None
     try:
         sequence, time = position["mark"]
-        return At(
+        return DiscoveryOffset(
             int(position["events"]),
             (int(sequence), str(time)),
             int(position["advisories"]),
-            Made(*(str(m) for m in position["made"])),
+            StreamGenerations(*(str(m) for m in position["made"])),
             _written(position.get("image")),
             int(position.get("told", 0)),
         )
@@ -117,16 +117,16 @@ def at(position: Position) -> At | None:
         raise ConfigError(f"no position of discovery on NATS: {str(position)[:200]}") from e
 
 
-def _written(image: list[Any] | None) -> Written | None:
+def _written(image: list[Any] | None) -> SavedSnapshot | None:
     if image is None:
         return None
     token, changes, sources, (mark, time), advisories, first, last, taken = image
     numbers = (int(n) for n in (first, last, taken))
-    return Written(str(token), int(changes), int(sources), (int(mark), str(time)), int(advisories), *numbers)
+    return SavedSnapshot(str(token), int(changes), int(sources), (int(mark), str(time)), int(advisories), *numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class StreamRecreated:
     """The stream was deleted and made again; what followed ``after`` is lost."""
 
     stream: str
@@ -134,10 +134,10 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RecordRange:
     """Records ``after < sequence <= up_to`` of a stream.
 
-    :ivar mark: see :class:`At`; None = do not look for losses (the stream is new)
+    :ivar mark: see :class:`DiscoveryOffset`; None = do not look for losses (the stream is new)
     :ivar skip: see :func:`~.events.change_of`
     """
 
@@ -149,18 +149,18 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SnapshotRange:
     """Changes ``start`` up to, but without ``stop`` of an image."""
 
-    image: Written
+    image: SavedSnapshot
     start: int
     stop: int
 
 
-Step = Gone | Span | Part
+Step = StreamRecreated | RecordRange | SnapshotRange
 
 
-def between(start: At | None, end: At) -> list[Step]:
+def between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Step]:
     """What a reader is told between two positions, in order; streams are named ``events``, ``sources`` and
     ``advisories``."""
     steps: list[Step] = []
@@ -168,31 +168,35 @@ def between(start: At | None, end: At) -> list[Step]:
     if start is not None:
         steps += _events(start, end, fresh)
         if end.made.sources != start.made.sources:
-            steps.append(Gone("sources", 0 if start.image is None else start.image.sources))
+            steps.append(StreamRecreated("sources", 0 if start.image is None else start.image.sources))
     if end.image is not None:
-        steps.append(Part(end.image, 0 if fresh or start is None else start.told, end.told))
+        steps.append(SnapshotRange(end.image, 0 if fresh or start is None else start.told, end.told))
     if fresh and end.image is not None:  # what has changed since it was taken
-        steps.append(Span("events", end.image.mark[0], end.events, end.image.mark, end.image.sources))
+        steps.append(RecordRange("events", end.image.mark[0], end.events, end.image.mark, end.image.sources))
     steps += _advisories(start, end)
-    return [s for s in steps if isinstance(s, Gone) or (s.stop > s.start if isinstance(s, Part) else s.up_to > s.after)]
+    return [
+        s
+        for s in steps
+        if isinstance(s, StreamRecreated) or (s.stop > s.start if isinstance(s, SnapshotRange) else s.up_to > s.after)
+    ]
 
 
-def _events(start: At, end: At, fresh: bool) -> list[Step]:
+def _events(start: DiscoveryOffset, end: DiscoveryOffset, fresh: bool) -> list[Step]:
     """Changes of sources and events, up to where a fresh image was taken."""
     image = end.image
     up_to = image.mark[0] if fresh and image is not None else end.events
     if end.made.events != start.made.events:
         skip = 0 if image is None else image.sources
-        return [Gone("events", start.events), Span("events", 0, up_to, None, skip)]
-    return [Span("events", start.events, up_to, start.mark, 0 if start.image is None else start.image.sources)]
+        return [StreamRecreated("events", start.events), RecordRange("events", 0, up_to, None, skip)]
+    return [RecordRange("events", start.events, up_to, start.mark, 0 if start.image is None else start.image.sources)]
 
 
-def _advisories(start: At | None, end: At) -> list[Step]:
+def _advisories(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Step]:
     if start is None:
         begin = end.image.advisories if end.image is not None else end.advisories
-        return [Span("advisories", begin, end.advisories, (begin, ""))]
+        return [RecordRange("advisories", begin, end.advisories, (begin, ""))]
     if not (end.made.advisories and start.made.advisories):
         return []
     if end.made.advisories != start.made.advisories:
-        return [Gone("advisories", start.advisories), Span("advisories", 0, end.advisories)]
-    return [Span("advisories", start.advisories, end.advisories, (start.advisories, ""))]
+        return [StreamRecreated("advisories", start.advisories), RecordRange("advisories", 0, end.advisories)]
+    return [RecordRange("advisories", start.advisories, end.advisories, (start.advisories, ""))]

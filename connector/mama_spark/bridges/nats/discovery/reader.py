@@ -12,12 +12,21 @@ from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError, Unavailable
 
 from . import advisories as adv
-from .consumers import Consumers
-from .events import Stored, change_of, image_of
-from .layout import LIVE, TTL, Board
-from .offsets import At, Gone, Made, Part, Span, Written, at, between
-from .stream_client import Shelf
-from .streams import Streams, look, make
+from .consumers import ConsumerTracker
+from .events import StoredMessage, change_of, image_of
+from .layout import LIVE, TTL, DiscoveryLayout
+from .offsets import (
+    DiscoveryOffset,
+    RecordRange,
+    SavedSnapshot,
+    SnapshotRange,
+    StreamGenerations,
+    StreamRecreated,
+    at,
+    between,
+)
+from .stream_client import StreamClient
+from .streams import DiscoveryStreams, look, make
 
 _LOOK = 30.0  #: seconds between two looks whether the streams are still the same
 _MOVE = 600.0  #: seconds after which a position moves on although nothing has changed
@@ -26,22 +35,22 @@ _PART = "Nats-Msg-Id"  #: a chunk may be stored twice after a lost acknowledgeme
 _LATEST, _EARLIEST = -1, -2
 
 
-class Reader:
+class DiscoveryReader:
     """One reader. Remembers only what saves work: how far it has looked and found no change."""
 
-    def __init__(self, shelf: Shelf, board: Board) -> None:
+    def __init__(self, shelf: StreamClient, board: DiscoveryLayout) -> None:
         self.shelf, self.board = shelf, board
-        self._looked, self._streams = float("-inf"), Streams(Made("", "", ""), 0, 0)
+        self._looked, self._streams = float("-inf"), DiscoveryStreams(StreamGenerations("", "", ""), 0, 0)
         self._quiet: dict[tuple[str, str, int], int] = {}
         self._moved = time.monotonic()
-        self._consumers = Consumers(shelf)
+        self._consumers = ConsumerTracker(shelf)
 
     # --- the image ----------------------------------------------------------------------------------------------
 
     async def image(self) -> tuple[list[DiscoveryEvent], int]:
         """The sources there are and IMAGE_END, and the number in their stream up to which that is all."""
         streams = await self._look()
-        found: dict[str, Stored] = {}
+        found: dict[str, StoredMessage] = {}
         last = 0
         pages = self.shelf.pages(self.board.sources, 0, f"{self.board.topic}.source.>", streams.last, beyond=True)
         async for page in pages:
@@ -59,7 +68,7 @@ class Reader:
         """A renewal replaced the one before it while the stream was read, or there is none any more."""
         return await self.shelf.leaders(self.board.sources, self.board.source_subject(source, LIVE)) is not None
 
-    async def _write_image(self, before: At | None, limit: int | None) -> Position:
+    async def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
         """Take an image and write it down, so that the position returned leads to it again."""
         mark = await self._mark()
         changes, last = await self.image()
@@ -73,9 +82,9 @@ class Reader:
             advisories = before.advisories
         else:
             advisories = await self._last_advisory() if before is None else 0
-        written = Written(token, len(changes), last, mark, advisories, numbers[0], numbers[-1], changes[-1].at)
+        written = SavedSnapshot(token, len(changes), last, mark, advisories, numbers[0], numbers[-1], changes[-1].at)
         told = len(changes) if limit is None else min(limit, len(changes))
-        return At.in_image(written, made, told).as_json()
+        return DiscoveryOffset.in_image(written, made, told).as_json()
 
     async def _mark(self) -> tuple[int, str]:
         """Leave a mark at the end of the stream of events."""
@@ -88,7 +97,7 @@ class Reader:
     async def _last_advisory(self) -> int:
         return 0 if self.board.advisories is None else (await self.shelf.first_and_last(self.board.advisories))[1]
 
-    async def _look(self) -> Streams:
+    async def _look(self) -> DiscoveryStreams:
         """The streams as they are now; what is missing is made."""
         streams = await look(self.shelf, self.board) or await make(self.shelf, self.board)
         if streams.made.advisories != self._streams.made.advisories:
@@ -114,7 +123,7 @@ class Reader:
             wanted = named.get(self.board.advisories, default)
             first, last = await self.shelf.first_and_last(self.board.advisories)
             advisories = last if wanted == _LATEST else max(0, first - 1) if wanted == _EARLIEST else max(0, wanted - 1)
-        return At(events, mark, advisories, streams.made).as_json()
+        return DiscoveryOffset(events, mark, advisories, streams.made).as_json()
 
     async def _begin_events(self, wanted: int) -> tuple[int, tuple[int, str]]:
         if wanted == _LATEST:
@@ -146,11 +155,13 @@ class Reader:
             return start if stop is not None else await self._write_image(here, limit)
         return await self._go_on(here, made, limit, stop) or start
 
-    async def _newest_in_image(self, here: At | None, limit: int | None, stop: At | None) -> Position:
+    async def _newest_in_image(
+        self, here: DiscoveryOffset | None, limit: int | None, stop: DiscoveryOffset | None
+    ) -> Position:
         """On in an image: that of ``stop`` if it begins with one that ``here`` does not know."""
         self._moved = time.monotonic()
         if stop is not None and stop.image is not None and _token(stop) != _token(here):
-            here = At.in_image(stop.image, stop.made, 0)
+            here = DiscoveryOffset.in_image(stop.image, stop.made, 0)
         if here is None or here.image is None:
             return await self._write_image(None, limit)
         told = here.image.changes if limit is None else min(here.image.changes, here.told + limit)
@@ -158,7 +169,7 @@ class Reader:
             told = min(told, stop.told)
         return replace(here, told=told).as_json()
 
-    async def _same(self, here: At) -> Made:
+    async def _same(self, here: DiscoveryOffset) -> StreamGenerations:
         """When the streams were made, asking only if there is a doubt that they are those of ``here``."""
         if time.monotonic() - self._looked < _LOOK and self._streams.made == here.made:
             try:
@@ -172,7 +183,9 @@ class Reader:
         found = await self.shelf.one(self.board.events, {"seq": mark[0]}, patience) if mark[0] else None
         return found is not None and found.time == mark[1]
 
-    async def _go_on(self, here: At, made: Made, limit: int | None, stop: At | None) -> Position | None:
+    async def _go_on(
+        self, here: DiscoveryOffset, made: StreamGenerations, limit: int | None, stop: DiscoveryOffset | None
+    ) -> Position | None:
         share = None if limit is None else max(1, limit // 4)
         if made.advisories != here.made.advisories:
             advisories, found = await self._last_advisory(), 1
@@ -196,7 +209,7 @@ class Reader:
         best = max(marks, default=here.mark)
         return replace(here, events=events, mark=best, advisories=advisories, made=made).as_json()
 
-    async def _scan_events(self, here: At, limit: int | None) -> tuple[int, int]:
+    async def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
         """Look for changes behind a position: the number of the last one counted, and how many; 1 is enough without a
         limit."""
         key = (self.board.events, here.made.events, here.events)
@@ -213,7 +226,7 @@ class Reader:
             self._quiet = {k: v for k, v in self._quiet.items() if k[0] != key[0]} | {key: after}
         return after, found
 
-    async def _scan_advisories(self, here: At, limit: int | None) -> tuple[int, int]:
+    async def _scan_advisories(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
         if self.board.advisories is None:
             return here.advisories, 0
         key = (self.board.advisories, here.made.advisories, here.advisories)
@@ -236,9 +249,9 @@ class Reader:
         if there is None:
             return
         for step in between(here, there):
-            if isinstance(step, Gone):
+            if isinstance(step, StreamRecreated):
                 yield [self._gone(step, there)]
-            elif isinstance(step, Part):
+            elif isinstance(step, SnapshotRange):
                 async for changes in self._read_image(step):
                     yield changes
             elif step.stream == "events":
@@ -248,7 +261,7 @@ class Reader:
                 async for changes in self._read_advisories(step, there):
                     yield changes
 
-    def _gone(self, step: Gone, there: At) -> DiscoveryEvent:
+    def _gone(self, step: StreamRecreated, there: DiscoveryOffset) -> DiscoveryEvent:
         names = {"sources": self.board.sources, "events": self.board.events, "advisories": self.board.advisories or ""}
         when = 0 if there.image is None else there.image.at
         text = "the stream was deleted and made again: what followed is lost"
@@ -257,7 +270,7 @@ class Reader:
     def _gap(self, stream: str, first: int, last: int, when: int, text: str) -> DiscoveryEvent:
         return DiscoveryEvent(DiscoveryEventKind.GAP, when, stream, gap=(first, last), info=text)
 
-    async def _read_image(self, part: Part) -> AsyncIterator[list[DiscoveryEvent]]:
+    async def _read_image(self, part: SnapshotRange) -> AsyncIterator[list[DiscoveryEvent]]:
         image, chunks = part.image, dict[str, bytes]()
         subject = self.board.image_subject(image.token)
         async for page in self.shelf.pages(self.board.events, image.first - 1, subject, image.last):
@@ -271,7 +284,7 @@ class Reader:
         for i in range(part.start, min(part.stop, len(changes)), 4096):
             yield changes[i : min(i + 4096, part.stop)]
 
-    async def _read_events(self, span: Span, there: At) -> AsyncIterator[list[DiscoveryEvent]]:
+    async def _read_events(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
         after = span.after
         if span.mark is not None and not await self._marked(span.mark):
             made = (await self._look()).made
@@ -305,7 +318,7 @@ class Reader:
         text = "the stream does not keep these any more: they were not read in time"
         return [self._gap(stream, after + 1, min(first - 1, up_to), self._streams.now, text)]
 
-    async def _read_advisories(self, span: Span, there: At) -> AsyncIterator[list[DiscoveryEvent]]:
+    async def _read_advisories(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
         stream, after = self.board.advisories, span.after
         if stream is None:
             return
@@ -322,5 +335,5 @@ class Reader:
             after = page[-1].sequence
 
 
-def _token(position: At | None) -> str | None:
+def _token(position: DiscoveryOffset | None) -> str | None:
     return None if position is None or position.image is None else position.image.token

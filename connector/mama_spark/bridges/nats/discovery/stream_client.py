@@ -23,12 +23,12 @@ from nats.errors import NoRespondersError
 from mama_spark.errors import ConfigError, PublishError, Unavailable
 
 from .. import errors
-from ..connection.ack_parser import Tap
+from ..connection.ack_parser import AckParser
 from ..connection.client_errors import from_client
-from ..connection.connection import Link
-from ..jetstream.api import NO_MESSAGE, Said, ask
-from .direct_get import Cutter, headers_of, stored
-from .events import Stored
+from ..connection.connection import Connection
+from ..jetstream.api import NO_MESSAGE, ApiError, ask
+from .direct_get import DirectGetParser, headers_of, stored
+from .events import StoredMessage
 
 T = TypeVar("T")
 
@@ -38,12 +38,12 @@ _LEFT = re.compile(r"Nats-Num-Pending=(\d+)")
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
-class Shelf:
+class StreamClient:
     """:param patience: seconds that a call may take in all
     :param answer: seconds that one try may take
     """
 
-    def __init__(self, link: Link, patience: float, answer: float) -> None:
+    def __init__(self, link: Connection, patience: float, answer: float) -> None:
         self.link, self.patience, self.answer = link, patience, answer
 
     async def patiently(self, what: str, once: Callable[[], Awaitable[T]], patience: float | None = None) -> T:
@@ -77,7 +77,7 @@ class Shelf:
         payload = b"" if body is None else orjson.dumps(body)
         try:
             return await ask(self.link, f"{what}.{stream}", payload, self.patience, self.answer)
-        except Said as e:
+        except ApiError as e:
             if e.code == ok:
                 return None
             raise
@@ -107,12 +107,12 @@ class Shelf:
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    async def one(self, stream: str, body: dict[str, Any], patience: float | None = None) -> Stored | None:
+    async def one(self, stream: str, body: dict[str, Any], patience: float | None = None) -> StoredMessage | None:
         """The message that a direct get finds: ``{"seq": n}``, ``{"last_by_subj": s}``, ``{"seq": n, "next_by_subj":
         s}``."""
         subject, payload = f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(body)
 
-        async def once() -> Stored | None:
+        async def once() -> StoredMessage | None:
             reply = await self.link.request(subject, payload, self.answer)
             if reply is None:
                 raise ConfigError(f"no permission for {subject!r}: the stream {stream!r} cannot be read")
@@ -125,14 +125,14 @@ class Shelf:
 
         return await self.patiently(f"direct get from the stream {stream!r}", once, patience)
 
-    async def leaders(self, stream: str, subject: str) -> Stored | None:
+    async def leaders(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject as the leader has it; for what must not be stale."""
         answer = await self.api("STREAM.MSG.GET", stream, {"last_by_subj": subject}, ok=NO_MESSAGE)
         if answer is None:
             return None
         found = answer["message"]
         headers = headers_of(base64.b64decode(found.get("hdrs", "")))
-        return Stored(
+        return StoredMessage(
             int(found["seq"]), found["time"], found["subject"], base64.b64decode(found.get("data", "")), headers
         )
 
@@ -144,7 +144,7 @@ class Shelf:
 
     async def pages(
         self, stream: str, after: int, subject: str, up_to: int | None = None, *, beyond: bool = False
-    ) -> AsyncIterator[list[Stored]]:
+    ) -> AsyncIterator[list[StoredMessage]]:
         """Messages behind ``after`` on ``subject`` (wildcards), to the end or ``up_to``, and perhaps beyond in the last
         page.
 
@@ -175,19 +175,19 @@ class Shelf:
         last = await self.leaders(stream, subject)
         return last is None or last.sequence < up_to
 
-    async def _page(self, stream: str, after: int, subject: str) -> tuple[list[Stored], int]:
+    async def _page(self, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
         what = f"read of the stream {stream!r}"
         body = {"seq": after + 1, "next_by_subj": subject, "batch": _PAGE, "max_bytes": _PAGE_BYTES}
         return await self.patiently(what, lambda: self.batch(stream, body))
 
-    async def batch(self, stream: str, body: dict[str, Any]) -> tuple[list[Stored], int]:
+    async def batch(self, stream: str, body: dict[str, Any]) -> tuple[list[StoredMessage], int]:
         """One try of a direct get of many: the messages, and how many are left.
 
         :raises Unavailable: it broke off
         :raises ConfigError: forbidden
         """
         subject = f"$JS.API.DIRECT.GET.{stream}"
-        answer = Answer(self.link)
+        answer = DirectGetReply(self.link)
         try:
             await answer.listen()
             try:
@@ -211,17 +211,17 @@ class Shelf:
         return answer.records(), 0 if left is None else int(left[1])
 
 
-class Answer:
+class DirectGetReply:
     """What comes to one direct get of many: cut out of the connection's bytes, or by public calls."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Connection) -> None:
         self._client: Any = link.client
-        self._tap = self._client._ps if link.fast and isinstance(self._client._ps, Tap) else None
+        self._tap = self._client._ps if link.fast and isinstance(self._client._ps, AckParser) else None
         self.inbox = self._client.new_inbox()
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self._messages: list[tuple[dict[str, str], bytes]] = []
         self._subscription: Subscription | None = None
-        self._cutter = Cutter(0)
+        self._cutter = DirectGetParser(0)
 
     async def listen(self) -> None:
         """Subscribe."""
@@ -229,7 +229,7 @@ class Answer:
             self.inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
         )
         if self._tap is not None and self._subscription is not None:
-            self._cutter = Cutter(self._subscription._id)
+            self._cutter = DirectGetParser(self._subscription._id)
             self._tap.feeds[b"%d" % self._subscription._id] = self
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
@@ -262,7 +262,7 @@ class Answer:
     def _came(self) -> int:
         return len(self._messages) + len(self._cutter.found)
 
-    def records(self) -> list[Stored]:
+    def records(self) -> list[StoredMessage]:
         """What came, in order."""
         cut = ((headers_of(block), payload) for block, payload in self._cutter.found)
         return [r for headers, payload in (*self._messages, *cut) if (r := stored(headers, payload)) is not None]

@@ -10,11 +10,11 @@ from typing import Any
 
 from mama_spark.errors import ConfigError
 
-from ..jetstream.api import NO_STREAM, Said
+from ..jetstream.api import NO_STREAM, ApiError
 from .events import micros
-from .layout import NEEDED, Board
-from .offsets import Made
-from .stream_client import Shelf
+from .layout import NEEDED, DiscoveryLayout
+from .offsets import StreamGenerations
+from .stream_client import StreamClient
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
 
@@ -22,14 +22,14 @@ _NAME_TAKEN, _OVERLAP = 10058, 10065
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class DiscoveryStreams:
     """What the server says of them.
 
     :ivar last: number of the newest record in the stream of sources
     :ivar now: microseconds since the epoch, by the server's clock
     """
 
-    made: Made
+    made: StreamGenerations
     last: int
     now: int
 
@@ -47,20 +47,20 @@ def check_version(version: object) -> None:
         raise ConfigError(f"discovery needs nats-server {needed} (messages with a TTL), this is {version}")
 
 
-async def look(shelf: Shelf, board: Board) -> Streams | None:
+async def look(shelf: StreamClient, board: DiscoveryLayout) -> DiscoveryStreams | None:
     """What there is; None when one is missing."""
     infos = [await _info(shelf, c["name"]) for c in board.streams()]
     there = [i for i in infos if i is not None]
     return _streams(there) if len(there) == len(infos) else None
 
 
-def _streams(infos: list[dict[str, Any]]) -> Streams:
+def _streams(infos: list[dict[str, Any]]) -> DiscoveryStreams:
     times = [str(i["created"]) for i in infos]
-    found = Made(times[0], times[1], times[2] if len(times) > 2 else "")
-    return Streams(found, int(infos[0]["state"]["last_seq"]), micros(infos[-1].get("ts", "")))
+    found = StreamGenerations(times[0], times[1], times[2] if len(times) > 2 else "")
+    return DiscoveryStreams(found, int(infos[0]["state"]["last_seq"]), micros(infos[-1].get("ts", "")))
 
 
-async def make(shelf: Shelf, board: Board, replicas: int = 1) -> Streams:
+async def make(shelf: StreamClient, board: DiscoveryLayout, replicas: int = 1) -> DiscoveryStreams:
     """Find the streams, make those that are missing, look whether they can work.
 
     :raises ConfigError: they cannot; the text names the stream and its setting, or the permission
@@ -83,15 +83,15 @@ async def make(shelf: Shelf, board: Board, replicas: int = 1) -> Streams:
     return _streams(list(found.values()))
 
 
-async def _info(shelf: Shelf, name: str) -> dict[str, Any] | None:
+async def _info(shelf: StreamClient, name: str) -> dict[str, Any] | None:
     return await shelf.api("STREAM.INFO", name, ok=NO_STREAM)
 
 
-async def _create(shelf: Shelf, config: dict[str, Any]) -> None:
+async def _create(shelf: StreamClient, config: dict[str, Any]) -> None:
     name = config["name"]
     try:
         await shelf.api("STREAM.CREATE", name, config)
-    except Said as e:
+    except ApiError as e:
         if e.code == _NAME_TAKEN:  # somebody else was quicker
             return
         if e.code != _OVERLAP:
@@ -104,7 +104,7 @@ async def _create(shelf: Shelf, config: dict[str, Any]) -> None:
     LOG.info("made the stream %s for discovery", name)
 
 
-def _check(board: Board, info: dict[str, Any]) -> None:
+def _check(board: DiscoveryLayout, info: dict[str, Any]) -> None:
     name = info["config"]["name"]
     wrong, doubtful = board.faults(info["config"])
     if wrong:
@@ -113,12 +113,12 @@ def _check(board: Board, info: dict[str, Any]) -> None:
         LOG.warning("the stream %s: %s", name, text)
 
 
-def _sourced(board: Board, events: dict[str, Any]) -> int:
+def _sourced(board: DiscoveryLayout, events: dict[str, Any]) -> int:
     """The number of the stream of sources up to which the stream of events has sourced it."""
     return max((int(s.get("seq", 0)) for s in events.get("sources") or () if s.get("name") == board.sources), default=0)
 
 
-async def _sourced_until(shelf: Shelf, board: Board) -> int:
+async def _sourced_until(shelf: StreamClient, board: DiscoveryLayout) -> int:
     info = await _info(shelf, board.events)
     if info is None:
         return 0
@@ -126,7 +126,7 @@ async def _sourced_until(shelf: Shelf, board: Board) -> int:
     return max(_sourced(board, info), 0 if last is None else last.sourced)
 
 
-def _check_sourcing(board: Board, sources: dict[str, Any], events: dict[str, Any]) -> None:
+def _check_sourcing(board: DiscoveryLayout, sources: dict[str, Any], events: dict[str, Any]) -> None:
     """:raises ConfigError: the stream of sources was made again with numbers that the other has passed"""
     seen = _sourced(board, events)
     if int(sources["state"]["last_seq"]) < seen and sources["created"] > events["created"]:

@@ -12,7 +12,7 @@ import orjson
 
 from mama_spark.errors import ConfigError, Unavailable
 
-from ..connection.connection import Link
+from ..connection.connection import Connection
 
 PREFIX = "$JS.API."
 NO_STREAM, NO_CONSUMER, NO_MESSAGE = 10059, 10014, 10037
@@ -21,7 +21,7 @@ _TRY = 3.0  #: seconds that one try may take: what was asked of a server that we
 _PAUSE = 0.1
 
 
-class Said(ConfigError):
+class ApiError(ConfigError):
     """The server's answer is an error that asking again does not change."""
 
     def __init__(self, text: str, code: int) -> None:
@@ -36,7 +36,7 @@ class Api:
     :param timeout: seconds
     """
 
-    def __init__(self, link: Callable[[], Link], timeout: float) -> None:
+    def __init__(self, link: Callable[[], Connection], timeout: float) -> None:
         self._link = link
         self.timeout = timeout
 
@@ -54,7 +54,7 @@ class Api:
         return link.loop.run(work, limit + _TRY + 1, f"asking {PREFIX}{what}")
 
 
-async def ask(link: Link, what: str, payload: bytes, limit: float, once: float) -> dict[str, Any]:
+async def ask(link: Connection, what: str, payload: bytes, limit: float, once: float) -> dict[str, Any]:
     """See :meth:`Api.ask`; on the loop.
 
     :param once: seconds that one try may take
@@ -76,7 +76,7 @@ async def ask(link: Link, what: str, payload: bytes, limit: float, once: float) 
                 return answer
             why = str(error.get("description"))
             if int(error.get("code", 0)) < 500:
-                raise Said(f"{why} ({PREFIX}{what})", int(error.get("err_code", 0)))
+                raise ApiError(f"{why} ({PREFIX}{what})", int(error.get("err_code", 0)))
         if link.closed:
             break
         await asyncio.sleep(min(_PAUSE, max(0.0, until - time.monotonic())))

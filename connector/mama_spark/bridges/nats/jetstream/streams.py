@@ -13,7 +13,7 @@ import orjson
 
 from mama_spark.errors import ConfigError, Unavailable
 
-from ..connection.connection import Link
+from ..connection.connection import Connection
 from ..settings import NatsSettings
 from ..subjects import Filters
 
@@ -26,7 +26,7 @@ _NOT_MADE = 10049
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamInfo:
     """What matters to a publisher about one stream."""
 
     name: str
@@ -40,7 +40,7 @@ class Stream:
     replicas: int
 
     @classmethod
-    def of(cls, info: dict[str, Any]) -> Stream:
+    def of(cls, info: dict[str, Any]) -> StreamInfo:
         """From an answer of the JetStream API."""
         config, state = info["config"], info.get("state", {})
         return cls(
@@ -56,18 +56,18 @@ class Stream:
         )
 
 
-class Directory:
+class StreamCache:
     """Streams of one account, as far as they have been asked for."""
 
     def __init__(self) -> None:
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, StreamInfo] = {}
         self.filters = Filters()
         self.nowhere: set[str] = set()
         self.complete = False  #: all streams are known
         self.hidden: set[str] = set()  #: streams that permissions forbid to ask for
         self.blind = False  #: permissions forbid to ask for anything, or for what takes a topic
 
-    def add(self, stream: Stream) -> None:
+    def add(self, stream: StreamInfo) -> None:
         self.streams[stream.name] = stream
         for subject in stream.subjects:
             self.filters.add(subject, stream.name)
@@ -77,7 +77,7 @@ class Directory:
         return [t for t in topics if t not in self.nowhere and self.filters.owner(t) is None]
 
 
-async def _ask(link: Link, what: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any] | None:
+async def _ask(link: Connection, what: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any] | None:
     """Asked twice, if need be: what a cluster is asked while it chooses a leader is never answered."""
     payload = orjson.dumps(body) if body is not None else b""
     try:
@@ -88,7 +88,7 @@ async def _ask(link: Link, what: str, body: dict[str, Any] | None, timeout: floa
         raise ConfigError("JetStream is not enabled on the server, or not for this account") from None
 
 
-async def check_jetstream(link: Link, directory: Directory, timeout: float) -> None:
+async def check_jetstream(link: Connection, directory: StreamCache, timeout: float) -> None:
     """:raises ConfigError: JetStream is off for the server or the account"""
     answer = await _ask(link, "INFO", None, timeout)
     if answer is None:
@@ -100,7 +100,7 @@ async def check_jetstream(link: Link, directory: Directory, timeout: float) -> N
         raise Unavailable(f"JetStream does not answer properly: {error.get('description')}")
 
 
-async def stream_info(link: Link, directory: Directory, name: str, timeout: float) -> Stream | None:
+async def stream_info(link: Connection, directory: StreamCache, name: str, timeout: float) -> StreamInfo | None:
     """The stream of this name, from now on in the directory; None if there is none or the permissions hide it.
 
     :raises Unavailable: the server cannot say now
@@ -113,12 +113,12 @@ async def stream_info(link: Link, directory: Directory, name: str, timeout: floa
         if answer["error"].get("err_code") == _NOT_FOUND:
             return None
         raise Unavailable(f"stream {name!r}: {answer['error'].get('description')}")
-    stream = Stream.of(answer)
+    stream = StreamInfo.of(answer)
     directory.add(stream)
     return stream
 
 
-async def names(link: Link, timeout: float, subject: str | None = None) -> list[str] | None:
+async def names(link: Connection, timeout: float, subject: str | None = None) -> list[str] | None:
     """Names of streams, of all or of those that take ``subject``; None if the permissions forbid to ask."""
     found: list[str] = []
     while True:
@@ -136,7 +136,7 @@ async def names(link: Link, timeout: float, subject: str | None = None) -> list[
             return found
 
 
-async def create(link: Link, name: str, subjects: list[str], settings: NatsSettings) -> Stream:
+async def create(link: Connection, name: str, subjects: list[str], settings: NatsSettings) -> StreamInfo:
     """Make a stream for a publisher with these settings; asked again while the server still removes the files of one
     of this name that was deleted.
 
@@ -160,10 +160,10 @@ async def create(link: Link, name: str, subjects: list[str], settings: NatsSetti
         raise ConfigError(f"no permission to create the stream {name!r}")
     if "error" in answer:
         raise ConfigError(f"cannot create the stream {name!r}: {answer['error'].get('description')}")
-    return Stream.of(answer)
+    return StreamInfo.of(answer)
 
 
-async def look_up(link: Link, directory: Directory, topics: list[str], timeout: float) -> None:
+async def look_up(link: Connection, directory: StreamCache, topics: list[str], timeout: float) -> None:
     """Find the streams of ``topics``: a few questions, however many topics there are."""
     for _ in range(_SINGLE_LOOKUPS):
         topics = directory.unknown(topics)

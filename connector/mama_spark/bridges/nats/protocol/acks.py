@@ -36,7 +36,7 @@ class AckError(MamaError):
 
 
 @dataclass(slots=True)
-class Columns:
+class AckColumns:
     """Clean acknowledgements of one stream (and domain); those of one layout are in order of arrival."""
 
     stream: str
@@ -65,7 +65,7 @@ class BulkReader:
             + b"\r\n"
         )
 
-    def read(self, data: bytes, at: int, out: list[Columns]) -> int:
+    def read(self, data: bytes, at: int, out: list[AckColumns]) -> int:
         """Take all clean acknowledgements from offset ``at`` on; returns the offset of what is none (or is cut)."""
         matrix = np.frombuffer(data, np.uint8)
         while not self._alternating:
@@ -77,7 +77,7 @@ class BulkReader:
             self._alternating = taken < _SHORT
         return self._rest(data, self._mixed(data, matrix, at, out), out)
 
-    def _run(self, data: npt.NDArray[np.uint8], m: re.Match[bytes], at: int, out: list[Columns]) -> int:
+    def _run(self, data: npt.NDArray[np.uint8], m: re.Match[bytes], at: int, out: list[AckColumns]) -> int:
         width = m.end() - at
         rows = (len(data) - at) // width
         good, numbers = _alike(data[at : at + rows * width].reshape(rows, width), m)
@@ -85,7 +85,7 @@ class BulkReader:
         _take(out, m, numbers[:taken])
         return taken
 
-    def _mixed(self, data: bytes, matrix: npt.NDArray[np.uint8], at: int, out: list[Columns]) -> int:
+    def _mixed(self, data: bytes, matrix: npt.NDArray[np.uint8], at: int, out: list[AckColumns]) -> int:
         """Layouts alternate: take the frames up to the first that is no clean acknowledgement."""
         ends = np.flatnonzero(matrix[at:] == 10)[1::2] + (at + 1)  # each frame is two lines
         starts = np.concatenate(([at], ends[:-1]))[: len(ends)]
@@ -113,7 +113,7 @@ class BulkReader:
                 _take(out, m, numbers[:taken])
         return int(ends[n - 1]) if n else at
 
-    def _rest(self, data: bytes, at: int, out: list[Columns]) -> int:
+    def _rest(self, data: bytes, at: int, out: list[AckColumns]) -> int:
         """Too many layouts for columns."""
         found: dict[tuple[bytes, bytes | None], tuple[list[int], list[int], list[bool]]] = {}
         match = self._clean.match
@@ -145,7 +145,7 @@ def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt
     return good, numbers
 
 
-def _take(out: list[Columns], m: re.Match[bytes], numbers: npt.NDArray[np.uint8]) -> None:
+def _take(out: list[AckColumns], m: re.Match[bytes], numbers: npt.NDArray[np.uint8]) -> None:
     digits = numbers.astype(np.int64)
     columns = _columns(out, m.group(5), m.group(6))
     columns.tokens.append(digits[:, :TOKEN_WIDTH] @ _POWERS[-TOKEN_WIDTH:])
@@ -153,12 +153,12 @@ def _take(out: list[Columns], m: re.Match[bytes], numbers: npt.NDArray[np.uint8]
     columns.duplicates.append(np.full(len(digits), m.group(8) is not None))
 
 
-def _columns(out: list[Columns], stream: bytes, domain: bytes | None) -> Columns:
+def _columns(out: list[AckColumns], stream: bytes, domain: bytes | None) -> AckColumns:
     place = stream.decode(), None if domain is None else domain.decode()
     for columns in out:
         if (columns.stream, columns.domain) == place:
             return columns
-    out.append(Columns(*place))
+    out.append(AckColumns(*place))
     return out[-1]
 
 
@@ -166,7 +166,7 @@ def _columns(out: list[Columns], stream: bytes, domain: bytes | None) -> Columns
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class PubAck:
     """A positive acknowledgement; ``count`` is that of a batch, 0 for a single message."""
 
     stream: str
@@ -178,12 +178,12 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class BatchMemberAccepted:
     """Member of an atomic batch: taken, not stored yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class FlowAck:
     """Fast ingest: everything up to batch sequence ``seq`` is stored; ``every`` messages there is one of these."""
 
     seq: int
@@ -191,7 +191,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class BatchGap:
     """Fast ingest: ``seq`` came where ``expected`` should have come."""
 
     expected: int
@@ -199,14 +199,14 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Guilty:
+class BatchRejection:
     """Fast ingest: message ``seq`` was refused; ``error`` says why."""
 
     seq: int
     error: PublishError
 
 
-Reply = Stored | Accepted | Flow | Gap | Guilty | PublishError
+Reply = PubAck | BatchMemberAccepted | FlowAck | BatchGap | BatchRejection | PublishError
 
 
 def classify(frame: parser.Frame) -> Reply:
@@ -220,7 +220,7 @@ def classify_parts(status: int, status_text: str, payload: bytes, subject: str =
     if status == 503 and not payload:
         return errors.no_responders(subject)
     if not payload:
-        return errors.from_reply(status, 0, status_text or str(status)) if status else Accepted()
+        return errors.from_reply(status, 0, status_text or str(status)) if status else BatchMemberAccepted()
     try:
         return read_reply(payload)
     except AckError as e:
@@ -240,11 +240,11 @@ def read_reply(payload: bytes) -> Reply:
         raise AckError("not an object")
     kind = body.get("type")
     if kind == "ack":
-        return Flow(_number(body, "seq"), _number(body, "msgs"))
+        return FlowAck(_number(body, "seq"), _number(body, "msgs"))
     if kind == "gap":
-        return Gap(_number(body, "last_seq"), _number(body, "seq"))
+        return BatchGap(_number(body, "last_seq"), _number(body, "seq"))
     if kind == "err":
-        return Guilty(_number(body, "seq"), _error(body.get("error")))
+        return BatchRejection(_number(body, "seq"), _error(body.get("error")))
     if "error" in body:
         return _error(body["error"])
     stream = body.get("stream")
@@ -253,7 +253,7 @@ def read_reply(payload: bytes) -> Reply:
     batch, duplicate, domain = body.get("batch", ""), body.get("duplicate", False), body.get("domain")
     count = _number(body, "count") if "count" in body or batch else 0
     named = domain if isinstance(domain, str) else None
-    return Stored(stream, _number(body, "seq"), duplicate is True, str(batch), count, named)
+    return PubAck(stream, _number(body, "seq"), duplicate is True, str(batch), count, named)
 
 
 def _number(body: dict[str, object], key: str) -> int:

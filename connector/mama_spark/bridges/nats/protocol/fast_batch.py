@@ -25,7 +25,7 @@ from mama_spark.errors import (
 from mama_spark.message import Int64s
 
 from ..errors import UNKNOWN_BATCH
-from .acks import Flow, Gap, Guilty, Reply, Stored
+from .acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 
 MAX_MESSAGES = 100_000
 #: Flow acknowledgements that may be outstanding before sending stalls.
@@ -44,26 +44,26 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-class On(Enum):
+class BatchEvent(Enum):
     END = "end sent"
     BREAK = "gap or refusal"
     FINAL = "final answer"
 
 
-TABLE: dict[Phase, dict[On, Phase]] = {
-    Phase.OPEN: {On.END: Phase.ENDING, On.BREAK: Phase.BROKEN, On.FINAL: Phase.ENDED},
-    Phase.ENDING: {On.BREAK: Phase.BROKEN, On.FINAL: Phase.ENDED},
-    Phase.BROKEN: {On.BREAK: Phase.BROKEN, On.FINAL: Phase.ENDED},
+TABLE: dict[Phase, dict[BatchEvent, Phase]] = {
+    Phase.OPEN: {BatchEvent.END: Phase.ENDING, BatchEvent.BREAK: Phase.BROKEN, BatchEvent.FINAL: Phase.ENDED},
+    Phase.ENDING: {BatchEvent.BREAK: Phase.BROKEN, BatchEvent.FINAL: Phase.ENDED},
+    Phase.BROKEN: {BatchEvent.BREAK: Phase.BROKEN, BatchEvent.FINAL: Phase.ENDED},
     Phase.ENDED: {},
 }
 
 
-class IllegalStep(AssertionError):
+class IllegalBatchStep(AssertionError):
     """A batch was asked for a step that its phase does not allow: a defect of this package."""
 
 
 @dataclass(slots=True)
-class Settled:
+class SettledTokens:
     """What an answer decided: tokens that are stored, and tokens that are not (or not surely) with the reason."""
 
     acked: list[Int64s] = field(default_factory=list)
@@ -102,7 +102,7 @@ class FastBatch:
         self.confirmed = False  #: the server knows this batch
         self._every = flow
         self._tokens: deque[tuple[int, Int64s]] = deque()  # first sequence of a run, its tokens
-        self._guilty: Guilty | None = None
+        self._guilty: BatchRejection | None = None
 
     def __repr__(self) -> str:
         return f"<FastBatch {self.id} {self.phase.value}, {self.acked} of {self.seq} stored>"
@@ -130,7 +130,7 @@ class FastBatch:
     def add(self, tokens: Int64s) -> int:
         """These were sent as the next messages; returns the sequence of the first."""
         if self.phase is not Phase.OPEN:
-            raise IllegalStep(f"a message for a batch that is {self.phase.value}")
+            raise IllegalBatchStep(f"a message for a batch that is {self.phase.value}")
         first = self.seq + 1
         self._tokens.append((first, tokens))
         self.seq += len(tokens)
@@ -138,52 +138,52 @@ class FastBatch:
 
     def end(self) -> int:
         """The end is sent; returns the sequence that it carries (it stores nothing itself)."""
-        self._step(On.END)
+        self._step(BatchEvent.END)
         return self.seq + 1
 
-    def reply(self, reply: Reply, seq: int) -> Settled:
+    def reply(self, reply: Reply, seq: int) -> SettledTokens:
         """What came back for the message numbered ``seq``."""
-        out = Settled()
+        out = SettledTokens()
         if self.phase is Phase.ENDED:
             return out  # every message behind a refused one gets its own answer: they are settled
         if self._impossible(reply):
             reply = OutcomeUnknown(f"an answer that is none to this batch: {reply}")
-        if isinstance(reply, Flow):
+        if isinstance(reply, FlowAck):
             self.confirmed = True
             self._every = reply.every or self._every
             self._ack(reply.seq, out)
-        elif isinstance(reply, Gap):
-            self._step(On.BREAK)
-        elif isinstance(reply, Guilty):
+        elif isinstance(reply, BatchGap):
+            self._step(BatchEvent.BREAK)
+        elif isinstance(reply, BatchRejection):
             self._accuse(reply)
-            self._step(On.BREAK)
-        elif isinstance(reply, Stored):
+            self._step(BatchEvent.BREAK)
+        elif isinstance(reply, PubAck):
             self._ack(reply.count, out)
             self._finish(out)
         elif isinstance(reply, PublishError):
             self._error(reply, seq, out)
         return out
 
-    def lost(self, why: str) -> Settled:
+    def lost(self, why: str) -> SettledTokens:
         """Nothing will be answered any more: what is not settled is in doubt."""
-        out = Settled()
+        out = SettledTokens()
         if self.phase is not Phase.ENDED:
             self._blame(OutcomeUnknown(why), out)
             self._drop(self.seq, OutcomeUnknown(why), out)
-            self._step(On.FINAL)
+            self._step(BatchEvent.FINAL)
         return out
 
     def _impossible(self, reply: Reply) -> bool:
         """A final answer without the id comes from a server that stored one message and knows no fast ingest."""
-        if isinstance(reply, Stored):
+        if isinstance(reply, PubAck):
             return reply.batch != self.id or reply.count > self.seq
-        return isinstance(reply, Flow) and reply.seq > self.seq
+        return isinstance(reply, FlowAck) and reply.seq > self.seq
 
-    def _error(self, error: PublishError, seq: int, out: Settled) -> None:
+    def _error(self, error: PublishError, seq: int, out: SettledTokens) -> None:
         if error.code == UNKNOWN_BATCH and not self.confirmed and self.acked == 0 and seq > 1:
             return  # the answer for the start is the one that says why
         if self.confirmed and 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
-            self._accuse(Guilty(seq, error))  # refused before the batch saw it: what comes next makes a gap
+            self._accuse(BatchRejection(seq, error))  # refused before the batch saw it: what comes next makes a gap
             return
         self._blame(OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
         if error.code == UNKNOWN_BATCH:
@@ -196,28 +196,28 @@ class FastBatch:
         else:
             self._drop(seq - 1, OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)
             self._drop(self.seq, error, out)
-        self._step(On.FINAL)
+        self._step(BatchEvent.FINAL)
 
-    def _finish(self, out: Settled) -> None:
+    def _finish(self, out: SettledTokens) -> None:
         self._blame(BlockedByPredecessor("behind a refused message of the batch"), out)
         self._drop(self.seq, BlockedByPredecessor("behind a gap or a refused message of the batch"), out)
-        self._step(On.FINAL)
+        self._step(BatchEvent.FINAL)
 
-    def _accuse(self, guilty: Guilty) -> None:
+    def _accuse(self, guilty: BatchRejection) -> None:
         if self._guilty is None or guilty.seq < self._guilty.seq:
             self._guilty = guilty
 
-    def _blame(self, before: PublishError, out: Settled) -> None:
+    def _blame(self, before: PublishError, out: SettledTokens) -> None:
         """If a message was told to be refused: it and those behind it are surely not stored."""
         if self._guilty is not None:
             self._drop(self._guilty.seq - 1, before, out)
             self._drop(self._guilty.seq, self._guilty.error, out)
             self._drop(self.seq, BlockedByPredecessor("behind a refused message of the batch"), out)
 
-    def _ack(self, seq: int, out: Settled) -> None:
+    def _ack(self, seq: int, out: SettledTokens) -> None:
         out.acked += self._take(seq)
 
-    def _drop(self, seq: int, error: PublishError, out: Settled) -> None:
+    def _drop(self, seq: int, error: PublishError, out: SettledTokens) -> None:
         taken = self._take(seq)
         if taken:
             out.refused.append((np.concatenate(taken), error))
@@ -235,8 +235,8 @@ class FastBatch:
         self.acked = max(self.acked, seq)
         return taken
 
-    def _step(self, on: On) -> None:
+    def _step(self, on: BatchEvent) -> None:
         after = TABLE[self.phase].get(on)
         if after is None:
-            raise IllegalStep(f"{on.value} is not a step of a batch that is {self.phase.value}")
+            raise IllegalBatchStep(f"{on.value} is not a step of a batch that is {self.phase.value}")
         self.phase = after

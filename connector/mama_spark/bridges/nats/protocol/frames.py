@@ -31,7 +31,7 @@ _LOW = np.frombuffer(b"".join(b"%04d" % i for i in range(10_000)), np.uint8).res
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReplySubject:
     """Where the answer goes: ``prefix``, a fixed-width token, ``suffix``; no token when ``numbered`` is False."""
 
     prefix: bytes
@@ -44,7 +44,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class PublishFrames:
     """Bytes of whole frames, in order.
 
     :ivar pieces: bytes-like objects to write one after the other
@@ -77,12 +77,12 @@ def tokens(first: int, n: int) -> pa.Array:
 class Framer:
     """Makes frames; remembers the topic prefixes of the dictionary it saw last."""
 
-    def __init__(self, reply: Reply | None) -> None:
+    def __init__(self, reply: ReplySubject | None) -> None:
         self.reply = reply
         self._known: tuple[Any, ...] | None = None
         self._prefixes: pa.Array = pa.array([], _BINARY)
 
-    def frames(self, batch: MessageBatch, first_token: int = 0) -> Frames:
+    def frames(self, batch: MessageBatch, first_token: int = 0) -> PublishFrames:
         """Frames of all messages of a batch whose rows have been checked."""
         n = len(batch)
         sizes = batch.sizes()
@@ -97,7 +97,7 @@ class Framer:
         joined = pc.binary_join_element_wise(*head, payloads, _CRLF, _EMPTY)
         starts = np.frombuffer(joined.buffers()[1], np.int32)[: n + 1].astype(np.int64)
         data = memoryview(joined.buffers()[2] or b"")[: int(starts[-1])]
-        return Frames([data], len(data), starts)
+        return PublishFrames([data], len(data), starts)
 
     def _prefix(self, topics: pa.DictionaryArray, with_headers: bool) -> pa.Array:
         names = topics.dictionary
@@ -143,7 +143,7 @@ def _numbers_column(columns: list[Int64s], begin: bytes, end: bytes) -> list[Any
     return [*parts, pa.scalar(end, _BINARY)]
 
 
-def _pieces(heads: pa.Array, payloads: pa.Array, sizes: Int64s) -> Frames:
+def _pieces(heads: pa.Array, payloads: pa.Array, sizes: Int64s) -> PublishFrames:
     """Views instead of copies for big payloads: few messages, so a loop is fine."""
     at = np.frombuffer(heads.buffers()[1], np.int32)
     head = memoryview(heads.buffers()[2])
@@ -155,4 +155,4 @@ def _pieces(heads: pa.Array, payloads: pa.Array, sizes: Int64s) -> Frames:
         pieces += [head[at[i] : at[i + 1]], body[offsets[i] : offsets[i + 1]], crlf]
     starts = np.zeros(len(payloads) + 1, np.int64)
     np.cumsum(np.diff(at[: len(payloads) + 1]) + sizes + 2, out=starts[1:])
-    return Frames(pieces, int(starts[-1]), starts)
+    return PublishFrames(pieces, int(starts[-1]), starts)

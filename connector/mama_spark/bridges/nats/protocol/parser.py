@@ -145,7 +145,7 @@ def _headers(block: bytes) -> tuple[int, str, list[tuple[str, str]]]:
     return int(code or 0), text.strip(), headers
 
 
-class Reader:
+class FrameParser:
     """Collects reads and yields the frames that are complete, whatever way they were cut."""
 
     def __init__(self) -> None:

@@ -5,7 +5,8 @@ A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject says what it is:
 ``$JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<consumer's sequence>.<time, ns>.<pending>``, or the same with
 ``<domain>.<account>`` before the stream and perhaps one more token at the end.
 
-:class:`Cutter` only finds where each frame and its parts lie, on the thread that reads the socket. :func:`columns` does
+:class:`DeliveryParser` only finds where each frame and its parts lie, on the thread that reads the socket.
+    :func:`columns` does
 the rest for some thousand of them at a time, on the thread of the reader. Sizes that the other side announces are only
 compared, never allocated.
 """
@@ -33,7 +34,7 @@ _LARGE = 4096
 _FEW = 10_240
 
 
-class Place(NamedTuple):
+class AckSubject(NamedTuple):
     """What a reply subject says of a delivery.
 
     :ivar prefix: what all deliveries of this consumer begin with
@@ -44,7 +45,7 @@ class Place(NamedTuple):
     tail: bytes
 
 
-def read_reply(reply: bytes) -> Place | None:
+def read_reply(reply: bytes) -> AckSubject | None:
     """None if it is not the reply subject of a delivery."""
     tokens = reply.split(b".")
     names = {9: 4, 11: 6, 12: 6}.get(len(tokens))  # tokens before the five numbers
@@ -53,14 +54,14 @@ def read_reply(reply: bytes) -> Place | None:
     numbers = tokens[names : names + 1 + _NUMBERS]
     if not all(t.isdigit() and len(t) <= 19 for t in numbers):
         return None
-    return Place(b".".join(tokens[: names + 1]) + b".", b".".join(numbers[1:]))
+    return AckSubject(b".".join(tokens[: names + 1]) + b".", b".".join(numbers[1:]))
 
 
 @dataclass(slots=True)
-class Gather:
+class DeliveryBuffer:
     """Deliveries in order of arrival, one element of each list a record.
 
-    :ivar tails: the numbers of the reply subject: see :class:`Place`
+    :ivar tails: the numbers of the reply subject: see :class:`AckSubject`
     :ivar payloads: large ones as views of what was read
     :ivar blocks: header blocks; None for a record without; empty while no record has one
     :ivar size: bytes of all of it, about
@@ -86,7 +87,7 @@ class Gather:
         self.size += len(payload) + len(block or b"")
 
 
-class Cutter:
+class DeliveryParser:
     """Takes the deliveries of one subscription out of the bytes of a connection.
 
     :param sid: number of the subscription
@@ -96,11 +97,11 @@ class Cutter:
         self._sid = b"%d" % sid
         self._mark = b""  #: what stands between subject and numbers, known after the first delivery
         self._sizes: dict[bytes, tuple[int, int]] = {}
-        self.gather = Gather()
+        self.gather = DeliveryBuffer()
 
-    def swap(self) -> Gather:
+    def swap(self) -> DeliveryBuffer:
         """What has been gathered; begins anew."""
-        gathered, self.gather = self.gather, Gather()
+        gathered, self.gather = self.gather, DeliveryBuffer()
         return gathered
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
@@ -176,7 +177,7 @@ class Cutter:
         return sizes
 
 
-class Taken(NamedTuple):
+class DecodedBatch(NamedTuple):
     """A gather as columns.
 
     :ivar first: the consumer's own number of the first; those of the others follow without a gap
@@ -192,7 +193,7 @@ class OutOfOrder(ProtocolError):
     """Deliveries were lost on the way: the consumer's own numbers have a gap."""
 
 
-def columns(gather: Gather, headers: bool = True) -> Taken:
+def columns(gather: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
     """The records of a gather that is not empty.
 
     :param headers: False: leave them out
@@ -217,7 +218,7 @@ def columns(gather: Gather, headers: bool = True) -> Taken:
         _joined(gather.payloads),
         header_column(gather.blocks, n) if headers and gather.blocks else None,
     )
-    return Taken(records, first, pending)
+    return DecodedBatch(records, first, pending)
 
 
 def _joined(values: list[bytes | memoryview]) -> pa.Array:

@@ -9,7 +9,7 @@ from mama_spark.bridge import Acks, BridgeEvent, PollResult, Refusals
 from mama_spark.errors import BackgroundTaskFailed
 
 
-class Mailbox:
+class AckQueue:
     """Wakes the reader only when it has what it asked for."""
 
     def __init__(self) -> None:

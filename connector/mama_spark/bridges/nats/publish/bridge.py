@@ -34,19 +34,19 @@ from mama_spark.errors import (
 from mama_spark.message import Int64s, MessageBatch
 
 from ..connection.client_errors import from_client
-from ..connection.connection import MAX_UNWRITTEN, Link, Row
-from ..connection.event_loop import Loop
+from ..connection.connection import MAX_UNWRITTEN, Connection, Row
+from ..connection.event_loop import EventLoopThread
 from ..connection.pool import POOL
 from ..errors import not_entitled
 from ..protocol import headers as hd
-from ..protocol.acks import Columns, Reply, Stored
+from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
-from ..protocol.frames import Reply as ReplyTo
+from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings
-from .ack_queue import Mailbox
-from .fast_ingest import Batching
+from .ack_queue import AckQueue
+from .fast_ingest import FastIngestPublisher
 from .requests import NatsRequests
-from .stream_router import Places
+from .stream_router import StreamRouter
 
 #: Most bytes of frames made in one call of ``send``.
 _CHUNK = 4 * 1024 * 1024
@@ -62,15 +62,15 @@ class NatsBridge:
     def __init__(self, settings: NatsSettings) -> None:
         self.settings = settings
         self.warnings: list[str] = []
-        self._attached: tuple[Any, Loop | None] | None = None
-        self._link: Link | None = None
-        self._mail = Mailbox()
-        self._places = Places(settings, self._warn)
+        self._attached: tuple[Any, EventLoopThread | None] | None = None
+        self._link: Connection | None = None
+        self._mail = AckQueue()
+        self._places = StreamRouter(settings, self._warn)
         self._base = 0
         self._last_token = -1
         self._sent: deque[tuple[int, pa.DictionaryArray]] = deque()
         self._framer: Framer | None = None
-        self._batching: Batching | None = None
+        self._batching: FastIngestPublisher | None = None
         self._starved = False
         self._none: deque[tuple[int, Int64s]] = deque()
         self._max_payload = 1024 * 1024
@@ -88,7 +88,7 @@ class NatsBridge:
         """
         loop = loop or _loop_of(js)
         bridge = cls(NatsSettings(dedup=dedup, fast=False, ack_mode="message", **options))
-        bridge._attached = (js, Loop(loop))
+        bridge._attached = (js, EventLoopThread(loop))
         return bridge
 
     def __repr__(self) -> str:
@@ -144,10 +144,10 @@ class NatsBridge:
             self.close()
             raise
 
-    def _open_attached(self, js: Any, loop: Loop | None) -> None:
+    def _open_attached(self, js: Any, loop: EventLoopThread | None) -> None:
         assert loop is not None
         client = js._nc
-        link = Link(loop, client, fast=False)
+        link = Connection(loop, client, fast=False)
         link.owned = False
         self._take(link)
         _hook(client, link)
@@ -156,17 +156,17 @@ class NatsBridge:
         else:
             loop.run(link.start(self.settings.connect_timeout), self.settings.connect_timeout + 1, "subscribing")
 
-    async def _start_attached(self, link: Link) -> None:
+    async def _start_attached(self, link: Connection) -> None:
         try:
             await link.start(self.settings.connect_timeout)
         except MamaError as e:
             self.on_closed(str(e))
 
-    def _take(self, link: Link) -> None:
+    def _take(self, link: Connection) -> None:
         self._link = link
         self._base = link.next_token
         self._framer = Framer(ReplyTo(link.inbox) if self.mode != "none" else None)
-        self._batching = Batching(link, self._mail, self.settings, self._places, partial(self._write, link))
+        self._batching = FastIngestPublisher(link, self._mail, self.settings, self._places, partial(self._write, link))
         link.consumer = self
         link.loop.mourn(self._mail.died)
         if link.client.max_payload:
@@ -223,7 +223,7 @@ class NatsBridge:
         self._write(link, part, first_token)
         return n
 
-    def _write(self, link: Link, part: MessageBatch, first_token: int) -> None:
+    def _write(self, link: Connection, part: MessageBatch, first_token: int) -> None:
         wire_token = self._base + first_token
         link.next_token = max(link.next_token, wire_token + len(part))  # batches count, too
         if not link.fast:
@@ -286,7 +286,7 @@ class NatsBridge:
 
     # --- what the loop tells (its thread) ----------------------------------------------------------------------
 
-    def on_acks(self, columns: list[Columns]) -> None:
+    def on_acks(self, columns: list[AckColumns]) -> None:
         now = time.monotonic()
         for c in columns:
             tokens = np.concatenate(c.tokens) - self._base
@@ -317,7 +317,7 @@ class NatsBridge:
         if token < 0:
             return
         tokens = np.array([token])
-        if isinstance(reply, Stored):
+        if isinstance(reply, PubAck):
             duplicate = np.array([True]) if reply.duplicate else None
             known = np.array([reply.sequence]) if self.mode == "message" else None
             self._mail.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
@@ -435,7 +435,7 @@ def _loop_of(js: Any) -> asyncio.AbstractEventLoop:
         raise ConfigError("the event loop of this JetStream context cannot be found: give it as loop=") from None
 
 
-def _hook(client: Any, link: Link) -> None:
+def _hook(client: Any, link: Connection) -> None:
     """Hear of the connection's events beside whoever else does."""
 
     def both(theirs: Any, ours: Any) -> Any:

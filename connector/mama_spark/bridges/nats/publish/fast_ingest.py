@@ -13,7 +13,7 @@ from mama_spark.bridge import Acks, PollResult, Refusals
 from mama_spark.errors import BlockedByPredecessor, PublishError, Rejected
 from mama_spark.message import Int64s, MessageBatch
 
-from ..connection.connection import Link
+from ..connection.connection import Connection
 from ..errors import NOT_BATCHED
 from ..protocol.acks import Reply
 from ..protocol.fast_batch import (
@@ -21,16 +21,16 @@ from ..protocol.fast_batch import (
     END,
     START,
     FastBatch,
-    Settled,
+    SettledTokens,
     parse_reply,
     reply_prefix,
     reply_suffix,
 )
-from ..protocol.frames import TOKEN_WIDTH, Framer, Frames
-from ..protocol.frames import Reply as ReplyTo
+from ..protocol.frames import TOKEN_WIDTH, Framer, PublishFrames
+from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings
-from .ack_queue import Mailbox
-from .stream_router import Places
+from .ack_queue import AckQueue
+from .stream_router import StreamRouter
 
 MAX_FLOW = 500
 #: A batch that waits this long without an answer is ended: its last messages would never be acknowledged else.
@@ -50,7 +50,7 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Alone:
+class _Probe:
     """A message that went by itself, with an acknowledgement of its own."""
 
     token: int
@@ -58,12 +58,12 @@ class _Alone:
     at: float
 
 
-class Batching:
+class FastIngestPublisher:
     """Batches of one bridge. ``send``, ``end_all`` and ``poll`` come from its thread, answers from the loop's.
 
-    Some streams count an id as stored as soon as its message is proposed (see ``Places.certain``). There messages go
-    one at a time, with an ack each, as long as what went before them may still be undecided: at the beginning (a task
-    that was tried before may have sent the same) and behind a doubt. The first one that is stored anew ends this:
+    Some streams count an id as stored as soon as its message is proposed (see ``StreamRouter.certain``). There messages
+    go one at a time, with an ack each, as long as what went before them may still be undecided: at the beginning (a
+    task that was tried before may have sent the same) and behind a doubt. The first one that is stored anew ends this:
     with it everything is decided that its leader had been given before.
 
     :param places: knows the streams, and is told of those that do not allow fast ingest
@@ -72,10 +72,10 @@ class Batching:
 
     def __init__(
         self,
-        link: Link,
-        mail: Mailbox,
+        link: Connection,
+        mail: AckQueue,
         settings: NatsSettings,
-        places: Places,
+        places: StreamRouter,
         plain: Callable[[MessageBatch, int], None],
     ) -> None:
         self._link, self._mail, self._settings, self._places, self._plain = link, mail, settings, places, plain
@@ -85,7 +85,7 @@ class Batching:
         self._lock = threading.Lock()
         self._starved = False  # something waits for room
         self._decided: set[str] = set()  # streams where nothing undecided lies before what is sent now
-        self._alone: _Alone | None = None
+        self._alone: _Probe | None = None
         self._resolved: Callable[[], None] | None = None
 
     def send(self, batch: MessageBatch, first_token: int, home: Callable[[str], str]) -> int:
@@ -141,7 +141,7 @@ class Batching:
         now, before = time.monotonic(), self._alone
         if before is not None and now - before.at < self._settings.wait_timeout:
             return 0
-        self._alone = _Alone(first_token, stream, now)
+        self._alone = _Probe(first_token, stream, now)
         self._plain(rows.slice(0, 1), first_token)
         return 1
 
@@ -163,13 +163,13 @@ class Batching:
         opened.at = time.monotonic()
         self._link.write(self._control(opened, seq, END))
 
-    def _control(self, opened: _Open, seq: int, op: int) -> Frames:
+    def _control(self, opened: _Open, seq: int, op: int) -> PublishFrames:
         reply = self._reply_to(opened.batch, op)
         text = b"PUB %s %s%0*d%s 0\r\n\r\n" % (
             *(opened.subject.encode(), reply.prefix),
             *(TOKEN_WIDTH, seq, reply.suffix),
         )
-        return Frames([memoryview(text)], len(text), np.array([0, len(text)]))
+        return PublishFrames([memoryview(text)], len(text), np.array([0, len(text)]))
 
     @property
     def busy(self) -> bool:
@@ -254,7 +254,7 @@ class Batching:
         if opened.batch.phase.value == "ended":
             self._ids.pop(opened.batch.id, None)
 
-    def _tell(self, settled: Settled, stream: str) -> None:
+    def _tell(self, settled: SettledTokens, stream: str) -> None:
         now = time.monotonic()
         if settled.acked:
             self._mail.acks(Acks(np.concatenate(settled.acked), None, None, stream or None, now))

@@ -17,7 +17,7 @@ from mama_spark.bridge import RequestMessage
 from mama_spark.errors import BadTopic, ConfigError, MamaError, Unavailable
 
 from ..connection.client_errors import from_client
-from ..connection.connection import Link
+from ..connection.connection import Connection
 from ..errors import no_responders, not_entitled
 from ..subjects import bad_subjects, why_bad
 
@@ -32,7 +32,7 @@ class NatsRequests:
     :param timeout: seconds to wait for the connection
     """
 
-    def __init__(self, link: Link, timeout: float) -> None:
+    def __init__(self, link: Connection, timeout: float) -> None:
         self._link, self._timeout = link, timeout
         self._prefix = link.client.new_inbox() + "."
         self._inbox: Subscription | None = None

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from mama_spark.errors import BadTopic, ConfigError, PublishError, Rejected
 
-from ..connection.connection import Link
+from ..connection.connection import Connection
 from ..jetstream import streams as st
 from ..settings import NatsSettings
 from ..subjects import bad_subjects, why_bad
@@ -17,7 +17,7 @@ from ..subjects import bad_subjects, why_bad
 FAST_SINCE = (2, 14)  #: version of the server that brought fast ingest
 
 
-class Places:
+class StreamRouter:
     """What one bridge knows of its topics and streams.
 
     :param warn: told what is questionable
@@ -27,7 +27,7 @@ class Places:
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self.settings, self._warn = settings, warn
         self.mode = "message" if settings.ack_mode == "auto" else settings.ack_mode
-        self.directory = st.Directory()
+        self.directory = st.StreamCache()
         self._decided = settings.ack_mode != "auto"
         self._owners: dict[str, str | None] = {}
         self._checked: Any = None
@@ -55,7 +55,7 @@ class Places:
 
     # --- when the bridge opens -------------------------------------------------------------------------------
 
-    async def check(self, link: Link) -> None:
+    async def check(self, link: Connection) -> None:
         """Is JetStream there, and the stream that is named?
 
         :raises ConfigError: it is not, or a publisher cannot use it
@@ -64,7 +64,7 @@ class Places:
         # what is to be made when it is missing may have been deleted since the last look
         directory = None if self.settings.create_stream else link.remember("directory")
         if directory is None:
-            directory = st.Directory()
+            directory = st.StreamCache()
             await st.check_jetstream(link, directory, timeout)
             link.note("directory", directory)
         self.directory = directory
@@ -90,7 +90,7 @@ class Places:
         self._warn(f"no permission to ask {st.API}{subject}: {_stream(stream)} is not checked")
         self._refuse_uncertain(stream)
 
-    def _judge(self, stream: st.Stream) -> None:
+    def _judge(self, stream: st.StreamInfo) -> None:
         """:raises ConfigError: a publisher that waits for acknowledgements cannot use it"""
         if stream.no_ack and self.mode != "none":
             raise ConfigError(f"stream {stream.name!r} never acknowledges (no_ack): use ackMode=none or change it")
@@ -108,7 +108,7 @@ class Places:
     def _refuse_uncertain(self, stream: str | None) -> None:
         """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early
 
-        Where order is kept, :class:`~.fast_ingest.Batching` takes care of it.
+        Where order is kept, :class:`~.fast_ingest.FastIngestPublisher` takes care of it.
         """
         if self.settings.ack_mode == "batch" and not self.settings.ordered and not self.certain(stream or ""):
             why = "is replicated" if stream in self.directory.streams else "may be replicated"
@@ -117,7 +117,7 @@ class Places:
                 f"acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
             )
 
-    def _decide(self, link: Link, streams: list[st.Stream]) -> None:
+    def _decide(self, link: Connection, streams: list[st.StreamInfo]) -> None:
         """``auto``: fast ingest where ids do not need an answer each and everything allows it."""
         # with ids, fast ingest costs more than it gains, unless order is asked for, which only both together keep
         wanted = self.settings.ordered == self.settings.dedup
@@ -147,7 +147,7 @@ class Places:
 
     # --- when topics come ------------------------------------------------------------------------------------
 
-    def reasons(self, link: Link | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
+    def reasons(self, link: Connection | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
         """Which topics of a dictionary are no place to publish to, and why; remembers the last dictionary.
 
         :param longest: bytes of a topic that fit into a control line
@@ -171,7 +171,7 @@ class Places:
         self._checked = (key, names, reasons)
         return reasons
 
-    def _placeless(self, link: Link | None, topics: dict[int, str]) -> dict[int, PublishError]:
+    def _placeless(self, link: Connection | None, topics: dict[int, str]) -> dict[int, PublishError]:
         """Topics that no stream takes, or another one than the one named."""
         if link is None or not link.owned or self.directory.blind or not topics:
             return {}
@@ -196,7 +196,7 @@ class Places:
             raise ConfigError(f"nothing to publish to: {first.info}{known}; createStream=true makes one")
         return reasons
 
-    async def _find(self, link: Link, topics: list[str]) -> None:
+    async def _find(self, link: Connection, topics: list[str]) -> None:
         timeout = self.settings.connect_timeout
         directory = self.directory
         await st.look_up(link, directory, topics, timeout)
@@ -218,7 +218,7 @@ class Places:
         else:
             self._decide(link, found)
 
-    async def _create_for(self, link: Link, topics: list[str]) -> None:
+    async def _create_for(self, link: Connection, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
         for topic in topics:
             name, subject = st.derive_name(topic)

@@ -7,13 +7,13 @@ from typing import Any, Self
 
 from mama_spark.errors import ClientClosed, ConfigError
 
-from ..connection.connection import Link
+from ..connection.connection import Connection
 from ..connection.pool import POOL
 from ..jetstream.api import Api
-from ..jetstream.streams import Directory, check_jetstream
-from ..protocol.acks import Columns, Reply
+from ..jetstream.streams import StreamCache, check_jetstream
+from ..protocol.acks import AckColumns, Reply
 from ..settings import NatsSettings
-from .pull_subscription import Broken, Feed
+from .pull_subscription import PullSubscription, SubscriptionBroken
 from .stream_log import NatsLog
 
 __all__ = ["NatsLog", "NatsLogs"]
@@ -29,8 +29,8 @@ class NatsLogs:
     def __init__(self, settings: NatsSettings, timeout: float = 30.0, *, headers: bool = True) -> None:
         self.settings, self.timeout, self.headers = settings, timeout, headers
         self.api = Api(self.link, timeout)
-        self.feeds: set[Feed] = set()  #: of the reads that are going on
-        self._link: Link | None = None
+        self.feeds: set[PullSubscription] = set()  #: of the reads that are going on
+        self._link: Connection | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._link is None else repr(self._link)
@@ -48,17 +48,17 @@ class NatsLogs:
         link = self._take(POOL.lease(self.settings))
         limit = self.settings.connect_timeout
         try:
-            link.loop.run(check_jetstream(link, Directory(), limit), limit + 1, "checking JetStream")
+            link.loop.run(check_jetstream(link, StreamCache(), limit), limit + 1, "checking JetStream")
         except BaseException:
             self.close()
             raise
 
-    def _take(self, link: Link) -> Link:
+    def _take(self, link: Connection) -> Connection:
         self._link = link
-        link.consumer = _Ears(self)
+        link.consumer = _OpenSubscriptions(self)
         return link
 
-    def link(self) -> Link:
+    def link(self) -> Connection:
         """The connection; another one if it was closed for good.
 
         :raises ClientClosed: not open
@@ -106,20 +106,20 @@ class NatsLogs:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""
         link, self._link = self._link, None
         for feed in list(self.feeds):
-            feed.fail(Broken("the log bridge was closed"))
+            feed.fail(SubscriptionBroken("the log bridge was closed"))
         if link is not None:
             link.consumer = None
             POOL.give_back(self.settings, link)
 
 
-class _Ears:
+class _OpenSubscriptions:
     """Hears of the connection, on the loop's thread: see
     :class:`~mama_spark.bridges.nats.connection.connection.Consumer`."""
 
     def __init__(self, logs: NatsLogs) -> None:
         self._logs = logs
 
-    def on_acks(self, columns: list[Columns]) -> None:
+    def on_acks(self, columns: list[AckColumns]) -> None:
         """Nothing is published here."""
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
@@ -146,4 +146,4 @@ class _Ears:
 
     def _fail(self, text: str) -> None:
         for feed in list(self._logs.feeds):
-            feed.fail(Broken(text))
+            feed.fail(SubscriptionBroken(text))

@@ -9,7 +9,7 @@ from typing import Any
 from mama_spark.errors import ConfigError, Unavailable
 
 from ..discovery.layout import METADATA
-from ..jetstream.api import NO_CONSUMER, Api, Said
+from ..jetstream.api import NO_CONSUMER, Api, ApiError
 
 _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not know the question
 
@@ -23,7 +23,7 @@ def show(api: Api, stream: str, consumer: str, following: int, filters: Sequence
     what = f"{stream}.{consumer}"
     try:
         found = api.ask(f"CONSUMER.INFO.{what}")
-    except Said as e:
+    except ApiError as e:
         if e.code != NO_CONSUMER:
             raise
         _create(api, stream, consumer, following, filters)
@@ -36,7 +36,7 @@ def show(api: Api, stream: str, consumer: str, following: int, filters: Sequence
         return
     try:
         api.ask(f"CONSUMER.RESET.{what}", {"seq": following}, timeout=min(_RESET_TRY, api.timeout))
-    except (Said, Unavailable):
+    except (ApiError, Unavailable):
         _replace(api, stream, consumer, following, filters)
 
 

@@ -22,10 +22,10 @@ from nats.nuid import NUID
 
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
-from ..connection.ack_parser import Tap
-from ..connection.connection import Link
+from ..connection.ack_parser import AckParser
+from ..connection.connection import Connection
 from ..jetstream.api import PREFIX
-from ..protocol.records import Cutter, Gather, read_reply
+from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
 
 REQUESTS = 4  #: kept open
 UNIT = 1024 * 1024  #: bytes that each asks for
@@ -38,25 +38,25 @@ _FEW = 256  #: records for which one request will do
 UNKNOWN = b"?"  #: header block that the client did not hand on
 
 
-class Broken(Unavailable):
+class SubscriptionBroken(Unavailable):
     """The consumer, or the way to it, is gone: begin again."""
 
 
-class Feed:
+class PullSubscription:
     """One subscription to one consumer.
 
     :param after: where it begins; ``up_to``: its end, beyond which nothing is asked for
     """
 
-    def __init__(self, link: Link, stream: str, consumer: str, after: int, up_to: int) -> None:
+    def __init__(self, link: Connection, stream: str, consumer: str, after: int, up_to: int) -> None:
         self._link, self._after, self._up_to = link, after, up_to
         self.next_subject = f"{PREFIX}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = f"_INBOX.{NUID().next().decode()}"
         self._ready = threading.Condition(threading.Lock())
-        self._full: deque[Gather] = deque()
+        self._full: deque[DeliveryBuffer] = deque()
         self._held = 0  # bytes in _full
         self._turns = 0
-        self._cutter = Cutter(0)
+        self._cutter = DeliveryParser(0)
         self._subscription: Subscription | None = None
         self._sid = b""
         self._asked: dict[str, int] = {}  # inbox of an open request -> its bytes
@@ -78,11 +78,11 @@ class Feed:
                 f"{self.inbox}.*", cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
             )
         except nats.errors.Error as e:
-            raise Broken(f"cannot subscribe: {e}") from e
+            raise SubscriptionBroken(f"cannot subscribe: {e}") from e
         sid = getattr(self._subscription, "_id", None)
-        if self._link.fast and isinstance(client._ps, Tap) and isinstance(sid, int):
+        if self._link.fast and isinstance(client._ps, AckParser) and isinstance(sid, int):
             self._sid = b"%d" % sid
-            self._cutter = Cutter(sid)
+            self._cutter = DeliveryParser(sid)
             client._ps.feeds[self._sid] = self
         few = self._up_to - self._after <= _FEW
         self._spent = [UNIT] if few else [UNIT * (i + 1) // REQUESTS for i in range(REQUESTS)]  # not to end together
@@ -98,7 +98,7 @@ class Feed:
             try:
                 await self._link.client.publish(self.next_subject, body, reply=inbox)
             except Exception as e:  # noqa: BLE001 - whatever it is, another feed may do better
-                self.fail(Broken(f"{type(e).__name__}: {e}"))
+                self.fail(SubscriptionBroken(f"{type(e).__name__}: {e}"))
 
     def _renew_soon(self) -> None:
         self._link.loop.loop.create_task(self._renew())
@@ -125,7 +125,7 @@ class Feed:
         if size is None:
             return
         if not _SPENT.search(text):
-            self.fail(Broken(f"the consumer says {status} {text}"))
+            self.fail(SubscriptionBroken(f"the consumer says {status} {text}"))
             return
         left = _LEFT.search(text)
         if left is not None and int(left[1]) >= size:  # nothing fitted: the next record alone is larger
@@ -180,7 +180,7 @@ class Feed:
 
     # --- on the reader's thread --------------------------------------------------------------------------------
 
-    def next(self, timeout: float) -> Gather | None:
+    def next(self, timeout: float) -> DeliveryBuffer | None:
         """Records that came; None when none did for ``timeout`` seconds.
 
         :raises ConfigError: a permission is missing

@@ -20,11 +20,11 @@ from nats.nuid import NUID
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 from mama_spark.record_log import Records
 
-from ..connection.connection import Link
-from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, Api, Said
+from ..connection.connection import Connection
+from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, Api, ApiError
 from ..protocol.parser import ProtocolError
-from ..protocol.records import Gather, OutOfOrder, columns, until
-from .pull_subscription import UNKNOWN, Broken, Feed
+from ..protocol.records import DeliveryBuffer, OutOfOrder, columns, until
+from .pull_subscription import UNKNOWN, PullSubscription, SubscriptionBroken
 
 OURS = "mama-"  #: what the names of our consumers begin with
 KEPT = 30.0  #: seconds without a request after which the server deletes a consumer of ours, if the stream allows
@@ -35,7 +35,7 @@ _PAUSES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SequenceRange:
     """What is to be read: ``after < sequence <= up_to`` on ``filters`` (none = all) of ``stream``.
 
     :ivar kept: seconds without a request after which the server may delete a consumer of ours
@@ -50,7 +50,7 @@ class Range:
     kept: float = KEPT
 
 
-class Reader:
+class RangeReader:
     """Reads one range.
 
     :param same: raises when the stream is not the one that the range is of
@@ -58,7 +58,12 @@ class Reader:
     """
 
     def __init__(
-        self, api: Api, link: Callable[[], Link], what: Range, same: Callable[[], None], feeds: set[Feed]
+        self,
+        api: Api,
+        link: Callable[[], Connection],
+        what: SequenceRange,
+        same: Callable[[], None],
+        feeds: set[PullSubscription],
     ) -> None:
         self._api, self._link, self._what, self._same, self._feeds = api, link, what, same, feeds
         self._position = what.after
@@ -75,7 +80,7 @@ class Reader:
                 if consumer is None:
                     return
                 yield from self._consume(consumer)
-            except (Broken, ProtocolError) as e:
+            except (SubscriptionBroken, ProtocolError) as e:
                 tries = 0 if self._position > before else tries + 1
                 if time.monotonic() - self._alive > self._api.timeout:
                     raise Unavailable(
@@ -98,7 +103,7 @@ class Reader:
         self._delete(self._link(), consumer)
         return None
 
-    def _delete(self, link: Link, consumer: str) -> None:
+    def _delete(self, link: Connection, consumer: str) -> None:
         """Without waiting; should it fail, the server does it by itself after a while."""
 
         async def delete() -> None:
@@ -110,7 +115,7 @@ class Reader:
 
     def _consume(self, consumer: str) -> Iterator[Records]:
         link = self._link()
-        feed = Feed(link, self._what.stream, consumer, self._position, self._what.up_to)
+        feed = PullSubscription(link, self._what.stream, consumer, self._position, self._what.up_to)
         self._feeds.add(feed)
         try:
             link.loop.run(feed.start(), self._api.timeout, "subscribing")
@@ -121,7 +126,7 @@ class Reader:
                 link.loop.soon(lambda: link.loop.loop.create_task(feed.stop()))
             self._delete(link, consumer)
 
-    def _take(self, feed: Feed, consumer: str) -> Iterator[Records]:
+    def _take(self, feed: PullSubscription, consumer: str) -> Iterator[Records]:
         expected = 1
         while self._position < self._what.up_to:
             gather = feed.next(_SILENCE)
@@ -148,31 +153,31 @@ class Reader:
             limit = min(_TRY, self._api.timeout)
             info = self._api.ask(f"CONSUMER.INFO.{self._what.stream}.{consumer}", timeout=limit)
         except Unavailable as e:  # the one server that keeps it, or all of them: the next question tells
-            raise Broken(str(e)) from e
-        except Said as e:
+            raise SubscriptionBroken(str(e)) from e
+        except ApiError as e:
             if e.code != NO_CONSUMER:
                 raise
-            raise Broken(f"the consumer is gone: {e}") from e
+            raise SubscriptionBroken(f"the consumer is gone: {e}") from e
         sent, silent = int(info["delivered"]["consumer_seq"]), time.monotonic() - self._alive
         if sent >= expected:
             if silent > self._patience:
-                raise Broken(f"{sent} were sent, {expected - 1} came")
+                raise SubscriptionBroken(f"{sent} were sent, {expected - 1} came")
         elif not int(info["num_waiting"]) or not int(info["num_pending"]):
-            raise Broken("the consumer waits for nothing")
+            raise SubscriptionBroken("the consumer waits for nothing")
         if silent > self._api.timeout:
-            raise Broken("the consumer has records and sends none")
+            raise SubscriptionBroken("the consumer has records and sends none")
 
-    def _ask_for_blocks(self, gather: Gather) -> None:
+    def _ask_for_blocks(self, gather: DeliveryBuffer) -> None:
         """Header blocks one by one, as they are stored: the client's own headers have one value a name."""
         for i, block in enumerate(gather.blocks):
             if block == UNKNOWN:
                 sequence = int(gather.tails[i].partition(b".")[0])
                 try:
                     answer = self._api.ask(f"STREAM.MSG.GET.{self._what.stream}", {"seq": sequence})
-                except Said as e:
+                except ApiError as e:
                     if e.code != NO_MESSAGE:
                         raise
-                    raise Broken(f"record {sequence} was deleted while it was read") from e
+                    raise SubscriptionBroken(f"record {sequence} was deleted while it was read") from e
                 gather.blocks[i] = b64decode(answer["message"].get("hdrs", ""))
 
 
@@ -195,7 +200,7 @@ def make(api: Api, stream: str, where: dict[str, Any], kept: float) -> tuple[str
         left = until - time.monotonic()
         try:
             return name, api.ask(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=min(limit, max(left, _PAUSES[1])))
-        except Said as e:
+        except ApiError as e:
             raise refuse(stream, e) from e
         except Unavailable as e:
             if left <= limit:
@@ -203,7 +208,7 @@ def make(api: Api, stream: str, where: dict[str, Any], kept: float) -> tuple[str
         limit, replicas = 2 * limit, 0  # 0: as the stream
 
 
-def refuse(stream: str, error: Said) -> ConfigError:
+def refuse(stream: str, error: ApiError) -> ConfigError:
     """What to say when the server allows no consumer."""
     if error.code == NO_STREAM:
         return ConfigError(f"there is no stream {stream!r} any more")

@@ -14,12 +14,12 @@ from mama_spark.errors import ConfigError, MamaError
 from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, Records
 
-from ..jetstream.api import NO_STREAM, Said
+from ..jetstream.api import NO_STREAM, ApiError
 from ..protocol import records as rc
 from ..subjects import filters_of
 from . import progress, retention
 from .append import append
-from .range_reader import KEPT, Range, Reader, make
+from .range_reader import KEPT, RangeReader, SequenceRange, make
 
 if TYPE_CHECKING:
     from .logs import NatsLogs
@@ -64,7 +64,7 @@ class NatsLog:
     def _info(self, **what: Any) -> dict[str, Any]:
         try:
             return self._api.ask(f"STREAM.INFO.{self._name}", what or None)
-        except Said as e:
+        except ApiError as e:
             text = f"there is no stream {self._name!r}" if e.code == NO_STREAM else f"stream {self._name!r}: {e}"
             raise ConfigError(text) from e
 
@@ -83,10 +83,12 @@ class NatsLog:
         filters = filters_of(topics, self._subjects())
         if topics and not filters:
             return iter(())
-        return self._read(Range(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=self._kept(KEPT)))
+        return self._read(
+            SequenceRange(self._name, max(0, after), up_to, filters, self._bridge.headers, kept=self._kept(KEPT))
+        )
 
-    def _read(self, what: Range) -> Iterator[Records]:
-        return iter(Reader(self._api, self._bridge.link, what, self._same, self._bridge.feeds))
+    def _read(self, what: SequenceRange) -> Iterator[Records]:
+        return iter(RangeReader(self._api, self._bridge.link, what, self._same, self._bridge.feeds))
 
     def _kept(self, seconds: float) -> float:
         """How long a consumer may be idle: not longer than the stream allows."""
@@ -116,7 +118,7 @@ class NatsLog:
     def _not_there(self, low: int, high: int) -> list[tuple[int, int]]:
         """What no record has between ``low`` and ``high``; payloads are left at the server."""
         found: list[tuple[int, int]] = []
-        for records in self._read(Range(self._name, low - 1, high, [], False, False, self._kept(KEPT))):
+        for records in self._read(SequenceRange(self._name, low - 1, high, [], False, False, self._kept(KEPT))):
             last = int(records.sequences[-1])
             found += rc.holes(records.sequences, low, last)
             low = last + 1
@@ -144,7 +146,7 @@ class NatsLog:
             return
         try:
             self._api.ask(f"STREAM.PURGE.{self._name}", {"seq": min(before, bounds.last + 1)})
-        except Said as e:
+        except ApiError as e:
             raise ConfigError(f"stream {self._name!r} cannot be trimmed: {e}") from e
 
     # --- telemetry -------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mama_spark.errors import MamaError
 
-from ..connection.connection import Link
-from ..connection.event_loop import Loop
+from ..connection.connection import Connection
+from ..connection.event_loop import EventLoopThread
 from ..jetstream import streams
 from ..settings import NatsSettings
 from .nats_server import NatsServer
@@ -54,12 +54,12 @@ def add_demo_stream(url: str) -> None:
     :raises ConfigError, Unavailable: it cannot be made
     """
     settings = NatsSettings((url,))
-    loop = Loop()
+    loop = EventLoopThread()
 
     async def make() -> None:
-        link = await Link.connect(loop, settings)
+        link = await Connection.connect(loop, settings)
         try:
-            if await streams.stream_info(link, streams.Directory(), DEMO, settings.connect_timeout) is None:
+            if await streams.stream_info(link, streams.StreamCache(), DEMO, settings.connect_timeout) is None:
                 await streams.create(link, DEMO, DEMO_SUBJECTS, settings)
         finally:
             await link.close()

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from mama_spark.bridges.nats.connection.raw_read import Intake, fits
+from mama_spark.bridges.nats.connection.raw_read import RawReadProtocol, fits
 from nats.aio.transport import TcpTransport
 
 tcp_transport: Any = TcpTransport
@@ -60,7 +60,7 @@ def test_what_was_read_comes_as_it_is() -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        Intake(transport)
+        RawReadProtocol(transport)
         first = asyncio.ensure_future(transport.read(10))
         await asyncio.sleep(0)
         one, two = b"x" * 100_000, b"y" * 100_000
@@ -78,7 +78,7 @@ def test_what_came_before_and_to_who_waits_at_the_reader_comes_first() -> None:
         transport = connected(socket)
         waiting = asyncio.ensure_future(transport.read(3))  # as the loop of the client does before we come
         await asyncio.sleep(0)
-        Intake(transport)
+        RawReadProtocol(transport)
         socket.protocol.data_received(b"abcd")
         assert await waiting == b"abc"
         socket.protocol.data_received(b"ef")
@@ -96,7 +96,7 @@ def test_the_end_comes_behind_all_data() -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        Intake(transport)
+        RawReadProtocol(transport)
         waiting = asyncio.ensure_future(transport.read(3))
         await asyncio.sleep(0)
         socket.protocol.data_received(b"-ERR 'why'\r\n")
@@ -105,7 +105,7 @@ def test_the_end_comes_behind_all_data() -> None:
         assert transport.at_eof()
         assert await transport.read(3) == b""
         later = connected(socket := Socket())
-        Intake(later)
+        RawReadProtocol(later)
         waiting = asyncio.ensure_future(later.read(3))
         await asyncio.sleep(0)
         socket.protocol.data_received(b"a")
@@ -123,7 +123,7 @@ def test_who_waits_hears_of_the_end(error: Exception | None) -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        Intake(transport)
+        RawReadProtocol(transport)
         waiting = asyncio.ensure_future(transport.read(3))
         await asyncio.sleep(0)
         socket.protocol.connection_lost(error)
@@ -142,7 +142,7 @@ def test_who_waits_hears_of_the_end(error: Exception | None) -> None:
 def test_the_next_connection_of_a_transport_is_read_as_ever_until_an_intake_comes() -> None:
     async def work() -> None:
         transport = connected(first := Socket())
-        Intake(transport)
+        RawReadProtocol(transport)
         waiting = asyncio.ensure_future(transport.read(3))
         await asyncio.sleep(0)
         first.protocol.data_received(b"old")
@@ -156,7 +156,7 @@ def test_the_next_connection_of_a_transport_is_read_as_ever_until_an_intake_come
         assert not transport.at_eof()
         assert await transport.read(1) == b"a"
         assert fits(transport)
-        Intake(transport)
+        RawReadProtocol(transport)
         second.protocol.data_received(b"d")
         assert await transport.read(1) == b"bcd"
         second.protocol.eof_received()
@@ -170,7 +170,7 @@ def test_the_socket_is_left_alone_while_too_much_waits() -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        Intake(transport)
+        RawReadProtocol(transport)
         waiting = asyncio.ensure_future(transport.read(3))
         await asyncio.sleep(0)
         parts = 0
@@ -190,7 +190,7 @@ def test_writing_is_held_back_as_before() -> None:
     async def work() -> None:
         socket = Socket()
         transport = connected(socket)
-        Intake(transport)
+        RawReadProtocol(transport)
         socket.protocol.pause_writing()
         draining = asyncio.ensure_future(transport.drain())
         await asyncio.sleep(0)
@@ -205,7 +205,7 @@ def test_only_plain_tcp_that_is_not_ours_yet_fits() -> None:
     async def work() -> None:
         transport = connected(Socket())
         assert fits(transport)
-        Intake(transport)
+        RawReadProtocol(transport)
         assert not fits(transport)
         assert not fits(connected(Socket(tls=object())))
         assert not fits(tcp_transport())

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import advisories, offsets
-from mama_spark.bridges.nats.discovery.direct_get import Cutter, headers_of, stored
-from mama_spark.bridges.nats.discovery.events import Stored, change_of, image_of, micros
+from mama_spark.bridges.nats.discovery.direct_get import DirectGetParser, headers_of, stored
+from mama_spark.bridges.nats.discovery.events import StoredMessage, change_of, image_of, micros
 from mama_spark.bridges.nats.discovery.layout import (
     LIVE,
     MARKER,
@@ -24,16 +24,24 @@ from mama_spark.bridges.nats.discovery.layout import (
     WARN,
     WITHDRAWN,
     BadSubject,
-    Board,
+    DiscoveryLayout,
     as_token,
     from_token,
 )
-from mama_spark.bridges.nats.discovery.offsets import At, Gone, Made, Part, Span, Written, between
+from mama_spark.bridges.nats.discovery.offsets import (
+    DiscoveryOffset,
+    RecordRange,
+    SavedSnapshot,
+    SnapshotRange,
+    StreamGenerations,
+    StreamRecreated,
+    between,
+)
 from mama_spark.bridges.nats.discovery.streams import check_version
 from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError
 
-BOARD = Board()
+BOARD = DiscoveryLayout()
 DESK = SourceKey("a desk.*", 7)
 TIME = "2026-11-21T07:12:16.814605524Z"
 NOW = micros(TIME) + 60_000_000
@@ -50,14 +58,16 @@ HEADERS = st.dictionaries(
     st.sampled_from([MARKER, RENEWAL, SOURCED, WITHDRAWN, SOURCE_TTL]),
     st.sampled_from(["MaxAge", "1", "S 4 > >", ""]) | TEXT,
 )
-RECORDS = st.builds(Stored, st.integers(1, 2**62), st.just(TIME) | TEXT, SUBJECTS, st.binary(max_size=50), HEADERS)
+RECORDS = st.builds(
+    StoredMessage, st.integers(1, 2**62), st.just(TIME) | TEXT, SUBJECTS, st.binary(max_size=50), HEADERS
+)
 
 
-def record(subject: str, sequence: int = 1, payload: bytes = b"", **headers: str) -> Stored:
-    return Stored(sequence, TIME, subject, payload, {name.replace("_", "-"): v for name, v in headers.items()})
+def record(subject: str, sequence: int = 1, payload: bytes = b"", **headers: str) -> StoredMessage:
+    return StoredMessage(sequence, TIME, subject, payload, {name.replace("_", "-"): v for name, v in headers.items()})
 
 
-def of(part: str, sequence: int, **headers: str) -> Stored:
+def of(part: str, sequence: int, **headers: str) -> StoredMessage:
     return record(BOARD.source_subject(DESK, part), sequence, b"r" if part == REC else b"", **headers)
 
 
@@ -88,7 +98,9 @@ def test_an_id_that_is_no_u64_is_refused(number: str) -> None:
 
 
 @given(RECORDS, st.integers(0, 10))
-def test_any_record_gives_a_change_or_nothing_and_a_reason_where_it_cannot_be_read(found: Stored, skip: int) -> None:
+def test_any_record_gives_a_change_or_nothing_and_a_reason_where_it_cannot_be_read(
+    found: StoredMessage, skip: int
+) -> None:
     change = change_of(BOARD, found, skip)
     assert change is None or change.source is not None or change.info
     if change is not None and change.kind in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
@@ -96,7 +108,7 @@ def test_any_record_gives_a_change_or_nothing_and_a_reason_where_it_cannot_be_re
 
 
 @given(st.lists(RECORDS, max_size=30))
-def test_any_records_make_an_image(records: list[Stored]) -> None:
+def test_any_records_make_an_image(records: list[StoredMessage]) -> None:
     image = image_of(BOARD, records, NOW)
     assert {c.kind for c in image.changes} <= {
         DiscoveryEventKind.RECORD,
@@ -111,7 +123,7 @@ def test_any_records_make_an_image(records: list[Stored]) -> None:
     st.sampled_from([advisories.AUDITS, advisories.CREATED + "S.c", "x"]),
 )
 def test_any_bytes_are_an_advisory_or_none(payload: bytes, subject: str) -> None:
-    found = Stored(1, TIME, subject, payload)
+    found = StoredMessage(1, TIME, subject, payload)
     advisories.came(found)
     assert advisories.reader(found) is None
 
@@ -128,18 +140,20 @@ def test_any_json_is_an_advisory_or_none(audit: object, answer: object) -> None:
     for found in ({"response": orjson.dumps(answer).decode()}, {"response": answer, "client": audit}, [audit]):
         payload = orjson.dumps([found, "consumer_create_response"] if isinstance(found, list) else found)
         marked = payload.replace(b"{", b'{"type":"consumer_create_response",', 1).replace(b",}", b"}")
-        assert advisories.reader(Stored(1, TIME, advisories.AUDITS, marked)) is None
+        assert advisories.reader(StoredMessage(1, TIME, advisories.AUDITS, marked)) is None
 
 
 def test_an_audit_tells_what_a_reader_filters() -> None:
     answer = {"type": "io.nats.jetstream.api.v1.consumer_create_response", "stream_name": "S", "name": "c",
               "created": "1970-01-01T00:00:00.0000075Z", "config": {"filter_subjects": ["a.*", "b"]}}  # fmt: skip
     audit = {"client": {"user": "u", "kind": "Client"}, "response": orjson.dumps(answer).decode()}
-    found = advisories.reader(Stored(1, TIME, advisories.AUDITS, orjson.dumps(audit)))
-    assert found == advisories.Reader("S", "c", 7, ("a.*", "b"), {"user": "u", "kind": "Client"}, False)
-    one = advisories.came(Stored(2, TIME, advisories.DELETED + "S.c", b'{"timestamp": "1970-01-01T00:00:00.000009Z"}'))
-    assert one == advisories.Came("S", "c", True, 9)
-    changes = advisories.changes_of(Stored(2, TIME, advisories.DELETED + "S.c"), one, found, "A", ())
+    found = advisories.reader(StoredMessage(1, TIME, advisories.AUDITS, orjson.dumps(audit)))
+    assert found == advisories.AdvisoryReader("S", "c", 7, ("a.*", "b"), {"user": "u", "kind": "Client"}, False)
+    one = advisories.came(
+        StoredMessage(2, TIME, advisories.DELETED + "S.c", b'{"timestamp": "1970-01-01T00:00:00.000009Z"}')
+    )
+    assert one == advisories.ConsumerEvent("S", "c", True, 9)
+    changes = advisories.changes_of(StoredMessage(2, TIME, advisories.DELETED + "S.c"), one, found, "A", ())
     assert [(c.kind, c.topic) for c in changes] == [
         (DiscoveryEventKind.UNSUBSCRIBED, "a.*"),
         (DiscoveryEventKind.UNSUBSCRIBED, "b"),
@@ -153,14 +167,17 @@ def test_each_consumer_of_one_name_finds_its_own_audit_or_none(
 ) -> None:
     """Whatever order audits come in, and whichever have not come yet."""
     now, gone = 0, None
-    told: list[tuple[advisories.Came, advisories.Came | None, advisories.Reader]] = []
+    told: list[tuple[advisories.ConsumerEvent, advisories.ConsumerEvent | None, advisories.AdvisoryReader]] = []
     for before, making, lasting in lives:
         made = now + before
-        audit = advisories.Reader("S", "c", made, (f"t.{made}",), {}, False)
-        told.append((advisories.Came("S", "c", False, made + making), gone, audit))
+        audit = advisories.AdvisoryReader("S", "c", made, (f"t.{made}",), {}, False)
+        told.append((advisories.ConsumerEvent("S", "c", False, made + making), gone, audit))
         now = made + making + lasting
-        gone = advisories.Came("S", "c", True, now)
-    others = [advisories.Reader("S", "d", 5, (), {}, False), advisories.Reader("T", "c", 5, (), {}, False)]
+        gone = advisories.ConsumerEvent("S", "c", True, now)
+    others = [
+        advisories.AdvisoryReader("S", "d", 5, (), {}, False),
+        advisories.AdvisoryReader("T", "c", 5, (), {}, False),
+    ]
     at = data.draw(st.integers(0, len(told) - 1))
     came, before_it, own = told[at]
     there = data.draw(st.permutations([audit for _, _, audit in told] + others))
@@ -170,12 +187,12 @@ def test_each_consumer_of_one_name_finds_its_own_audit_or_none(
 
 @pytest.mark.parametrize("name", ["mama-abc", "JS_SRC_x", "JS_MIRROR_x"])
 def test_readers_of_ours_and_of_the_server_are_left_out(name: str) -> None:
-    assert advisories.came(Stored(1, TIME, f"{advisories.CREATED}S.{name}")) is None
+    assert advisories.came(StoredMessage(1, TIME, f"{advisories.CREATED}S.{name}")) is None
 
 
 @given(st.binary(max_size=300), st.integers(0, 20))
 def test_any_bytes_pass_through_the_cutter(data: bytes, at: int) -> None:
-    cutter = Cutter(3)
+    cutter = DirectGetParser(3)
     end, missing = cutter.take(data, at)
     assert end >= at
     assert missing >= 0
@@ -188,7 +205,7 @@ def test_answers_are_cut_out_whatever_way_the_bytes_were_cut() -> None:
     frame = b"HMSG _INBOX.x 3 %d %d\r\n%b\x00\r\nxy\r\n" % (len(block), len(block) + 5, block)
     data = frame * 3 + b"HMSG _INBOX.x 3 28 28\r\nNATS/1.0 204 EOB\r\nA: b\r\n\r\n\r\n"
     for cut in range(len(data)):
-        cutter, part = Cutter(3), data[:cut]
+        cutter, part = DirectGetParser(3), data[:cut]
         at, missing = cutter.take(part, 0)
         assert at <= cut
         if missing and at < 3 * len(frame):
@@ -196,7 +213,7 @@ def test_answers_are_cut_out_whatever_way_the_bytes_were_cut() -> None:
         end, _ = cutter.take(data, at)
         assert end == 3 * len(frame), "what ends the answer is left"
         assert [stored(headers_of(b), p) for b, p in cutter.found] == [
-            Stored(17, TIME, "s.t", b"\x00\r\nxy", {"A": "b"})
+            StoredMessage(17, TIME, "s.t", b"\x00\r\nxy", {"A": "b"})
         ] * 3
 
 
@@ -225,7 +242,7 @@ def test_times_are_microseconds(time: str, expected: int) -> None:
         (record(BOARD.image_subject("x")), None),
     ],
 )
-def test_renewals_are_no_changes_and_markers_are(found: Stored, kind: DiscoveryEventKind | None) -> None:
+def test_renewals_are_no_changes_and_markers_are(found: StoredMessage, kind: DiscoveryEventKind | None) -> None:
     change = change_of(BOARD, found)
     assert (None if change is None else change.kind) == kind
     assert change is None or change.source == DESK
@@ -235,7 +252,7 @@ def test_what_an_image_has_told_is_not_told_again() -> None:
     told = of(REC, 90, Nats_Stream_Source="MAMA_SOURCES 4 > > subject")
     assert change_of(BOARD, told, 4) is None
     assert change_of(BOARD, told, 3) is not None
-    event = Stored(91, TIME, BOARD.event_subject(DESK), b"e", {SOURCED: "MAMA_SOURCES 4 > >"})
+    event = StoredMessage(91, TIME, BOARD.event_subject(DESK), b"e", {SOURCED: "MAMA_SOURCES 4 > >"})
     assert change_of(BOARD, event, 4) is not None, "only what was sourced is in the image"
 
 
@@ -256,7 +273,7 @@ MAX = {"Nats_Marker_Reason": "MaxAge"}
         ([of(WARN, 1), of(LIVE, 2)], ""),
     ],
 )
-def test_the_image_says_what_became_of_each_source(parts: list[Stored], kinds: str) -> None:
+def test_the_image_says_what_became_of_each_source(parts: list[StoredMessage], kinds: str) -> None:
     assert " ".join(c.kind.value for c in image_of(BOARD, parts, NOW).changes) == kinds
 
 
@@ -298,13 +315,15 @@ def test_an_image_that_is_cut_off_is_an_error() -> None:
 
 # --- positions ---------------------------------------------------------------------------------------------------
 
-MADE = Made("s1", "e1", "a1")
-IMAGE = Written("t", 5, 40, (100, TIME), 9, 101, 103, 7)
-HERE = At(100, (100, TIME), 9, MADE, IMAGE, 5)
+MADE = StreamGenerations("s1", "e1", "a1")
+IMAGE = SavedSnapshot("t", 5, 40, (100, TIME), 9, 101, 103, 7)
+HERE = DiscoveryOffset(100, (100, TIME), 9, MADE, IMAGE, 5)
 
 
-@pytest.mark.parametrize("position", [HERE, At(3, (2, ""), 0, MADE), At.in_image(IMAGE, MADE, 2)])
-def test_a_position_comes_back_from_json(position: At) -> None:
+@pytest.mark.parametrize(
+    "position", [HERE, DiscoveryOffset(3, (2, ""), 0, MADE), DiscoveryOffset.in_image(IMAGE, MADE, 2)]
+)
+def test_a_position_comes_back_from_json(position: DiscoveryOffset) -> None:
     assert offsets.at(json.loads(json.dumps(position.as_json()))) == position
 
 
@@ -320,42 +339,53 @@ def test_a_position_that_is_none_of_ours_is_refused(position: dict[str, object])
 
 
 def test_between_two_positions_lie_the_changes() -> None:
-    end = At(150, (150, "t2"), 12, MADE, IMAGE, 5)
-    assert between(HERE, end) == [Span("events", 100, 150, (100, TIME), 40), Span("advisories", 9, 12, (9, ""))]
+    end = DiscoveryOffset(150, (150, "t2"), 12, MADE, IMAGE, 5)
+    assert between(HERE, end) == [
+        RecordRange("events", 100, 150, (100, TIME), 40),
+        RecordRange("advisories", 9, 12, (9, "")),
+    ]
     assert between(HERE, HERE) == []
 
 
 def test_the_image_is_told_in_parts() -> None:
-    first, second = At.in_image(IMAGE, MADE, 2), At.in_image(IMAGE, MADE, 5)
-    assert between(None, first) == [Part(IMAGE, 0, 2)]
-    assert between(first, second) == [Part(IMAGE, 2, 5)]
-    assert between(None, second) == [Part(IMAGE, 0, 5)]
+    first, second = DiscoveryOffset.in_image(IMAGE, MADE, 2), DiscoveryOffset.in_image(IMAGE, MADE, 5)
+    assert between(None, first) == [SnapshotRange(IMAGE, 0, 2)]
+    assert between(first, second) == [SnapshotRange(IMAGE, 2, 5)]
+    assert between(None, second) == [SnapshotRange(IMAGE, 0, 5)]
 
 
 def test_from_the_request_to_a_later_position_lie_the_image_and_what_followed() -> None:
-    end = At(150, (150, "t2"), 12, MADE, IMAGE, 5)
+    end = DiscoveryOffset(150, (150, "t2"), 12, MADE, IMAGE, 5)
     assert between(None, end) == [
-        Part(IMAGE, 0, 5),
-        Span("events", 100, 150, (100, TIME), 40),
-        Span("advisories", 9, 12, (9, "")),
+        SnapshotRange(IMAGE, 0, 5),
+        RecordRange("events", 100, 150, (100, TIME), 40),
+        RecordRange("advisories", 9, 12, (9, "")),
     ]
 
 
 def test_a_stream_of_events_made_again_is_a_gap_then_what_it_holds_then_an_image() -> None:
-    again = Written("t2", 3, 60, (20, "t2"), 9, 21, 21, 8)
-    end = At.in_image(again, Made("s1", "e2", "a1"), 3)
-    assert between(HERE, end) == [Gone("events", 100), Span("events", 0, 20, None, 60), Part(again, 0, 3)]
+    again = SavedSnapshot("t2", 3, 60, (20, "t2"), 9, 21, 21, 8)
+    end = DiscoveryOffset.in_image(again, StreamGenerations("s1", "e2", "a1"), 3)
+    assert between(HERE, end) == [
+        StreamRecreated("events", 100),
+        RecordRange("events", 0, 20, None, 60),
+        SnapshotRange(again, 0, 3),
+    ]
 
 
 def test_a_stream_of_sources_made_again_is_a_gap_and_an_image_after_what_came_before() -> None:
-    again = Written("t2", 3, 60, (120, "t2"), 9, 121, 121, 8)
-    end = At.in_image(again, Made("s2", "e1", "a1"), 3)
-    assert between(HERE, end) == [Span("events", 100, 120, (100, TIME), 40), Gone("sources", 40), Part(again, 0, 3)]
+    again = SavedSnapshot("t2", 3, 60, (120, "t2"), 9, 121, 121, 8)
+    end = DiscoveryOffset.in_image(again, StreamGenerations("s2", "e1", "a1"), 3)
+    assert between(HERE, end) == [
+        RecordRange("events", 100, 120, (100, TIME), 40),
+        StreamRecreated("sources", 40),
+        SnapshotRange(again, 0, 3),
+    ]
 
 
 def test_a_stream_of_advisories_made_again_is_read_from_its_first_record() -> None:
-    end = At(100, (100, TIME), 4, Made("s1", "e1", "a2"), IMAGE, 5)
-    assert between(HERE, end) == [Gone("advisories", 9), Span("advisories", 0, 4)]
+    end = DiscoveryOffset(100, (100, TIME), 4, StreamGenerations("s1", "e1", "a2"), IMAGE, 5)
+    assert between(HERE, end) == [StreamRecreated("advisories", 9), RecordRange("advisories", 0, 4)]
 
 
 # --- streams -----------------------------------------------------------------------------------------------------

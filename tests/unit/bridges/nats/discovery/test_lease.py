@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.layout import GIVEN_UP, LIVE, TTL, WARN, Board
-from mama_spark.bridges.nats.discovery.lease import Announced, Announcer
+from mama_spark.bridges.nats.discovery.layout import GIVEN_UP, LIVE, TTL, WARN, DiscoveryLayout
+from mama_spark.bridges.nats.discovery.lease import Lease, LeaseKeeper
 from mama_spark.bridges.nats.settings import NatsSettings
 
 KEY = SourceKey("s", 7)
@@ -27,20 +27,20 @@ class Shelf:
         return 42
 
 
-def renewed(part: str, ttl: float, known: int, **more: Any) -> tuple[dict[str, str], Announced]:
+def renewed(part: str, ttl: float, known: int, **more: Any) -> tuple[dict[str, str], Lease]:
     """Headers of one renewal."""
-    shelf, one = Shelf(), Announced(KEY, b"record", ttl, known={part: known} if known else {})
+    shelf, one = Shelf(), Lease(KEY, b"record", ttl, known={part: known} if known else {})
 
-    class Here(Announcer):
+    class Here(LeaseKeeper):
         async def shelf(self) -> Any:
             return shelf
 
     async def run() -> None:
-        await Here(NatsSettings(), Board(), None)._store_renewal(one, part, **more)  # type: ignore[arg-type]
+        await Here(NatsSettings(), DiscoveryLayout(), None)._store_renewal(one, part, **more)  # type: ignore[arg-type]
 
     asyncio.run(run())
     ((subject, payload, headers),) = shelf.stored
-    assert (subject, payload) == (Board().source_subject(KEY, part), b"")
+    assert (subject, payload) == (DiscoveryLayout().source_subject(KEY, part), b"")
     return headers, one
 
 

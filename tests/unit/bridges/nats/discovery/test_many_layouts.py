@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from mama_spark.bridges.nats.protocol.acks import BulkReader, Columns
+from mama_spark.bridges.nats.protocol.acks import AckColumns, BulkReader
 
 INBOX = b"_INBOX.abc."
 
@@ -15,7 +15,7 @@ def test_duplicates_are_told_however_many_layouts_alternate() -> None:
         more = b',"duplicate": true' if duplicate else b""
         body = b'{"stream":"%b","seq":%d%b}' % (stream.encode(), sequence, more)
         data += b"MSG %b%012d 1 %d\r\n%b\r\n" % (INBOX, token, len(body), body)
-    out: list[Columns] = []
+    out: list[AckColumns] = []
     assert BulkReader(INBOX).read(data, 0, out) == len(data)
     columns = [np.concatenate([part for c in out for part in getattr(c, name)]).tolist()
                for name in ("tokens", "sequences", "duplicates")]  # fmt: skip

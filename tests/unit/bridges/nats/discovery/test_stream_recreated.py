@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.bridges.nats.discovery.offsets import At, Gone, Made, Span, between
+from mama_spark.bridges.nats.discovery.offsets import (
+    DiscoveryOffset,
+    RecordRange,
+    StreamGenerations,
+    StreamRecreated,
+    between,
+)
 
-MADE = Made("s", "e", "a")
+MADE = StreamGenerations("s", "e", "a")
 
 
 @pytest.mark.parametrize("last", [3, 100, 5_000])
 def test_events_made_again_are_a_gap_and_then_all_that_the_stream_holds(last: int) -> None:
-    start = At(100, (100, "t"), 9, MADE)
-    end = At(last, (last, "u"), 9, Made("s", "e2", "a"))
-    assert between(start, end) == [Gone("events", 100), Span("events", 0, last)]
+    start = DiscoveryOffset(100, (100, "t"), 9, MADE)
+    end = DiscoveryOffset(last, (last, "u"), 9, StreamGenerations("s", "e2", "a"))
+    assert between(start, end) == [StreamRecreated("events", 100), RecordRange("events", 0, last)]
 
 
 @pytest.mark.parametrize("last", [3, 9, 5_000])
 def test_advisories_made_again_are_a_gap_and_then_all_that_the_stream_holds(last: int) -> None:
-    start = At(100, (100, "t"), 9, MADE)
-    end = At(100, (100, "t"), last, Made("s", "e", "a2"))
-    assert between(start, end) == [Gone("advisories", 9), Span("advisories", 0, last)]
+    start = DiscoveryOffset(100, (100, "t"), 9, MADE)
+    end = DiscoveryOffset(100, (100, "t"), last, StreamGenerations("s", "e", "a2"))
+    assert between(start, end) == [StreamRecreated("advisories", 9), RecordRange("advisories", 0, last)]

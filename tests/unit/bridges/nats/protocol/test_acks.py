@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.protocol.acks import BulkReader, Columns
+from mama_spark.bridges.nats.protocol.acks import AckColumns, BulkReader
 
 INBOX = b"_INBOX.abc."
 
@@ -15,7 +15,7 @@ def ack(token: int, seq: int, stream: str = "S", *, duplicate: bool = False, dom
 
 
 def read(data: bytes) -> tuple[int, dict[str, list[tuple[int, int, bool]]]]:
-    out: list[Columns] = []
+    out: list[AckColumns] = []
     at = BulkReader(INBOX).read(data, 0, out)
     told = {}
     for c in out:

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.nats.errors import from_reply, no_responders
-from mama_spark.bridges.nats.protocol.acks import Flow, Gap, Guilty, Reply, Stored
+from mama_spark.bridges.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 from mama_spark.bridges.nats.protocol.fast_batch import (
     MAX_MESSAGES,
     OUTSTANDING,
     TABLE,
     FastBatch,
-    IllegalStep,
+    IllegalBatchStep,
     Phase,
-    Settled,
+    SettledTokens,
 )
 from mama_spark.errors import BlockedByPredecessor, NoResponders, OutcomeUnknown, PublishError, Rejected
 
@@ -22,37 +22,37 @@ def batch(n: int, flow: int = 10, confirmed: bool = True) -> FastBatch:
     b = FastBatch("b", flow)
     b.add(np.arange(100, 100 + n))
     if confirmed:
-        b.reply(Flow(0, flow), 1)
+        b.reply(FlowAck(0, flow), 1)
     return b
 
 
-def acked(s: Settled) -> list[int]:
+def acked(s: SettledTokens) -> list[int]:
     return np.concatenate(s.acked).tolist() if s.acked else []
 
 
-def refused(s: Settled) -> dict[int, type[PublishError]]:
+def refused(s: SettledTokens) -> dict[int, type[PublishError]]:
     return {t: type(e) for tokens, e in s.refused for t in tokens.tolist()}
 
 
 def test_a_flow_ack_settles_the_prefix() -> None:
     b = batch(25)
-    assert acked(b.reply(Flow(10, 10), 10)) == list(range(100, 110))
-    assert acked(b.reply(Flow(10, 10), 25)) == []
-    assert acked(b.reply(Flow(20, 10), 20)) == list(range(110, 120))
+    assert acked(b.reply(FlowAck(10, 10), 10)) == list(range(100, 110))
+    assert acked(b.reply(FlowAck(10, 10), 25)) == []
+    assert acked(b.reply(FlowAck(20, 10), 20)) == list(range(110, 120))
     assert b.unsettled == 5
 
 
 def test_the_end_settles_what_no_flow_ack_covered() -> None:
     b = batch(25)
     assert b.end() == 26
-    assert acked(b.reply(Stored("S", 70, batch="b", count=25), 26)) == list(range(100, 125))
+    assert acked(b.reply(PubAck("S", 70, batch="b", count=25), 26)) == list(range(100, 125))
     assert b.phase is Phase.ENDED
 
 
 def test_a_gap_acks_the_prefix_and_gives_back_the_rest_unsent() -> None:
     b = batch(15)
-    assert not b.reply(Gap(13, 14), 14).acked
-    told = b.reply(Stored("S", 37, batch="b", count=12), 14)
+    assert not b.reply(BatchGap(13, 14), 14).acked
+    told = b.reply(PubAck("S", 37, batch="b", count=12), 14)
     assert acked(told) == list(range(100, 112))
     assert refused(told) == dict.fromkeys(range(112, 115), BlockedByPredecessor)
     assert not b.reply(from_reply(400, 10208, "unknown"), 15).refused, "answered already"
@@ -60,8 +60,8 @@ def test_a_gap_acks_the_prefix_and_gives_back_the_rest_unsent() -> None:
 
 def test_a_refused_member_gets_its_error_and_later_ones_were_not_sent() -> None:
     b = batch(7)
-    b.reply(Guilty(5, from_reply(503, 10077, "maximum messages exceeded")), 5)
-    told = b.reply(Stored("S", 51, batch="b", count=4), 5)
+    b.reply(BatchRejection(5, from_reply(503, 10077, "maximum messages exceeded")), 5)
+    told = b.reply(PubAck("S", 51, batch="b", count=4), 5)
     assert acked(told) == list(range(100, 104))
     assert refused(told) == {104: Rejected, 105: BlockedByPredecessor, 106: BlockedByPredecessor}
     assert all(not e.may_have_landed for _, e in told.refused)
@@ -69,7 +69,7 @@ def test_a_refused_member_gets_its_error_and_later_ones_were_not_sent() -> None:
 
 def test_a_forgotten_batch_leaves_doubt_behind_the_last_flow_ack() -> None:
     b = batch(25)
-    b.reply(Flow(10, 10), 10)
+    b.reply(FlowAck(10, 10), 10)
     told = b.reply(from_reply(400, 10208, "batch publish ID unknown"), 25)
     assert refused(told) == dict.fromkeys(range(110, 125), OutcomeUnknown)
 
@@ -98,7 +98,7 @@ def test_sending_stalls_until_a_flow_ack_comes() -> None:
     while b.room():
         b.add(np.arange(b.room()))
     assert b.seq == OUTSTANDING + 1, "the rule is tested after sending: 1 x 1 must not deadlock"
-    b.reply(Flow(1, 1), 1)
+    b.reply(FlowAck(1, 1), 1)
     assert b.room() == 1
 
 
@@ -106,7 +106,7 @@ def test_a_batch_is_full_before_the_server_minds() -> None:
     b = FastBatch("b", 500)
     while not b.full:
         b.add(np.arange(b.room()))
-        b.reply(Flow(b.seq, 500), b.seq)
+        b.reply(FlowAck(b.seq, 500), b.seq)
     assert b.seq == MAX_MESSAGES
 
 
@@ -114,9 +114,9 @@ def test_nothing_is_added_behind_the_end() -> None:
     b = batch(1)
     b.end()
     assert b.room() == 0
-    with pytest.raises(IllegalStep):
+    with pytest.raises(IllegalBatchStep):
         b.add(np.arange(1))
-    with pytest.raises(IllegalStep):
+    with pytest.raises(IllegalBatchStep):
         b.end()
 
 
@@ -128,10 +128,10 @@ def test_every_phase_can_end_and_the_end_is_final() -> None:
 
 
 REPLIES = st.one_of(
-    st.builds(Flow, st.integers(0, 60), st.integers(1, 20)),
-    st.builds(Gap, st.integers(0, 60), st.integers(0, 60)),
-    st.builds(Guilty, st.integers(0, 60), st.just(Rejected("no"))),
-    st.builds(lambda n, b: Stored("S", 1, batch=b, count=n), st.integers(0, 60), st.sampled_from(["b", "", "x"])),
+    st.builds(FlowAck, st.integers(0, 60), st.integers(1, 20)),
+    st.builds(BatchGap, st.integers(0, 60), st.integers(0, 60)),
+    st.builds(BatchRejection, st.integers(0, 60), st.just(Rejected("no"))),
+    st.builds(lambda n, b: PubAck("S", 1, batch=b, count=n), st.integers(0, 60), st.sampled_from(["b", "", "x"])),
     st.sampled_from([no_responders("a"), from_reply(400, 10208, "unknown"), from_reply(429, 10211, "many")]),
 )
 

@@ -11,7 +11,7 @@ from mama_spark.bridges.nats.protocol import frames, headers
 from mama_spark.errors import BadRow, TooLarge
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 
-INBOX = frames.Reply(b"_INBOX.x.")
+INBOX = frames.ReplySubject(b"_INBOX.x.")
 NAMES = st.text("abcXYZ-_09", min_size=1, max_size=5)
 VALUES = st.text(st.characters(blacklist_characters="\r\n\x00", blacklist_categories=["Cs"]), max_size=8)
 ROWS = st.lists(

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.bridges.nats.connection.ack_parser import Tap
+from mama_spark.bridges.nats.connection.ack_parser import AckParser
 from mama_spark.bridges.nats.protocol import parser, records
 from mama_spark.bridges.nats.protocol.records import (
-    Cutter,
-    Gather,
+    DeliveryBuffer,
+    DeliveryParser,
     OutOfOrder,
     columns,
     header_column,
@@ -59,8 +59,8 @@ def reply(i: int, form: tuple[str, str] = (PLAIN, ""), pending: int = 5, deliver
     return f"{form[0]}.{delivered}.{10 * i + 3}.{i}.{1_700_000_000_000_000_999 + 1000 * i}.{pending}{form[1]}"
 
 
-def cut_all(data: bytes) -> Gather:
-    cutter = Cutter(SID)
+def cut_all(data: bytes) -> DeliveryBuffer:
+    cutter = DeliveryParser(SID)
     assert cutter.take(data, 0) == (len(data), 0)
     return cutter.swap()
 
@@ -79,7 +79,7 @@ PAYLOADS = st.one_of(
 DELIVERIES = st.lists(st.builds(Delivery, SUBJECTS, st.none() | HEADERS, PAYLOADS), min_size=1, max_size=12)
 
 
-def held_to(gather: Gather, sent: list[Delivery], first: int = 1) -> None:
+def held_to(gather: DeliveryBuffer, sent: list[Delivery], first: int = 1) -> None:
     taken = columns(gather)
     r = taken.records
     assert taken.first == first
@@ -96,7 +96,7 @@ def held_to(gather: Gather, sent: list[Delivery], first: int = 1) -> None:
 def test_every_cut_gives_the_same_records(sent: list[Delivery], form: tuple[str, str], data: st.DataObject) -> None:
     stream = b"".join(frame(d, reply(i, form)) for i, d in enumerate(sent, 1))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
-    cutter, tail = Cutter(SID), b""
+    cutter, tail = DeliveryParser(SID), b""
     for low, high in pairwise([0, *cuts, len(stream)]):
         buffer = tail + stream[low:high]
         at, missing = cutter.take(buffer, 0)
@@ -114,7 +114,7 @@ def test_each_single_cut_of_one_stream_gives_the_same_records() -> None:
     ]
     stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
     for where in range(len(stream) + 1):
-        cutter = Cutter(SID)
+        cutter = DeliveryParser(SID)
         at, _ = cutter.take(stream[:where], 0)
         end, missing = cutter.take(stream[at:], 0)
         assert (at + end, missing) == (len(stream), 0)
@@ -151,13 +151,13 @@ def test_a_change_of_form_in_mid_stream_is_read() -> None:
 def test_what_is_no_delivery_is_left_alone(subject: str) -> None:
     assert read_reply(subject.encode()) is None
     data = frame(Delivery("s.a", None, b"x"), subject or "-")
-    assert Cutter(SID).take(data, 0) == (0, 0)
+    assert DeliveryParser(SID).take(data, 0) == (0, 0)
 
 
 def test_deliveries_of_another_subscription_are_left_alone() -> None:
     mine, other = Delivery("s.a", None, b"mine"), Delivery("s.a", None, b"other")
     data = frame(mine, reply(1)) + frame(other, reply(1), sid=77) + frame(mine, reply(2))
-    cutter = Cutter(SID)
+    cutter = DeliveryParser(SID)
     at, missing = cutter.take(data, 0)
     assert (at, missing) == (len(frame(mine, reply(1))), 0)
     at += len(frame(other, reply(1), sid=77))
@@ -256,7 +256,7 @@ def test_announced_sizes_are_never_allocated(size: bytes) -> None:
     data = b"MSG s.a 7 %b %b\r\nabc" % (reply(1).encode(), size)
     tracemalloc.start()
     try:
-        at, _ = Cutter(SID).take(data, 0)
+        at, _ = DeliveryParser(SID).take(data, 0)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -277,11 +277,11 @@ def test_announced_sizes_are_never_allocated(size: bytes) -> None:
 )
 def test_malformed_deliveries_are_left_to_the_protocol(data: bytes) -> None:
     malformed = data % reply(2).encode()
-    cutter = Cutter(SID)
+    cutter = DeliveryParser(SID)
     good = frame(Delivery("s.a", None, b"x"), reply(1))
     assert cutter.take(good + malformed, 0) == (len(good), 0)
     assert len(cutter.swap()) == 1
-    assert Cutter(SID).take(malformed, 0) == (0, 0)
+    assert DeliveryParser(SID).take(malformed, 0) == (0, 0)
 
 
 @examples(120, suppress_health_check=[HealthCheck.too_slow])
@@ -290,7 +290,7 @@ def test_hostile_bytes_never_crash(noise: bytes, data: st.DataObject) -> None:
     good = b"".join(frame(Delivery("s", [("A", ["b"])] if i % 2 else None, b"xyz"), reply(i)) for i in range(1, 5))
     where, width = data.draw(st.integers(0, len(good))), data.draw(st.integers(0, 30))
     stream = good[:where] + noise + good[where + width :]
-    cutter = Cutter(SID)
+    cutter = DeliveryParser(SID)
     at, missing = cutter.take(stream, 0)
     assert 0 <= at <= len(stream)
     assert missing <= parser.MAX_MESSAGE + 2
@@ -322,7 +322,7 @@ class Hearing:
     """A feed that keeps everything in order."""
 
     def __init__(self) -> None:
-        self.cutter = Cutter(SID)
+        self.cutter = DeliveryParser(SID)
         self.said: list[tuple[str, int, str]] = []
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
@@ -351,7 +351,7 @@ def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.Data
             stream += passed[-1]
     stream += b"HMSG _INBOX.x.1 7 %d %d\r\n%b\r\n" % (len(status), len(status), status)
     stock, feed = Stock(), Hearing()
-    tap = Tap(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = AckParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
     tap.feeds[b"%d" % SID] = feed
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
 
@@ -377,7 +377,7 @@ def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
         return Hearing.take(feed, data, at)
 
     feed.take = counted  # type: ignore[method-assign]
-    tap = Tap(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = AckParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
     tap.feeds[b"%d" % SID] = feed
 
     async def run() -> None:
@@ -392,7 +392,7 @@ def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
 def test_a_new_connection_forgets_what_was_cut() -> None:
     whole = frame(Delivery("s.a", None, bytes(100_000)), reply(1))
     feed = Hearing()
-    tap = Tap(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = AckParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
     tap.feeds[b"%d" % SID] = feed
 
     async def run() -> None:

@@ -20,12 +20,12 @@ import orjson
 from nats.aio.msg import Msg
 from nats.nuid import NUID
 
-from mama_spark.bridges.nats.connection.connection import Link
-from mama_spark.bridges.nats.jetstream.api import NO_STREAM, PREFIX, Said, ask
+from mama_spark.bridges.nats.connection.connection import Connection
+from mama_spark.bridges.nats.jetstream.api import NO_STREAM, PREFIX, ApiError, ask
 from mama_spark.bridges.nats.protocol.parser import ProtocolError
-from mama_spark.bridges.nats.protocol.records import Gather, columns, read_reply
+from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns, read_reply
 from mama_spark.bridges.nats.read.logs import NatsLogs
-from mama_spark.bridges.nats.read.pull_subscription import BYTES, ROWS, Broken, Feed
+from mama_spark.bridges.nats.read.pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
 from mama_spark.bridges.nats.read.range_reader import KEPT, OURS
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.bridges.nats.subjects import covers
@@ -76,13 +76,13 @@ class Place:
     def _find(self, settings: JetStreamSettings) -> dict[str, Any]:
         try:
             return self.logs.api.ask(f"STREAM.INFO.{self.name}")
-        except Said as e:
+        except ApiError as e:
             if e.code != NO_STREAM or not settings.create:
                 raise ConfigError(f"the JetStream stream {self.name!r}: {e}") from e
         try:
             return self.logs.api.ask(f"STREAM.CREATE.{self.name}", settings.configuration(self.name, self.prefix))
-        except Said as e:
-            with contextlib.suppress(Said):  # another broker was first
+        except ApiError as e:
+            with contextlib.suppress(ApiError):  # another broker was first
                 return self.logs.api.ask(f"STREAM.INFO.{self.name}")
             raise ConfigError(f"the JetStream stream {self.name!r} cannot be made: {e}") from e
 
@@ -93,7 +93,7 @@ class Place:
         """
         try:
             return int(self.same(self.logs.api.ask(f"STREAM.INFO.{self.name}", timeout=TRY))["state"]["last_seq"])
-        except Said as e:
+        except ApiError as e:
             raise ConfigError(f"the JetStream stream {self.name!r}: {e}") from e
         except Unavailable:
             return None
@@ -104,7 +104,7 @@ class Place:
             raise ConfigError(f"the JetStream stream {self.name!r} was deleted and made again")
         return info
 
-    def submit(self, work: Callable[[Link], Coroutine[Any, Any, T]]) -> Future[T]:
+    def submit(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run it on the connections' loop, over the one that is there now.
 
         :raises LoopDied: there is none any more
@@ -121,7 +121,7 @@ class Place:
 def _nothing() -> None: ...
 
 
-async def _ask(link: Link, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+async def _ask(link: Connection, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     return await ask(link, what, b"" if body is None else orjson.dumps(body), TRY, TRY)
 
 
@@ -135,12 +135,12 @@ class Item(NamedTuple):
     letter: Letter | None
 
 
-class _Following(Feed):
+class _Following(PullSubscription):
     """A feed without an end, for a reader that does not wait."""
 
     _nudged = False  #: the loop was asked to hand over
 
-    def poll(self) -> Gather | None:
+    def poll(self) -> DeliveryBuffer | None:
         """What came; see :meth:`next`. A few may come a moment later, in company."""
         with self._ready:
             if not self._full and self._broken is None:
@@ -220,11 +220,11 @@ class Tail:
                 self._watch(now)
                 return []
             taken = columns(gather, headers=False)
-        except (Broken, ProtocolError) as e:
+        except (SubscriptionBroken, ProtocolError) as e:
             self._fail(e)
             return []
         if taken.first != self._expected:
-            self._fail(Broken(f"delivery {taken.first} where {self._expected} was to come"))
+            self._fail(SubscriptionBroken(f"delivery {taken.first} where {self._expected} was to come"))
             return []
         self._expected += len(gather)
         self._heard, self._tries = now, 0
@@ -256,7 +256,7 @@ class Tail:
         opening, self._opening = self._opening, None
         try:
             self._opened = opening.result()
-        except Said as e:
+        except ApiError as e:
             raise ConfigError(f"the JetStream stream {self._place.name!r} cannot be read: {e}") from e
         except (Unavailable, ProtocolError) as e:
             self._fail(e)
@@ -270,7 +270,7 @@ class Tail:
             )
         return True
 
-    async def _make(self, after: int, replicas: int, link: Link) -> _Opened:
+    async def _make(self, after: int, replicas: int, link: Connection) -> _Opened:
         place = self._place
         state = place.same(await _ask(link, f"STREAM.INFO.{place.name}"))["state"]
         consumer = f"{OURS}{NUID().next().decode()}"
@@ -310,7 +310,7 @@ class Tail:
             return
         lost = int(info["delivered"]["consumer_seq"]) >= self._expected and now - self._heard > 2 * SILENCE
         if lost or not int(info["num_waiting"]):
-            self._fail(Broken("the consumer waits for nothing, or what it sent did not come"))
+            self._fail(SubscriptionBroken("the consumer waits for nothing, or what it sent did not come"))
 
     def _fail(self, error: Exception) -> None:
         log.info("%s of stream %r begins again behind %d: %s", self._label, self._place.name, self.position, error)
