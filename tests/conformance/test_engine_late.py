@@ -6,11 +6,11 @@ from collections.abc import Callable, Hashable, Iterator
 
 import pytest
 import zmq
-from mama_spark.malamute.protocol.extensions import AckRun, Outcome
+from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 from mama_spark.services.malamute_broker.engines.actor import Report, Returned, Stream, Taken, Traffic
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 
-STORED = (AckRun(Outcome.STORED, 1, 1),)
+STORED = (AckRun(StoreOutcome.STORED, 1, 1),)
 
 
 class LateEngine(SimpleEngine):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Outcome
+from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, StoreOutcome
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher, engine
 from mama_spark.services.malamute_broker.engines.jetstream.engine import JetStreamEngine
@@ -122,16 +122,19 @@ def numbered(n: int) -> list[bytes]:
 @pytest.mark.spec("ML-01", "ML-22")
 def test_what_was_acknowledged_is_there_for_another_engine_and_numbers_go_on(desk: Callable[..., Desk]) -> None:
     one = desk()
-    assert one.publish(b"a", b"b") == (AckRun(Outcome.STORED, 2, 1),)
+    assert one.publish(b"a", b"b") == (AckRun(StoreOutcome.STORED, 2, 1),)
     two = desk()
-    assert two.publish(b"c") == (AckRun(Outcome.STORED, 1, 3),)
+    assert two.publish(b"c") == (AckRun(StoreOutcome.STORED, 1, 3),)
     assert two.read(3) == [1, 2, 3]
 
 
 def test_an_id_is_stored_once_and_told_by_its_first_sequence(desk: Callable[..., Desk]) -> None:
     one, two = desk(), desk()
-    assert one.publish(b"a", b"b", ids=True) == (AckRun(Outcome.STORED, 2, 1),)
-    assert two.publish(b"b", b"c", ids=True) == (AckRun(Outcome.DUPLICATE, 1, 2), AckRun(Outcome.STORED, 1, 3))
+    assert one.publish(b"a", b"b", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
+    assert two.publish(b"b", b"c", ids=True) == (
+        AckRun(StoreOutcome.DUPLICATE, 1, 2),
+        AckRun(StoreOutcome.STORED, 1, 3),
+    )
     assert two.read(3) == [1, 2, 3]
 
 
@@ -149,9 +152,9 @@ def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) 
     one.engine.flush()
     one.until(lambda: all(outcome() is not None for outcome in answers))
     assert [outcome() for outcome in answers] == [
-        (AckRun(Outcome.STORED, 1, 1), AckRun(Outcome.STORED, 1, 3)),
-        (AckRun(Outcome.STORED, 1, 4),),
-        (AckRun(Outcome.STORED, 1, 2),),
+        (AckRun(StoreOutcome.STORED, 1, 1), AckRun(StoreOutcome.STORED, 1, 3)),
+        (AckRun(StoreOutcome.STORED, 1, 4),),
+        (AckRun(StoreOutcome.STORED, 1, 2),),
     ]
     assert one.sync("silent") == ()
 
@@ -163,7 +166,11 @@ def test_a_message_that_the_server_does_not_take_is_refused_and_the_others_are_s
     one.engine.accept("w", b"", b"a", [b"x" * 2_000_000], NOTHING)
     one.engine.accept("w", b"", b"b", [b"x"], NOTHING)
     one.engine.accept("w", b"", b"c", [b"x"], Extension(message_id=b"i" * 65_535))
-    assert one.sync() == (AckRun(Outcome.REFUSED, 1), AckRun(Outcome.STORED, 1, 1), AckRun(Outcome.REFUSED, 1))
+    assert one.sync() == (
+        AckRun(StoreOutcome.REFUSED, 1),
+        AckRun(StoreOutcome.STORED, 1, 1),
+        AckRun(StoreOutcome.REFUSED, 1),
+    )
     assert one.read(1) == [1]
 
 
@@ -452,7 +459,7 @@ def test_what_waits_when_the_connection_is_lost_is_sent_once_it_is_back(
         assert outcome() is None, "nobody knows"
         server.start()
         one.until(lambda: outcome() is not None)
-        assert outcome() == (AckRun(Outcome.STORED, 100, 2),)
+        assert outcome() == (AckRun(StoreOutcome.STORED, 100, 2),)
         assert one.taken(101) == list(range(1, 102))
         one.engine.close()
 

@@ -14,10 +14,10 @@ from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.malamute.protocol.log_query import Op, Question
+from mama_spark.malamute.protocol.log_query import LogQuery, Op
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
@@ -32,7 +32,7 @@ PATIENCE = 60.0
 
 
 def logs(url: str, stream: str | None = None, pattern: str | None = None, timeout: float = PATIENCE) -> MalamuteLogs:
-    return MalamuteLogs(MalamuteSettings(LinkSettings((url,)), stream), timeout, pattern)
+    return MalamuteLogs(MalamuteSettings(ConnectionSettings((url,)), stream), timeout, pattern)
 
 
 @pytest.fixture
@@ -290,7 +290,7 @@ def test_a_reader_that_stops_costs_the_broker_little_and_others_nothing(broker: 
         lazy.send_multipart(commands.encode(commands.Open(b"lazy", write(Extension(features=Feature.LOG)))))
         assert isinstance(commands.decode(lazy.recv_multipart()), commands.Ok)
         for i in range(16):
-            question = Question(Op.FETCH, i, b"st", (0, 5_000, 4096, 2**31))
+            question = LogQuery(Op.FETCH, i, b"st", (0, 5_000, 4096, 2**31))
             lazy.send_multipart(commands.encode(commands.Ping(write(Extension(question=question.pack())))))
         for _ in range(2):
             log.append(some(500))

@@ -17,8 +17,8 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteDiscovery, Malam
 from mama_spark.bridges.malamute.pool import POOL
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import LinkSettings
-from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
+from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.batch_publisher import BatchPublisher
@@ -47,10 +47,10 @@ class NumberedEngine(SimpleEngine):
 
     def accept(self, client: Any, address: bytes, subject: bytes, content: Any, extension: Any = None) -> None:
         if subject == b"full":
-            self.runs.append(AckRun(Outcome.REFUSED, 1))
+            self.runs.append(AckRun(StoreOutcome.REFUSED, 1))
             return
         self.last += 1
-        self.runs.append(AckRun(Outcome.STORED, 1, self.last))
+        self.runs.append(AckRun(StoreOutcome.STORED, 1, self.last))
         super().accept(client, address, subject, content, extension)
 
     def sync(self, client: Any) -> tuple[AckRun, ...]:
@@ -131,7 +131,7 @@ def reader(broker: Broker) -> Iterator[Callable[[str], Reader]]:
 
 def bridge_of(url: str, stream: str = "st", **values: Any) -> MalamuteBridge:
     features = values.pop("features", Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS)
-    return MalamuteBridge(MalamuteSettings(LinkSettings((url,), features=features), stream, **values))
+    return MalamuteBridge(MalamuteSettings(ConnectionSettings((url,), features=features), stream, **values))
 
 
 class TestMemoryStream(BridgeSuite):

@@ -17,10 +17,10 @@ from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, M
 from mama_spark.malamute.client import client as client_module
 from mama_spark.malamute.client import connection
 from mama_spark.malamute.client.client import CallFailed, MalamuteClient, Message
-from mama_spark.malamute.client.connection import LinkSettings, endpoint
+from mama_spark.malamute.client.connection import ConnectionSettings, endpoint
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.clocks import Clock
@@ -97,7 +97,7 @@ def test_messages_before_the_reader_are_lost_and_then_only_what_matches_comes_in
     ]
     reader.close()
     writer.send("temp.late", b"6")
-    assert writer.sync() == (AckRun(Outcome.ACCEPTED, 5),), "sends succeed when nobody reads"
+    assert writer.sync() == (AckRun(StoreOutcome.ACCEPTED, 5),), "sends succeed when nobody reads"
 
 
 @pytest.mark.spec("ML-24", "C2")
@@ -249,7 +249,7 @@ def publish(broker: Broker, *subjects: str) -> None:
         writer.write("st")
         for subject in subjects:
             writer.send(subject)
-        assert {run.outcome for run in writer.sync()} == {Outcome.STORED}
+        assert {run.outcome for run in writer.sync()} == {StoreOutcome.STORED}
 
 
 def test_a_sync_tells_that_messages_may_be_lost() -> None:
@@ -264,7 +264,7 @@ def test_a_sync_tells_that_messages_may_be_lost() -> None:
         with pytest.raises(Unavailable, match="connection was lost"):
             client.sync()
         client.send("y")
-        assert client.sync() == (AckRun(Outcome.ACCEPTED, 1),)
+        assert client.sync() == (AckRun(StoreOutcome.ACCEPTED, 1),)
     broker.stop()
 
 
@@ -669,7 +669,7 @@ def test_a_client_whose_process_was_stopped_has_not_lost_its_broker(
         for _ in range(10):
             clock.ahead += 100.0
             client.send("x")
-            assert client.sync() == (AckRun(Outcome.ACCEPTED, 1),)
+            assert client.sync() == (AckRun(StoreOutcome.ACCEPTED, 1),)
         assert client.reconnects == 0
 
 
@@ -764,13 +764,13 @@ class _Only:
 )  # fmt: skip
 def test_settings_that_do_not_go_together_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        LinkSettings(**options)
+        ConnectionSettings(**options)
 
 
 def test_a_key_that_is_none_is_told_and_secrets_are_not() -> None:
     with pytest.raises(ConfigError, match="not Z85"):
         MalamuteClient("mlp://127.0.0.1:1", timeout=1.0, curve_server_key=" " * 40).open()
-    assert "hush" not in repr(LinkSettings(user="u", password="hush"))
+    assert "hush" not in repr(ConnectionSettings(user="u", password="hush"))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from mama_spark.bridges.malamute.discovery.client import DiscoverySettings
 from mama_spark.bridges.malamute.discovery.codec import EVENTS
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.services.malamute_broker.broker.broker import Broker
 from mama_spark.services.malamute_broker.configuration import load
 from mama_spark.services.malamute_broker.engines.durable import engine
@@ -76,7 +76,7 @@ class TestMalamuteDiscovery(DiscoverySuite):
         conf = tmp_path / "broker.toml"
         conf.write_text(f'[broker]\nbind = "tcp://127.0.0.1:*"\n[events]\nfolder = "{tmp_path}/streams"\n')
         with Broker(load(conf)) as broker:
-            link = LinkSettings((broker.endpoint,))
+            link = ConnectionSettings((broker.endpoint,))
 
             def let_pass(seconds: float) -> None:
                 with MalamuteLogs(MalamuteSettings(link), 60.0) as events:

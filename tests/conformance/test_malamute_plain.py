@@ -14,7 +14,7 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import POOL
 from mama_spark.errors import BadRow, ConfigError
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
@@ -32,7 +32,7 @@ def plain() -> Iterator[PlainBroker]:
 
 
 def bridge_of(plain: PlainBroker, link: dict[str, Any] | None = None, **values: Any) -> MalamuteBridge:
-    settings = LinkSettings((plain.url,), **(link or {}))
+    settings = ConnectionSettings((plain.url,), **(link or {}))
     bridge = MalamuteBridge(MalamuteSettings(settings, **{"stream": "st", **values}))
     bridge.open()
     return bridge
@@ -158,7 +158,7 @@ def test_a_broker_of_another_kind_in_the_middle_of_a_write_ends_it(plain: PlainB
     ours = Broker(BrokerSettings("tcp://127.0.0.1:*"))
     ours.start()
     urls = (ours.endpoint.replace("tcp", "mlp"), plain.url)
-    bridge = MalamuteBridge(MalamuteSettings(LinkSettings(urls), "st"))
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings(urls), "st"))
     try:
         bridge.open()
         assert bridge.capabilities.headers
@@ -180,7 +180,7 @@ def test_readers_of_our_broker_that_know_no_extension_get_plain_deliveries() -> 
     with Broker(BrokerSettings("tcp://127.0.0.1:*")) as ours:
         with MalamuteClient(ours.endpoint, timeout=PATIENCE, features=None) as reader:
             reader.read("st")
-            bridge = MalamuteBridge(MalamuteSettings(LinkSettings((ours.endpoint,)), "st"))
+            bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((ours.endpoint,)), "st"))
             bridge.open()
             publish(bridge, batch(2, headers=[{"A": ["1"]}, None], ids=["i", "j"]))
             got = [reader.receive() for _ in range(2)]

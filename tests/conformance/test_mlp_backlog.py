@@ -13,10 +13,10 @@ from mama_spark.bridges.malamute.bridge import MalamuteBridge
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import FEATURES, LinkSettings
+from mama_spark.malamute.client.connection import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
-from mama_spark.malamute.protocol.extensions import Feature, Outcome
+from mama_spark.malamute.protocol.extensions import Feature, StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker import loop as broker_loop
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
@@ -211,7 +211,7 @@ def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Cal
         STUCK.set()
         for n in range(sent, sent + 500):
             writer.send(str(n), b"x" * 5000)
-        assert sum(run.count for run in writer.sync() if run.outcome is Outcome.ACCEPTED) == sent + 500
+        assert sum(run.count for run in writer.sync() if run.outcome is StoreOutcome.ACCEPTED) == sent + 500
         for n in range(sent + 500):
             one = reader.get()
             assert isinstance(one, StreamDeliver)
@@ -248,7 +248,7 @@ def test_the_bridge_takes_nothing_more_while_the_engine_is_stuck(make: Callable[
     """``send`` returns 0 when the broker gives no credit, and all that was taken is acknowledged."""
     site = make(Behind.DROP_NEWEST)
     url = site.broker.endpoint.replace("tcp", "mlp")
-    bridge = MalamuteBridge(MalamuteSettings(LinkSettings((url,), features=FEATURES & ~Feature.CREDIT), "stuck"))
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((url,), features=FEATURES & ~Feature.CREDIT), "stuck"))
     bridge.open()
     try:
         batch = MessageBatch.of(["a"] * 100, [b"x" * 5000] * 100)

@@ -18,8 +18,8 @@ import zmq
 from mama_spark.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
-from mama_spark.malamute.protocol.extensions import ALL, AckRun, Extension, Feature, Outcome, read, write
-from mama_spark.malamute.protocol.log_query import Op, Question
+from mama_spark.malamute.protocol.extensions import ALL, AckRun, Extension, Feature, StoreOutcome, read, write
+from mama_spark.malamute.protocol.log_query import LogQuery, Op
 from mama_spark.services.malamute_broker.broker import broker as broker_module
 from mama_spark.services.malamute_broker.broker import loop as broker_loop
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
@@ -302,7 +302,7 @@ def test_acknowledgements_come_behind_what_a_slow_engine_took(make: Make) -> Non
     ok, pong = writer.get(2)
     assert ok == OK
     assert isinstance(pong, Pong)
-    assert read(pong.trailing).acks == (AckRun(Outcome.ACCEPTED, 7),)
+    assert read(pong.trailing).acks == (AckRun(StoreOutcome.ACCEPTED, 7),)
 
 
 def test_an_engine_that_dies_is_told_to_its_clients_and_to_no_others(make: Make, caplog: Any) -> None:
@@ -422,7 +422,7 @@ def test_a_reader_with_credit_gets_all_though_it_is_slow(make: Make) -> None:
 
 def beside(chance: random.Random) -> bytes:
     """What our own clients say behind the last field, or what it may have become on its way."""
-    question = Question(chance.choice(list(Op)[1:]), chance.randrange(99), chance.choice([b"kept", b"a"]), ())
+    question = LogQuery(chance.choice(list(Op)[1:]), chance.randrange(99), chance.choice([b"kept", b"a"]), ())
     numbers = {Op.AT: (5,), Op.TRIM: (9,), Op.MISSING: (1, 9**9)}.get(question.op, (0, 9, 9, 9))
     question = replace(question, numbers=() if question.op is Op.BOUNDS else numbers)
     block = write(

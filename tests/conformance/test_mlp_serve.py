@@ -21,7 +21,7 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.cli import main
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.core.flight import FlightState
@@ -319,7 +319,7 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
     first = Process("--bind", f"tcp://127.0.0.1:{lasting_port()}", "--conf-file", str(conf), cwd=tmp_path)
     running = [first]
     ends.callback(lambda: running[-1].end())
-    bridge = MalamuteBridge(MalamuteSettings(LinkSettings((first.url,)), "orders"))
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((first.url,)), "orders"))
     bridge.open()
     ends.callback(bridge.close)
     assert (bridge.capabilities.ack, bridge.capabilities.dedup) == (Ack.STORED, True)

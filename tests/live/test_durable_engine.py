@@ -13,14 +13,14 @@ import pytest
 import zmq
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.waiting import until
 
 from tests.support.mlp import Peer
 
-SETTLED = (Outcome.STORED, Outcome.DUPLICATE)
+SETTLED = (StoreOutcome.STORED, StoreOutcome.DUPLICATE)
 FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS
 PROGRAM = """
 import resource, sys
@@ -260,8 +260,8 @@ def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
         pong = peer.ask(commands.Ping())
         assert isinstance(pong, Pong)
         runs += read(pong.trailing).acks
-    stored = [run.first for run in runs if run.outcome is Outcome.STORED]
-    assert {run.outcome for run in runs} == {Outcome.STORED, Outcome.REFUSED}
+    stored = [run.first for run in runs if run.outcome is StoreOutcome.STORED]
+    assert {run.outcome for run in runs} == {StoreOutcome.STORED, StoreOutcome.REFUSED}
     assert stored == list(range(1, len(stored) + 1)), "numbers of what was refused are not lost"
     assert [s for s, _, _ in room.publisher(process.endpoint).read(stored[-1])] == stored
     process.kill()
@@ -271,5 +271,5 @@ def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
         peer.publish(1000)
         pong = peer.ask(commands.Ping())
         assert isinstance(pong, Pong)
-        assert read(pong.trailing).acks == (AckRun(Outcome.STORED, 1, len(stored) + 1),)
+        assert read(pong.trailing).acks == (AckRun(StoreOutcome.STORED, 1, len(stored) + 1),)
         assert len(room.publisher(endpoint).read(len(stored) + 1)) == len(stored) + 1

@@ -19,10 +19,10 @@ from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.testing.waiting import eventually
@@ -166,7 +166,7 @@ class Writer:
 
     def _take(self, first: int, runs: tuple[AckRun, ...]) -> None:
         assert sum(run.count for run in runs) == self.CHUNK
-        assert {run.outcome for run in runs} <= {Outcome.STORED, Outcome.DUPLICATE}
+        assert {run.outcome for run in runs} <= {StoreOutcome.STORED, StoreOutcome.DUPLICATE}
         sequences = [s for run in runs for s in range(run.first, run.first + run.count)]
         for n, sequence in enumerate(sequences, first):
             self.acked[n] = sequence
@@ -213,7 +213,10 @@ def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(nats_s
     url = site.broker(nats_server.url)
 
     def refused(stream: str) -> str:
-        with MalamuteLogs(MalamuteSettings(LinkSettings((url,))), PATIENCE) as logs, pytest.raises(ConfigError) as told:
+        with (
+            MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), PATIENCE) as logs,
+            pytest.raises(ConfigError) as told,
+        ):
             logs.log(stream)
         return str(told.value)
 
@@ -223,7 +226,7 @@ def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(nats_s
         assert said.endswith(
             f"it lives in NATS JetStream: read it there, with a url nats://host:port and stream {NAME!r}"
         )
-        checked = lines(MalamuteSettings(LinkSettings((url,)), "st"))
+        checked = lines(MalamuteSettings(ConnectionSettings((url,)), "st"))
         stored = "stream: st, stored by the engine jetstream: it lives in NATS"
         assert any(text.startswith(stored) for _, text in checked)
         assert all(fine for fine, _ in checked)
@@ -313,7 +316,7 @@ def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
     client = site.plain(site.broker(nats_server.url, buffer=100_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
     client.send(b"before", b"x")
-    assert client.acks() == (AckRun(Outcome.STORED, 1, 1),)
+    assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)
     nats_server.kill()
     for n in range(100):
         client.send(b"during", b"%5d" % n * 1000)
@@ -323,5 +326,5 @@ def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
     with Admin(nats_server.url) as admin:
         stored = {one.sequence: int(one.payload[:5]) for one in admin.messages(NAME)[1:]}
     assert len(outcomes) == 100
-    assert {outcome for outcome, _ in outcomes} == {Outcome.STORED, Outcome.REFUSED}
-    assert {s: n for n, (outcome, s) in enumerate(outcomes) if outcome is Outcome.STORED} == stored
+    assert {outcome for outcome, _ in outcomes} == {StoreOutcome.STORED, StoreOutcome.REFUSED}
+    assert {s: n for n, (outcome, s) in enumerate(outcomes) if outcome is StoreOutcome.STORED} == stored

@@ -11,7 +11,7 @@ import pytest
 from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, MalamutePool
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import PATIENCE, publish
 from mama_spark.testing.waiting import eventually
@@ -27,7 +27,7 @@ def plain() -> Iterator[PlainBroker]:
 
 
 def publish_one(plain: PlainBroker, stream: str = "st", **options: Any) -> None:
-    bridge = MalamuteBridge(MalamuteSettings(LinkSettings((plain.url,), **options), stream))
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((plain.url,), **options), stream))
     bridge.open()
     assert not publish(bridge, MessageBatch.of(["t"], [b"x"])).error
     bridge.close()
@@ -44,7 +44,7 @@ def test_micro_batches_share_a_connection_and_what_it_knows_of_the_stream(plain:
 
 
 def test_two_at_a_time_and_other_options_have_connections_of_their_own(plain: PlainBroker) -> None:
-    first = MalamuteBridge(MalamuteSettings(LinkSettings((plain.url,)), "st"))
+    first = MalamuteBridge(MalamuteSettings(ConnectionSettings((plain.url,)), "st"))
     first.open()
     publish_one(plain)
     first.close()
@@ -72,7 +72,7 @@ def test_a_connection_that_is_not_what_it_was_is_not_given_out(plain: PlainBroke
 
 
 def test_a_connection_with_answers_under_way_is_closed_not_kept(plain: PlainBroker) -> None:
-    bridge = MalamuteBridge(MalamuteSettings(LinkSettings((plain.url,)), "st"))
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((plain.url,)), "st"))
     bridge.open()
     assert bridge.send(MessageBatch.of(["t"] * 10, [b"x"] * 10), 0) == 10
     bridge.close()
@@ -83,10 +83,10 @@ def test_a_connection_with_answers_under_way_is_closed_not_kept(plain: PlainBrok
 def test_idle_connections_are_closed_after_their_time(plain: PlainBroker) -> None:
     now = [0.0]
     pool = MalamutePool(clock=lambda: now[0])
-    connection = pool.lease(LinkSettings((plain.url,)), PATIENCE)
+    connection = pool.lease(ConnectionSettings((plain.url,)), PATIENCE)
     pool.give_back(connection)
     now[0] = IDLE - 1
-    assert pool.lease(LinkSettings((plain.url,)), PATIENCE) is connection
+    assert pool.lease(ConnectionSettings((plain.url,)), PATIENCE) is connection
     pool.give_back(connection)
     now[0] = 2 * IDLE
     pool.sweep()
@@ -98,7 +98,7 @@ def test_a_forked_process_makes_its_own_connection(plain: PlainBroker) -> None:
     script = (
         "import os, sys\n"
         "from mama_spark.bridges.malamute import *\n"
-        "from mama_spark.malamute.client.connection import LinkSettings\n"
+        "from mama_spark.malamute.client.connection import ConnectionSettings\n"
         "from mama_spark.message import MessageBatch\n"
         "from mama_spark.testing.bridge_suite import publish\n"
         "def one():\n"

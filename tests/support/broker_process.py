@@ -12,7 +12,7 @@ from typing import Self
 from mama_spark.bridges.malamute.append import append
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.mama.discovery.broker_events import broker_event
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker
@@ -61,7 +61,7 @@ class _Durable:
 
     def store(self, stream: str, batch: MessageBatch) -> int:
         """Publish by a client of its own; the last sequence."""
-        return append(MalamuteSettings(LinkSettings((self.url,))), stream, batch, _PATIENCE) or 0
+        return append(MalamuteSettings(ConnectionSettings((self.url,))), stream, batch, _PATIENCE) or 0
 
 
 class BrokerHere(_Durable):

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from mama_spark.bridges.malamute import MalamuteLogs, MalamuteSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.broker_process import BrokerProcess
@@ -112,7 +112,7 @@ class OnMalamute:
         self.url = f"{process.url}/flights"
 
     def stored(self) -> int:
-        with MalamuteLogs(MalamuteSettings(LinkSettings((self.url,)))) as logs:
+        with MalamuteLogs(MalamuteSettings(ConnectionSettings((self.url,)))) as logs:
             bounds = logs.log("flights").bounds()
         return bounds.last + 1 - bounds.first
 

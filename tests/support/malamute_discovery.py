@@ -16,7 +16,7 @@ from mama_spark.bridges.malamute.discovery.client import DiscoveryClient, Discov
 from mama_spark.bridges.malamute.discovery.codec import EVENT, EVENTS, DiscoveryMessage
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
-from mama_spark.malamute.client.connection import LinkSettings
+from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
@@ -40,7 +40,7 @@ def discovering_broker(folder: Path) -> BrokerProcess:
 
 def discovery_of(url: str, name: str = "one", patience: float = 60.0) -> MalamuteDiscovery:
     """Not open. Another name is another announcer, and so a process of its own to everybody else."""
-    return MalamuteDiscovery(DiscoverySettings(LinkSettings((url,)), patience=patience, name=name))
+    return MalamuteDiscovery(DiscoverySettings(ConnectionSettings((url,)), patience=patience, name=name))
 
 
 def end_process_of(bridge: MalamuteDiscovery) -> None:
@@ -50,7 +50,7 @@ def end_process_of(bridge: MalamuteDiscovery) -> None:
 
 def forget(url: str, before: int) -> None:
     """Let the broker forget what it told before this number."""
-    logs = MalamuteLogs(MalamuteSettings(LinkSettings((url,))), 60.0)
+    logs = MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), 60.0)
     logs.open()
     try:
         logs.log(EVENTS).trim(before)

@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 
 
-class Waiter:
+class ZmqFdPoller:
     """Waits for any of these sockets."""
 
     def __init__(self, *sockets: zmq.Socket[bytes]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from ..malamute.protocol import commands
 from ..malamute.protocol.commands import StatusCode, StreamDeliver
 from ..malamute.protocol.extensions import NOTHING, Extension, read
-from ..malamute.protocol.log_query import Op, Question, Selection, parse_numbers
+from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
 from ..services.malamute_broker.engines import engine_class
 from ..services.malamute_broker.engines.actor import Answered, Stream
 from .engine_site import EngineKind, Ref, Site
@@ -38,7 +38,7 @@ class Asker:
     def ask(
         self, op: Op, *numbers: int, text: bytes = b"", kind: Selection = Selection.ALL, texts: tuple[bytes, ...] = ()
     ) -> Answered:
-        question = Question(op, next(self._numbers), self.stream.name, numbers, text, kind, texts)
+        question = LogQuery(op, next(self._numbers), self.stream.name, numbers, text, kind, texts)
         (found,) = self.site.ask(self.stream, question)
         if found.answer.code == StatusCode.SUCCESS:
             assert found.answer.identity
@@ -128,7 +128,7 @@ class QuestionRules:
         assert unreadable or isinstance(self, ReadableRules), "an engine that answers is held to ReadableEngineSuite"
         numbers: dict[Op, tuple[int, ...]] = {Op.BOUNDS: (), Op.AT: (0,), Op.MISSING: (0, 9), Op.TRIM: (0,)}
         ops = [op for op in Op if op is not Op.NAMES]  # which the broker answers
-        questions = [Question(op, 90 - op, stream.name, numbers.get(op, (0, 9, 9, 9))) for op in ops]
+        questions = [LogQuery(op, 90 - op, stream.name, numbers.get(op, (0, 9, 9, 9))) for op in ops]
         for found in site.ask(stream, *questions):
             if unreadable:
                 assert (found.answer.code, found.records) == (StatusCode.NOT_IMPLEMENTED, [])
@@ -233,6 +233,6 @@ class ReadableRules:
         got: list[bytes] = []
         for n in range(50):
             asker.accept(b"%d" % n)
-            stream.ask(Ref("reader"), Question(Op.FETCH, n, stream.name, (0, _FAR, 10, 1000)))
+            stream.ask(Ref("reader"), LogQuery(Op.FETCH, n, stream.name, (0, _FAR, 10, 1000)))
             got += [delivery.subject for delivery in site.deliveries(stream)]
         assert got == [b"%d" % n for n in range(50)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from ..malamute.protocol.log_query import Question
+from ..malamute.protocol.log_query import LogQuery
 from ..services.malamute_broker.engines import Delivery, StreamEngine
 from ..services.malamute_broker.engines.actor import Answered, Report, Stream, Taken, Traffic
 
@@ -94,7 +94,7 @@ class Site:
         stream.sync(Ref("who asks"))
         return [one for one in self.report(stream, 1) if isinstance(one, Delivery)]
 
-    def ask(self, stream: Stream, *questions: Question) -> list[Answered]:
+    def ask(self, stream: Stream, *questions: LogQuery) -> list[Answered]:
         """The answers, in their order."""
         client = Ref("who asks")
         for question in questions:

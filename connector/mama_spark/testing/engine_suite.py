@@ -18,8 +18,8 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
-from ..malamute.protocol.extensions import NOTHING, Extension, Outcome
-from ..malamute.protocol.message_blocks import Block
+from ..malamute.protocol.extensions import NOTHING, Extension, StoreOutcome
+from ..malamute.protocol.message_blocks import MessageBlock
 from ..services.malamute_broker.engines import Delivery
 from ..services.malamute_broker.engines.actor import Taken
 from .engine_query_suite import QuestionRules, ReadableRules
@@ -191,11 +191,11 @@ class EngineSuite(QuestionRules):
         site.compile(stream, w, b"")
         headers = ((b"k", b"v"),)
         blocks = [
-            Block([b"a", b"c", b"b"], [b"1", b"2", b"3"]),
-            Block([b"a", b"b"], [b"4", b"5"], [b"id4", b"id5"]),
-            Block([b"a", b"a", b"b"], [b"4", b"6", b"7"], [b"id4", b"", b"id7"]),
-            Block([b"a", b"a"], [b"8", b"8"], [b"id8", b"id8"]),
-            Block(
+            MessageBlock([b"a", b"c", b"b"], [b"1", b"2", b"3"]),
+            MessageBlock([b"a", b"b"], [b"4", b"5"], [b"id4", b"id5"]),
+            MessageBlock([b"a", b"a", b"b"], [b"4", b"6", b"7"], [b"id4", b"", b"id7"]),
+            MessageBlock([b"a", b"a"], [b"8", b"8"], [b"id8", b"id8"]),
+            MessageBlock(
                 [b"a", b"b"], [b"9", b"10"], [b"", b"id10"], [NOTHING, Extension(message_id=b"id10", headers=headers)]
             ),
         ]
@@ -237,7 +237,7 @@ class EngineSuite(QuestionRules):
             assert (first.runs, second.runs, third.runs) == ((), (), ())
             return
         assert [sum(run.count for run in answer.runs) for answer in (first, second, third)] == [3, 1, 0]
-        assert {run.outcome for run in (*first.runs, *second.runs)} == {Outcome.STORED}
+        assert {run.outcome for run in (*first.runs, *second.runs)} == {StoreOutcome.STORED}
         assert 0 < first.runs[0].first < second.runs[0].first
 
     @pytest.mark.spec("ML-07", "ML-21")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.malamute.zmq_fd_poller import Waiter, readable, receive
+from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable, receive
 
 Socket = zmq.Socket[bytes]
 
@@ -25,7 +25,7 @@ def sockets() -> Iterator[tuple[Socket, Socket, Socket]]:
 
 def test_a_socket_rings_for_what_comes_once_nothing_was_found(sockets: tuple[Socket, Socket, Socket]) -> None:
     router, other, dealer = sockets
-    waiter = Waiter(router, other)
+    waiter = ZmqFdPoller(router, other)
     assert not readable(router)
     assert not readable(other)
     for n in range(3):

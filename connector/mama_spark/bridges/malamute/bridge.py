@@ -35,9 +35,9 @@ from mama_spark.errors import (
     Unavailable,
 )
 from mama_spark.malamute.client.connection import endpoint
-from mama_spark.malamute.client.state_machine import Call, CallFailed, State
+from mama_spark.malamute.client.state_machine import Call, CallFailed, ClientState
 from mama_spark.malamute.protocol.commands import StatusCode
-from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
+from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.message import Int64s, MessageBatch
 
 from . import frames as fr
@@ -284,7 +284,7 @@ class MalamuteBridge:
         for chunk in self._chunks:
             if not chunk.call.done:
                 break
-            if any(run.outcome is Outcome.REFUSED for run in chunk.call.extension.acks):
+            if any(run.outcome is StoreOutcome.REFUSED for run in chunk.call.extension.acks):
                 return True
             answered += 0 if chunk.call.error else len(chunk.tokens)
         return answered >= want or bool(self._news(connection))
@@ -300,7 +300,7 @@ class MalamuteBridge:
 
     def _news(self, connection: PooledConnection) -> str:
         link = connection.link
-        if self._changed or link.fatal is not None or link.machine.state in (State.FAILED, State.CLOSED):
+        if self._changed or link.fatal is not None or link.machine.state in (ClientState.FAILED, ClientState.CLOSED):
             return "" if self._told else "closed"
         if not self._down and not connection.usable:
             return "down"
@@ -330,17 +330,19 @@ class MalamuteBridge:
 def _answers(chunk: _Chunk, now: float, polled: PollResult) -> None:
     """What the PONG says of the chunk's messages, in their order."""
     left = chunk.tokens
-    for run in chunk.call.extension.acks or (AckRun(Outcome.ACCEPTED, len(left)),):
+    for run in chunk.call.extension.acks or (AckRun(StoreOutcome.ACCEPTED, len(left)),):
         tokens, left = left[: run.count], left[run.count :]
         n = len(tokens)
         if not n:
             continue
-        if run.outcome is Outcome.REFUSED:
+        if run.outcome is StoreOutcome.REFUSED:
             error = OutOfResources(f"stream {chunk.stream!r} did not store it")
             polled.refusals.append(Refusals(tokens, error, now))
             continue
         sequences = np.arange(run.first, run.first + n, dtype=np.int64) if run.first else None
-        duplicates = np.full(n, run.outcome is Outcome.DUPLICATE) if run.outcome is not Outcome.ACCEPTED else None
+        duplicates = (
+            np.full(n, run.outcome is StoreOutcome.DUPLICATE) if run.outcome is not StoreOutcome.ACCEPTED else None
+        )
         polled.acks.append(Acks(tokens, sequences, duplicates, chunk.stream, now))
     if len(left):
         polled.refusals.append(Refusals(left, OutcomeUnknown("the broker did not say what became of it"), now))

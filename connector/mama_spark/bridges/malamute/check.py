@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mama_spark.errors import ConfigError, MamaError
-from mama_spark.malamute.client.connection import FEATURES, Link
+from mama_spark.malamute.client.connection import FEATURES, ClientConnection
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.malamute.protocol.log_query import Answer, Op, Question, parse_numbers
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, parse_numbers
 from mama_spark.message import MessageBatch
 
 from .frames import check
@@ -30,7 +30,9 @@ def lines(settings: MalamuteSettings, topics: list[str] | None = None) -> list[t
     :param topics: of the messages to come
     """
     found: list[tuple[bool, str]] = []
-    link = Link(replace(settings.link, features=FEATURES & ~Feature.CREDIT | Feature.LOG | Feature.DISCOVERY))
+    link = ClientConnection(
+        replace(settings.link, features=FEATURES & ~Feature.CREDIT | Feature.LOG | Feature.DISCOVERY)
+    )
     try:
         link.open(settings.connect_timeout)
         features = link.machine.features
@@ -69,9 +71,9 @@ def _broker(features: Feature) -> str:
     return f"mama-spark's, which {', '.join(word for feature, word in _WORDS.items() if feature in features)}"
 
 
-def _stream(link: Link, settings: MalamuteSettings) -> str:
+def _stream(link: ClientConnection, settings: MalamuteSettings) -> str:
     """What is known of the stream; asking makes none."""
-    answer = _ask(link, Question(Op.BOUNDS, 0, (settings.stream or "").encode()), settings.connect_timeout)
+    answer = _ask(link, LogQuery(Op.BOUNDS, 0, (settings.stream or "").encode()), settings.connect_timeout)
     if answer.code == StatusCode.SUCCESS:
         (first, last), _ = parse_numbers(answer.body, 2)
         return f"stored, numbers {first} to {last}" if last >= first > 0 else "stored, empty"
@@ -85,7 +87,7 @@ def _stream(link: Link, settings: MalamuteSettings) -> str:
     raise ConfigError(f"stream {settings.stream}: {reason}")
 
 
-def _ask(link: Link, question: Question, timeout: float) -> Answer:
+def _ask(link: ClientConnection, question: LogQuery, timeout: float) -> LogQueryAnswer:
     with link.changed:
         asked = link.machine.ask(question, time.monotonic() + timeout)
     link.wake()

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Self
 
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
-from mama_spark.malamute.client.connection import Link
-from mama_spark.malamute.client.log_query_client import Asked
-from mama_spark.malamute.client.state_machine import CallFailed, State
+from mama_spark.malamute.client.connection import ClientConnection
+from mama_spark.malamute.client.log_query_client import PendingQuery
+from mama_spark.malamute.client.state_machine import CallFailed, ClientState
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.malamute.protocol.log_query import Answer, Op, Question, parse_texts
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, parse_texts
 
 from .pool import POOL, PooledConnection
 from .settings import MalamuteSettings
@@ -26,7 +26,7 @@ FEATURES = Feature.LOG | Feature.SEQUENCE | Feature.HEADERS
 _HIGH_WATER = 10_000
 #: Streams of the broker's own begin so; topics do not find them.
 _OWN = "_MAMA_"
-_OVER = (State.CLOSED, State.FAILED)
+_OVER = (ClientState.CLOSED, ClientState.FAILED)
 
 
 class MalamuteLogs:
@@ -90,7 +90,7 @@ class MalamuteLogs:
         found: list[str] = []
         after, more = b"", True
         while more:
-            answer = self.ask(Question(Op.NAMES, 0, text=after))
+            answer = self.ask(LogQuery(Op.NAMES, 0, text=after))
             page = parse_texts(answer.body[1:])
             more = answer.body[:1] == b"\1" and bool(page)
             after = page[-1] if page else b""
@@ -106,13 +106,13 @@ class MalamuteLogs:
     # --- questions -------------------------------------------------------------------------------------------------
 
     @property
-    def link(self) -> Link:
+    def link(self) -> ClientConnection:
         """:raises ClientClosed: not open"""
         if self._connection is None:
             raise ClientClosed("the log bridge is not open")
         return self._connection.link
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: LogQuery) -> LogQueryAnswer:
         """The answer, over another connection if the first is lost meanwhile: asking twice does no harm.
 
         :raises ConfigError: the user must change something; the text says what
@@ -125,7 +125,7 @@ class MalamuteLogs:
             except Unavailable as e:
                 self.reconnected(until, e)
 
-    def send(self, question: Question, until: float) -> Asked:
+    def send(self, question: LogQuery, until: float) -> PendingQuery:
         """Ask, and do not wait.
 
         :raises Unavailable: not connected now
@@ -143,7 +143,7 @@ class MalamuteLogs:
         link.wake()
         return asked
 
-    def wait(self, asked: Asked) -> Answer:
+    def wait(self, asked: PendingQuery) -> LogQueryAnswer:
         """The answer to what was sent.
 
         :raises MamaError: why there is none
@@ -189,13 +189,13 @@ class MalamuteLogs:
 _PAUSE = 0.05
 
 
-def not_implemented(link: Link) -> str:
+def not_implemented(link: ClientConnection) -> str:
     return (
         f"NOT_IMPLEMENTED: the broker at {link.endpoint} keeps nothing that could be read back. Reading needs mama "
         "broker with a durable stream; other brokers of the protocol forget a message once it is delivered"
     )
 
 
-def _where(question: Question, link: Link) -> str:
+def _where(question: LogQuery, link: ClientConnection) -> str:
     name = question.stream.decode("utf-8", "replace")
     return f"stream {name!r} at {link.endpoint}" if question.op is not Op.NAMES else link.endpoint

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mama_spark.errors import NotReady, PublishError, Rejected
-from mama_spark.malamute.client.connection import Link, LinkSettings
+from mama_spark.malamute.client.connection import ClientConnection, ConnectionSettings
 from mama_spark.malamute.client.state_machine import Call, CallFailed
 from mama_spark.malamute.protocol.commands import StatusCode
 
@@ -49,7 +49,7 @@ class PooledConnection:
     :ivar current: the stream that messages go to now; None = that depends on an answer
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ClientConnection) -> None:
         self.link = link
         self.streams: dict[str, WritableStream] = {}
         self.current: str | None = None
@@ -129,7 +129,7 @@ class MalamutePool(ConnectionPool[PooledConnection]):
         super().__init__(lambda connection: connection.usable, _close, self._look_again, clock)
         self._timer: threading.Timer | None = None
 
-    def lease(self, settings: LinkSettings, timeout: float) -> PooledConnection:
+    def lease(self, settings: ConnectionSettings, timeout: float) -> PooledConnection:
         """A connection, warm if there is one.
 
         :raises Unavailable: nobody answers
@@ -138,7 +138,7 @@ class MalamutePool(ConnectionPool[PooledConnection]):
         """
         connection = self.take(settings)
         if connection is None:
-            link = Link(settings)
+            link = ClientConnection(settings)
             link.open(timeout)
             connection = PooledConnection(link)
         with connection.link.changed:

@@ -7,7 +7,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.client.connection import FEATURES, LinkSettings
+from mama_spark.malamute.client.connection import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.options import SinkOptions, TransportOptions
 
@@ -26,7 +26,7 @@ class MalamuteSettings:
     :param dead_letters: messages with the headers of dead letters are to be expected
     """
 
-    link: LinkSettings = field(default_factory=LinkSettings)
+    link: ConnectionSettings = field(default_factory=ConnectionSettings)
     stream: str | None = None
     acks: bool = True
     dedup: bool = True
@@ -45,7 +45,7 @@ class MalamuteSettings:
         for name in ("credentials", "nkey_seed", "token", "tls_ca", "tls_cert"):
             if getattr(o, name) is not None:
                 raise ConfigError("the bridge malamute logs in by user and password, or by the curve keys")
-        link = LinkSettings(
+        link = ConnectionSettings(
             o.url,
             user=o.user,
             password=o.password,

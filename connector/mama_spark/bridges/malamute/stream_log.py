@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.client.log_query_client import Asked
+from mama_spark.malamute.client.log_query_client import PendingQuery
 from mama_spark.malamute.protocol.log_query import (
     FETCH_OCTETS,
     FETCH_ROWS,
     LOOK,
-    Answer,
+    LogQuery,
+    LogQueryAnswer,
     Op,
-    Question,
     Selection,
     parse_numbers,
     parse_texts,
@@ -58,15 +58,15 @@ class MalamuteLog:
     def name(self) -> str:
         return self._name
 
-    def _bounds(self) -> Answer:
-        return self._bridge.ask(Question(Op.BOUNDS, 0, self._stream))
+    def _bounds(self) -> LogQueryAnswer:
+        return self._bridge.ask(LogQuery(Op.BOUNDS, 0, self._stream))
 
     def _ask(self, op: Op, *numbers: int) -> bytes:
         """The body of an answer of this very stream."""
         text = self._identity if op is Op.TRIM else b""
-        return self._same(self._bridge.ask(Question(op, 0, self._stream, numbers, text))).body
+        return self._same(self._bridge.ask(LogQuery(op, 0, self._stream, numbers, text))).body
 
-    def _same(self, answer: Answer) -> Answer:
+    def _same(self, answer: LogQueryAnswer) -> LogQueryAnswer:
         if answer.identity != self._identity:
             raise ConfigError(f"stream {self._name!r} was deleted and made again while it was read")
         return answer
@@ -154,7 +154,7 @@ class _Part:
 
     after: int
     up_to: int
-    asked: Asked
+    asked: PendingQuery
 
 
 class _ReadSession:
@@ -178,7 +178,7 @@ class _ReadSession:
     def over(self) -> bool:
         return self._done >= self._end
 
-    def questions(self, stream: bytes) -> Iterator[Question]:
+    def questions(self, stream: bytes) -> Iterator[LogQuery]:
         """To be asked now; tell each by :meth:`sent` before the next."""
         while True:
             if self._left is not None:
@@ -189,9 +189,9 @@ class _ReadSession:
                 return
             self._asking = [(low, high)]
             numbers = (low, high, FETCH_ROWS, FETCH_OCTETS)
-            yield Question(Op.BLOCK, 0, stream, numbers, b"", self._selection, self._texts)
+            yield LogQuery(Op.BLOCK, 0, stream, numbers, b"", self._selection, self._texts)
 
-    def sent(self, asked: Asked) -> None:
+    def sent(self, asked: PendingQuery) -> None:
         part = _Part(*self._asking.pop(), asked)
         if self._left is not None:
             self._left = None
@@ -200,7 +200,7 @@ class _ReadSession:
             self.parts.append(part)
             self._next = part.up_to
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: LogQueryAnswer) -> None:
         """The answer to the first part."""
         part = self.parts.popleft()
         (reached, last), _ = parse_numbers(answer.body, 2)

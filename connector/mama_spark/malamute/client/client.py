@@ -28,13 +28,13 @@ from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
 from ..protocol import commands
 from ..protocol.commands import Command, StatusCode
 from ..protocol.extensions import AckRun, Extension, Feature, read
-from .connection import FEATURES, Link, LinkSettings
-from .state_machine import Call, CallFailed, NoStream, State
+from .connection import FEATURES, ClientConnection, ConnectionSettings
+from .state_machine import Call, CallFailed, ClientState, NoStream
 
 __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
 
 Text = str | bytes
-_OVER = (State.START, State.CLOSED, State.FAILED)
+_OVER = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
 #: Messages that may wait for the application, unless the client is made with another window.
 WINDOW = 1000
 
@@ -101,7 +101,7 @@ class MalamuteClient:
     :param window: messages that may wait for :meth:`receive`; the broker holds the others. 0 = the application calls
         :meth:`give_credit`, None = no limit, as the C client
     :param confirm: :meth:`receive` confirms mailbox and service messages that want it; else :meth:`confirm` does
-    :param options: see :class:`~mama_spark.malamute.client.connection.LinkSettings`: ``user``, ``password``, ...
+    :param options: see :class:`~mama_spark.malamute.client.connection.ConnectionSettings`: ``user``, ``password``, ...
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class MalamuteClient:
             features &= ~Feature.CREDIT
         urls = tuple(part.strip() for part in url.split(",") if part.strip())
         self.timeout = timeout
-        self._link = Link(LinkSettings(urls, address, features=features, **options))
+        self._link = ClientConnection(ConnectionSettings(urls, address, features=features, **options))
         self._window, self._confirm = window, confirm
         self._consumed = 0
         self._unsynced: int | None = None  # reconnects before the first send that no sync covers

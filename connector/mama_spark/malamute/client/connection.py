@@ -1,7 +1,7 @@
 """The thread and the socket of a client: they obey the machine (:mod:`.state_machine`).
 
-Everybody else talks to the machine under :attr:`Link.changed`, a condition that is notified whenever something came,
-and then calls :meth:`Link.wake`. Only the thread touches the socket.
+Everybody else talks to the machine under :attr:`ClientConnection.changed`, a condition that is notified whenever
+something came, and then calls :meth:`ClientConnection.wake`. Only the thread touches the socket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, M
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.extensions import Feature
 from ..zmq_fd_poller import receive
-from .state_machine import Call, ClientMachine, Settings, State
+from .state_machine import Call, ClientMachine, ClientSettings, ClientState
 from .zmtp_probe import mechanism_of
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ _MISMATCH = 0x11000002  #: ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LinkSettings:
+class ConnectionSettings:
     """Times in seconds.
 
     :param urls: ``mlp://host:port`` (port 9999 if there is none); the next one is tried when a connection is lost
@@ -156,17 +156,17 @@ class _Outbox:
         return self.at >= len(self.frames)
 
 
-class Link:
+class ClientConnection:
     """One connection of one client.
 
     :ivar machine: use it under :attr:`changed` only
     :ivar changed: notified when something came or ended
     """
 
-    def __init__(self, settings: LinkSettings) -> None:
+    def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings
         address = settings.address.encode("utf-8", "surrogateescape")
-        self.machine = ClientMachine(Settings(address, settings.features, settings.ping, settings.silence))
+        self.machine = ClientMachine(ClientSettings(address, settings.features, settings.ping, settings.silence))
         self.changed = threading.Condition()
         self.fatal: MamaError | None = None  #: nobody need wait any more
         self._endpoints = [endpoint(url) for url in settings.urls]
@@ -194,7 +194,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        return self.machine.state is State.CONNECTED and self.fatal is None
+        return self.machine.state is ClientState.CONNECTED and self.fatal is None
 
     @property
     def room(self) -> int:
@@ -396,7 +396,7 @@ class Link:
             elif event == zmq.EVENT_DISCONNECTED:
                 with self.changed:
                     now = time.monotonic()
-                    settled = self.machine.state in (State.CONNECTED, State.TERMINATING)
+                    settled = self.machine.state in (ClientState.CONNECTED, ClientState.TERMINATING)
                     if settled or now - self._made > _FLAPPING:
                         self.machine.lost(now)
                         return  # the socket will be replaced
@@ -404,7 +404,7 @@ class Link:
     def _find_reason(self) -> None:
         """A broker that lives, has CURVE and ends the handshake of a CURVE client does so for its own key."""
         asked = self.settings.curve_server_key is not None and self._unexplained >= _UNEXPLAINED
-        if asked and self.machine.state is State.CONNECTING and mechanism_of(self.endpoint, _GREETING) == "CURVE":
+        if asked and self.machine.state is ClientState.CONNECTING and mechanism_of(self.endpoint, _GREETING) == "CURVE":
             self._trouble = "the broker has another key than curve_server_key"
             self._fail(ConfigError(f"{self.endpoint}: {self._trouble}"))
 

@@ -13,13 +13,13 @@ from mama_spark.errors import MamaError, Unavailable
 
 from ..protocol import commands
 from ..protocol.extensions import Extension, write
-from ..protocol.log_query import Answer, Question, parse_answer
+from ..protocol.log_query import LogQuery, LogQueryAnswer, parse_answer
 
 _DELIVER = commands.SIGNATURE + bytes([commands.StreamDeliver.id])
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PendingQuery:
     """A question that was sent.
 
     :ivar done: answered, or given up
@@ -27,11 +27,11 @@ class Asked:
     :ivar records: frames of the messages that came with the answer
     """
 
-    question: Question
+    question: LogQuery
     deadline: float
     done: bool = False
     error: MamaError | None = None
-    answer: Answer | None = None
+    answer: LogQueryAnswer | None = None
     records: list[Sequence[bytes]] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -39,21 +39,21 @@ class Asked:
         return f"<Asked {self.question.op.name} {state}>"
 
 
-class ClientDesk:
+class LogQueryClient:
     """The part of :class:`~mama_spark.malamute.client.state_machine.ClientMachine` that asks."""
 
     def __init__(self) -> None:
-        self.questions: dict[int, Asked] = {}  #: that are not answered, by number
+        self.questions: dict[int, PendingQuery] = {}  #: that are not answered, by number
         self._records: list[Sequence[bytes]] = []
         self._last_number = 0
 
-    def ask(self, question: Question, deadline: float) -> tuple[Asked, list[bytes]]:
+    def ask(self, question: LogQuery, deadline: float) -> tuple[PendingQuery, list[bytes]]:
         """The question under a number of its own, and the frames to send.
 
         :raises BadFrame: it does not fit
         """
         self._last_number = self._last_number % 0xFFFFFFFF + 1
-        asked = Asked(replace(question, number=self._last_number), deadline)
+        asked = PendingQuery(replace(question, number=self._last_number), deadline)
         frames = commands.encode(commands.Ping(write(Extension(question=asked.question.pack()))))
         self.questions[self._last_number] = asked
         return asked, frames

@@ -20,11 +20,11 @@ from ..protocol import commands as wire
 from ..protocol.commands import BadFrame, Command, StatusCode
 from ..protocol.credit import MESSAGE
 from ..protocol.extensions import AckRun, Extension, Feature, read, write
-from ..protocol.log_query import Question
-from .log_query_client import Asked, ClientDesk
+from ..protocol.log_query import LogQuery
+from .log_query_client import LogQueryClient, PendingQuery
 
 
-class State(Enum):
+class ClientState(Enum):
     START = "start"
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -34,7 +34,7 @@ class State(Enum):
     FAILED = "failed"  #: the broker refused OPEN
 
 
-class Event(Enum):
+class ClientEvent(Enum):
     CONNECT = "connect"
     OK = "OK"
     REFUSED = "ERROR, but not 500"
@@ -47,43 +47,51 @@ class Event(Enum):
     CLOSE = "close"
 
 
-_ANYTHING = (Event.OK, Event.REFUSED, Event.INVALID, Event.PONG, Event.DELIVERY, Event.OTHER, Event.MALFORMED)
+_ANYTHING = (
+    ClientEvent.OK,
+    ClientEvent.REFUSED,
+    ClientEvent.INVALID,
+    ClientEvent.PONG,
+    ClientEvent.DELIVERY,
+    ClientEvent.OTHER,
+    ClientEvent.MALFORMED,
+)
 
 
-def _stay(state: State, *but: Event) -> dict[Event, State]:
+def _stay(state: ClientState, *but: ClientEvent) -> dict[ClientEvent, ClientState]:
     return {event: state for event in _ANYTHING if event not in but}
 
 
-TABLE: dict[State, dict[Event, State]] = {
-    State.START: {Event.CONNECT: State.CONNECTING, Event.CLOSE: State.CLOSED},
-    State.CONNECTING: {
-        **_stay(State.CONNECTING),  # ERROR 500 answers what reached the broker before OPEN
-        Event.OK: State.CONNECTED,
-        Event.REFUSED: State.FAILED,
-        Event.SILENCE: State.CONNECTING,
-        Event.CLOSE: State.CLOSED,
+TABLE: dict[ClientState, dict[ClientEvent, ClientState]] = {
+    ClientState.START: {ClientEvent.CONNECT: ClientState.CONNECTING, ClientEvent.CLOSE: ClientState.CLOSED},
+    ClientState.CONNECTING: {
+        **_stay(ClientState.CONNECTING),  # ERROR 500 answers what reached the broker before OPEN
+        ClientEvent.OK: ClientState.CONNECTED,
+        ClientEvent.REFUSED: ClientState.FAILED,
+        ClientEvent.SILENCE: ClientState.CONNECTING,
+        ClientEvent.CLOSE: ClientState.CLOSED,
     },
-    State.CONNECTED: {
-        **_stay(State.CONNECTED),
-        Event.INVALID: State.RECONNECTING,
-        Event.SILENCE: State.RECONNECTING,
-        Event.CLOSE: State.TERMINATING,
+    ClientState.CONNECTED: {
+        **_stay(ClientState.CONNECTED),
+        ClientEvent.INVALID: ClientState.RECONNECTING,
+        ClientEvent.SILENCE: ClientState.RECONNECTING,
+        ClientEvent.CLOSE: ClientState.TERMINATING,
     },
-    State.RECONNECTING: {
-        **_stay(State.RECONNECTING),
-        Event.OK: State.CONNECTED,
-        Event.REFUSED: State.FAILED,
-        Event.SILENCE: State.RECONNECTING,
-        Event.CLOSE: State.CLOSED,
+    ClientState.RECONNECTING: {
+        **_stay(ClientState.RECONNECTING),
+        ClientEvent.OK: ClientState.CONNECTED,
+        ClientEvent.REFUSED: ClientState.FAILED,
+        ClientEvent.SILENCE: ClientState.RECONNECTING,
+        ClientEvent.CLOSE: ClientState.CLOSED,
     },
-    State.TERMINATING: {
-        **_stay(State.TERMINATING),
-        Event.INVALID: State.CLOSED,
-        Event.SILENCE: State.CLOSED,
-        Event.CLOSE: State.TERMINATING,
+    ClientState.TERMINATING: {
+        **_stay(ClientState.TERMINATING),
+        ClientEvent.INVALID: ClientState.CLOSED,
+        ClientEvent.SILENCE: ClientState.CLOSED,
+        ClientEvent.CLOSE: ClientState.TERMINATING,
     },
-    State.CLOSED: {**_stay(State.CLOSED), Event.CLOSE: State.CLOSED},
-    State.FAILED: {**_stay(State.FAILED), Event.CLOSE: State.CLOSED},
+    ClientState.CLOSED: {**_stay(ClientState.CLOSED), ClientEvent.CLOSE: ClientState.CLOSED},
+    ClientState.FAILED: {**_stay(ClientState.FAILED), ClientEvent.CLOSE: ClientState.CLOSED},
 }
 
 
@@ -125,7 +133,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ClientSettings:
     """Times in seconds; those of the C client."""
 
     address: bytes = b""
@@ -142,9 +150,9 @@ class ClientMachine:
     :ivar reset: the shell must replace its connection (and send ``out`` on the new one), then clear this
     """
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
-        self.state = State.START
+    def __init__(self, settings: ClientSettings | None = None) -> None:
+        self.settings = settings or ClientSettings()
+        self.state = ClientState.START
         self.out: list[Sequence[bytes]] = []
         self.received: list[Command] = []
         self.reset = False
@@ -156,7 +164,7 @@ class ClientMachine:
         self.offers: dict[tuple[bytes, bytes], None] = {}
         self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
         self.credit = 0  #: given and not used
-        self._desk = ClientDesk()
+        self._desk = LogQueryClient()
         self.allowance: int | None = (
             None  #: octets that may be sent to streams (:mod:`mama_spark.malamute.protocol.credit`); None = any number
         )
@@ -175,7 +183,7 @@ class ClientMachine:
 
     def connect(self, now: float, deadline: float) -> Call:
         """:raises ClientClosed: it was closed before"""
-        self._step(Event.CONNECT)
+        self._step(ClientEvent.CONNECT)
         self._heard = now
         self._connect = Call(self._opening(), deadline)
         self._open()
@@ -201,7 +209,7 @@ class ClientMachine:
         self._unasked = False
         return self._call(wire.Ping(), deadline)
 
-    def ask(self, question: Question, deadline: float) -> Asked:
+    def ask(self, question: LogQuery, deadline: float) -> PendingQuery:
         """About stored streams. While questions are open, what comes from streams is theirs: ask on a connection of
         its own, without subscriptions.
 
@@ -209,7 +217,7 @@ class ClientMachine:
         :raises Unavailable: not connected now
         :raises BadFrame: the question does not fit
         """
-        if self.state is not State.CONNECTED:
+        if self.state is not ClientState.CONNECTED:
             raise Unavailable(f"not connected ({self.state.value})")
         if Feature.LOG not in self.features:
             raise ConfigError("NOT_IMPLEMENTED: this broker keeps no log that could be read; mama broker does")
@@ -221,8 +229,8 @@ class ClientMachine:
 
     def close(self, deadline: float) -> Call:
         call = Call(wire.Close(), deadline)
-        state = self._step(Event.CLOSE)
-        if state is State.TERMINATING:
+        state = self._step(ClientEvent.CLOSE)
+        if state is ClientState.TERMINATING:
             self._ask(call)
         else:
             self._end(ClientClosed("closed"))
@@ -232,9 +240,9 @@ class ClientMachine:
     def _call(self, command: Command, deadline: float) -> Call:
         call = Call(command, deadline)
         frames = wire.encode(command)
-        if self.state in (State.CONNECTED, State.RECONNECTING):
+        if self.state in (ClientState.CONNECTED, ClientState.RECONNECTING):
             self._asked.append(call)
-            if self.state is State.CONNECTED:
+            if self.state is ClientState.CONNECTED:
                 self.out.append(frames)
             return call
         raise ClientClosed(f"not connected ({self.state.value})")
@@ -314,7 +322,7 @@ class ClientMachine:
     def give_credit(self, amount: int) -> None:
         """The broker may deliver this many messages more, of all kinds together."""
         self.credit += amount
-        if self.state is State.CONNECTED:
+        if self.state is ClientState.CONNECTED:
             self._say_credit(amount)
 
     def _say_credit(self, amount: int) -> None:
@@ -327,7 +335,7 @@ class ClientMachine:
         self.out.append(wire.encode(command))
 
     def _require_connection(self) -> None:
-        if self.state is not State.CONNECTED:
+        if self.state is not ClientState.CONNECTED:
             raise Unavailable(f"not connected ({self.state.value})")
 
     # --- what comes ----------------------------------------------------------------------------------------------
@@ -349,7 +357,7 @@ class ClientMachine:
         elif isinstance(command, wire.Pong) and (answer := read(command.trailing).answer):
             self._desk.answered(answer)
         elif isinstance(command, wire.Pong):
-            if self.state in (State.CONNECTED, State.TERMINATING):
+            if self.state in (ClientState.CONNECTED, ClientState.TERMINATING):
                 self._settle(wire.Ping, None, command.trailing)
                 self._allowed(read(command.trailing).credit)
         elif isinstance(command, wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver):
@@ -360,30 +368,32 @@ class ClientMachine:
             self.malformed += 1
 
     def _ok(self, command: wire.Ok) -> None:
-        if self.state in (State.CONNECTING, State.RECONNECTING):
+        if self.state in (ClientState.CONNECTING, ClientState.RECONNECTING):
             self._opened(command)
-        elif self.state in (State.CONNECTED, State.TERMINATING):
+        elif self.state in (ClientState.CONNECTED, ClientState.TERMINATING):
             self._settle(None, None, command.trailing)
-            if self.state is State.TERMINATING and not any(isinstance(c.command, wire.Close) for c in self._asked):
-                self.state = State.CLOSED
+            if self.state is ClientState.TERMINATING and not any(
+                isinstance(c.command, wire.Close) for c in self._asked
+            ):
+                self.state = ClientState.CLOSED
                 self._end(ClientClosed("closed"))
 
     def _error(self, command: wire.Error) -> None:
         before = self.state
         invalid = command.code == StatusCode.COMMAND_INVALID
-        state = self._step(Event.INVALID if invalid else Event.REFUSED)
-        if before is State.CONNECTED and invalid:
+        state = self._step(ClientEvent.INVALID if invalid else ClientEvent.REFUSED)
+        if before is ClientState.CONNECTED and invalid:
             self._reopen()
-        elif state is State.FAILED and before is not State.FAILED:
+        elif state is ClientState.FAILED and before is not ClientState.FAILED:
             self._end(CallFailed("connecting", command.code, command.reason))
-        elif before in (State.CONNECTED, State.TERMINATING) and not invalid:
+        elif before in (ClientState.CONNECTED, ClientState.TERMINATING) and not invalid:
             what = type(self._asked[0].command).__name__ if self._asked else "a command"
             self._settle(None, CallFailed(what, command.code, command.reason), command.trailing)
-        elif state is State.CLOSED:
+        elif state is ClientState.CLOSED:
             self._end(ClientClosed("closed"))
 
     def _delivery(self, command: wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver) -> None:
-        if self.state not in (State.CONNECTED, State.TERMINATING):
+        if self.state not in (ClientState.CONNECTED, ClientState.TERMINATING):
             return
         self.credit = max(0, self.credit - 1)
         if isinstance(command, wire.StreamDeliver) and command.trailing:
@@ -459,7 +469,7 @@ class ClientMachine:
         self._open()
 
     def _opened(self, command: wire.Ok) -> None:
-        self._step(Event.OK)
+        self._step(ClientEvent.OK)
         self.features = (read(command.trailing).features or Feature(0)) & (self.settings.features or Feature(0))
         self.allowance, self._low = (0, 0) if Feature.SENDING in self.features else (None, 0)
         if self._connect is not None and not self._connect.done:
@@ -489,19 +499,19 @@ class ClientMachine:
         connecting = self._connect
         if connecting is not None and not connecting.done and connecting.deadline <= now:
             self._finish(connecting, Unavailable("the broker is not reachable"))
-            self._step(Event.CLOSE)
+            self._step(ClientEvent.CLOSE)
             self._end(ClientClosed("connecting failed"))
         for call in self._asked:
             if call.deadline <= now:
                 self._finish(call, Unavailable("the broker did not answer in time"))
         self._desk.expire(now)
-        if self.state is State.TERMINATING and all(call.done for call in self._asked):
-            self.state = State.CLOSED
-        if self.state in (State.START, State.CLOSED, State.FAILED):
+        if self.state is ClientState.TERMINATING and all(call.done for call in self._asked):
+            self.state = ClientState.CLOSED
+        if self.state in (ClientState.START, ClientState.CLOSED, ClientState.FAILED):
             return
         if now - self._heard >= self.settings.silence:
             self._silence(now)
-        elif self.state is State.CONNECTED and now - self._pinged >= self.settings.ping:
+        elif self.state is ClientState.CONNECTED and now - self._pinged >= self.settings.ping:
             self._pinged = now
             self._ask(Call(wire.Ping(), float("inf"), again=True))
 
@@ -511,14 +521,14 @@ class ClientMachine:
 
     def lost(self, now: float) -> None:
         """The shell knows that the connection broke: as after silence, but at once."""
-        if Event.SILENCE in TABLE[self.state]:
+        if ClientEvent.SILENCE in TABLE[self.state]:
             self._silence(now)
 
     def _silence(self, now: float) -> None:
         self._heard = now
-        state = self._step(Event.SILENCE)
+        state = self._step(ClientEvent.SILENCE)
         self.out.clear()
-        if state is State.CLOSED:
+        if state is ClientState.CLOSED:
             self._end(ClientClosed("closed"))
         else:
             self.reset = True
@@ -526,17 +536,17 @@ class ClientMachine:
 
     def next_tick(self) -> float:
         """When :meth:`tick` has something to do at the latest; infinite when it never has."""
-        if self.state in (State.START, State.CLOSED, State.FAILED):
+        if self.state in (ClientState.START, ClientState.CLOSED, ClientState.FAILED):
             return float("inf")
         times = [self._heard + self.settings.silence, self._desk.next_deadline()]
         times += [call.deadline for call in self._asked if not call.done]
         if self._connect is not None and not self._connect.done:
             times.append(self._connect.deadline)
-        if self.state is State.CONNECTED:
+        if self.state is ClientState.CONNECTED:
             times.append(self._pinged + self.settings.ping)
         return min(times)
 
-    def _step(self, event: Event) -> State:
+    def _step(self, event: ClientEvent) -> ClientState:
         try:
             self.state = TABLE[self.state][event]
         except KeyError:

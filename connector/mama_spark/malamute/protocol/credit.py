@@ -10,7 +10,7 @@ streams, it goes round.
 A client without credit (the C client) is lent a window, and the window only as long as its socket takes what is
 delivered: an engine that holds is never overrun by a slow reader.
 
-A client that publishes has an :class:`Allowance` in octets: what it sends costs, what the engines have taken is given
+A client that publishes has an :class:`SendWindow` in octets: what it sends costs, what the engines have taken is given
 back. So publishers that keep to it never have more under way than engines take, and need not be stopped.
 """
 
@@ -25,7 +25,7 @@ _GUESS = 8 * 1024
 TURN, LONGEST_TURN = 0.02, 1.0
 
 
-class Shares:
+class CreditAllocator:
     """What the engines of one client's streams may deliver still.
 
     :ivar lent: sum of all shares
@@ -169,7 +169,7 @@ MOST_SENT, LEAST_SENT = 8 * 1024 * 1024, 64 * 1024
 MESSAGE = 256
 
 
-class Allowance:
+class SendWindow:
     """What one client may send to streams, as the broker sees it, in octets: those of the frames, and :data:`MESSAGE`
     a message. The client may send as long as it is above 0, so one message may be larger than what is left.
 

@@ -9,7 +9,7 @@ in OPEN what it understands (:class:`Feature`); only then does the broker extend
 | tag | field | value | in |
 |---|---|---|---|
 | 1 | features | number-4, bits of :class:`Feature` | OPEN; OK of OPEN: what the broker does of it |
-| 2 | credit | number-4: octets more that the receiver may send (:class:`~.credit.Allowance`) | OK of OPEN, PONG |
+| 2 | credit | number-4: octets more that the receiver may send (:class:`~.credit.SendWindow`) | OK of OPEN, PONG |
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
 |   |   | number-8: behind it begins what is read from now on | OK of READ without after |
 | 4 | time | number-8: microseconds since the epoch at which it was stored | DELIVER |
@@ -58,7 +58,7 @@ class Feature(IntFlag):
 ALL = Feature(sum(Feature))
 
 
-class Outcome(IntEnum):
+class StoreOutcome(IntEnum):
     """What became of a run of sends."""
 
     ACCEPTED = 0  #: the engine took them; nothing is stored
@@ -71,7 +71,7 @@ class Outcome(IntEnum):
 class AckRun:
     """``count`` sends with one outcome and consecutive sequences; runs come in the order of the sends."""
 
-    outcome: Outcome
+    outcome: StoreOutcome
     count: int
     first: int = 0  #: sequence of the first; 0 where the engine does not number
 
@@ -201,6 +201,6 @@ def _runs(value: bytes) -> tuple[AckRun, ...]:
     if len(value) % _RUN.size:
         return ()
     try:
-        return tuple(AckRun(Outcome(outcome), count, first) for outcome, count, first in _RUN.iter_unpack(value))
+        return tuple(AckRun(StoreOutcome(outcome), count, first) for outcome, count, first in _RUN.iter_unpack(value))
     except ValueError:  # an outcome of a later version
         return ()

@@ -66,7 +66,7 @@ class Op(IntEnum):
 
 
 class Selection(IntEnum):
-    """What :attr:`Question.texts` are."""
+    """What :attr:`LogQuery.texts` are."""
 
     ALL = 0
     SUBJECTS = 1
@@ -89,7 +89,7 @@ _WIDTH = {"q": 8, "t": 8, "i": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LogQuery:
     """:ivar number: the asker's, to know the answer by
     :ivar numbers: by op, in the order of the table above
     :ivar text: NAMES: behind this one; TRIM: the identity
@@ -125,7 +125,7 @@ class Question:
         return packed
 
 
-def parse_question(packed: bytes) -> Question | None:
+def parse_query(packed: bytes) -> LogQuery | None:
     """None = not understood. Never raises."""
     try:
         op, number = _HEAD.unpack_from(packed)
@@ -143,9 +143,9 @@ def parse_question(packed: bytes) -> Question | None:
         if kind in _WITH_TEXT:
             text, at = _string(packed, at)
         if at == len(packed) or kind not in (Op.FETCH, Op.STANDING, Op.BLOCK):
-            return Question(kind, number, stream, tuple(numbers), text)
+            return LogQuery(kind, number, stream, tuple(numbers), text)
         texts = tuple(_texts(packed, at + 1))
-        return Question(kind, number, stream, tuple(numbers), text, Selection(packed[at]), texts)
+        return LogQuery(kind, number, stream, tuple(numbers), text, Selection(packed[at]), texts)
     except (struct.error, ValueError, IndexError):
         return None
 
@@ -156,7 +156,7 @@ def number_of(packed: bytes) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LogQueryAnswer:
     """:ivar code: SUCCESS; FAILED: the asker must change something; NOT_IMPLEMENTED: the stream is not stored, or where
         it is stored nobody can be asked, and then ``identity`` is the engine's name; INTERNAL_ERROR: later perhaps
     :ivar body: as the table of this module says; empty unless SUCCESS
@@ -173,7 +173,7 @@ class Answer:
         return b"".join((_ANSWER.pack(self.number, self.code), string(reason), string(self.identity), self.body))
 
 
-def parse_answer(packed: bytes) -> Answer | None:
+def parse_answer(packed: bytes) -> LogQueryAnswer | None:
     """None = not understood. Never raises."""
     try:
         number, code = _ANSWER.unpack_from(packed)
@@ -181,7 +181,7 @@ def parse_answer(packed: bytes) -> Answer | None:
         identity, at = _string(packed, at)
     except (struct.error, ValueError, IndexError):
         return None
-    return Answer(number, code, reason, identity, packed[at:])
+    return LogQueryAnswer(number, code, reason, identity, packed[at:])
 
 
 def numbers(*values: int) -> bytes:

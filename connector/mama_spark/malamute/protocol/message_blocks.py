@@ -32,7 +32,7 @@ def pack(count: int, lengths: bytes, commands: bytes, contents: bytes) -> list[b
     return wire.encode(wire.StreamSend(b"", (lengths, commands, contents), write(Extension(block=count))))
 
 
-class Block(NamedTuple):
+class MessageBlock(NamedTuple):
     """Messages with one content frame each, as columns.
 
     :ivar ids: empty where a message has none; None = no message has one
@@ -52,7 +52,7 @@ class Block(NamedTuple):
         return zip(self.subjects, zip(self.contents, strict=True), extensions, strict=False)
 
 
-def unpack(count: int, content: Sequence[bytes]) -> Block:
+def unpack(count: int, content: Sequence[bytes]) -> MessageBlock:
     """The messages of a block.
 
     :raises BadFrame: it is no block of so many messages, or one of them is no STREAM SEND
@@ -76,12 +76,12 @@ def unpack(count: int, content: Sequence[bytes]) -> Block:
         subjects.append(subject)
         rests.append(command[end:])
     if not any(rests):
-        return Block(subjects, contents)
+        return MessageBlock(subjects, contents)
     ids = list(map(only_id, rests))
     if None not in ids:
-        return Block(subjects, contents, cast("list[bytes]", ids))
+        return MessageBlock(subjects, contents, cast("list[bytes]", ids))
     extensions = list(map(read, rests))
-    return Block(subjects, contents, [one.message_id for one in extensions], extensions)
+    return MessageBlock(subjects, contents, [one.message_id for one in extensions], extensions)
 
 
 def _cut(octets: bytes, lengths: Sequence[int]) -> list[bytes]:

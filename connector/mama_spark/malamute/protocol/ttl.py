@@ -26,24 +26,25 @@ RETRY = 1.0
 _LONGEST = 10**12  # ms; thirty years
 
 
-class Wish(Enum):
+class TtlDirective(Enum):
     """What a message wants that is no number of milliseconds."""
 
     RENEW = "renew"
     BAD = "bad"  #: a header that only the engine may write, or that cannot be read
 
 
-def wish_of(headers: Iterable[tuple[bytes, bytes]]) -> int | Wish | None:
-    """Milliseconds to live (0 = it ends what ran), or :class:`Wish`; None for a message with none of these headers."""
-    found: int | Wish | None = None
+def ttl_directive_of(headers: Iterable[tuple[bytes, bytes]]) -> int | TtlDirective | None:
+    """Milliseconds to live (0 = it ends what ran), or :class:`TtlDirective`; None for a message with none of these
+    headers."""
+    found: int | TtlDirective | None = None
     for name, value in headers:
         if name == MARKER:
-            return Wish.BAD
+            return TtlDirective.BAD
         if name == RENEWAL:
-            found = Wish.RENEW
+            found = TtlDirective.RENEW
         elif name == TTL and found is None:
             short = value.isdigit() and len(value) <= len(str(_LONGEST))
-            found = int(value) if short and int(value) <= _LONGEST else Wish.BAD
+            found = int(value) if short and int(value) <= _LONGEST else TtlDirective.BAD
     return found
 
 
@@ -59,7 +60,7 @@ class _Running:
     planned: float
 
 
-class Standing:
+class TtlIndex:
     """The subjects where something runs. Times are seconds of one clock that never goes back."""
 
     def __init__(self) -> None:
@@ -125,7 +126,7 @@ class Standing:
             heapq.heapify(self._heap)
 
 
-class Keeper:
+class TtlTracker:
     """What of a batch has a time to live, until it is stored, and what runs.
 
     :param most: subjects where something may run
@@ -135,7 +136,7 @@ class Keeper:
     def __init__(self, most: int, tick: Callable[[], float]) -> None:
         self.tick = tick
         self._most = most
-        self._standing = Standing()
+        self._standing = TtlIndex()
         self._wishes: dict[int, int] = {}  # of what is not stored yet: sequence -> milliseconds
 
     def __bool__(self) -> bool:
@@ -157,7 +158,7 @@ class Keeper:
         return True
 
     def renew(self, subject: bytes) -> int | None:
-        """See :meth:`Standing.renew`."""
+        """See :meth:`TtlIndex.renew`."""
         return self._standing.renew(subject, self.tick())
 
     def repeated(self, subject: bytes, sequence: int) -> None:
@@ -189,7 +190,7 @@ class Keeper:
                 self._standing.end(subject)
 
     def expired(self) -> list[bytes]:
-        """See :meth:`Standing.expired`."""
+        """See :meth:`TtlIndex.expired`."""
         return self._standing.expired(self.tick()) if len(self._standing) else []
 
     @property

@@ -14,15 +14,15 @@ from mama_spark.malamute.client.state_machine import (
     TABLE,
     Call,
     CallFailed,
+    ClientEvent,
     ClientMachine,
-    Event,
+    ClientSettings,
+    ClientState,
     NoStream,
-    Settings,
-    State,
 )
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.session.clients import Client
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
@@ -46,7 +46,7 @@ def told(machine: ClientMachine, *commands: Command, now: float = 0.0) -> None:
 
 
 def connected(features: Feature | None = None, **values: Any) -> ClientMachine:
-    machine = ClientMachine(Settings(b"me", features, **values))
+    machine = ClientMachine(ClientSettings(b"me", features, **values))
     call = machine.connect(0.0, FAR)
     told(machine, Ok(trailing=write(Extension(features=features)) if features else b""))
     assert call.done
@@ -97,7 +97,7 @@ def test_recorded_conversations_byte_for_byte(name: str) -> None:
         frames = [bytes.fromhex(h) for h in step["hex"]]
         command = decode(frames)
         if isinstance(command, wire.Open):
-            machines[step["client"]] = ClientMachine(Settings(command.address))
+            machines[step["client"]] = ClientMachine(ClientSettings(command.address))
         machine = machines[step["client"]]
         if step["dir"] == "C>S":
             do(machine, command)
@@ -116,7 +116,7 @@ def test_recorded_conversations_byte_for_byte(name: str) -> None:
 def test_the_recorded_reconnection_after_a_restart_byte_for_byte() -> None:
     """The queued PING gets ERROR 500; OPEN, then WRITE, READ and OFFER without waiting."""
     machine = connected()
-    machine.settings = Settings(b"rc")
+    machine.settings = ClientSettings(b"rc")
     machine.write(b"out", FAR)
     machine.read(b"in", b"^a", FAR)
     machine.offer(b"svc", b"x", FAR)
@@ -134,70 +134,70 @@ def test_the_recorded_reconnection_after_a_restart_byte_for_byte() -> None:
     assert machine.reconnects == 1
 
 
-def brought_to(state: State) -> ClientMachine:
+def brought_to(state: ClientState) -> ClientMachine:
     """A machine that is there by what its application and its broker said."""
-    if state is State.START:
+    if state is ClientState.START:
         return ClientMachine()
-    if state in (State.CONNECTING, State.FAILED):
+    if state in (ClientState.CONNECTING, ClientState.FAILED):
         machine = ClientMachine()
         machine.connect(0.0, FAR)
-        told(machine, *([Error(300)] if state is State.FAILED else []))
+        told(machine, *([Error(300)] if state is ClientState.FAILED else []))
     else:
         machine = connected()
-        if state is State.RECONNECTING:
+        if state is ClientState.RECONNECTING:
             told(machine, Error(500))
-        elif state is not State.CONNECTED:
+        elif state is not ClientState.CONNECTED:
             machine.write(b"s", FAR)  # what is said to a machine that terminates answers this
             machine.close(FAR)
-            told(machine, *([Error(500)] if state is State.CLOSED else []))
+            told(machine, *([Error(500)] if state is ClientState.CLOSED else []))
     return machine
 
 
-SAID: dict[Event, Command] = {
-    Event.OK: Ok(), Event.REFUSED: Error(300), Event.INVALID: Error(500), Event.PONG: Pong(),
-    Event.DELIVERY: wire.StreamDeliver(b"s", b"w", b"x"), Event.OTHER: wire.Ping(),
+SAID: dict[ClientEvent, Command] = {
+    ClientEvent.OK: Ok(), ClientEvent.REFUSED: Error(300), ClientEvent.INVALID: Error(500), ClientEvent.PONG: Pong(),
+    ClientEvent.DELIVERY: wire.StreamDeliver(b"s", b"w", b"x"), ClientEvent.OTHER: wire.Ping(),
 }  # fmt: skip
 
 
-def happen(machine: ClientMachine, event: Event) -> None:
-    if event is Event.CONNECT:
+def happen(machine: ClientMachine, event: ClientEvent) -> None:
+    if event is ClientEvent.CONNECT:
         machine.connect(0.0, FAR)
-    elif event is Event.CLOSE:
+    elif event is ClientEvent.CLOSE:
         machine.close(FAR)
-    elif event is Event.SILENCE:
+    elif event is ClientEvent.SILENCE:
         machine.tick(1000.0)
-    elif event is Event.MALFORMED:
+    elif event is ClientEvent.MALFORMED:
         machine.receive([b"rubbish"], 0.0)
     else:
         told(machine, SAID[event])
 
 
-@pytest.mark.parametrize(("state", "event"), [(state, event) for state in State for event in TABLE[state]])
-def test_every_step_of_the_table(state: State, event: Event) -> None:
+@pytest.mark.parametrize(("state", "event"), [(state, event) for state in ClientState for event in TABLE[state]])
+def test_every_step_of_the_table(state: ClientState, event: ClientEvent) -> None:
     machine = brought_to(state)
     assert machine.state is state
     happen(machine, event)
     assert machine.state is TABLE[state][event]
-    assert machine.malformed == (event in (Event.OTHER, Event.MALFORMED))
+    assert machine.malformed == (event in (ClientEvent.OTHER, ClientEvent.MALFORMED))
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.START])
-def test_connecting_twice_is_refused_and_changes_nothing(state: State) -> None:
+@pytest.mark.parametrize("state", [state for state in ClientState if state is not ClientState.START])
+def test_connecting_twice_is_refused_and_changes_nothing(state: ClientState) -> None:
     machine = brought_to(state)
     with pytest.raises(ClientClosed, match=f"connect while {state.value}"):
-        happen(machine, Event.CONNECT)
+        happen(machine, ClientEvent.CONNECT)
     assert machine.state is state
 
 
 def test_silence_changes_nothing_where_nobody_is_listened_to() -> None:
-    for state in (State.START, State.CLOSED, State.FAILED):
+    for state in (ClientState.START, ClientState.CLOSED, ClientState.FAILED):
         machine = brought_to(state)
-        happen(machine, Event.SILENCE)
+        happen(machine, ClientEvent.SILENCE)
         assert (machine.state, machine.reset) == (state, False)
 
 
 def test_the_table_has_a_row_for_each_state() -> None:
-    assert set(TABLE) == set(State)
+    assert set(TABLE) == set(ClientState)
 
 
 @pytest.mark.spec("C4")
@@ -230,7 +230,7 @@ def test_a_refused_call_says_why_and_the_client_goes_on() -> None:
     told(machine, Error(300, b"no pattern"))
     assert isinstance(call.error, CallFailed)
     assert str(call.error) == "StreamRead was refused with 300: no pattern"
-    assert machine.state is State.CONNECTED
+    assert machine.state is ClientState.CONNECTED
     assert machine.reads == {}
     assert repr(call).startswith("<Call StreamRead CallFailed(")
 
@@ -240,7 +240,7 @@ def test_a_refused_open_fails_connect_and_everything_after() -> None:
     call = machine.connect(0.0, FAR)
     told(machine, Error(300, b"who are you"))
     assert isinstance(call.error, CallFailed)
-    assert machine.state is State.FAILED
+    assert machine.state is ClientState.FAILED
     with pytest.raises(ClientClosed):
         machine.ping(0.0, FAR)
 
@@ -256,7 +256,7 @@ def test_connecting_to_nobody_fails_at_its_deadline() -> None:
         machine.tick(now)
     assert now == 10.0
     assert isinstance(call.error, Unavailable)
-    assert machine.state is State.CLOSED
+    assert machine.state is ClientState.CLOSED
 
 
 def test_calls_end_at_their_deadline_though_pongs_go_on() -> None:
@@ -312,7 +312,7 @@ def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> Non
     call = machine.read(b"in", b"x", FAR)
     machine.tick(4.0)
     assert machine.reset
-    assert machine.state is State.RECONNECTING
+    assert machine.state is ClientState.RECONNECTING
     assert said(machine) == [wire.Open(b"me")], "what was under way is not said to the new connection"
     assert isinstance(waiting.error, Unavailable)
     with pytest.raises(Unavailable):
@@ -350,7 +350,7 @@ def test_a_reader_goes_on_from_the_last_sequence_and_gives_its_credit_again() ->
 
 
 def test_a_broker_without_extensions_gets_none() -> None:
-    machine = ClientMachine(Settings(b"me", ALL))
+    machine = ClientMachine(ClientSettings(b"me", ALL))
     machine.connect(0.0, FAR)
     (opening,) = said(machine)
     assert isinstance(opening, wire.Open)
@@ -365,7 +365,7 @@ def test_a_broker_without_extensions_gets_none() -> None:
 def test_a_pong_brings_acknowledgements() -> None:
     machine = connected(Feature.ACKS)
     call = machine.ping(0.0, FAR)
-    runs = (AckRun(Outcome.STORED, 3, 7),)
+    runs = (AckRun(StoreOutcome.STORED, 3, 7),)
     told(machine, Pong(write(Extension(acks=runs))))
     assert call.extension.acks == runs
 
@@ -380,7 +380,7 @@ def test_closing_ends_every_call_and_is_answered_in_its_turn() -> None:
     told(machine, Ok())
     assert close.done
     assert close.error is None
-    assert machine.state is State.CLOSED
+    assert machine.state is ClientState.CLOSED
     assert machine.close(FAR).done
 
 
@@ -392,7 +392,7 @@ def test_closing_does_not_wait_for_a_broker_that_is_gone(answer: Command | None)
     if answer is not None:
         told(machine, answer)
     machine.tick(4.0)
-    assert machine.state is State.CLOSED
+    assert machine.state is ClientState.CLOSED
     assert call.done
     assert close.done
 
@@ -426,7 +426,7 @@ ACTS = st.one_of(
 @examples(300)
 @given(st.lists(ACTS, max_size=40))
 def test_nothing_a_broker_says_raises_and_no_call_stays_open(acts: list[Any]) -> None:
-    machine, now = ClientMachine(Settings(b"me", ALL)), 0.0
+    machine, now = ClientMachine(ClientSettings(b"me", ALL)), 0.0
     calls: list[Call] = [machine.connect(now, 20.0)]
     for act in acts:
         if isinstance(act, float):
@@ -469,7 +469,12 @@ class Pair:
     """A client and a broker; engines take whatever they are given."""
 
     def __init__(self) -> None:
-        self.client, self.broker, self.now, self.identity = ClientMachine(Settings(b"me", ALL)), ServerMachine(), 0.0, 0
+        self.client, self.broker, self.now, self.identity = (
+            ClientMachine(ClientSettings(b"me", ALL)),
+            ServerMachine(),
+            0.0,
+            0,
+        )
 
     def run(self, drop: bool = False) -> None:
         """Everything under way arrives, or is lost."""
@@ -507,18 +512,18 @@ def test_client_and_broker_find_together_again_whatever_happens(events: list[str
             pair.now += 5.0 if event == "silence" else 0.5
             pair.client.tick(pair.now)
             pair.broker.expire(pair.now)
-        elif event == "write" and pair.client.state in (State.CONNECTED, State.RECONNECTING):
+        elif event == "write" and pair.client.state in (ClientState.CONNECTED, ClientState.RECONNECTING):
             pair.client.write(b"s%d" % (n % 3), FAR)
-        elif event == "read" and pair.client.state in (State.CONNECTED, State.RECONNECTING):
+        elif event == "read" and pair.client.state in (ClientState.CONNECTED, ClientState.RECONNECTING):
             pair.client.read(b"r", b"%d" % n, FAR)
-        elif event == "send" and pair.client.stream and pair.client.state is State.CONNECTED:
+        elif event == "send" and pair.client.stream and pair.client.state is ClientState.CONNECTED:
             pair.client.send(b"t")
         pair.run()
     for _ in range(10):
         pair.now += 2.1
         pair.client.tick(pair.now)
         pair.run()
-    assert pair.client.state is State.CONNECTED
+    assert pair.client.state is ClientState.CONNECTED
     me = pair.broker.clients[b"%d" % pair.identity]
     assert me.address == b"me"
     assert me.stream == pair.client.stream

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.malamute.client.state_machine import ClientMachine
-from mama_spark.malamute.client.state_machine import Settings as ClientSettings
+from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Confirm, Ok, Pong, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
@@ -31,7 +30,7 @@ def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> N
         machine.receive(b"w", encode(commands.StreamSend(b"s", [b"1"])), 0.0)
     said(machine)
     machine.receive(b"w", encode(commands.Ping()), 0.0)
-    run = AckRun(Outcome.STORED, 1, 1)
+    run = AckRun(StoreOutcome.STORED, 1, 1)
     machine.taken(b"b", runs=(run,))
     assert said(machine) == []
     machine.taken(b"a", runs=(run,))

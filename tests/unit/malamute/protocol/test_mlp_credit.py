@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
-from mama_spark.malamute.protocol.credit import LONGEST_TURN, WINDOW, Shares
+from mama_spark.malamute.protocol.credit import LONGEST_TURN, WINDOW, CreditAllocator
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.session.clients import Client, Settings
@@ -334,7 +334,7 @@ def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_o
 
 
 def test_large_messages_make_the_window_small() -> None:
-    shares = Shares()
+    shares = CreditAllocator()
     shares.join(b"s")
     assert shares.window == 1024
     for _ in range(200):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame
-from mama_spark.malamute.protocol.extensions import ALL, NOTHING, AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol.extensions import ALL, NOTHING, AckRun, Extension, Feature, StoreOutcome, read, write
 
 from tests.support.examples import examples
 
@@ -19,23 +19,29 @@ EXTENSIONS = st.builds(
     sequence=st.none() | U64,
     time=st.none() | U64,
     after=st.none() | U64,
-    acks=st.lists(st.builds(AckRun, st.sampled_from(Outcome), U32, U64), max_size=4).map(tuple),
+    acks=st.lists(st.builds(AckRun, st.sampled_from(StoreOutcome), U32, U64), max_size=4).map(tuple),
     message_id=st.binary(max_size=40),
     headers=st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20)), max_size=4).map(tuple),
     question=st.binary(max_size=40),
     answer=st.binary(max_size=40),
 )
 FULL = Extension(
-    Feature.CREDIT | Feature.ACKS, 7, 2**40, 1_700_000_000_000_000, 3,
-    (AckRun(Outcome.STORED, 3, 10), AckRun(Outcome.REFUSED, 1)), b"id-1", ((b"a", b"1"), (b"a", b""), (b"", b"2")),
-)  # fmt: skip
+    Feature.CREDIT | Feature.ACKS,
+    7,
+    2**40,
+    1_700_000_000_000_000,
+    3,
+    (AckRun(StoreOutcome.STORED, 3, 10), AckRun(StoreOutcome.REFUSED, 1)),
+    b"id-1",
+    ((b"a", b"1"), (b"a", b""), (b"", b"2")),
+)
 
 
 def test_the_layout_of_version_1_is_fixed() -> None:
     assert write(Extension(sequence=258)).hex() == "4d5301" + "03" + "0008" + "0000000000000102"
     assert write(Extension(features=Feature.CONFIRM)).hex() == "4d5301" + "01" + "0004" + "00000008"
     assert write(Extension(headers=((b"k", b"v"),))).hex() == "4d5301" + "08" + "0004" + "0001" + "6b" + "76"
-    assert write(Extension(acks=(AckRun(Outcome.STORED, 2, 5),))).hex() == (
+    assert write(Extension(acks=(AckRun(StoreOutcome.STORED, 2, 5),))).hex() == (
         "4d5301" + "06" + "000d" + "01" + "00000002" + "0000000000000005"
     )
 
@@ -89,7 +95,7 @@ def test_what_does_not_fit_is_not_written() -> None:
         Extension(sequence=-1),
         Extension(message_id=b"x" * 65536),
         Extension(headers=((b"k", b"v" * 65536),)),
-        Extension(acks=(AckRun(Outcome.STORED, 2**32),)),
+        Extension(acks=(AckRun(StoreOutcome.STORED, 2**32),)),
     ):
         with pytest.raises(BadFrame):
             write(bad)
@@ -104,10 +110,10 @@ def test_a_peer_without_extensions_reads_the_same_command() -> None:
 
 
 def test_more_runs_than_a_field_holds_go_into_several() -> None:
-    many = Extension(acks=tuple(AckRun(Outcome.STORED, 1, 2 * n) for n in range(1, 20_000)))
+    many = Extension(acks=tuple(AckRun(StoreOutcome.STORED, 1, 2 * n) for n in range(1, 20_000)))
     assert read(write(many)) == many
 
 
 def test_last_of_a_run() -> None:
-    assert AckRun(Outcome.STORED, 3, 10).last == 12
-    assert AckRun(Outcome.ACCEPTED, 3).last == 0
+    assert AckRun(StoreOutcome.STORED, 3, 10).last == 12
+    assert AckRun(StoreOutcome.ACCEPTED, 3).last == 0

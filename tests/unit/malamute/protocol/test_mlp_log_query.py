@@ -9,20 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.malamute.client.state_machine import ClientMachine
-from mama_spark.malamute.client.state_machine import Settings as ClientSettings
+from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
 from mama_spark.malamute.protocol.log_query import (
-    Answer,
+    LogQuery,
+    LogQueryAnswer,
     Op,
-    Question,
     Selection,
     parse_answer,
     parse_numbers,
-    parse_question,
+    parse_query,
 )
 from mama_spark.services.malamute_broker.broker.stream_catalog import Shelf, name_of
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
@@ -38,17 +37,17 @@ U63 = st.integers(0, 2**63 - 1)
 U32 = st.integers(0, 2**32 - 1)
 TEXTS = st.lists(st.binary(max_size=20), max_size=4).map(tuple)
 FETCHES = st.builds(
-    lambda op, number, stream, a, b, c, d, texts, kind: Question(op, number, stream, (a, b, c, d), b"", kind, texts),
+    lambda op, number, stream, a, b, c, d, texts, kind: LogQuery(op, number, stream, (a, b, c, d), b"", kind, texts),
     st.sampled_from((Op.FETCH, Op.STANDING, Op.BLOCK)), U32, NAMES, U63, U63, U32, U32, TEXTS,
     st.sampled_from((Selection.SUBJECTS, Selection.PATTERNS)),
 )  # fmt: skip
 QUESTIONS = st.one_of(
     FETCHES,
-    st.builds(lambda n, text: Question(Op.NAMES, n, b"", (), text), U32, NAMES),
-    st.builds(lambda n, s: Question(Op.BOUNDS, n, s), U32, NAMES),
-    st.builds(lambda n, s, t: Question(Op.AT, n, s, (t,)), U32, NAMES, st.integers(-(2**63), 2**63 - 1)),
-    st.builds(lambda n, s, a, b: Question(Op.MISSING, n, s, (a, b)), U32, NAMES, U63, U63),
-    st.builds(lambda n, s, a, t: Question(Op.TRIM, n, s, (a,), t), U32, NAMES, U63, NAMES),
+    st.builds(lambda n, text: LogQuery(Op.NAMES, n, b"", (), text), U32, NAMES),
+    st.builds(lambda n, s: LogQuery(Op.BOUNDS, n, s), U32, NAMES),
+    st.builds(lambda n, s, t: LogQuery(Op.AT, n, s, (t,)), U32, NAMES, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(lambda n, s, a, b: LogQuery(Op.MISSING, n, s, (a, b)), U32, NAMES, U63, U63),
+    st.builds(lambda n, s, a, t: LogQuery(Op.TRIM, n, s, (a,), t), U32, NAMES, U63, NAMES),
 )
 
 
@@ -56,23 +55,23 @@ QUESTIONS = st.one_of(
 
 
 @given(QUESTIONS)
-def test_any_question_survives_the_wire(question: Question) -> None:
-    assert parse_question(question.pack()) == question
+def test_any_question_survives_the_wire(question: LogQuery) -> None:
+    assert parse_query(question.pack()) == question
 
 
 @given(U32, st.sampled_from(StatusCode), NAMES, NAMES, st.binary(max_size=50))
 def test_any_answer_survives_the_wire(number: int, code: int, reason: bytes, identity: bytes, body: bytes) -> None:
-    answer = Answer(number, code, reason, identity, body)
+    answer = LogQueryAnswer(number, code, reason, identity, body)
     assert parse_answer(answer.pack()) == answer
 
 
 def test_the_layout_is_fixed() -> None:
-    assert Question(Op.BOUNDS, 1, b"st").pack().hex() == "02" + "00000001" + "02" + "7374"
-    assert Question(Op.FETCH, 2, b"s", (1, 2, 3, 4), b"", Selection.SUBJECTS, (b"ab",)).pack().hex() == (
+    assert LogQuery(Op.BOUNDS, 1, b"st").pack().hex() == "02" + "00000001" + "02" + "7374"
+    assert LogQuery(Op.FETCH, 2, b"s", (1, 2, 3, 4), b"", Selection.SUBJECTS, (b"ab",)).pack().hex() == (
         "06" + "00000002" + "0173" + "0000000000000001" + "0000000000000002" + "00000003" + "00000004"
         + "01" + "0002" + "6162"
     )  # fmt: skip
-    assert Answer(3, 300, b"no", b"i", b"x").pack().hex() == "00000003" + "012c" + "026e6f" + "0169" + "78"
+    assert LogQueryAnswer(3, 300, b"no", b"i", b"x").pack().hex() == "00000003" + "012c" + "026e6f" + "0169" + "78"
     frame = wire.encode(wire.Ping(write(Extension(question=b"?"))))[0]
     assert frame.hex() == "aaa802" + "4d5301" + "0a0001" + "3f"
 
@@ -80,23 +79,23 @@ def test_the_layout_is_fixed() -> None:
 @examples(500)
 @given(st.binary(max_size=60), st.sampled_from([b"", *(bytes([op]) for op in Op)]))
 def test_what_is_no_question_or_answer_is_not_understood_and_raises_nothing(octets: bytes, op: bytes) -> None:
-    for parse in (parse_question, parse_answer, qu.number_of):
+    for parse in (parse_query, parse_answer, qu.number_of):
         parse(op + octets)
 
 
 @given(QUESTIONS, st.data())
-def test_a_question_cut_short_is_not_understood_or_a_whole_one(question: Question, data: st.DataObject) -> None:
+def test_a_question_cut_short_is_not_understood_or_a_whole_one(question: LogQuery, data: st.DataObject) -> None:
     packed = question.pack()
-    found = parse_question(packed[: data.draw(st.integers(0, len(packed) - 1))])
+    found = parse_query(packed[: data.draw(st.integers(0, len(packed) - 1))])
     assert found is None or (found.op, found.numbers) == (question.op, question.numbers)
 
 
 def test_what_does_not_fit_is_not_asked() -> None:
     for bad in (
-        Question(Op.BOUNDS, 1, b"x" * 256),
-        Question(Op.AT, 1, b"s", (2**63,)),
-        Question(Op.TRIM, 1, b"s", (-1,)),
-        Question(Op.FETCH, 1, b"s", (0, 1, 1, 1), b"", Selection.SUBJECTS, (b"x" * 1000,) * 66),
+        LogQuery(Op.BOUNDS, 1, b"x" * 256),
+        LogQuery(Op.AT, 1, b"s", (2**63,)),
+        LogQuery(Op.TRIM, 1, b"s", (-1,)),
+        LogQuery(Op.FETCH, 1, b"s", (0, 1, 1, 1), b"", Selection.SUBJECTS, (b"x" * 1000,) * 66),
     ):
         with pytest.raises(BadFrame):
             bad.pack()
@@ -124,8 +123,8 @@ class Everything:
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
         return [b"a", b"b"]
 
-    def refusal(self, stream: bytes, is_open: bool) -> Answer | None:
-        return None if stream != b"none" else Answer(0, StatusCode.FAILED, b"there is no such stream")
+    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
+        return None if stream != b"none" else LogQueryAnswer(0, StatusCode.FAILED, b"there is no such stream")
 
 
 class Room:
@@ -140,12 +139,12 @@ class Room:
         self.machine.out.clear()
         return self.machine.clients[name.encode()]
 
-    def ask(self, name: str, *questions: Question) -> None:
+    def ask(self, name: str, *questions: LogQuery) -> None:
         for question in questions:
             ping = wire.encode(wire.Ping(write(Extension(question=question.pack()))))
             self.machine.receive(name.encode(), ping, 0.0)
 
-    def at_engines(self) -> list[tuple[bytes, Any, Question]]:
+    def at_engines(self) -> list[tuple[bytes, Any, LogQuery]]:
         orders, self.machine.orders = self.machine.orders, {}
         found = []
         for stream, commands in orders.items():
@@ -155,10 +154,10 @@ class Room:
             found += [(stream, command[1], command[2]) for command in commands if command[0] == "ASK"]
         return found
 
-    def answers(self) -> list[Answer | bytes]:
+    def answers(self) -> list[LogQueryAnswer | bytes]:
         """What went out: answers, and contents of records."""
         out, self.machine.out = self.machine.out, []
-        found: list[Answer | bytes] = []
+        found: list[LogQueryAnswer | bytes] = []
         for _, frames in out:
             command = wire.decode(frames)
             if isinstance(command, wire.Pong):
@@ -171,8 +170,8 @@ class Room:
         return found
 
 
-def bounds(number: int, stream: bytes = b"s") -> Question:
-    return Question(Op.BOUNDS, number, stream)
+def bounds(number: int, stream: bytes = b"s") -> LogQuery:
+    return LogQuery(Op.BOUNDS, number, stream)
 
 
 RECORD = wire.encode(wire.StreamDeliver(b"s", b"", b"t", [b"one"]))
@@ -191,9 +190,9 @@ def test_an_answer_comes_behind_its_records_and_says_whose_it_is() -> None:
     client = room.open("c")
     room.ask("c", bounds(7), bounds(8))
     assert [question.number for _, _, question in room.at_engines()] == [7, 8]
-    room.machine.answered(b"s", client, Answer(7), [RECORD, RECORD])
-    room.machine.answered(b"s", client, Answer(8), [])
-    assert room.answers() == [b"one", b"one", Answer(7), Answer(8)]
+    room.machine.answered(b"s", client, LogQueryAnswer(7), [RECORD, RECORD])
+    room.machine.answered(b"s", client, LogQueryAnswer(8), [])
+    assert room.answers() == [b"one", b"one", LogQueryAnswer(7), LogQueryAnswer(8)]
 
 
 def test_an_engine_has_few_questions_at_a_time_and_a_client_may_wait_with_few() -> None:
@@ -201,14 +200,16 @@ def test_an_engine_has_few_questions_at_a_time_and_a_client_may_wait_with_few() 
     client = room.open("c")
     room.ask("c", *(bounds(i) for i in range(log_query_server.MOST_WAITING + 3)))
     refused = room.answers()
-    assert [answer.number for answer in refused if isinstance(answer, Answer)] == [16, 17, 18]
-    assert {answer.reason for answer in refused if isinstance(answer, Answer)} == {b"too many questions at a time"}
+    assert [answer.number for answer in refused if isinstance(answer, LogQueryAnswer)] == [16, 17, 18]
+    assert {answer.reason for answer in refused if isinstance(answer, LogQueryAnswer)} == {
+        b"too many questions at a time"
+    }
     asked = room.at_engines()
     seen = len(asked)
     assert seen == log_query_server.AT_ENGINE
     while asked:
         _, _, question = asked.pop(0)
-        room.machine.answered(b"s", client, Answer(question.number), [])
+        room.machine.answered(b"s", client, LogQueryAnswer(question.number), [])
         more = room.at_engines()
         seen += len(more)
         asked += more
@@ -224,7 +225,7 @@ def test_nothing_is_asked_for_a_client_whose_socket_takes_no_more() -> None:
     room.ask("c", bounds(0))
     room.at_engines()
     room.machine.block(client, [b"x"])
-    room.machine.answered(b"s", client, Answer(0), [RECORD])
+    room.machine.answered(b"s", client, LogQueryAnswer(0), [RECORD])
     room.ask("c", bounds(1), bounds(2))
     assert room.at_engines() == []
     other = room.open("other")
@@ -249,7 +250,7 @@ def test_who_leaves_is_forgotten_and_makes_room() -> None:
     other = room.open("other")
     room.ask("other", bounds(50))
     for i in range(log_query_server.AT_ENGINE):
-        room.machine.answered(b"s", client, Answer(i), [RECORD])
+        room.machine.answered(b"s", client, LogQueryAnswer(i), [RECORD])
     assert room.answers() == []
     assert [found for _, found, _ in room.at_engines()] == [other]
     assert client not in room.machine._waiting
@@ -277,13 +278,13 @@ def test_questions_to_an_engine_that_died_are_answered_so() -> None:
     room.at_engines()
     room.machine.lost(b"s", "the disk is gone")
     answers = room.answers()
-    assert [(a.number, a.code, a.reason) for a in answers if isinstance(a, Answer)] == [
+    assert [(a.number, a.code, a.reason) for a in answers if isinstance(a, LogQueryAnswer)] == [
         (i, StatusCode.INTERNAL_ERROR, b"the disk is gone") for i in range(6)
     ]
     room.machine.next_for(blocked)
     room.machine.unblock(blocked)
     (late,) = room.answers()
-    assert isinstance(late, Answer)
+    assert isinstance(late, LogQueryAnswer)
     assert (late.number, late.code) == (1, StatusCode.INTERNAL_ERROR)
     assert client.alive
 
@@ -292,12 +293,12 @@ def test_a_reader_opens_no_more_streams_than_there_may_be() -> None:
     room = Room(streams=2)
     room.open("c")
     room.ask("c", bounds(1, b"a"), bounds(2, b"b"), bounds(3, b"c"), bounds(4, b"none"))
-    reasons = [(a.number, a.reason) for a in room.answers() if isinstance(a, Answer)]
+    reasons = [(a.number, a.reason) for a in room.answers() if isinstance(a, LogQueryAnswer)]
     assert reasons == [(3, b"too many streams"), (4, b"there is no such stream")]
 
 
 @examples(300)
-@given(st.lists(st.binary(max_size=60) | QUESTIONS.map(Question.pack), max_size=30))
+@given(st.lists(st.binary(max_size=60) | QUESTIONS.map(LogQuery.pack), max_size=30))
 def test_whatever_is_asked_the_machine_goes_on(packed: list[bytes]) -> None:
     room = Room()
     room.open("c")
@@ -324,7 +325,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DurableEngine]:
 
 
 def fetch(engine: DurableEngine, *numbers: int, **values: Any) -> tuple[int, list[list[bytes]]]:
-    answer, records = engine.ask(Question(Op.FETCH, 1, b"s", numbers, **values))
+    answer, records = engine.ask(LogQuery(Op.FETCH, 1, b"s", numbers, **values))
     assert answer.code == StatusCode.SUCCESS, answer.reason
     return parse_numbers(answer.body, 2)[0][0], records
 
@@ -353,7 +354,7 @@ def test_patterns_are_refused_with_the_reason(engine: DurableEngine) -> None:
         ((b"x",) * (MOST_PATTERNS + 1), b"more than 256 patterns"),
         ((b"(a*)*",), b"pattern repeats a group"),
     ):
-        question = Question(Op.FETCH, 1, b"s", (0, 9, 9, 9), b"", Selection.PATTERNS, texts)
+        question = LogQuery(Op.FETCH, 1, b"s", (0, 9, 9, 9), b"", Selection.PATTERNS, texts)
         answer, records = engine.ask(question)
         assert (answer.code, records) == (StatusCode.FAILED, [])
         assert answer.reason.startswith(reason)
@@ -361,7 +362,7 @@ def test_patterns_are_refused_with_the_reason(engine: DurableEngine) -> None:
 
 @examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(QUESTIONS.filter(lambda q: q.op not in (Op.NAMES, Op.TRIM)))
-def test_whatever_is_asked_the_engine_answers(engine: DurableEngine, question: Question) -> None:
+def test_whatever_is_asked_the_engine_answers(engine: DurableEngine, question: LogQuery) -> None:
     answer, records = engine.ask(question)
     assert answer.number == question.number
     assert len(answer.body) < 65_000
@@ -381,7 +382,7 @@ def test_what_is_missing_is_told_in_bounded_steps(tmp_path: Path, monkeypatch: p
     found: list[int] = []
     after, steps = 0, 0
     while after < 1000:
-        answer, _ = engine.ask(Question(Op.MISSING, 1, b"s", (after, 1000)))
+        answer, _ = engine.ask(LogQuery(Op.MISSING, 1, b"s", (after, 1000)))
         (after, *edges), _ = parse_numbers(answer.body, len(answer.body) // 8)
         assert len(edges) <= 100
         found += [
@@ -398,9 +399,9 @@ def test_trim_wants_the_very_stream(tmp_path: Path) -> None:
     engine.start()
     engine.accept("w", b"w", b"t", [b"x"])
     engine.flush()
-    other, _ = engine.ask(Question(Op.TRIM, 1, b"s", (2,), b"another identity"))
+    other, _ = engine.ask(LogQuery(Op.TRIM, 1, b"s", (2,), b"another identity"))
     assert (other.code, engine.store.first) == (StatusCode.FAILED, 1)
-    right, _ = engine.ask(Question(Op.TRIM, 1, b"s", (2**40,), other.identity))
+    right, _ = engine.ask(LogQuery(Op.TRIM, 1, b"s", (2**40,), other.identity))
     assert (right.code, engine.store.first) == (StatusCode.SUCCESS, 2)
     engine.close()
 
@@ -436,7 +437,7 @@ def asking() -> ClientMachine:
     return machine
 
 
-def pong(answer: Answer) -> list[bytes]:
+def pong(answer: LogQueryAnswer) -> list[bytes]:
     return wire.encode(wire.Pong(write(Extension(answer=answer.pack()))))
 
 
@@ -446,9 +447,9 @@ def test_answers_find_their_questions_in_any_order_and_other_pongs_do_not_count(
     machine.receive(wire.encode(wire.Pong()), 1.0)
     assert not one.done
     machine.receive(RECORD, 1.0)
-    machine.receive(pong(Answer(two.question.number)), 1.0)
+    machine.receive(pong(LogQueryAnswer(two.question.number)), 1.0)
     assert (two.done, two.records, one.done) == (True, [RECORD], False)
-    machine.receive(pong(Answer(one.question.number)), 1.0)
+    machine.receive(pong(LogQueryAnswer(one.question.number)), 1.0)
     assert (one.done, one.records) == (True, [])
     assert machine.received == []
 
@@ -461,8 +462,8 @@ def test_what_belongs_to_a_question_that_was_given_up_goes_to_nobody_else() -> N
     assert one.error is not None
     two = machine.ask(bounds(0), 9.0)
     machine.receive(RECORD, 3.0)
-    machine.receive(pong(Answer(one.question.number)), 3.0)
-    machine.receive(pong(Answer(two.question.number)), 3.0)
+    machine.receive(pong(LogQueryAnswer(one.question.number)), 3.0)
+    machine.receive(pong(LogQueryAnswer(two.question.number)), 3.0)
     assert two.records == []
 
 

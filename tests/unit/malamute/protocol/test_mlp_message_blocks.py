@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridges.malamute import frames as fr
-from mama_spark.malamute.client.state_machine import ClientMachine
-from mama_spark.malamute.client.state_machine import Settings as ClientSettings
+from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, encode

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import encode
-from mama_spark.malamute.protocol.credit import MESSAGE, Allowance
+from mama_spark.malamute.protocol.credit import MESSAGE, SendWindow
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.session.clients import Settings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
@@ -17,7 +17,7 @@ WINDOW = 10_000
 
 
 def test_octets_that_are_under_way_are_granted_again_only_when_engines_answered_for_them() -> None:
-    allowance = Allowance()
+    allowance = SendWindow()
     assert allowance.grant(WINDOW) == WINDOW
     allowance.sent(4_000, 2)
     cost = 4_000 + 2 * MESSAGE
@@ -31,7 +31,7 @@ def test_octets_that_are_under_way_are_granted_again_only_when_engines_answered_
 @examples(100)
 @given(st.lists(st.integers(0, 3_000) | st.sampled_from(["ask", "answer", "grant"]), max_size=40))
 def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(steps: list[int | str]) -> None:
-    allowance, asked = Allowance(), list[int]()
+    allowance, asked = SendWindow(), list[int]()
     for step in steps:
         if isinstance(step, int):
             if allowance.left > 0:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import ttl as standing
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Outcome
-from mama_spark.malamute.protocol.ttl import Standing, Wish, wish_of
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
+from mama_spark.malamute.protocol.ttl import TtlDirective, TtlIndex, ttl_directive_of
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store import StoreFull, StoreReader, store_path
@@ -75,7 +75,7 @@ Make = Callable[..., Desk]
 
 def test_what_nobody_renews_gets_a_numbered_marker_in_time_and_once(desk: Make) -> None:
     one = desk()
-    assert one.send(b"a", ttl="5000") == AckRun(Outcome.STORED, 1, 1)
+    assert one.send(b"a", ttl="5000") == AckRun(StoreOutcome.STORED, 1, 1)
     assert one.pass_(4.9) == []
     assert one.pass_(0.2) == [b"a"]
     (marker,) = one.got
@@ -103,7 +103,7 @@ def test_a_message_without_a_time_to_live_ends_what_ran(desk: Make, headers: dic
     one.send(b"a", ttl="5000")
     one.send(b"a", b"x", **headers)
     assert one.pass_(100) == []
-    assert one.send(b"a", renewal="1").outcome is Outcome.REFUSED
+    assert one.send(b"a", renewal="1").outcome is StoreOutcome.REFUSED
 
 
 def test_within_one_batch_the_last_message_of_a_subject_counts(desk: Make) -> None:
@@ -120,10 +120,10 @@ def test_a_renewal_is_not_stored_and_begins_the_time_anew(desk: Make) -> None:
     one.send(b"a", ttl="5000")
     for _ in range(3):
         assert one.pass_(4) == []
-        assert one.send(b"a", renewal="1") == AckRun(Outcome.DUPLICATE, 1, 1)
+        assert one.send(b"a", renewal="1") == AckRun(StoreOutcome.DUPLICATE, 1, 1)
     assert one.pass_(5.1) == [b"a"]
-    assert one.send(b"a", renewal="1").outcome is Outcome.REFUSED
-    assert one.send(b"never", renewal="1").outcome is Outcome.REFUSED
+    assert one.send(b"a", renewal="1").outcome is StoreOutcome.REFUSED
+    assert one.send(b"never", renewal="1").outcome is StoreOutcome.REFUSED
     assert one.engine.store.last == 2
 
 
@@ -146,14 +146,14 @@ def test_a_renewal_in_the_batch_of_its_message_finds_it(desk: Make) -> None:
     one.engine.accept("w", b"", b"a", [b""], Extension(headers=((RENEWAL, b"1"),)))
     runs = one.engine.sync("w")
     one.engine.flush()
-    assert runs == (AckRun(Outcome.STORED, 1, 1), AckRun(Outcome.DUPLICATE, 1, 1))
+    assert runs == (AckRun(StoreOutcome.STORED, 1, 1), AckRun(StoreOutcome.DUPLICATE, 1, 1))
 
 
 def test_a_message_that_comes_again_is_a_renewal_if_it_is_what_runs(desk: Make) -> None:
     one = desk()
     one.send(b"a", id="1", ttl="5000")
     one.pass_(4)
-    assert one.send(b"a", id="1", ttl="5000").outcome is Outcome.DUPLICATE
+    assert one.send(b"a", id="1", ttl="5000").outcome is StoreOutcome.DUPLICATE
     assert one.pass_(4) == []
     one.send(b"a", id="2", ttl="5000")
     one.pass_(4)
@@ -191,18 +191,18 @@ def test_what_runs_stands_though_retention_removed_it_and_what_ended_goes_with_t
 def test_only_the_engine_writes_markers_and_what_cannot_be_read_is_refused(desk: Make) -> None:
     one = desk()
     for headers in ({"marker": "MaxAge"}, {"ttl": "soon"}, {"ttl": "-1"}, {"ttl": "9" * 20}, {"ttl": ""}):
-        assert one.send(b"a", b"x", **headers).outcome is Outcome.REFUSED
+        assert one.send(b"a", b"x", **headers).outcome is StoreOutcome.REFUSED
     assert one.engine.store.last == 0
 
 
 def test_what_may_run_is_bounded(desk: Make) -> None:
     one = desk(max_running=2)
     outcomes = [one.send(s, id=s.decode(), ttl="5000").outcome for s in (b"a", b"b", b"c")]
-    assert outcomes == [Outcome.STORED, Outcome.STORED, Outcome.REFUSED]
-    assert one.send(b"a", ttl="9000").outcome is Outcome.STORED
+    assert outcomes == [StoreOutcome.STORED, StoreOutcome.STORED, StoreOutcome.REFUSED]
+    assert one.send(b"a", ttl="9000").outcome is StoreOutcome.STORED
     assert one.pass_(5.1) == [b"b"]
-    assert one.send(b"c", id="c", ttl="5000").outcome is Outcome.STORED, "and its id was not remembered"
-    assert one.send(b"d", bytes(standing.MOST_OCTETS + 1), ttl="5000").outcome is Outcome.REFUSED
+    assert one.send(b"c", id="c", ttl="5000").outcome is StoreOutcome.STORED, "and its id was not remembered"
+    assert one.send(b"d", bytes(standing.MOST_OCTETS + 1), ttl="5000").outcome is StoreOutcome.REFUSED
 
 
 def test_a_marker_that_cannot_be_stored_comes_later(desk: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_a_marker_that_cannot_be_stored_comes_later(desk: Make, monkeypatch: pyt
         patience = one.engine.idle()
         assert patience is not None
         assert patience > 0.5, "without turning round all the time"
-        assert one.send(b"b", ttl="1000").outcome is Outcome.REFUSED
+        assert one.send(b"b", ttl="1000").outcome is StoreOutcome.REFUSED
     assert one.pass_(1.1) == [b"a"]
     assert one.send(b"c").first == 3
 
@@ -234,7 +234,7 @@ def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(desk: M
 @given(st.lists(st.tuples(st.sampled_from(["start", "renew", "end", "look"]), st.integers(0, 3), st.integers(1, 9))))
 def test_what_runs_agrees_with_a_plain_model(steps: list[tuple[str, int, int]]) -> None:
     """The heap against looking at everything each time."""
-    kept, model, now = Standing(), dict[bytes, tuple[float, int]](), 0.0
+    kept, model, now = TtlIndex(), dict[bytes, tuple[float, int]](), 0.0
     for number, (step, which, amount) in enumerate(steps):
         subject = b"%d" % which
         if step == "start":
@@ -259,7 +259,7 @@ def test_what_runs_agrees_with_a_plain_model(steps: list[tuple[str, int, int]]) 
 
 
 def test_a_subject_that_begins_and_ends_for_ever_costs_no_memory() -> None:
-    kept = Standing()
+    kept = TtlIndex()
     for number in range(20_000):
         kept.start(b"a", number, 1e6, float(number))
         kept.end(b"a")
@@ -271,10 +271,12 @@ def test_a_subject_that_begins_and_ends_for_ever_costs_no_memory() -> None:
     [
         (((b"x", b"1"),), None),
         (((TTL, b"20"),), 20),
-        (((TTL, b"20"), (RENEWAL, b"")), Wish.RENEW),
-        (((RENEWAL, b""), (MARKER, b"x")), Wish.BAD),
-        (((TTL, "²".encode()),), Wish.BAD),
+        (((TTL, b"20"), (RENEWAL, b"")), TtlDirective.RENEW),
+        (((RENEWAL, b""), (MARKER, b"x")), TtlDirective.BAD),
+        (((TTL, "²".encode()),), TtlDirective.BAD),
     ],
 )
-def test_the_headers_say_what_is_wanted(headers: tuple[tuple[bytes, bytes], ...], wanted: int | Wish | None) -> None:
-    assert wish_of(headers) == wanted
+def test_the_headers_say_what_is_wanted(
+    headers: tuple[tuple[bytes, bytes], ...], wanted: int | TtlDirective | None
+) -> None:
+    assert ttl_directive_of(headers) == wanted

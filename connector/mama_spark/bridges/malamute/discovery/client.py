@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from mama_spark.errors import ClientClosed, ConfigError, OutOfResources, Unavailable
-from mama_spark.malamute.client.connection import Link, LinkSettings
+from mama_spark.malamute.client.connection import ClientConnection, ConnectionSettings
 from mama_spark.malamute.client.state_machine import CallFailed
 from mama_spark.malamute.protocol.commands import StatusCode
-from mama_spark.malamute.protocol.extensions import AckRun, Feature, Outcome
+from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.malamute.protocol.log_query import (
     FETCH_OCTETS,
     FETCH_ROWS,
-    Answer,
+    LogQuery,
+    LogQueryAnswer,
     Op,
-    Question,
     Selection,
     parse_numbers,
 )
@@ -45,7 +45,7 @@ class DiscoverySettings:
     :param name: bridges of one process with the same name, broker and words share what they keep alive
     """
 
-    link: LinkSettings = field(default_factory=LinkSettings)
+    link: ConnectionSettings = field(default_factory=ConnectionSettings)
     words: DiscoveryCodec = field(default_factory=DiscoveryCodec)
     patience: float = 30.0
     answer: float = 5.0
@@ -80,7 +80,7 @@ class DiscoveryClient:
     def __init__(self, settings: DiscoverySettings) -> None:
         self.settings = settings
         self._stream = settings.words.events.encode()
-        self._link: Link | None = None
+        self._link: ClientConnection | None = None
         self._writing = threading.Lock()  # or the answer to one would tell of the other's
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class DiscoveryClient:
         :raises Unavailable: nobody answers
         """
         settings = self.settings
-        link = Link(replace(settings.link, address="", features=FEATURES))
+        link = ClientConnection(replace(settings.link, address="", features=FEATURES))
         try:
             link.open(settings.answer)
             missing = FEATURES & ~link.machine.features
@@ -118,7 +118,7 @@ class DiscoveryClient:
         if link is not None:
             link.close(timeout if link.connected else 0.0)
 
-    def _open_link(self) -> Link:
+    def _open_link(self) -> ClientConnection:
         if self._link is None:
             raise ClientClosed("discovery is not open")
         return self._link
@@ -163,10 +163,10 @@ class DiscoveryClient:
         numbers: tuple[int, ...],
         selection: Selection = Selection.ALL,
         texts: tuple[bytes, ...] = (),
-    ) -> tuple[Answer, list[Sequence[bytes]]]:
-        question = Question(op, 0, self._stream, numbers, selection=selection, texts=texts)
+    ) -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
+        question = LogQuery(op, 0, self._stream, numbers, selection=selection, texts=texts)
 
-        def once() -> tuple[Answer, list[Sequence[bytes]]]:
+        def once() -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
             link = self._open_link()
             with link.changed:
                 asked = link.machine.ask(question, time.monotonic() + self.settings.answer)
@@ -236,7 +236,7 @@ class DiscoveryClient:
         :raises OutOfResources: one of them is not stored
         """
         runs = self.put(messages)
-        refused = [m for m, run in zip(messages, runs, strict=True) if run.outcome is Outcome.REFUSED]
+        refused = [m for m, run in zip(messages, runs, strict=True) if run.outcome is StoreOutcome.REFUSED]
         if refused:
             text = f"the broker did not store {len(refused)} of {len(messages)} records of discovery"
             raise OutOfResources(f"{text}; the first on {refused[0].subject!r}")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.errors import MamaError
-from mama_spark.malamute.protocol.extensions import Extension, Outcome
+from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
 
 from .client import DiscoveryClient, DiscoverySettings
 from .codec import REC, WARN, WITHDRAWN, SourceWithdrawn, StoredRecord
@@ -151,7 +151,7 @@ class RenewalKeeper:
         if stands and self._renew(source):
             return
         runs = self._talk_now().store(says)
-        if any(run.outcome is Outcome.DUPLICATE for run in runs) and not self._renew(source):
+        if any(run.outcome is StoreOutcome.DUPLICATE for run in runs) and not self._renew(source):
             # said before, and so long ago that nothing tells of its end any more
             headers = [Extension(headers=message.extension.headers) for message in says]
             self._talk_now().store([m._replace(extension=e) for m, e in zip(says, headers, strict=True)])
@@ -159,7 +159,7 @@ class RenewalKeeper:
     def _renew(self, source: SourceKey, patience: float | None = None) -> bool:
         """False: at least one of the two did not run any more."""
         runs = self._talk_now().put([self.words.renewal(part, source) for part in (REC, WARN)], patience)
-        return all(run.outcome is Outcome.DUPLICATE for run in runs)
+        return all(run.outcome is StoreOutcome.DUPLICATE for run in runs)
 
     def _come_back(self, one: _Renewal) -> None:
         """Something does not run any more: the source has ended, or was given up.

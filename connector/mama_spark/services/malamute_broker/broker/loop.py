@@ -24,7 +24,7 @@ import zmq
 from mama_spark.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame
 from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.malamute.zmq_fd_poller import Waiter, readable, receive
+from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable, receive
 
 from ..engines import Delivery, engine_class, holds
 from ..engines.actor import Answered, Died, Report, Returned, Stream, Taken, Traffic
@@ -122,7 +122,10 @@ class Loop:
         return self.router.get_string(zmq.LAST_ENDPOINT)
 
     def run(self) -> None:
-        every, idle = Waiter(self.control, self.traffic.socket, self.router), Waiter(self.control, self.traffic.socket)
+        every, idle = (
+            ZmqFdPoller(self.control, self.traffic.socket, self.router),
+            ZmqFdPoller(self.control, self.traffic.socket),
+        )
         self._hear()
         listened = time.monotonic()
         while not self.stopping:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mama_spark.errors import MamaError
 from mama_spark.malamute.protocol.commands import StatusCode
-from mama_spark.malamute.protocol.log_query import Answer
+from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 
 from ..engines import engine_class
 
@@ -62,16 +62,18 @@ class Shelf:
         except MamaError:  # told when such a stream is opened
             return False
 
-    def refusal(self, stream: bytes, is_open: bool) -> Answer | None:
+    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
         engine, settings = self._choose(stream)
         stores = self._stores(engine)
         unreadable = engine_class(engine).unreadable(stream, settings) if stores else None
         if unreadable is not None:
-            return Answer(0, StatusCode.NOT_IMPLEMENTED, unreadable.encode(), engine.encode())
+            return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, unreadable.encode(), engine.encode())
         if not (is_open or (stores and (stream in self._named or engine_class(engine).keeps(stream, settings)))):
-            return Answer(0, StatusCode.FAILED, b"there is no such stream")
+            return LogQueryAnswer(0, StatusCode.FAILED, b"there is no such stream")
         if not stores:
-            return Answer(0, StatusCode.NOT_IMPLEMENTED, b"the engine %s keeps nothing to read again" % engine.encode())
+            return LogQueryAnswer(
+                0, StatusCode.NOT_IMPLEMENTED, b"the engine %s keeps nothing to read again" % engine.encode()
+            )
         return None
 
 

@@ -42,8 +42,8 @@ from typing import Any, ClassVar, NamedTuple
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension
-from mama_spark.malamute.protocol.log_query import Answer, Question
-from mama_spark.malamute.protocol.message_blocks import Block
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
+from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.protocol.patterns import BadPattern
 
 __all__ = ["BadPattern", "Delivery", "StreamEngine", "engine_class", "holds", "names", "register"]
@@ -135,7 +135,7 @@ class StreamEngine(ABC):
         :param extension: id and headers; None from a client that will not ask by SYNC
         """
 
-    def accept_block(self, client: Hashable, address: bytes, block: Block) -> None:
+    def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         """Publish messages that came together. An engine may do that faster than one by one, and not otherwise."""
         for message in block.messages():
             self.accept(client, address, *message)
@@ -165,13 +165,13 @@ class StreamEngine(ABC):
         """
         return ()
 
-    def ask(self, question: Question) -> tuple[Answer, list[list[bytes]]]:
+    def ask(self, question: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
         """Of somebody who reads what is stored. Called after :meth:`flush`; must not take long, whatever is asked.
 
         :return: the answer, and the frames of the STREAM DELIVERs that go before it
         """
         reason = self.unreadable(self.name, self.settings) or "this engine answers nothing"
-        return Answer(question.number, StatusCode.NOT_IMPLEMENTED, reason.encode()), []
+        return LogQueryAnswer(question.number, StatusCode.NOT_IMPLEMENTED, reason.encode()), []
 
     @classmethod
     def unreadable(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from mama_spark.malamute.protocol.extensions import AckRun, Outcome
+from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 
 #: Runs that one client's answer has at most. An answer has to fit in a field of 65,535 octets, 13 a run.
 MOST_RUNS = 4096
 #: Clients with something open. One that goes without asking is forgotten when so many came after it.
 MOST_CLIENTS = 100_000
-_KEPT = (Outcome.STORED, Outcome.DUPLICATE)
+_KEPT = (StoreOutcome.STORED, StoreOutcome.DUPLICATE)
 
 
 class Runs:
@@ -26,7 +26,7 @@ class Runs:
     def __init__(self) -> None:
         self._runs: list[list[int]] = []  # outcome, count, first
 
-    def add(self, outcome: Outcome, first: int = 0, count: int = 1) -> None:
+    def add(self, outcome: StoreOutcome, first: int = 0, count: int = 1) -> None:
         runs = self._runs
         if runs:
             last = runs[-1]
@@ -46,7 +46,7 @@ class Runs:
         old, new = self._runs[: MOST_RUNS // 2], self._runs[MOST_RUNS // 2 :]
         for outcome, count, first in old:
             if outcome in _KEPT:
-                outcome, first = Outcome.STORED, 0
+                outcome, first = StoreOutcome.STORED, 0
             if squeezed and squeezed[-1][0] == outcome and not first:
                 squeezed[-1][1] += count
             else:
@@ -61,11 +61,11 @@ class Runs:
             if stored:
                 found.append([outcome, stored, first])
             if stored < count:
-                found.append([Outcome.REFUSED, count - stored, 0])
+                found.append([StoreOutcome.REFUSED, count - stored, 0])
         self._runs = found
 
     def acks(self) -> tuple[AckRun, ...]:
-        return tuple(AckRun(Outcome(outcome), count, first) for outcome, count, first in self._runs)
+        return tuple(AckRun(StoreOutcome(outcome), count, first) for outcome, count, first in self._runs)
 
 
 class Ledger:
@@ -78,7 +78,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, client: Hashable, outcome: Outcome, first: int = 0, count: int = 1) -> None:
+    def add(self, client: Hashable, outcome: StoreOutcome, first: int = 0, count: int = 1) -> None:
         runs = self._open.get(client)
         if runs is None:
             if len(self._open) >= MOST_CLIENTS:

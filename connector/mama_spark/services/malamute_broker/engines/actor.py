@@ -25,8 +25,8 @@ import zmq
 
 from mama_spark.errors import BackgroundTaskFailed, ConfigError, MamaError
 from mama_spark.malamute.protocol.extensions import AckRun, Extension
-from mama_spark.malamute.protocol.log_query import Answer, Question
-from mama_spark.malamute.protocol.message_blocks import Block
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
+from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.protocol.patterns import BadPattern
 from mama_spark.malamute.zmq_fd_poller import readable
 
@@ -77,7 +77,7 @@ class Answered:
     """
 
     client: Hashable
-    answer: Answer
+    answer: LogQueryAnswer
     records: list[list[bytes]]
 
 
@@ -168,7 +168,7 @@ class Stream:
     ) -> None:
         self.batch.append(("ACCEPT", client, address, subject, content, extension))
 
-    def accept_block(self, client: Hashable, address: bytes, block: Block) -> None:
+    def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         """As many ACCEPTs."""
         self.batch.append(("BLOCK", client, address, block))
 
@@ -182,7 +182,7 @@ class Stream:
     def sync(self, client: Hashable) -> None:
         self.batch.append(("SYNC", client))
 
-    def ask(self, client: Hashable, question: Question) -> None:
+    def ask(self, client: Hashable, question: LogQuery) -> None:
         """Answered by :class:`Answered`, behind what the batch leads to."""
         self.batch.append(("ASK", client, question))
 
@@ -297,7 +297,7 @@ class _Actor:
         self.report: Report = []
         self.left: dict[Hashable, int] = {}  #: credit of clients of an engine that holds
         self.recalled: list[Hashable] = []
-        self.questions: list[tuple[Hashable, Question]] = []
+        self.questions: list[tuple[Hashable, LogQuery]] = []
         self.late: list[tuple[int, Callable[[], tuple[AckRun, ...] | None]]] = []  #: places in the report to be filled
 
     def run(self) -> None:

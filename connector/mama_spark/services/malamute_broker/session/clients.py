@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from mama_spark.malamute.protocol.credit import Allowance, Shares
+from mama_spark.malamute.protocol.credit import CreditAllocator, SendWindow
 from mama_spark.malamute.protocol.extensions import ALL, AckRun, Feature
 
 from .backlog import Behind
@@ -72,8 +72,8 @@ class Client:
     replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: to go first once it is not blocked
     queue: ByteQueue[tuple[Frames, Letter | None]] = field(default_factory=ByteQueue)
     held: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: of engines that hold; bounded by the shares
-    shares: Shares = field(default_factory=Shares)
-    allowance: Allowance | None = None  #: for what it sends; None = it does not keep to any
+    shares: CreditAllocator = field(default_factory=CreditAllocator)
+    allowance: SendWindow | None = None  #: for what it sends; None = it does not keep to any
     sent: dict[bytes, int] = field(default_factory=dict)  #: stream -> sends since the last sync
     unconfirmed: ByteQueue[Letter] = field(default_factory=ByteQueue)  #: handed over, to be confirmed
     repeats: int = 0

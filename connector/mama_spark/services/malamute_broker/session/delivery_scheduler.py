@@ -12,8 +12,8 @@ from typing import Any
 
 from mama_spark.malamute.protocol import commands, message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
-from mama_spark.malamute.protocol.credit import Allowance, window_for
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, write
+from mama_spark.malamute.protocol.credit import SendWindow, window_for
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
 
 from .backlog import OVERHEAD, Behind
 from .byte_queue import Overflow
@@ -185,7 +185,7 @@ class Outbox:
         """What a new client may send, if it keeps to that."""
         if Feature.SENDING | Feature.ACKS not in client.features:
             return None
-        client.allowance = Allowance()
+        client.allowance = SendWindow()
         return self._grant(client.allowance)
 
     def _dismiss(self, client: Client) -> None:
@@ -193,7 +193,7 @@ class Outbox:
             self.publishers -= client.allowance.used
             client.allowance = None
 
-    def _grant(self, allowance: Allowance) -> int:
+    def _grant(self, allowance: SendWindow) -> int:
         return allowance.grant(window_for(self.publishers, self.settings.backlog))
 
     def _asked(self, client: Client) -> int:
@@ -210,7 +210,7 @@ class Outbox:
         """:param slot: of the PING; all engines have answered it"""
         acks: tuple[AckRun, ...] = ()
         for stream, count in slot.sent.items():
-            acks += slot.runs.get(stream) or (AckRun(Outcome.ACCEPTED, count),)
+            acks += slot.runs.get(stream) or (AckRun(StoreOutcome.ACCEPTED, count),)
         credit = None
         if client.allowance is not None:
             client.allowance.answered(slot.octets)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Extension, write
-from mama_spark.malamute.protocol.log_query import Answer, Op, Question, names_body, number_of, parse_question
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, names_body, number_of, parse_query
 
 from .clients import Client, Frames, Settings
 from .delivery_scheduler import Outbox, octets
@@ -32,7 +32,7 @@ class Shelf(Protocol):
         """Stored streams, sorted: those of ``are_open`` that can be read, and the others that there are."""
         ...
 
-    def refusal(self, stream: bytes, is_open: bool) -> Answer | None:
+    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
         """Why the stream cannot be read; None = it can, and is opened for that if it is not open."""
         ...
 
@@ -43,11 +43,11 @@ class NoShelf:
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
         return []
 
-    def refusal(self, stream: bytes, is_open: bool) -> Answer | None:
-        return Answer(0, StatusCode.NOT_IMPLEMENTED, b"nothing is stored here")
+    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
+        return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, b"nothing is stored here")
 
 
-_Asked = tuple[Client, Question]
+_Asked = tuple[Client, LogQuery]
 
 
 class Desk(Outbox):
@@ -68,16 +68,16 @@ class Desk(Outbox):
 
     def _ask(self, client: Client, packed: bytes) -> None:
         """A client that announced the feature asks."""
-        question = parse_question(packed)
+        question = parse_query(packed)
         if question is None:
             number = number_of(packed)
             if number is not None:
-                self._reply_to(client, Answer(number, StatusCode.FAILED, b"the question is not understood"))
+                self._reply_to(client, LogQueryAnswer(number, StatusCode.FAILED, b"the question is not understood"))
         elif question.op is Op.NAMES:
             names = self._shelf.names(self.streams)
-            self._reply_to(client, Answer(question.number, body=names_body(names, question.text)))
+            self._reply_to(client, LogQueryAnswer(question.number, body=names_body(names, question.text)))
         elif self._waiting.get(client, 0) >= MOST_WAITING:
-            self._reply_to(client, Answer(question.number, StatusCode.FAILED, b"too many questions at a time"))
+            self._reply_to(client, LogQueryAnswer(question.number, StatusCode.FAILED, b"too many questions at a time"))
         elif (refusal := self._why_not(question.stream)) is not None:
             self._reply_to(client, replace(refusal, number=question.number))
         else:
@@ -85,17 +85,17 @@ class Desk(Outbox):
             self._waiting[client] = self._waiting.get(client, 0) + 1
             self._queue(client, question)
 
-    def _why_not(self, stream: bytes) -> Answer | None:
+    def _why_not(self, stream: bytes) -> LogQueryAnswer | None:
         refusal = self._shelf.refusal(stream, stream in self.streams)
         if refusal is None and stream not in self.streams and len(self.streams) >= self.settings.streams:
-            return Answer(0, StatusCode.FAILED, b"too many streams")
+            return LogQueryAnswer(0, StatusCode.FAILED, b"too many streams")
         return refusal
 
-    def _reply_to(self, client: Client, answer: Answer) -> None:
+    def _reply_to(self, client: Client, answer: LogQueryAnswer) -> None:
         """Without an engine; who does not read such answers is dropped in the end."""
         self._emit(client, _pong(answer))
 
-    def _queue(self, client: Client, question: Question) -> None:
+    def _queue(self, client: Client, question: LogQuery) -> None:
         if client.blocked:
             self._parked.setdefault(client, []).append((client, question))
             return
@@ -122,7 +122,7 @@ class Desk(Outbox):
         if not given:
             self._at_engine.pop(stream, None)
 
-    def answered(self, stream: bytes, client: Any, answer: Answer, records: list[Frames]) -> None:
+    def answered(self, stream: bytes, client: Any, answer: LogQueryAnswer, records: list[Frames]) -> None:
         """The engine's answer to its oldest question, and what a fetch brings."""
         given = self._at_engine.get(stream)
         if given:
@@ -139,7 +139,7 @@ class Desk(Outbox):
         else:
             self._waiting.pop(client, None)
 
-    def _hand_in(self, client: Client, answer: Answer, records: list[Frames]) -> None:
+    def _hand_in(self, client: Client, answer: LogQueryAnswer, records: list[Frames]) -> None:
         """Records and answer together, so that they are one after another whatever else there is."""
         messages = [*records, _pong(answer)]
         if client.blocked:
@@ -166,14 +166,14 @@ class Desk(Outbox):
             if client.alive:
                 self._unanswered(client, question, reason.encode("utf-8", "backslashreplace"))
 
-    def _unanswered(self, client: Client, question: Question, reason: bytes) -> None:
+    def _unanswered(self, client: Client, question: LogQuery, reason: bytes) -> None:
         self._settled(client)
-        self._reply_to(client, Answer(question.number, StatusCode.INTERNAL_ERROR, reason))
+        self._reply_to(client, LogQueryAnswer(question.number, StatusCode.INTERNAL_ERROR, reason))
 
 
-def _pong(answer: Answer) -> Frames:
+def _pong(answer: LogQueryAnswer) -> Frames:
     try:
         return commands.encode(commands.Pong(write(Extension(answer=answer.pack()))))
     except BadFrame:  # an engine of somebody else's
-        answer = Answer(answer.number, StatusCode.INTERNAL_ERROR, b"the answer does not fit")
+        answer = LogQueryAnswer(answer.number, StatusCode.INTERNAL_ERROR, b"the answer does not fit")
         return commands.encode(commands.Pong(write(Extension(answer=answer.pack()))))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, Command, StatusCode
-from mama_spark.malamute.protocol.credit import WINDOW_OCTETS, Shares
+from mama_spark.malamute.protocol.credit import WINDOW_OCTETS, CreditAllocator
 from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Feature, read, write
 
 from ..engines import Delivery
@@ -164,7 +164,7 @@ class ServerMachine(Mail):
         client = Client(identity, command.address, (announced or Feature(0)) & self.settings.features, now)
         client.queue = ByteQueue(self.settings.queue, None, self.settings.overflow)
         client.unconfirmed = ByteQueue(self.settings.queue, None, Overflow.DROP_OLDEST)
-        client.shares = Shares(min(WINDOW_OCTETS, self.settings.queue))
+        client.shares = CreditAllocator(min(WINDOW_OCTETS, self.settings.queue))
         if Feature.CREDIT in client.features:
             client.credit = 0
         if client.address:

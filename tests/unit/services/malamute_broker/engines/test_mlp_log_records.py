@@ -13,11 +13,11 @@ from mama_spark.bridges.malamute.records import block, records
 from mama_spark.bridges.malamute.selection import pattern_of, selection_of
 from mama_spark.bridges.malamute.stream_log import AHEAD, _ReadSession
 from mama_spark.errors import Unavailable
-from mama_spark.malamute.client.log_query_client import Asked
+from mama_spark.malamute.client.log_query_client import PendingQuery
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.malamute.protocol.extensions import Extension, read, write
-from mama_spark.malamute.protocol.log_query import Answer, Question, Selection, numbers
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Selection, numbers
 from mama_spark.malamute.protocol.patterns import Pattern
 from mama_spark.services.malamute_broker.engines.records import topic_filter
 from mama_spark.testing.log_suite import rows
@@ -133,7 +133,7 @@ class Broker:
     def __init__(self, sizes: list[int], rows: int, octets: int) -> None:
         self.sizes, self.rows, self.octets = sizes, rows, octets
 
-    def answer(self, question: Question) -> tuple[Answer, list[int]]:
+    def answer(self, question: LogQuery) -> tuple[LogQueryAnswer, list[int]]:
         after, up_to, rows, octets = question.numbers
         rows, octets = min(rows, self.rows), min(octets, self.octets)
         up_to = min(up_to, len(self.sizes))
@@ -142,8 +142,8 @@ class Broker:
             found.append(sequence)
             rows, octets = rows - 1, octets - self.sizes[sequence - 1]
             if rows <= 0 or octets <= 0:
-                return Answer(0, body=numbers(sequence, len(self.sizes))), found
-        return Answer(0, body=numbers(up_to, len(self.sizes))), found
+                return LogQueryAnswer(0, body=numbers(sequence, len(self.sizes))), found
+        return LogQueryAnswer(0, body=numbers(up_to, len(self.sizes))), found
 
 
 @examples(400)
@@ -159,7 +159,7 @@ def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st
         if course.over:
             break
         for question in course.questions(b"s"):
-            course.sent(Asked(question, 0.0))
+            course.sent(PendingQuery(question, 0.0))
         assert 1 <= len(course.parts) <= AHEAD + 1
         if data.draw(st.integers(0, 9)) == 0:
             course.restart()
@@ -179,7 +179,7 @@ def test_full_answers_are_asked_for_when_messages_are_large() -> None:
     while not course.over:
         for question in course.questions(b"s"):
             asked.append(question.numbers[:2])  # type: ignore[arg-type]
-            course.sent(Asked(question, 0.0))
+            course.sent(PendingQuery(question, 0.0))
         answer, _ = broker.answer(course.parts[0].asked.question)
         course.take(answer)
     assert len(asked) < 1.25 * 5_000 * 10_000 / qu.FETCH_OCTETS

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, StatusCode, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, Outcome, read, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.malamute.protocol.patterns import BadPattern
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
@@ -564,7 +564,7 @@ def test_a_pong_behind_sends_acknowledges_them_once_the_engine_has_them() -> Non
     desk.obey()
     acked, bare = desk.got("w")
     assert isinstance(acked, Pong)
-    assert read(acked.trailing).acks == (AckRun(Outcome.ACCEPTED, 3),)
+    assert read(acked.trailing).acks == (AckRun(StoreOutcome.ACCEPTED, 3),)
     assert bare == PONG
 
 
@@ -585,12 +585,12 @@ def asking_about_two_streams() -> Desk:
 
 def test_what_became_of_messages_is_told_in_their_order_whichever_engine_answers_first() -> None:
     desk = asking_about_two_streams()
-    desk.machine.taken(b"b", None, (AckRun(Outcome.STORED, 3, 7),))
+    desk.machine.taken(b"b", None, (AckRun(StoreOutcome.STORED, 3, 7),))
     desk.machine.taken(b"a")
     desk.obey()
     (acked,) = desk.got("w")
     assert isinstance(acked, Pong)
-    assert read(acked.trailing).acks == (AckRun(Outcome.ACCEPTED, 2), AckRun(Outcome.STORED, 3, 7))
+    assert read(acked.trailing).acks == (AckRun(StoreOutcome.ACCEPTED, 2), AckRun(StoreOutcome.STORED, 3, 7))
 
 
 def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> None:
@@ -598,7 +598,7 @@ def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> N
     client = desk.machine.clients[b"w"]
     client.slots.appendleft(Slot())  # something in front of it is not answered yet
     desk.machine.lost(b"a", "the disk is full")
-    desk.machine.taken(b"b", None, (AckRun(Outcome.STORED, 3, 7),))
+    desk.machine.taken(b"b", None, (AckRun(StoreOutcome.STORED, 3, 7),))
     client.slots.popleft()
     desk.machine._advance(client)
     desk.obey()

@@ -21,10 +21,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Outcome, of_stored
-from mama_spark.malamute.protocol.log_query import Answer, Question
-from mama_spark.malamute.protocol.message_blocks import Block
-from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, Keeper, Wish, wish_of
+from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, StoreOutcome, of_stored
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
+from mama_spark.malamute.protocol.message_blocks import MessageBlock
+from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlDirective, TtlTracker, ttl_directive_of
 
 from .. import Delivery, StreamEngine
 from ..ack_tracker import Ledger
@@ -47,7 +47,7 @@ TURN_ROWS = 512
 IDLE_RETENTION = 1.0
 
 
-_STORED = Outcome.STORED  # to look it up twice takes as long as all the rest of accept
+_STORED = StoreOutcome.STORED  # to look it up twice takes as long as all the rest of accept
 _ENGINE = object()  #: who sends markers
 _MARKER = ((MARKER, EXPIRED),)
 
@@ -71,7 +71,7 @@ class DurableEngine(StreamEngine):
         self._behind: dict[Reader, None] = {}  # readers that are not live, whose turn it is first
         self._ledger = Ledger()
         self._ids = DedupWindow(int(self._options.dedup_window * 1e6), self._options.dedup_ids)
-        self._keeper = Keeper(self._options.max_running, time.monotonic)
+        self._keeper = TtlTracker(self._options.max_running, time.monotonic)
         self._waiting: list[_Waiting] = []
         self._next = 0
         self._looked = 0  # when ids were looked at in this batch; once is enough
@@ -151,7 +151,7 @@ class DurableEngine(StreamEngine):
         outcome, first = _STORED, sequence
         octets = len(content[0]) if len(content) == 1 else sum(map(len, content))
         if octets > MOST_OCTETS:
-            outcome, first = Outcome.REFUSED, 0
+            outcome, first = StoreOutcome.REFUSED, 0
         elif extension is not None and (extension.message_id or extension.headers):
             outcome, first = self._judge(subject, extension, octets)
         if extension is not None:
@@ -162,7 +162,7 @@ class DurableEngine(StreamEngine):
         given = NOTHING if extension is None else extension
         self._waiting.append((sequence, client, address, subject, content, given.message_id, given.headers))
 
-    def accept_block(self, client: Hashable, address: bytes, block: Block) -> None:
+    def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         count, first = len(block.contents), self._next
         ids = block.ids
         if block.extensions is not None or sum(map(len, block.contents)) > MOST_OCTETS:
@@ -174,39 +174,39 @@ class DurableEngine(StreamEngine):
                 super().accept_block(client, address, block)
                 return
         self._next += count
-        self._ledger.add(client, Outcome.STORED, first, count)
+        self._ledger.add(client, StoreOutcome.STORED, first, count)
         columns = (repeat(client), repeat(address), block.subjects, zip(block.contents, strict=True))
         self._waiting += zip(range(first, self._next), *columns, ids or repeat(b""), repeat(()), strict=False)
 
-    def _judge(self, subject: bytes, extension: Extension, octets: int) -> tuple[Outcome, int]:
+    def _judge(self, subject: bytes, extension: Extension, octets: int) -> tuple[StoreOutcome, int]:
         """What becomes of the next message, by its id and headers, and its sequence or that of the first of its id."""
-        wish = wish_of(extension.headers) if extension.headers else None
-        if wish is Wish.BAD:
-            return Outcome.REFUSED, 0
-        if wish is Wish.RENEW:
+        wish = ttl_directive_of(extension.headers) if extension.headers else None
+        if wish is TtlDirective.BAD:
+            return StoreOutcome.REFUSED, 0
+        if wish is TtlDirective.RENEW:
             self._settle()  # what runs may be in there
             found = self._keeper.renew(subject)
-            return (Outcome.REFUSED, 0) if found is None else (Outcome.DUPLICATE, found)
+            return (StoreOutcome.REFUSED, 0) if found is None else (StoreOutcome.DUPLICATE, found)
         if extension.message_id:
             outcome, first = self._first_of(extension.message_id)
-            if outcome is Outcome.DUPLICATE:
+            if outcome is StoreOutcome.DUPLICATE:
                 if wish:
                     self._keeper.repeated(subject, first)
                 return outcome, first
         sequence = self._next
         if isinstance(wish, int) and not self._keeper.note(sequence, subject, wish, octets):
             self._ids.withdraw(sequence - 1)
-            return Outcome.REFUSED, 0
-        return Outcome.STORED, sequence
+            return StoreOutcome.REFUSED, 0
+        return StoreOutcome.STORED, sequence
 
-    def _first_of(self, message_id: bytes) -> tuple[Outcome, int]:
+    def _first_of(self, message_id: bytes) -> tuple[StoreOutcome, int]:
         """Whether the next message is the first of its id, and the sequence of the first."""
         self._look()
         found = self._ids.find(message_id)
         if found is not None:
-            return Outcome.DUPLICATE, found
+            return StoreOutcome.DUPLICATE, found
         self._ids.add(message_id, self._next, self._looked)
-        return Outcome.STORED, self._next
+        return StoreOutcome.STORED, self._next
 
     def _look(self) -> None:
         """At the time, and forget the ids that are too old by now."""
@@ -218,7 +218,7 @@ class DurableEngine(StreamEngine):
         runs = self._ledger.take(client)
         return runs.acks if self._waiting else runs.acks()
 
-    def ask(self, question: Question) -> tuple[Answer, list[list[bytes]]]:
+    def ask(self, question: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
         return answer(self.store, question, self._options)
 
     @classmethod

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mama_spark.errors import ConfigError, OutOfResources, PublishError
-from mama_spark.malamute.protocol.extensions import Extension, Outcome
+from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, Records
 
@@ -140,7 +140,7 @@ class DurableLog:
             runs = engine.sync(self)
             engine.flush()
             acks = runs if isinstance(runs, tuple) else runs()
-            if any(run.outcome is Outcome.REFUSED for run in acks):
+            if any(run.outcome is StoreOutcome.REFUSED for run in acks):
                 raise OutOfResources(f"the store {self._path} has no room")
             if refused is not None:
                 raise refused

@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import StatusCode, deliver_frame
-from mama_spark.malamute.protocol.log_query import Answer, Op, Question, Selection, numbers, texts
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, Selection, numbers, texts
 from mama_spark.malamute.protocol.patterns import BadPattern, Matcher
 
 from ..frame_columns import unpack
@@ -49,7 +49,7 @@ Wanted = Callable[[bytes], bool]
 Reading = Callable[[int, int, int, int], list[Row]]
 
 
-def answer(store: Store, question: Question, settings: DurableSettings) -> tuple[Answer, Records]:
+def answer(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[LogQueryAnswer, Records]:
     """Never raises for what is asked.
 
     :raises ConfigError: the store is damaged
@@ -58,22 +58,22 @@ def answer(store: Store, question: Question, settings: DurableSettings) -> tuple
     try:
         body, records = _DO[question.op](store, question, settings)
     except (BadPattern, _Refused) as e:
-        return Answer(number, StatusCode.FAILED, str(e).encode(), identity), []
+        return LogQueryAnswer(number, StatusCode.FAILED, str(e).encode(), identity), []
     except StoreFull as e:
-        return Answer(number, StatusCode.INTERNAL_ERROR, str(e).encode(), identity), []
-    return Answer(number, identity=identity, body=body), records
+        return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, str(e).encode(), identity), []
+    return LogQueryAnswer(number, identity=identity, body=body), records
 
 
-def _bounds(store: Store, question: Question, settings: DurableSettings) -> tuple[bytes, Records]:
+def _bounds(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     first, last = store.bounds()
     return numbers(first, last) + texts(text.encode() for text in limits(settings)), []
 
 
-def _at(store: Store, question: Question, settings: DurableSettings) -> tuple[bytes, Records]:
+def _at(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     return numbers(store.at(question.numbers[0])), []
 
 
-def _missing(store: Store, question: Question, settings: DurableSettings) -> tuple[bytes, Records]:
+def _missing(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     """What lies in front of the first message is one range, however much it is."""
     after, asked = question.numbers
     first, last = store.bounds()
@@ -98,14 +98,14 @@ def _most_counted(store: Store, messages: int) -> int:
     return max(qu.LOOK, min(_COUNT, _COUNT_OCTETS * max(1, messages) // max(1, octets)))
 
 
-def _trim(store: Store, question: Question, settings: DurableSettings) -> tuple[bytes, Records]:
+def _trim(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     if question.text != store.identity.encode():
         raise _Refused("the stream was deleted and made again")
     store.trim(min(question.numbers[0], store.bounds()[0] + MOST_REMOVED))
     return numbers(store.bounds()[0]), []
 
 
-def _fetch(store: Store, question: Question, settings: DurableSettings) -> tuple[bytes, Records]:
+def _fetch(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     after, up_to, rows, octets = question.numbers
     rows, octets = min(max(rows, 1), qu.FETCH_ROWS), min(max(octets, 1), qu.FETCH_OCTETS)
     last = store.bounds()[1]
@@ -121,7 +121,7 @@ def _fetch(store: Store, question: Question, settings: DurableSettings) -> tuple
     return numbers(max(reached, 0), last), list(_frames(store.name, found))
 
 
-def _block(store: Store, question: Question, settings: DurableSettings) -> tuple[bytes, Records]:
+def _block(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     """A frame costs more than a message in it."""
     body, found = _fetch(store, question, settings)
     if not found:
@@ -151,7 +151,7 @@ def _search(reading: Reading, after: int, up_to: int, rows: int, octets: int, wa
     return found, after
 
 
-def _wanted(question: Question) -> Wanted | None:
+def _wanted(question: LogQuery) -> Wanted | None:
     """None = all.
 
     :raises BadPattern: a pattern is refused, or there are too many
@@ -189,7 +189,7 @@ def _frames(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
         yield [frame, content] if lengths is None else [frame, *unpack(content, lengths)]
 
 
-_DO: dict[Op, Callable[[Store, Question, DurableSettings], tuple[bytes, Records]]] = {
+_DO: dict[Op, Callable[[Store, LogQuery, DurableSettings], tuple[bytes, Records]]] = {
     Op.BOUNDS: _bounds,
     Op.AT: _at,
     Op.MISSING: _missing,

@@ -23,7 +23,7 @@ from mama_spark.bridges.nats.protocol import headers as hd
 from mama_spark.bridges.nats.publish.bridge import NatsBridge
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ClientClosed, Unavailable
-from mama_spark.malamute.protocol.extensions import Outcome
+from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 
 from .names import Header, Origin, encode_id, encode_subject, lines
@@ -55,7 +55,7 @@ class Post:
     content: Sequence[bytes]
     message_id: bytes = b""
     headers: tuple[Header, ...] = ()
-    outcome: Outcome | None = None
+    outcome: StoreOutcome | None = None
     sequence: int = 0
     since: float | None = None
     sent: float = 0.0
@@ -107,7 +107,7 @@ class Sender:
     def put(self, post: Post) -> None:
         """Take a message, or refuse it because too much waits."""
         if self.waiting + post.octets > self._buffer and self.waiting:
-            post.outcome = Outcome.REFUSED
+            post.outcome = StoreOutcome.REFUSED
             if not self._refusing:
                 self._refusing = True
                 log.error("messages are refused: %d octets wait for NATS already (%s)", self.waiting, self._prefix)
@@ -154,7 +154,7 @@ class Sender:
         bad, _ = hd.check(batch, self._bridge.capabilities.max_payload)
         if bad:
             for row, error in bad.items():
-                self._settle(chunk[row], Outcome.REFUSED)
+                self._settle(chunk[row], StoreOutcome.REFUSED)
                 log.warning("a message on %r is refused: %s", chunk[row].subject, error)
             good = [row for row in range(len(chunk)) if row not in bad]
             batch, chunk = batch.take(np.array(good, np.int64)), [chunk[row] for row in good]
@@ -209,7 +209,7 @@ class Sender:
             if post is not None and post.outcome is None:
                 post.sequence = sequence
                 known = repeat and post.message_id  # an id of ours is repeated only by ourselves
-                self._settle(post, Outcome.DUPLICATE if known else Outcome.STORED)
+                self._settle(post, StoreOutcome.DUPLICATE if known else StoreOutcome.STORED)
                 self.last = max(self.last, sequence)
         self.trouble, self._tries = None, 0
 
@@ -220,7 +220,7 @@ class Sender:
             if post is None or post.outcome is not None:
                 continue
             if not error.retryable and not error.may_have_landed:
-                self._settle(post, Outcome.REFUSED)
+                self._settle(post, StoreOutcome.REFUSED)
                 log.warning("a message on %r is refused: %s", post.subject, error)
                 continue
             if not error.may_have_landed and post.since == post.sent:
@@ -247,7 +247,7 @@ class Sender:
             self._hold = now + PAUSES[min(self._tries, len(PAUSES) - 1)]
             self._tries += 1
 
-    def _settle(self, post: Post, outcome: Outcome) -> None:
+    def _settle(self, post: Post, outcome: StoreOutcome) -> None:
         post.outcome = outcome
         self.waiting -= post.octets
 

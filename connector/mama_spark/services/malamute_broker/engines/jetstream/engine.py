@@ -26,7 +26,7 @@ from typing import Any
 
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Outcome
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
 
 from .. import BadPattern, Delivery, StreamEngine
 from ..ack_tracker import MOST_CLIENTS, Runs
@@ -362,7 +362,7 @@ class JetStreamEngine(StreamEngine):
         """Messages that will not come back: refused, stored before, or removed before they were read."""
         while self._own:
             number, post = next(iter(self._own.items()))
-            if post.outcome is None or (post.outcome is Outcome.STORED and post.sequence > self._position):
+            if post.outcome is None or (post.outcome is StoreOutcome.STORED and post.sequence > self._position):
                 return
             del self._own[number]
 

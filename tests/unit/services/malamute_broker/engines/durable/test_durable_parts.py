@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import BadTopic
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Outcome, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, write
 from mama_spark.services.malamute_broker.engines import ack_tracker
 from mama_spark.services.malamute_broker.engines.ack_tracker import MOST_RUNS, Ledger, Runs
 from mama_spark.services.malamute_broker.engines.dedup import DedupWindow
 from mama_spark.services.malamute_broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
 from mama_spark.services.malamute_broker.engines.records import check_topic, topic_filter
 
-STORED, DUPLICATE, REFUSED = Outcome.STORED, Outcome.DUPLICATE, Outcome.REFUSED
+STORED, DUPLICATE, REFUSED = StoreOutcome.STORED, StoreOutcome.DUPLICATE, StoreOutcome.REFUSED
 
 
 @given(st.lists(st.binary(max_size=50), max_size=10))
@@ -69,7 +69,7 @@ def test_a_failed_transaction_corrects_what_was_written_down_for_it_and_nothing_
 
 
 @given(st.lists(st.tuples(st.sampled_from([STORED, DUPLICATE]), st.integers(1, 9)), max_size=40), st.integers(0, 9))
-def test_refusing_keeps_the_count_and_the_order(sends: list[tuple[Outcome, int]], above: int) -> None:
+def test_refusing_keeps_the_count_and_the_order(sends: list[tuple[StoreOutcome, int]], above: int) -> None:
     runs = Runs()
     for outcome, sequence in sends:
         runs.add(outcome, sequence)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Outcome
+from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, StoreOutcome
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.durable import engine as durable
 from mama_spark.services.malamute_broker.engines.durable import store as durable_store
@@ -91,10 +91,10 @@ def numbered(n: int) -> list[bytes]:
 @pytest.mark.spec("ML-01", "ML-22")
 def test_what_was_acknowledged_is_there_after_a_restart_and_numbers_go_on(desk: Callable[..., Desk]) -> None:
     one = desk()
-    assert one.publish(b"a", b"b") == (AckRun(Outcome.STORED, 2, 1),)
+    assert one.publish(b"a", b"b") == (AckRun(StoreOutcome.STORED, 2, 1),)
     one.engine.close()
     two = desk()
-    assert two.publish(b"c") == (AckRun(Outcome.STORED, 1, 3),)
+    assert two.publish(b"c") == (AckRun(StoreOutcome.STORED, 1, 3),)
     assert two.read() == [1, 2, 3]
 
 
@@ -155,9 +155,9 @@ def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) 
     one.engine.flush()
     results = [runs if isinstance(runs, tuple) else runs() for runs in (first, second, other)]
     assert results == [
-        (AckRun(Outcome.STORED, 1, 1), AckRun(Outcome.STORED, 1, 3)),
-        (AckRun(Outcome.STORED, 1, 4),),
-        (AckRun(Outcome.STORED, 1, 2),),
+        (AckRun(StoreOutcome.STORED, 1, 1), AckRun(StoreOutcome.STORED, 1, 3)),
+        (AckRun(StoreOutcome.STORED, 1, 4),),
+        (AckRun(StoreOutcome.STORED, 1, 2),),
     ]
     assert one.sync("silent") == ()
 
@@ -168,7 +168,7 @@ def test_cancel_ends_subscriptions_and_not_the_acknowledgements(desk: Callable[.
     one.engine.compile("w", b"")
     one.engine.accept("w", b"", b"1", [], NOTHING)
     one.engine.cancel("w")
-    assert one.sync("w") == (AckRun(Outcome.STORED, 1, 1),)
+    assert one.sync("w") == (AckRun(StoreOutcome.STORED, 1, 1),)
 
 
 # --- replay ------------------------------------------------------------------------------------------------------
@@ -375,8 +375,11 @@ def test_a_slow_reader_costs_no_memory(desk: Callable[..., Desk]) -> None:
 def test_an_id_is_stored_once_and_the_answer_names_the_first(desk: Callable[..., Desk]) -> None:
     one = desk()
     one.engine.compile("r", b"")
-    assert one.publish(b"x", b"y", b"x", ids=True) == (AckRun(Outcome.STORED, 2, 1), AckRun(Outcome.DUPLICATE, 1, 1))
-    assert one.publish(b"y", client="other", ids=True) == (AckRun(Outcome.DUPLICATE, 1, 2),)
+    assert one.publish(b"x", b"y", b"x", ids=True) == (
+        AckRun(StoreOutcome.STORED, 2, 1),
+        AckRun(StoreOutcome.DUPLICATE, 1, 1),
+    )
+    assert one.publish(b"y", client="other", ids=True) == (AckRun(StoreOutcome.DUPLICATE, 1, 2),)
     assert one.taken() == [1, 2]
 
 
@@ -389,8 +392,8 @@ def test_ids_are_known_after_a_restart_also_those_of_removed_messages(desk: Call
     two.engine.close()
     three = desk(max_messages=2)
     assert three.publish(*numbered(7), ids=True) == (
-        AckRun(Outcome.DUPLICATE, 6, 1),
-        AckRun(Outcome.STORED, 1, 7),
+        AckRun(StoreOutcome.DUPLICATE, 6, 1),
+        AckRun(StoreOutcome.STORED, 1, 7),
     )
 
 
@@ -398,9 +401,9 @@ def test_an_id_counts_for_the_window_and_no_longer(desk: Callable[..., Desk]) ->
     one = desk(dedup_window=60, max_messages=1)
     one.publish(b"x", ids=True)
     one.now += 59 * SECOND
-    assert one.publish(b"x", b"z", ids=True)[0].outcome is Outcome.DUPLICATE
+    assert one.publish(b"x", b"z", ids=True)[0].outcome is StoreOutcome.DUPLICATE
     one.now += 2 * SECOND
-    assert one.publish(b"x", ids=True) == (AckRun(Outcome.STORED, 1, 3),)
+    assert one.publish(b"x", ids=True) == (AckRun(StoreOutcome.STORED, 1, 3),)
     one.now += 61 * SECOND
     one.publish(b"later")
     with closing(sqlite3.connect(one.engine.store.path)) as db:
@@ -410,13 +413,13 @@ def test_an_id_counts_for_the_window_and_no_longer(desk: Callable[..., Desk]) ->
 def test_no_more_ids_are_remembered_than_allowed(desk: Callable[..., Desk]) -> None:
     one = desk(dedup_ids=3)
     one.publish(*numbered(5), ids=True)
-    assert [run.outcome for run in one.publish(b"5", b"1", ids=True)] == [Outcome.DUPLICATE, Outcome.STORED]
+    assert [run.outcome for run in one.publish(b"5", b"1", ids=True)] == [StoreOutcome.DUPLICATE, StoreOutcome.STORED]
     assert len(one.engine._ids) <= 4
 
 
 def test_a_window_of_nothing_switches_deduplication_off(desk: Callable[..., Desk]) -> None:
     one = desk(dedup_window=0)
-    assert one.publish(b"x", b"x", ids=True) == (AckRun(Outcome.STORED, 2, 1),)
+    assert one.publish(b"x", b"x", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
 
 
 # --- retention ---------------------------------------------------------------------------------------------------
@@ -478,7 +481,7 @@ def test_numbers_go_on_after_everything_was_removed(desk: Callable[..., Desk]) -
     one.engine.store.trim(100)
     one.engine.close()
     two = desk()
-    assert two.publish(b"x") == (AckRun(Outcome.STORED, 1, 4),)
+    assert two.publish(b"x") == (AckRun(StoreOutcome.STORED, 1, 4),)
 
 
 # --- trouble -----------------------------------------------------------------------------------------------------
@@ -495,15 +498,15 @@ def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
     (pages,) = store._db.execute("PRAGMA page_count").fetchone()
     store._db.execute(f"PRAGMA max_page_count = {pages}").fetchall()
     assert one.publish(b"3", b"1", b"4", content=b"x" * 200_000, ids=True) == (
-        AckRun(Outcome.REFUSED, 1),
-        AckRun(Outcome.DUPLICATE, 1, 1),
-        AckRun(Outcome.REFUSED, 1),
+        AckRun(StoreOutcome.REFUSED, 1),
+        AckRun(StoreOutcome.DUPLICATE, 1, 1),
+        AckRun(StoreOutcome.REFUSED, 1),
     )
-    assert one.publish(b"3", content=b"x" * 200_000, ids=True) == (AckRun(Outcome.REFUSED, 1),)
+    assert one.publish(b"3", content=b"x" * 200_000, ids=True) == (AckRun(StoreOutcome.REFUSED, 1),)
     assert one.taken() == [], "what is not stored is not delivered"
     assert caplog.text.count("refuses messages") == 1
     store._db.execute("PRAGMA max_page_count = 1000000").fetchall()
-    assert one.publish(b"3", content=b"x" * 200_000, ids=True) == (AckRun(Outcome.STORED, 1, 3),)
+    assert one.publish(b"3", content=b"x" * 200_000, ids=True) == (AckRun(StoreOutcome.STORED, 1, 3),)
     assert "stores again" in caplog.text
     assert one.taken() == [3]
     assert one.read(client="later") == [1, 2, 3]
@@ -518,9 +521,9 @@ def test_a_message_that_no_store_takes_is_refused_alone(
         one.engine.accept("w", b"", b"s", [content], NOTHING)
         one.engine.accept("silent", b"", b"s", [content])
     assert one.sync() == (
-        AckRun(Outcome.STORED, 1, 1),
-        AckRun(Outcome.REFUSED, 1),
-        AckRun(Outcome.STORED, 1, 3),
+        AckRun(StoreOutcome.STORED, 1, 1),
+        AckRun(StoreOutcome.REFUSED, 1),
+        AckRun(StoreOutcome.STORED, 1, 3),
     )
     assert one.read() == [1, 2, 3, 4]
 
@@ -623,7 +626,7 @@ def test_the_store_of_another_stream_is_an_error(tmp_path: Path, desk: Callable[
 
 def test_what_died_while_it_was_made_is_made_again(tmp_path: Path, desk: Callable[..., Desk]) -> None:
     store_path(tmp_path, b"st").write_bytes(b"")
-    assert desk().publish(b"x") == (AckRun(Outcome.STORED, 1, 1),)
+    assert desk().publish(b"x") == (AckRun(StoreOutcome.STORED, 1, 1),)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import NoResponders
-from mama_spark.malamute.protocol.extensions import Outcome
+from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher
 from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import Post, Sender
@@ -81,7 +81,7 @@ def test_nothing_goes_again_before_all_that_is_on_the_way_is_answered(sending: M
     sender.pump(0.0)
     sender.pump(0.0)
     assert server.payloads == [b"a", b"b", b"c", b"a", b"b"]
-    assert [post.outcome for post in posts] == [None, None, Outcome.STORED]
+    assert [post.outcome for post in posts] == [None, None, StoreOutcome.STORED]
 
 
 def test_what_was_not_answered_when_the_connection_was_lost_goes_again_in_order_with_its_id(sending: Make) -> None:
@@ -99,7 +99,7 @@ def test_what_was_not_answered_when_the_connection_was_lost_goes_again_in_order_
     assert [one[2] for one in server.sent[3:]] == [server.sent[0][2], server.sent[2][2]]
     server.ack(3, 4, repeated=True)
     sender.pump(0.0)
-    assert [post.outcome for post in posts] == [Outcome.STORED] * 3, "an id of ours is repeated only by ourselves"
+    assert [post.outcome for post in posts] == [StoreOutcome.STORED] * 3, "an id of ours is repeated only by ourselves"
     assert not sender.busy
 
 
@@ -108,13 +108,13 @@ def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
     sender.pump(0.0)
     server.ack(0, repeated=True)
     sender.pump(0.0)
-    assert (post.outcome, post.sequence) == (Outcome.DUPLICATE, 100)
+    assert (post.outcome, post.sequence) == (StoreOutcome.DUPLICATE, 100)
 
 
 def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) -> None:
     size = Post(0, "client", 0, b"w", b"s", [b"x" * 100]).octets
     sender, server, posts = sending(*[b"x" * 100] * 3, buffer=2 * size)
-    assert [post.outcome for post in posts] == [None, None, Outcome.REFUSED]
+    assert [post.outcome for post in posts] == [None, None, StoreOutcome.REFUSED]
     assert sender.waiting == 2 * size
     sender.pump(0.0)
     server.ack(0, 1)
