@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 from mama_spark.services.malamute_broker.engines import Delivery
-from mama_spark.services.malamute_broker.engines.actor import Taken, Traffic
+from mama_spark.services.malamute_broker.engines.actor import CommandDone, DeliverySocket
 from mama_spark.testing.engine_site import PATIENCE, EngineKind, Ref, Site
 from mama_spark.testing.waiting import until
 
@@ -44,7 +44,7 @@ def test_an_actor_has_one_thread_which_term_ends_behind_what_was_said_before(sit
     stream.compile(r, b"")
     stream.flush()
     stream._frames(b"$TERM")
-    assert site.answers(stream) == [Taken()]
+    assert site.answers(stream) == [CommandDone()]
     until(lambda: not site.threads())
 
 
@@ -77,10 +77,10 @@ def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_name
 def test_traffic_is_idempotent_and_goes_to_the_first_endpoint(site: Site) -> None:
     stream, r = site.stream(), Ref("r")
     site.compile(stream, r, b"")
-    other = Traffic(site.context)
+    other = DeliverySocket(site.context)
     for endpoint in (site.traffic.endpoint, other.endpoint):
         stream.traffic(endpoint)
-        assert site.answers(stream) == [Taken()]
+        assert site.answers(stream) == [CommandDone()]
     assert site.publish(stream, Ref("w"), b"s") == [(r, b"s")]
     assert other.take(0.0) is None
     other.close()

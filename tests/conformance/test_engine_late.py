@@ -7,7 +7,13 @@ from collections.abc import Callable, Hashable, Iterator
 import pytest
 import zmq
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
-from mama_spark.services.malamute_broker.engines.actor import Report, Returned, Stream, Taken, Traffic
+from mama_spark.services.malamute_broker.engines.actor import (
+    CommandDone,
+    CreditReturned,
+    DeliverySocket,
+    EngineStream,
+    Report,
+)
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 
 STORED = (AckRun(StoreOutcome.STORED, 1, 1),)
@@ -46,14 +52,14 @@ class AskedEngine(LateEngine):
 class Site:
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.traffic = Traffic(self.context)
-        self.made: list[Stream] = []
+        self.traffic = DeliverySocket(self.context)
+        self.made: list[EngineStream] = []
 
-    def stream(self, engine: type[SimpleEngine]) -> Stream:
-        stream = Stream(self.context, b"st", engine)
+    def stream(self, engine: type[SimpleEngine]) -> EngineStream:
+        stream = EngineStream(self.context, b"st", engine)
         self.made.append(stream)
         self.traffic.add(stream)
-        assert self.report() == [Taken()]
+        assert self.report() == [CommandDone()]
         return stream
 
     def report(self) -> Report:
@@ -80,7 +86,7 @@ def test_what_was_said_before_a_late_answer_does_not_wait_and_what_comes_behind_
     stream.accept("w", b"", b"2", [])
     stream.flush()
     compiled, first = site.report()
-    assert (compiled, first.subject) == (Taken(), b"1")  # type: ignore[union-attr]
+    assert (compiled, first.subject) == (CommandDone(), b"1")  # type: ignore[union-attr]
     stream.accept("w", b"", b"3", [])
     stream.sync("w")
     stream.flush()
@@ -88,8 +94,8 @@ def test_what_was_said_before_a_late_answer_does_not_wait_and_what_comes_behind_
     stream.cancel("now")
     stream.flush()
     late = site.report()
-    assert [one if isinstance(one, Taken) else one.subject for one in late] == [  # type: ignore[union-attr]
-        Taken(runs=STORED), b"2", b"3", Taken(runs=STORED), Taken(),
+    assert [one if isinstance(one, CommandDone) else one.subject for one in late] == [  # type: ignore[union-attr]
+        CommandDone(runs=STORED), b"2", b"3", CommandDone(runs=STORED), CommandDone(),
     ]  # fmt: skip
 
 
@@ -97,7 +103,7 @@ def test_an_engine_is_asked_again_while_it_idles(site: Site) -> None:
     stream = site.stream(AskedEngine)
     stream.sync("w")
     stream.flush()
-    assert site.report() == [Taken(runs=STORED)]
+    assert site.report() == [CommandDone(runs=STORED)]
 
 
 def test_credit_that_is_called_back_does_not_wait(site: Site) -> None:
@@ -108,7 +114,7 @@ def test_credit_that_is_called_back_does_not_wait(site: Site) -> None:
     stream.sync("w")
     stream.recall("r")
     stream.flush()
-    assert site.report() == [Taken(), Returned("r", 5)]
+    assert site.report() == [CommandDone(), CreditReturned("r", 5)]
     stream.cancel("now")
     stream.flush()
-    assert site.report() == [Taken(runs=STORED), Taken()]
+    assert site.report() == [CommandDone(runs=STORED), CommandDone()]

@@ -12,7 +12,7 @@ from mama_spark.errors import BackgroundTaskFailed, ConfigError
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.services.malamute_broker import engines
 from mama_spark.services.malamute_broker.engines import StreamEngine, engine_class, names, register
-from mama_spark.services.malamute_broker.engines.actor import Died, Stream, Traffic
+from mama_spark.services.malamute_broker.engines.actor import DeliverySocket, EngineFailed, EngineStream
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.engines.subscription_index import REMEMBERED
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite, Ref, Site
@@ -68,7 +68,7 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 def test_an_engine_that_does_not_start_says_why(context: Any, error: Exception, raised: type[Exception]) -> None:
     closed: list[bytes] = []
     with pytest.raises(raised, match=str(error)):
-        Stream(context, b"st", Failing, {"start": error, "closed": closed})
+        EngineStream(context, b"st", Failing, {"start": error, "closed": closed})
     assert closed == [b"st"]
 
 
@@ -76,8 +76,8 @@ def test_an_engine_that_raises_ends_its_stream_and_what_it_said_before_in_the_ba
     context: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed: list[bytes] = []
-    traffic = Traffic(context)
-    stream, sound = Stream(context, b"st", Failing, {"closed": closed}), Stream(context, b"sound")
+    traffic = DeliverySocket(context)
+    stream, sound = EngineStream(context, b"st", Failing, {"closed": closed}), EngineStream(context, b"sound")
     traffic.add(stream)
     traffic.add(sound)
     assert traffic.take(60) is not None
@@ -90,7 +90,7 @@ def test_an_engine_that_raises_ends_its_stream_and_what_it_said_before_in_the_ba
     assert taken is not None
     assert taken[0] is stream
     (died,) = taken[1]
-    assert isinstance(died, Died)
+    assert isinstance(died, EngineFailed)
     assert "disk full" in str(died.error)
     assert "disk full" in caplog.text
     for _ in range(100):  # to nobody; never blocks
@@ -106,7 +106,7 @@ def test_an_engine_that_raises_ends_its_stream_and_what_it_said_before_in_the_ba
 
 
 def test_reports_of_a_stream_that_was_removed_go_nowhere(context: Any) -> None:
-    traffic, stream = Traffic(context), Stream(context, b"st")
+    traffic, stream = DeliverySocket(context), EngineStream(context, b"st")
     traffic.add(stream)
     assert traffic.take(60) is not None
     traffic.remove(stream)

@@ -22,7 +22,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store import store_path
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
@@ -38,7 +38,7 @@ def logs(url: str, stream: str | None = None, pattern: str | None = None, timeou
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     engines = (EngineChoice(b"^st$", "durable", {"folder": str(tmp_path / "streams")}),)
-    with Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=PATIENCE), engines, linger=0.5)) as broker:
+    with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=PATIENCE), engines, linger=0.5)) as broker:
         yield broker
 
 
@@ -137,7 +137,7 @@ def test_a_stream_in_memory_says_not_implemented(tmp_path: Path) -> None:
 
 
 def test_through_a_broker_that_is_not_ours_it_says_not_implemented_and_why() -> None:
-    foreign = Settings(features=Feature(0))
+    foreign = SessionSettings(features=Feature(0))
     with Broker(BrokerSettings("tcp://127.0.0.1:*", foreign, linger=0.5)) as broker:
         bridge = logs(broker.endpoint)
         with pytest.raises(ConfigError, match=r"NOT_IMPLEMENTED.*forget a message once it is delivered"):

@@ -29,7 +29,7 @@ from mama_spark.publisher.core.window import WindowPolicy
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, Site, Stored, publish
 
 from tests.support.ports import lasting_port
@@ -66,7 +66,7 @@ NUMBERED = (EngineChoice(b"^numbered", "numbered-for-tests"),)
 
 def start(bind: str = "", engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Broker:
     bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
-    broker = Broker(BrokerSettings(bind, Settings(timeout=30.0, **machine), engines, linger=0.5))
+    broker = Broker(BrokerSettings(bind, SessionSettings(timeout=30.0, **machine), engines, linger=0.5))
     until = time.monotonic() + PATIENCE
     while True:
         try:

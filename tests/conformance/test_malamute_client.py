@@ -22,7 +22,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 from zmq.auth.thread import ThreadAuthenticator
@@ -36,7 +36,7 @@ C_CLIENT: dict[str, Any] = {"features": None, "window": None, "ping": 1e6, "sile
 
 def start(bind: str = "", engines: tuple[EngineChoice, ...] = (), **machine: Any) -> Broker:
     bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
-    broker = Broker(BrokerSettings(bind, Settings(**{"timeout": 30.0, **machine}), engines, linger=0.5))
+    broker = Broker(BrokerSettings(bind, SessionSettings(**{"timeout": 30.0, **machine}), engines, linger=0.5))
     until = time.monotonic() + PATIENCE
     while True:
         try:

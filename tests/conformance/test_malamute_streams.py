@@ -19,7 +19,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.durable.log import DurableLogs
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.bridge_suite import PATIENCE, Answers, publish
 
 from tests.support.examples import FULL
@@ -33,7 +33,7 @@ def start(folder: Path, bind: str = "", **machine: Any) -> Broker:
         EngineChoice(b"^x", "durable", {"folder": "/proc/nowhere"}),
     )
     bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
-    broker = Broker(BrokerSettings(bind, Settings(timeout=60.0, **machine), choices, linger=0.5))
+    broker = Broker(BrokerSettings(bind, SessionSettings(timeout=60.0, **machine), choices, linger=0.5))
     until = time.monotonic() + PATIENCE
     while True:
         try:

@@ -23,8 +23,8 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session import state_machine
-from mama_spark.services.malamute_broker.session.backlog import BEHIND, PACE, Backlog, Behind
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.backlog import BEHIND, PACE, Backlog, BacklogPolicy
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
@@ -41,10 +41,10 @@ class StuckEngine(SimpleEngine):
 
 
 class Site:
-    def __init__(self, behind: Behind, timeout: float = 0) -> None:
+    def __init__(self, behind: BacklogPolicy, timeout: float = 0) -> None:
         register("stuck-for-tests", StuckEngine)
         STUCK.set()
-        machine = Settings(timeout=timeout, backlog=LIMIT, behind=behind)
+        machine = SessionSettings(timeout=timeout, backlog=LIMIT, behind=behind)
         choices = (EngineChoice(b"^stuck", "stuck-for-tests"),)
         self.broker = Broker(BrokerSettings("tcp://127.0.0.1:*", machine, choices))
         self.broker.start()
@@ -73,7 +73,7 @@ class Site:
 def make() -> Iterator[Callable[..., Site]]:
     sites: list[Site] = []
 
-    def made(behind: Behind, timeout: float = 0) -> Site:
+    def made(behind: BacklogPolicy, timeout: float = 0) -> Site:
         sites.append(Site(behind, timeout))
         return sites[-1]
 
@@ -95,9 +95,9 @@ def serve_others(site: Site, name: bytes, count: int = 3000) -> None:
         assert one.subject == b"%d" % n
 
 
-@pytest.mark.parametrize("behind", [Behind.DROP_NEWEST, Behind.DISCONNECT])
+@pytest.mark.parametrize("behind", [BacklogPolicy.DROP_NEWEST, BacklogPolicy.DISCONNECT])
 def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
-    make: Callable[..., Site], behind: Behind
+    make: Callable[..., Site], behind: BacklogPolicy
 ) -> None:
     site = make(behind)
     writer, reader = site.peer(b"w"), site.peer(b"r")
@@ -114,11 +114,11 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
     assert site.broker._loop is not None
     backlog = site.broker._loop.backlogs[b"stuck"]
     assert backlog.octets < LIMIT + 600 * 5256, "and no more than a round beyond"
-    assert (b"w" in site.broker.clients()) is (behind is Behind.DROP_NEWEST)
+    assert (b"w" in site.broker.clients()) is (behind is BacklogPolicy.DROP_NEWEST)
     STUCK.set()
     machine = site.broker._loop.machine
     until(lambda: b"stuck" not in machine.full)
-    if behind is Behind.DISCONNECT:
+    if behind is BacklogPolicy.DISCONNECT:
         assert writer.get() == Error(300, b"the stream does not keep up")
         assert writer.ask(commands.Ping()) == Error(500)
         writer = site.peer(b"w")
@@ -136,7 +136,7 @@ def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_o
     make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_machine, "MOST_AWAITED", 20)
-    site = make(Behind.DROP_NEWEST)
+    site = make(BacklogPolicy.DROP_NEWEST)
     writer = site.peer(b"w")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
     STUCK.clear()
@@ -154,7 +154,7 @@ def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_o
 
 
 def test_whoever_asked_for_it_is_held_rather_than_lose_anything(make: Callable[..., Site]) -> None:
-    site = make(Behind.HOLD)
+    site = make(BacklogPolicy.HOLD)
     writer, reader = site.peer(b"w"), site.peer(b"r")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
     assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
@@ -172,7 +172,7 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
     """While nobody is read, nobody can be heard: clients that ping are there afterwards, and get everything."""
     clock = Clock()
     monkeypatch.setattr(broker_loop, "time", clock)
-    site = make(Behind.HOLD, timeout=30.0)
+    site = make(BacklogPolicy.HOLD, timeout=30.0)
     writer, reader = site.peer(b"w"), site.peer(b"r")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
     assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
@@ -200,7 +200,7 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
 @pytest.mark.spec("ML-07")
 def test_publishers_of_ours_stop_when_the_engine_does_and_lose_nothing(make: Callable[..., Site]) -> None:
     """Credit from the engine back to those who publish."""
-    site = make(Behind.DROP_NEWEST)
+    site = make(BacklogPolicy.DROP_NEWEST)
     reader = site.peer(b"r")
     assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
     with site.client(timeout=PATIENCE) as writer:
@@ -246,7 +246,7 @@ def send_until_held(writer: MalamuteClient) -> int:
 @pytest.mark.spec("ML-07")
 def test_the_bridge_takes_nothing_more_while_the_engine_is_stuck(make: Callable[..., Site]) -> None:
     """``send`` returns 0 when the broker gives no credit, and all that was taken is acknowledged."""
-    site = make(Behind.DROP_NEWEST)
+    site = make(BacklogPolicy.DROP_NEWEST)
     url = site.broker.endpoint.replace("tcp", "mlp")
     bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((url,), features=FEATURES & ~Feature.CREDIT), "stuck"))
     bridge.open()

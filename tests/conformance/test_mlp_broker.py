@@ -26,7 +26,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import Delivery, register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
@@ -91,7 +91,7 @@ class Site:
         )
         if folder is not None:
             choices += tuple(EngineChoice(name, "durable", {"folder": str(folder)}) for name in (b"^kept", b"^_MAMA"))
-        given = Settings(**{"timeout": 0.0, **machine})
+        given = SessionSettings(**{"timeout": 0.0, **machine})
         settings = BrokerSettings("tcp://127.0.0.1:*", given, choices, high_water=20)
         self.broker = Broker(settings, self.events.extend)
         self.broker.start()

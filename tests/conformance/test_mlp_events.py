@@ -17,7 +17,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent, encode
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.waiting import PATIENCE
 
 from tests.support.mlp import Peer
@@ -66,7 +66,7 @@ def make() -> Iterator[Callable[..., tuple[Broker, Connect]]]:
     brokers: list[Broker] = []
 
     def made(engines: tuple[EngineChoice, ...] = (), **values: Any) -> tuple[Broker, Connect]:
-        settings = BrokerSettings("tcp://127.0.0.1:*", values.pop("machine", Settings(timeout=0)), engines)
+        settings = BrokerSettings("tcp://127.0.0.1:*", values.pop("machine", SessionSettings(timeout=0)), engines)
         broker = Broker(settings, **values)
         broker.start()
         brokers.append(broker)
@@ -164,13 +164,13 @@ def test_clients_cannot_write_to_it(make: Make) -> None:
 
 
 def test_its_name_is_a_setting_and_empty_is_none(make: Make) -> None:
-    _, connect = make(machine=Settings(events=b"happenings"))
+    _, connect = make(machine=SessionSettings(events=b"happenings"))
     watcher = connect(b"watcher")
     assert watcher.ask(commands.StreamRead(b"happenings", b"^CONNECTED")) == Ok()
     connect(b"p")
     assert watcher.told() == ("CONNECTED", "p", "", "")
     assert watcher.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Ok()
-    broker, connect = make(machine=Settings(events=b""))
+    broker, connect = make(machine=SessionSettings(events=b""))
     assert connect(b"p").ask(commands.StreamRead(b"x", b"")) == Ok()
     assert broker.streams() == [b"x"]
 

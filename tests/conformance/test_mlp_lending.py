@@ -11,7 +11,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 
 from tests.support.mlp import Peer
 
@@ -36,7 +36,7 @@ Connect = Callable[..., Reader]
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     choices = (EngineChoice(b"^d", "durable", {"folder": str(tmp_path)}),)
-    settings = BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0, queue=200_000), choices, high_water=20)
+    settings = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0, queue=200_000), choices, high_water=20)
     with Broker(settings) as broker:
         yield broker
 

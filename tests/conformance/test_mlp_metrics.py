@@ -21,7 +21,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.broker.metrics import TEXT, Metric, MetricsServer, summary, text
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.serve import run
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.mailbox_store import Limits
 
 PATIENCE = 60.0
@@ -31,7 +31,7 @@ SAMPLE = re.compile(r'^malamute_[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\}
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     choices = (EngineChoice(b"^d", "durable", {"folder": str(tmp_path)}),)
-    machine = Settings(mailboxes=Limits(each=10))
+    machine = SessionSettings(mailboxes=Limits(each=10))
     with Broker(BrokerSettings("tcp://127.0.0.1:*", machine, choices, metrics="127.0.0.1:0")) as broker:
         yield broker
 

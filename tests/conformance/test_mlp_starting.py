@@ -17,7 +17,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session import state_machine
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.waiting import PATIENCE, until
 
 from tests.support.mlp import Peer
@@ -61,7 +61,7 @@ def connect() -> Iterator[Connect]:
     def made(address: bytes, **machine: Any) -> Peer:
         if not brokers:
             choices = (EngineChoice(b"^gated", "gated-for-tests"),)
-            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0, **machine), choices)))
+            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0, **machine), choices)))
             brokers[0].start()
         peers.append(Peer(context, brokers[0].endpoint).open(address))
         return peers[-1]

@@ -16,7 +16,7 @@ from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.broker.security import Security
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_what_does_not_work_is_one_line(capsys: pytest.CaptureFixture[str], monk
 
 
 def test_a_broker_that_announces_nothing_is_named() -> None:
-    with Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(features=Feature(0)))) as broker:
+    with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(features=Feature(0)))) as broker:
         found = lines(MalamuteSettings(ConnectionSettings((url(broker),)), "s"), ["a"])
     assert all(fine for fine, _ in found), found
     said = "\n".join(text for _, text in found)

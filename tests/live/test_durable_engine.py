@@ -15,7 +15,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.waiting import until
 
 from tests.support.mlp import Peer
@@ -25,13 +25,13 @@ FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS
 PROGRAM = """
 import resource, sys
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 
 folder, limit = sys.argv[1], int(sys.argv[2])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 engines = (EngineChoice(b".*", "durable", {"folder": folder}),)
-settings = BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0), engines)  # clients here do not ping by themselves
+settings = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0), engines)  # clients here do not ping by themselves
 with Broker(settings) as broker:
     print(broker.endpoint, flush=True)
     sys.stdin.read()
@@ -80,7 +80,7 @@ def broker(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 def broker_here(folder: Path) -> Iterator[str]:
     """The same in this process; its endpoint."""
     engines = (EngineChoice(b".*", "durable", {"folder": str(folder)}),)
-    with Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=0), engines, linger=0.5)) as broker:
+    with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0), engines, linger=0.5)) as broker:
         yield broker.endpoint
 
 

@@ -20,7 +20,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
-from mama_spark.services.malamute_broker.broker.loop import Loop
+from mama_spark.services.malamute_broker.broker.loop import BrokerLoop
 from mama_spark.testing.waiting import eventually
 
 from tests.support.broker_process import BrokerHere, BrokerProcess
@@ -219,10 +219,10 @@ def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: Brok
     assert [e.info for e in _about(found, "client three went")] == ["client three went: nothing heard for too long"]
 
 
-def _silence_of(address: bytes) -> Callable[[Loop], None]:
+def _silence_of(address: bytes) -> Callable[[BrokerLoop], None]:
     """In the broker's thread: it has heard nothing of this client for too long."""
 
-    def silent(loop: Loop) -> None:
+    def silent(loop: BrokerLoop) -> None:
         client = loop.machine.addresses[address]
         client.seen = -1e9
         loop.machine.clients.move_to_end(client.identity, last=False)  # the longest silent first

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from mama_spark.malamute.client.client import MalamuteClient, Message
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
@@ -26,7 +26,9 @@ PATIENCE = 60.0
 
 def serve(folder: Path, **machine: Any) -> Iterator[str]:
     engines = (EngineChoice(b"^orders$", "durable", {"folder": str(folder)}),)
-    with Broker(BrokerSettings("tcp://127.0.0.1:*", Settings(timeout=60.0, **machine), engines, linger=0.5)) as broker:
+    with Broker(
+        BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=60.0, **machine), engines, linger=0.5)
+    ) as broker:
         yield broker.endpoint.replace("tcp://", "mlp://")
 
 

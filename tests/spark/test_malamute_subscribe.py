@@ -19,7 +19,7 @@ from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.broker.security import Security
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -173,7 +173,7 @@ def test_a_batch_takes_what_topics_pattern_and_offsets_select(
 
 
 def test_a_broker_that_is_not_ours_is_not_implemented(spark: SparkSession) -> None:
-    foreign = BrokerSettings("tcp://127.0.0.1:*", Settings(features=Feature(0)), linger=0.5)
+    foreign = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(features=Feature(0)), linger=0.5)
     with Broker(foreign) as broker:
         text = failure(spark, broker.endpoint.replace("tcp", "mlp"), stream="s")
     assert "NOT_IMPLEMENTED" in text

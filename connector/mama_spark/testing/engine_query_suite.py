@@ -17,7 +17,7 @@ from ..malamute.protocol.commands import StatusCode, StreamDeliver
 from ..malamute.protocol.extensions import NOTHING, Extension, read
 from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
 from ..services.malamute_broker.engines import engine_class
-from ..services.malamute_broker.engines.actor import Answered, Stream
+from ..services.malamute_broker.engines.actor import EngineStream, QueryAnswered
 from .engine_site import EngineKind, Ref, Site
 
 _FAR = 2**63 - 1
@@ -28,7 +28,7 @@ _Found = tuple[int, bytes, tuple[bytes, ...], Extension]  #: sequence, subject, 
 class Asker:
     """Publishes to one stream and asks for what is stored. Every answer is of the same stream."""
 
-    def __init__(self, site: Site, stream: Stream) -> None:
+    def __init__(self, site: Site, stream: EngineStream) -> None:
         self.site, self.stream, self.identity = site, stream, b""
         self._numbers = count(7)
 
@@ -37,7 +37,7 @@ class Asker:
 
     def ask(
         self, op: Op, *numbers: int, text: bytes = b"", kind: Selection = Selection.ALL, texts: tuple[bytes, ...] = ()
-    ) -> Answered:
+    ) -> QueryAnswered:
         question = LogQuery(op, next(self._numbers), self.stream.name, numbers, text, kind, texts)
         (found,) = self.site.ask(self.stream, question)
         if found.answer.code == StatusCode.SUCCESS:
@@ -55,7 +55,7 @@ class Asker:
         return parse_numbers(self._body(self.ask(Op.BOUNDS)), 2)[0]
 
     @staticmethod
-    def _body(found: Answered) -> bytes:
+    def _body(found: QueryAnswered) -> bytes:
         assert found.answer.code == StatusCode.SUCCESS, found.answer
         assert found.answer.pack(), "it fits into a field"
         return found.answer.body

@@ -12,7 +12,7 @@ import zmq
 
 from ..malamute.protocol.log_query import LogQuery
 from ..services.malamute_broker.engines import Delivery, StreamEngine
-from ..services.malamute_broker.engines.actor import Answered, Report, Stream, Taken, Traffic
+from ..services.malamute_broker.engines.actor import CommandDone, DeliverySocket, EngineStream, QueryAnswered, Report
 
 PATIENCE = 60.0  #: seconds for what a sound engine does at once
 
@@ -48,18 +48,20 @@ class Site:
     def __init__(self, kind: EngineKind) -> None:
         self.kind = kind
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.traffic = Traffic(self.context)
-        self.made: list[Stream] = []
+        self.traffic = DeliverySocket(self.context)
+        self.made: list[EngineStream] = []
 
-    def stream(self, name: bytes = b"st", traffic: bool = True) -> Stream:
-        stream = Stream(self.context, name, self.kind.engine, self.kind.settings)
+    def stream(self, name: bytes = b"st", traffic: bool = True) -> EngineStream:
+        stream = EngineStream(self.context, name, self.kind.engine, self.kind.settings)
         self.made.append(stream)
         if traffic:
             self.traffic.add(stream)
-            assert self.answers(stream) == [Taken()]
+            assert self.answers(stream) == [CommandDone()]
         return stream
 
-    def report(self, stream: Stream, answers: int, kind: type[Taken] | type[Answered] = Taken) -> Report:
+    def report(
+        self, stream: EngineStream, answers: int, kind: type[CommandDone] | type[QueryAnswered] = CommandDone
+    ) -> Report:
         """All that the stream says until it has given this many answers."""
         stream.flush()
         found: Report = []
@@ -72,34 +74,34 @@ class Site:
                 found += taken[1]
         return found
 
-    def answers(self, stream: Stream, n: int = 1) -> list[Taken]:
-        return [one for one in self.report(stream, n) if isinstance(one, Taken)]
+    def answers(self, stream: EngineStream, n: int = 1) -> list[CommandDone]:
+        return [one for one in self.report(stream, n) if isinstance(one, CommandDone)]
 
-    def compile(self, stream: Stream, client: Hashable, *patterns: bytes) -> None:
+    def compile(self, stream: EngineStream, client: Hashable, *patterns: bytes) -> None:
         for pattern in patterns:
             stream.compile(client, pattern)
-        assert self.answers(stream, len(patterns)) == [Taken()] * len(patterns)
+        assert self.answers(stream, len(patterns)) == [CommandDone()] * len(patterns)
 
-    def cancel(self, stream: Stream, client: Hashable) -> None:
+    def cancel(self, stream: EngineStream, client: Hashable) -> None:
         stream.cancel(client)
-        assert self.answers(stream) == [Taken()]
+        assert self.answers(stream) == [CommandDone()]
 
-    def publish(self, stream: Stream, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
+    def publish(self, stream: EngineStream, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
         """What is delivered of these: client and subject, in order."""
         for subject in subjects:
             stream.accept(client, b"sender", subject, [b"content"])
         return [(d.client, d.subject) for d in self.deliveries(stream)]
 
-    def deliveries(self, stream: Stream) -> list[Delivery]:
+    def deliveries(self, stream: EngineStream) -> list[Delivery]:
         stream.sync(Ref("who asks"))
         return [one for one in self.report(stream, 1) if isinstance(one, Delivery)]
 
-    def ask(self, stream: Stream, *questions: LogQuery) -> list[Answered]:
+    def ask(self, stream: EngineStream, *questions: LogQuery) -> list[QueryAnswered]:
         """The answers, in their order."""
         client = Ref("who asks")
         for question in questions:
             stream.ask(client, question)
-        found = [one for one in self.report(stream, len(questions), Answered) if isinstance(one, Answered)]
+        found = [one for one in self.report(stream, len(questions), QueryAnswered) if isinstance(one, QueryAnswered)]
         assert [(one.client, one.answer.number) for one in found] == [(client, one.number) for one in questions]
         return found
 

@@ -21,7 +21,7 @@ import pytest
 from ..malamute.protocol.extensions import NOTHING, Extension, StoreOutcome
 from ..malamute.protocol.message_blocks import MessageBlock
 from ..services.malamute_broker.engines import Delivery
-from ..services.malamute_broker.engines.actor import Taken
+from ..services.malamute_broker.engines.actor import CommandDone
 from .engine_query_suite import QuestionRules, ReadableRules
 from .engine_site import PATIENCE, EngineKind, Ref, Site
 
@@ -75,7 +75,7 @@ class EngineSuite(QuestionRules):
         stream.accept(w, b"", b"after", [])
         report = site.report(stream, 2)
         assert [one.subject for one in report if isinstance(one, Delivery)] == [b"between"]
-        assert report.index(Taken()) == 0
+        assert report.index(CommandDone()) == 0
 
     @pytest.mark.spec("ML-15")
     def test_own_messages_do_not_come_back(self, site: Site) -> None:

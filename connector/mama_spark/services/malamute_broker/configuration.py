@@ -18,9 +18,9 @@ from mama_spark.options.values import byte_size
 from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
 from .engines import engine_class
-from .session.backlog import Behind
+from .session.backlog import BacklogPolicy
 from .session.byte_queue import Overflow
-from .session.clients import Settings
+from .session.clients import SessionSettings
 from .session.mailbox_store import Limits
 
 Table = Mapping[str, Any]
@@ -52,11 +52,11 @@ def _overflow(value: Any) -> Overflow:
         raise ValueError(f"must be one of {', '.join(Overflow)}") from None
 
 
-def _behind(value: Any) -> Behind:
+def _behind(value: Any) -> BacklogPolicy:
     try:
-        return Behind(value)
+        return BacklogPolicy(value)
     except ValueError:
-        raise ValueError(f"must be one of {', '.join(Behind)}") from None
+        raise ValueError(f"must be one of {', '.join(BacklogPolicy)}") from None
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ def load(path: str | Path | None, bind: str | None = None) -> BrokerSettings:
             raise ConfigError(f"{where}unknown table [{name}]{_nearest(name, _TABLES)}")
     mailboxes, services = (Limits(**_table(where, content, name, _LETTERS)) for name in ("mailboxes", "services"))
     events, kept = _events(where, content)
-    machine = Settings(
+    machine = SessionSettings(
         mailboxes=mailboxes, services=services, events=events, **_table(where, content, "clients", _CLIENTS)
     )
     broker = _table(where, content, "broker", _BROKER)
@@ -175,7 +175,7 @@ def _table(where: str, content: Table, name: str, keys: Keys) -> dict[str, Any]:
 def _events(where: str, content: Table) -> tuple[bytes, tuple[EngineChoice, ...]]:
     """Name of the broker's own stream, and how it is kept: durable if the table says where."""
     values = _table(where, content, "events", _EVENTS)
-    name = values.pop("stream", "").encode() or Settings().events
+    name = values.pop("stream", "").encode() or SessionSettings().events
     if "folder" not in values:
         if values:
             raise ConfigError(f"{where}[events] folder is missing: without, what happens is not kept")

@@ -23,7 +23,7 @@ from mama_spark.malamute.client.state_machine import (
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
-from mama_spark.services.malamute_broker.session.clients import Client
+from mama_spark.services.malamute_broker.session.clients import ClientSession
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -493,7 +493,7 @@ class Pair:
                         self.broker.taken(stream)
             answers, self.broker.out = self.broker.out, []
             for client, frames in [] if drop else answers:
-                if (client.identity if isinstance(client, Client) else client) == me:
+                if (client.identity if isinstance(client, ClientSession) else client) == me:
                     self.client.receive(frames, self.now)
 
 

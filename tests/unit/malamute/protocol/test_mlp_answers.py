@@ -7,7 +7,7 @@ from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettin
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Confirm, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 
@@ -22,7 +22,7 @@ def said(machine: ServerMachine) -> list[Command]:
 
 
 def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> None:
-    machine = ServerMachine(Settings())
+    machine = ServerMachine(SessionSettings())
     opened(machine, b"w", Feature.ACKS)
     for stream in (b"a", b"b"):
         machine.receive(b"w", encode(commands.StreamWrite(stream)), 0.0)
@@ -42,7 +42,7 @@ def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> N
 @pytest.mark.parametrize("service", [False, True])
 @pytest.mark.parametrize("tracker", [b"", b"t"])
 def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: bytes, service: bool) -> None:
-    machine = ServerMachine(Settings())
+    machine = ServerMachine(SessionSettings())
     opened(machine, b"w", Feature.CONFIRM)
     opened(machine, b"r", Feature(0))
     if service:

@@ -13,7 +13,7 @@ from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.credit import LONGEST_TURN, WINDOW, CreditAllocator
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.engines import Delivery
-from mama_spark.services.malamute_broker.session.clients import Client, Settings
+from mama_spark.services.malamute_broker.session.clients import ClientSession, SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -29,8 +29,8 @@ class Holder:
         self.holds = name.startswith(b"h")
         self.inbox: deque[list[tuple[Any, ...]]] = deque()
         self.reports: deque[list[tuple[Any, ...]]] = deque()
-        self.waiting: dict[Client, deque[bytes]] = {}
-        self.credit: dict[Client, int] = {}
+        self.waiting: dict[ClientSession, deque[bytes]] = {}
+        self.credit: dict[ClientSession, int] = {}
 
     def step(self) -> None:
         """One batch."""
@@ -76,7 +76,7 @@ class Site:
     """A machine, slow engines, and a client whose socket may be full."""
 
     def __init__(self, **values: Any) -> None:
-        self.machine = ServerMachine(Settings(timeout=0, **values), lambda stream: stream.startswith(b"h"))
+        self.machine = ServerMachine(SessionSettings(timeout=0, **values), lambda stream: stream.startswith(b"h"))
         self.engines = {name: Holder(name) for name in STREAMS}
         self.got: list[wire.StreamDeliver] = []
         self.full = False
@@ -87,7 +87,7 @@ class Site:
             self.machine.receive(client, encode(command), self.now)
         self.pump()
 
-    def open(self, client: bytes, features: Feature | None = None) -> Client:
+    def open(self, client: bytes, features: Feature | None = None) -> ClientSession:
         self.say(client, wire.Open(client, write(Extension(features=features)) if features else b""))
         return self.machine.clients[client]
 
@@ -98,7 +98,7 @@ class Site:
             self.engines[name].inbox.append(batch)
         out, machine.out = machine.out, []
         for client, frames in out:
-            if isinstance(client, Client) and client.address == b"r":
+            if isinstance(client, ClientSession) and client.address == b"r":
                 if self.full or client.blocked:
                     machine.block(client, frames)
                     continue

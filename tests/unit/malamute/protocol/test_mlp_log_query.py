@@ -23,11 +23,11 @@ from mama_spark.malamute.protocol.log_query import (
     parse_numbers,
     parse_query,
 )
-from mama_spark.services.malamute_broker.broker.stream_catalog import Shelf, name_of
+from mama_spark.services.malamute_broker.broker.stream_catalog import StreamCatalog, name_of
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.log_queries import MOST_PATTERNS
 from mama_spark.services.malamute_broker.session import log_query_server
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -131,7 +131,7 @@ class Room:
     """A machine, its clients, and the questions that its engines have."""
 
     def __init__(self, **values: Any) -> None:
-        self.machine = ServerMachine(Settings(**values), shelf=Everything())
+        self.machine = ServerMachine(SessionSettings(**values), shelf=Everything())
 
     def open(self, name: str, features: Feature = Feature.LOG) -> Any:
         command = wire.Open(name.encode(), write(Extension(features=features)))
@@ -419,7 +419,7 @@ def test_a_pattern_that_is_a_name(pattern: bytes, name: bytes | None) -> None:
 
 def test_a_configuration_that_names_a_stream_twice_means_the_first(tmp_path: Path) -> None:
     chosen = [(b"^a$", ("simple", {})), (b"^a$", ("durable", {"folder": str(tmp_path)}))]
-    shelf = Shelf(chosen, lambda stream: ("simple", {}))
+    shelf = StreamCatalog(chosen, lambda stream: ("simple", {}))
     assert shelf.names([b"a"]) == []
     refusal = shelf.refusal(b"a", False)
     assert refusal is not None

@@ -15,7 +15,7 @@ from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
 from mama_spark.message import MessageBatch
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -34,7 +34,7 @@ def batch_of(rows: list[tuple[Any, ...]], with_headers: bool, with_ids: bool) ->
 
 def connected(features: Feature = OURS, **values: Any) -> ServerMachine:
     """A machine with a client that writes to an open stream."""
-    machine = ServerMachine(Settings(**values))
+    machine = ServerMachine(SessionSettings(**values))
     machine.receive(b"w", encode(wire.Open(b"w", write(Extension(features=features)))), 0.0)
     machine.receive(b"w", encode(wire.StreamWrite(b"st")), 0.0)
     machine.opened(b"st", stored=True)

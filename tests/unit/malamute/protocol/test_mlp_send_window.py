@@ -8,7 +8,7 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.credit import MESSAGE, SendWindow
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import examples
@@ -52,7 +52,7 @@ def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(ste
 
 
 def test_credit_adds_up() -> None:
-    machine = ServerMachine(Settings())
+    machine = ServerMachine(SessionSettings())
     machine.receive(b"r", encode(commands.Open(b"r", write(Extension(features=Feature.CREDIT)))), 0.0)
     machine.receive(b"w", encode(commands.Open(b"w")), 0.0)
     for amount in (2, 3):

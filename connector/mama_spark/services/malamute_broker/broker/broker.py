@@ -22,8 +22,8 @@ from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.protocol.patterns import Pattern
 
 from ..session.broker_events import BrokerEvent, encode
-from ..session.clients import Settings
-from .loop import Loop, stores
+from ..session.clients import SessionSettings
+from .loop import BrokerLoop, stores
 from .metrics import (
     TEXT,
     Metric,
@@ -34,7 +34,7 @@ from .metrics import (
     streams_of,
     text,
 )
-from .security import Guard
+from .security import ZapHandler
 from .settings import BrokerSettings, EngineChoice
 
 __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
@@ -48,7 +48,7 @@ _FILES = 2048
 _LOOK = 10.0
 
 #: Loops of brokers one of whose engines does not end: to end their context, also by forgetting it, would wait for it.
-_KEPT: list[Loop] = []
+_KEPT: list[BrokerLoop] = []
 
 
 class Broker:
@@ -76,8 +76,8 @@ class Broker:
         self._ready = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._control: zmq.Socket[bytes] | None = None
-        self._guard: Guard | None = None
-        self._loop: Loop | None = None
+        self._guard: ZapHandler | None = None
+        self._loop: BrokerLoop | None = None
         self._http: MetricsServer | None = None
         self._asking = threading.Lock()  # the control socket is for one thread at a time
 
@@ -105,11 +105,11 @@ class Broker:
         self._control = self._context.socket(zmq.PAIR)
         control = f"inproc://mama-broker-{id(self):x}"
         self._control.bind(control)
-        self._loop = Loop(
+        self._loop = BrokerLoop(
             replace(self.settings, machine=machine), self._context, control, self._choose, self._on_events, self._encode
         )
         try:
-            self._guard = Guard(self._context, self.settings.security)
+            self._guard = ZapHandler(self._context, self.settings.security)
             self.endpoint = self._loop.bind(self._guard)
             if self.settings.metrics is not None:
                 self._http = MetricsServer(self.settings.metrics, self._pages())
@@ -184,7 +184,7 @@ class Broker:
     def metrics_url(self) -> str | None:
         return None if self._http is None else self._http.url
 
-    def _look(self, view: Callable[[Loop], Any]) -> Any:
+    def _look(self, view: Callable[[BrokerLoop], Any]) -> Any:
         """Read the loop's state in its own thread."""
         loop, thread, control = self._loop, self._thread, self._control
         if loop is None or thread is None or control is None or not thread.is_alive():
@@ -228,7 +228,7 @@ class Broker:
             self._loop.close()
 
 
-def _within_limits(settings: Settings) -> Settings:
+def _within_limits(settings: SessionSettings) -> SessionSettings:
     """As many streams as the system's limit of open files allows, the soft limit raised as far as it may be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     want = settings.streams * _SOCKETS + _FILES

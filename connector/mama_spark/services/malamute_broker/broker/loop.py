@@ -27,14 +27,22 @@ from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable, receive
 
 from ..engines import Delivery, engine_class, holds
-from ..engines.actor import Answered, Died, Report, Returned, Stream, Taken, Traffic
-from ..session.backlog import BEHIND, COUNTED, Backlog, Behind
+from ..engines.actor import (
+    CommandDone,
+    CreditReturned,
+    DeliverySocket,
+    EngineFailed,
+    EngineStream,
+    QueryAnswered,
+    Report,
+)
+from ..session.backlog import BEHIND, COUNTED, Backlog, BacklogPolicy
 from ..session.broker_events import BrokerEvent
-from ..session.clients import Client, Frames
+from ..session.clients import ClientSession, Frames
 from ..session.state_machine import ServerMachine
-from .security import Guard
+from .security import ZapHandler
 from .settings import BrokerSettings
-from .stream_catalog import Shelf
+from .stream_catalog import StreamCatalog
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +73,7 @@ def stores(engine: str) -> bool:
         return False
 
 
-class Loop:
+class BrokerLoop:
     """The broker's thread."""
 
     def __init__(
@@ -81,29 +89,29 @@ class Loop:
         self.tally = dict.fromkeys(
             ("received_messages", "received_octets", "sent_messages", "sent_octets", "lost_events", "refused_logins"), 0
         )
-        self.looks: deque[tuple[Callable[[Loop], Any], SimpleQueue[Any]]] = deque()
-        self.guard: Guard | None = None
+        self.looks: deque[tuple[Callable[[BrokerLoop], Any], SimpleQueue[Any]]] = deque()
+        self.guard: ZapHandler | None = None
         self.events_lost = 0
         self.settings = settings
         self.context = context
         self.choose = choose
         self.on_events = on_events
         choices = [(one.pattern, (one.engine, one.settings)) for one in settings.engines]
-        self.machine = ServerMachine(settings.machine, self._holds, Shelf(choices, choose))
-        self.streams: dict[bytes, Stream] = {}
-        self.blocked: dict[Client, None] = {}
+        self.machine = ServerMachine(settings.machine, self._holds, StreamCatalog(choices, choose))
+        self.streams: dict[bytes, EngineStream] = {}
+        self.blocked: dict[ClientSession, None] = {}
         self.pause = 1  # milliseconds until they are tried again
         self.backlogs: dict[bytes, Backlog] = {}
         self.held = False
-        self.behind: dict[bytes, Stream] = {}  # those whose backlog is worth a look
+        self.behind: dict[bytes, EngineStream] = {}  # those whose backlog is worth a look
         self.opening: dict[bytes, float] = {}  # streams whose engine has not started, and until when it must
         self.early: dict[bytes, list[tuple[Any, ...]]] = {}  # commands for them
-        self.abandoned: list[Stream] = []
+        self.abandoned: list[EngineStream] = []
         self.stopping = False
         self.due = -math.inf  # when the machine has something to do by itself
         self.unread = self.untaken = True  # clients or engines may have said more, and no socket rings for it
         self.used = False  # the router was used for sending, so that it does not ring for what came meanwhile
-        self.traffic = Traffic(context)
+        self.traffic = DeliverySocket(context)
         self.control = context.socket(zmq.PAIR)
         self.control.connect(control)
         self.router = context.socket(zmq.ROUTER)
@@ -115,7 +123,7 @@ class Loop:
         for option, value in _KEEPALIVE.items():
             self.router.setsockopt(option, value)
 
-    def bind(self, guard: Guard) -> str:
+    def bind(self, guard: ZapHandler) -> str:
         self.guard = guard
         guard.secure(self.router)
         self.router.bind(self.settings.bind.replace("mlp://", "tcp://", 1))
@@ -171,7 +179,7 @@ class Loop:
 
     def _holds_up(self, now: float) -> bool:
         """Is an engine so far behind that nothing more is to be read, and worth waiting for?"""
-        always = self.settings.machine.behind is Behind.HOLD
+        always = self.settings.machine.behind is BacklogPolicy.HOLD
         held = False
         for name, stream in list(self.behind.items()):
             backlog = self.backlogs[name]
@@ -275,7 +283,7 @@ class Loop:
                     continue
                 self._hand(name, stream, batch)
 
-    def _hand(self, name: bytes, stream: Stream, batch: list[tuple[Any, ...]]) -> None:
+    def _hand(self, name: bytes, stream: EngineStream, batch: list[tuple[Any, ...]]) -> None:
         backlog, now = self.backlogs[name], time.monotonic()
         backlog.look(stream.batches, now)
         backlog.posted(batch, now)
@@ -305,11 +313,11 @@ class Loop:
         except MamaError:  # told when the stream is opened
             return False
 
-    def _open(self, name: bytes) -> Stream | None:
+    def _open(self, name: bytes) -> EngineStream | None:
         engine, settings = self.choose(name)
         try:
             self._spare(name)
-            stream = Stream(self.context, name, engine, settings, None)
+            stream = EngineStream(self.context, name, engine, settings, None)
         except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: no more sockets, files or threads
             log.error("stream %r cannot be opened: %s", name, e)
             self.machine.lost(name, str(e))
@@ -332,7 +340,7 @@ class Loop:
         if any(stream.name == name for stream in self.abandoned):
             raise BackgroundTaskFailed("an engine of the stream that did not start has not ended")
 
-    def _report(self, stream: Stream, report: Report) -> None:
+    def _report(self, stream: EngineStream, report: Report) -> None:
         try:
             self._told(stream, report)
         except BadFrame as e:
@@ -341,9 +349,9 @@ class Loop:
             self.abandoned.append(stream)
             stream.destroy(0.5)  # one that is not busy ends at once
 
-    def _told(self, stream: Stream, report: Report) -> None:
+    def _told(self, stream: EngineStream, report: Report) -> None:
         machine, name = self.machine, stream.name
-        if name in self.opening and not isinstance(report[0], Died):
+        if name in self.opening and not isinstance(report[0], EngineFailed):
             self._started(name)
         run: list[Delivery] = []
         for one in report:
@@ -353,21 +361,21 @@ class Loop:
             if run:
                 machine.delivered(name, run)
                 run = []
-            if isinstance(one, Taken):
+            if isinstance(one, CommandDone):
                 machine.taken(name, one.error, one.runs, one.position)
-            elif isinstance(one, Returned):
+            elif isinstance(one, CreditReturned):
                 machine.returned(name, one.client, one.amount)
-            elif isinstance(one, Answered):
+            elif isinstance(one, QueryAnswered):
                 machine.answered(name, one.client, one.answer, one.records)
-            elif isinstance(one, Died):
+            elif isinstance(one, EngineFailed):
                 self._lost(stream, one.error)
         machine.delivered(name, run)
 
-    def _lost(self, stream: Stream, error: BaseException) -> None:
+    def _lost(self, stream: EngineStream, error: BaseException) -> None:
         self._forget(stream, str(error))
         stream.destroy()
 
-    def _forget(self, stream: Stream, reason: str) -> None:
+    def _forget(self, stream: EngineStream, reason: str) -> None:
         self.machine.lost(stream.name, reason)
         self.traffic.remove(stream)
         for table in (self.streams, self.opening, self.early, self.backlogs, self.behind):

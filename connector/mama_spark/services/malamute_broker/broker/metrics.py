@@ -38,7 +38,7 @@ class Metric(NamedTuple):
     samples: tuple[tuple[Labels, float], ...]
 
 
-class Told(Protocol):
+class BrokerState(Protocol):
     """A broker's thread, as far as it is read here."""
 
     machine: ServerMachine
@@ -69,7 +69,7 @@ _TALLIES = {
 }
 
 
-def measure(told: Told) -> list[Metric]:
+def measure(told: BrokerState) -> list[Metric]:
     """All counters and gauges."""
     machine = told.machine
     clients = machine.clients.values()
@@ -106,7 +106,7 @@ def measure(told: Told) -> list[Metric]:
     return found
 
 
-def clients_of(told: Told, now: float) -> list[dict[str, Any]]:
+def clients_of(told: BrokerState, now: float) -> list[dict[str, Any]]:
     """What is known of each client, longest silent first; ``silent`` in seconds."""
     return [
         {
@@ -125,7 +125,7 @@ def clients_of(told: Told, now: float) -> list[dict[str, Any]]:
     ]
 
 
-def streams_of(told: Told) -> list[dict[str, Any]]:
+def streams_of(told: BrokerState) -> list[dict[str, Any]]:
     """What is known of each stream, by name."""
     machine = told.machine
     readers = Counter(stream for client in machine.clients.values() for stream in client.reads)

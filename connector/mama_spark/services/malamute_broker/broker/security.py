@@ -64,7 +64,7 @@ def is_key(text: str) -> bool:
         return False
 
 
-class Guard:
+class ZapHandler:
     """Checks who connects to the sockets of one context, in a thread of its own, until :meth:`stop`.
 
     ZeroMQ asks over ``inproc://zeromq.zap.01`` (ZAP, RFC 27) and refuses whoever is not answered 200.

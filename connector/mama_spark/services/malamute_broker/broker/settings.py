@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..session.clients import Settings
+from ..session.clients import SessionSettings
 from .security import Security
 
 
@@ -31,7 +31,7 @@ class BrokerSettings:
     """
 
     bind: str = "tcp://127.0.0.1:9999"
-    machine: Settings = field(default_factory=Settings)
+    machine: SessionSettings = field(default_factory=SessionSettings)
     engines: tuple[EngineChoice, ...] = ()
     high_water: int = 1000
     max_message: int = 64 * 1024 * 1024

@@ -24,8 +24,8 @@ _NAME = re.compile(rb"\^((?:[^\\.^$*+?()\[\]{}|]|\\[^a-zA-Z0-9])*)\$")
 Chosen = tuple[str, Mapping[str, Any]]  #: name of an engine and its settings
 
 
-class Shelf:
-    """See :class:`~mama_spark.services.malamute_broker.session.log_query_server.Shelf`.
+class StreamCatalog:
+    """See :class:`~mama_spark.services.malamute_broker.session.log_query_server.ReadableStreams`.
 
     :param choices: patterns of streams in order, with what is chosen for them
     :param choose: what is chosen for a stream

@@ -1,8 +1,8 @@
 """What became of each client's messages, until it asks. Pure.
 
-Outcomes are written down when a message is taken, before its transaction is through; :meth:`Ledger.refuse` corrects
-what a failed transaction makes wrong, also in what :meth:`Ledger.take` has handed out since the last
-:meth:`Ledger.settle`.
+Outcomes are written down when a message is taken, before its transaction is through; :meth:`AckTracker.refuse` corrects
+what a failed transaction makes wrong, also in what :meth:`AckTracker.take` has handed out since the last
+:meth:`AckTracker.settle`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_CLIENTS = 100_000
 _KEPT = (StoreOutcome.STORED, StoreOutcome.DUPLICATE)
 
 
-class Runs:
+class OutcomeRuns:
     """Outcomes of one client's messages in the order of its sends, equal ones with consecutive sequences together."""
 
     __slots__ = ("_runs",)
@@ -68,12 +68,12 @@ class Runs:
         return tuple(AckRun(StoreOutcome(outcome), count, first) for outcome, count, first in self._runs)
 
 
-class Ledger:
-    """The open :class:`Runs` of all clients."""
+class AckTracker:
+    """The open :class:`OutcomeRuns` of all clients."""
 
     def __init__(self) -> None:
-        self._open: dict[Hashable, Runs] = {}
-        self._taken: list[Runs] = []
+        self._open: dict[Hashable, OutcomeRuns] = {}
+        self._taken: list[OutcomeRuns] = []
 
     def __len__(self) -> int:
         return len(self._open)
@@ -83,14 +83,14 @@ class Ledger:
         if runs is None:
             if len(self._open) >= MOST_CLIENTS:
                 del self._open[next(iter(self._open))]
-            runs = self._open[client] = Runs()
+            runs = self._open[client] = OutcomeRuns()
         runs.add(outcome, first, count)
 
-    def take(self, client: Hashable) -> Runs:
+    def take(self, client: Hashable) -> OutcomeRuns:
         """What was added since the last time; it may still change until :meth:`settle`."""
         runs = self._open.pop(client, None)
         if runs is None:
-            return Runs()
+            return OutcomeRuns()
         self._taken.append(runs)
         return runs
 

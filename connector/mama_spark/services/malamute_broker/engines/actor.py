@@ -6,7 +6,8 @@ references**: a list changes hands through a queue in memory, and one frame on t
 Commands made of strings only (VERBOSE, TRAFFIC, $TERM) are frames as the specification names them.
 
 Everything that an engine says comes in order: each TRAFFIC, COMPILE, CANCEL and SYNC of a batch gets one
-:class:`Taken`, TRAFFIC, COMPILE and CANCEL after the deliveries of the commands before them. While no command waits,
+:class:`CommandDone`, TRAFFIC, COMPILE and CANCEL after the deliveries of the commands before them. While no command
+    waits,
 the engine may work by itself (:meth:`~mama_spark.services.malamute_broker.engines.StreamEngine.idle`), as long as the
 server keeps up with what it says.
 """
@@ -41,7 +42,7 @@ LOOK = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CommandDone:
     """The engine did one TRAFFIC, COMPILE, CANCEL or SYNC.
 
     :ivar error: why it refused the pattern
@@ -55,14 +56,14 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
+class EngineFailed:
     """The engine raised; its stream is no more. The last that comes from it."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class CreditReturned:
     """The answer to RECALL: so much of the client's credit was not used, and is not any more."""
 
     client: Hashable
@@ -70,7 +71,7 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class QueryAnswered:
     """The answer to the oldest ASK of the client's.
 
     :ivar records: frames of the STREAM DELIVERs that go before it
@@ -81,16 +82,16 @@ class Answered:
     records: list[list[bytes]]
 
 
-Report = list[Delivery | Taken | Returned | Answered | Died]  #: what an engine says, in order
+Report = list[Delivery | CommandDone | CreditReturned | QueryAnswered | EngineFailed]  #: what an engine says, in order
 
 
-class Stream:
+class EngineStream:
     """The server's end of one stream. One thread uses it.
 
     :param name: of the stream
     :param engine: name of an engine, or its class
     :param start_timeout: seconds until the engine must have started; None = return at once: that it has started is then
-        told by the answer to the first TRAFFIC, that it cannot by :class:`Died`
+        told by the answer to the first TRAFFIC, that it cannot by :class:`EngineFailed`
     :raises ConfigError: no such engine, or wrong settings
     :raises BackgroundTaskFailed: the engine did not start
     :raises zmq.ZMQError: no more sockets or files
@@ -149,7 +150,7 @@ class Stream:
         self._frames(b"VERBOSE")
 
     def traffic(self, endpoint: str) -> None:
-        """Deliver there. Idempotent; answered by :class:`Taken` each time."""
+        """Deliver there. Idempotent; answered by :class:`CommandDone` each time."""
         self._frames(b"TRAFFIC", endpoint.encode())
 
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
@@ -176,14 +177,15 @@ class Stream:
         self.batch.append(("CREDIT", client, amount))
 
     def recall(self, client: Hashable) -> None:
-        """Take back what is left of the client's credit; answered by :class:`Returned` at the end of the batch."""
+        """Take back what is left of the client's credit; answered by :class:`CreditReturned` at the end of the
+        batch."""
         self.batch.append(("RECALL", client))
 
     def sync(self, client: Hashable) -> None:
         self.batch.append(("SYNC", client))
 
     def ask(self, client: Hashable, question: LogQuery) -> None:
-        """Answered by :class:`Answered`, behind what the batch leads to."""
+        """Answered by :class:`QueryAnswered`, behind what the batch leads to."""
         self.batch.append(("ASK", client, question))
 
     def flush(self) -> None:
@@ -236,24 +238,24 @@ class Stream:
                 self._pipe.send_multipart(frames, zmq.NOBLOCK)
 
 
-class Traffic:
+class DeliverySocket:
     """The one PULL of the server, for all its streams (ML-16, ML-17)."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.socket = _socket(context, zmq.PULL)
         self.endpoint = f"inproc://mama-traffic-{id(self):x}"
         self.socket.bind(self.endpoint)
-        self.streams: dict[bytes, Stream] = {}
+        self.streams: dict[bytes, EngineStream] = {}
 
-    def add(self, stream: Stream) -> None:
+    def add(self, stream: EngineStream) -> None:
         """Take the stream's reports from now on; the first of them answers this TRAFFIC."""
         self.streams[stream.name] = stream
         stream.traffic(self.endpoint)
 
-    def remove(self, stream: Stream) -> None:
+    def remove(self, stream: EngineStream) -> None:
         self.streams.pop(stream.name, None)
 
-    def take(self, timeout: float = 0.0) -> tuple[Stream, Report] | None:
+    def take(self, timeout: float = 0.0) -> tuple[EngineStream, Report] | None:
         """The next report of any stream; None if there is none within ``timeout`` seconds."""
         while True:
             try:
@@ -284,7 +286,7 @@ class _Actor:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         pipe: zmq.Socket[bytes],
-        stream: Stream,
+        stream: EngineStream,
         cls: type[StreamEngine],
         settings: Mapping[str, Any] | None,
     ) -> None:
@@ -336,7 +338,7 @@ class _Actor:
         if not isinstance(error, ConfigError):
             log.error("engine of stream %r: %s", self.stream.name, error, exc_info=error)
         self.late.clear()
-        self.report = [Died(error)]  # what the unfinished batch said is not true any more
+        self.report = [EngineFailed(error)]  # what the unfinished batch said is not true any more
 
     def _loop(self, pipe: zmq.Socket[bytes], engine: StreamEngine) -> None:
         inbox = self.stream._inbox
@@ -374,7 +376,7 @@ class _Actor:
         if self.push is None:
             self._connect(endpoint)
             engine.traffic(self.report_lent if holds(self.cls) else self.report_delivery)
-        self.report.append(Taken())
+        self.report.append(CommandDone())
 
     def _connect(self, endpoint: str) -> None:
         self.push = _socket(self.context, zmq.PUSH)
@@ -409,7 +411,7 @@ class _Actor:
             self.recalled.clear()
         if self.questions:
             for client, question in self.questions:
-                self.report.append(Answered(client, *engine.ask(question)))
+                self.report.append(QueryAnswered(client, *engine.ask(question)))
             self.questions.clear()
 
     def _fill(self) -> None:
@@ -419,7 +421,7 @@ class _Actor:
             runs = outcome()
             if runs is None:
                 return
-            self.report[place] = Taken(runs=runs)
+            self.report[place] = CommandDone(runs=runs)
             del self.late[0]
 
     def _recall(self, engine: StreamEngine, client: Hashable) -> None:
@@ -428,7 +430,7 @@ class _Actor:
             self.left[client] = 0
             engine.credit(client, -amount)
         place = self.late[0][0] if self.late else len(self.report)  # other streams wait for it, so it waits for nothing
-        self.report.insert(place, Returned(client, amount))
+        self.report.insert(place, CreditReturned(client, amount))
         self.late = [(at + 1, outcome) for at, outcome in self.late]
 
     def _control(self, engine: StreamEngine, name: str, arguments: tuple[Any, ...]) -> None:
@@ -436,20 +438,20 @@ class _Actor:
             try:
                 engine.compile(*arguments)
             except BadPattern as e:
-                self.report.append(Taken(str(e)))
+                self.report.append(CommandDone(str(e)))
             else:
                 after = arguments[2]
-                self.report.append(Taken(position=engine.position() if after is None else None))
+                self.report.append(CommandDone(position=engine.position() if after is None else None))
         elif name == "CANCEL":
             engine.cancel(*arguments)
             self.left.pop(arguments[0], None)
-            self.report.append(Taken())
+            self.report.append(CommandDone())
         elif name == "SYNC":
             runs = engine.sync(*arguments)
             if callable(runs):
                 self.late.append((len(self.report), runs))
                 runs = ()
-            self.report.append(Taken(runs=runs))
+            self.report.append(CommandDone(runs=runs))
         elif name == "CREDIT":
             self._credit(engine, *arguments)
         elif name == "ASK":
@@ -457,7 +459,7 @@ class _Actor:
         elif name == "RECALL":
             self.recalled.append(*arguments)
         elif name == "TRAFFIC":  # connected already: it came as frames
-            self.report.append(Taken())
+            self.report.append(CommandDone())
         else:
             log.warning("stream %r: unknown command %r", self.stream.name, name)
 

@@ -17,7 +17,7 @@ MAX_TOPIC = 255  #: octets: a length is one octet on the wire
 _BAD_TOPIC = re.compile(r"[\x00-\x20\x7f]|(?:^|\.)(?:\*|>|)(?:\.|$)")
 
 
-class Message(NamedTuple):
+class LogMessage(NamedTuple):
     """:ivar payload: all content frames together; what Spark publishes has one
     :ivar headers: name and value, in order
     """
@@ -29,7 +29,7 @@ class Message(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def records(messages: Sequence[Message]) -> Records:
+def records(messages: Sequence[LogMessage]) -> Records:
     """At least one message, ascending. Octets that are no UTF-8 are shown as ``\\xHH``: these are columns of text."""
     sequences, times, subjects, payloads, headers = zip(*messages, strict=True)
     return Records(

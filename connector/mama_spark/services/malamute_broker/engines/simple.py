@@ -11,13 +11,13 @@ from typing import Any
 from mama_spark.malamute.protocol.extensions import Extension
 
 from . import Delivery, StreamEngine
-from .subscription_index import Selectors
+from .subscription_index import SubscriptionIndex
 
 
 class SimpleEngine(StreamEngine):
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, settings)
-        self._selectors: Selectors[Hashable] = Selectors()
+        self._selectors: SubscriptionIndex[Hashable] = SubscriptionIndex()
         self._patterns: dict[Hashable, set[bytes]] = {}
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ class _Span:
 
 
 @dataclass(slots=True, eq=False)
-class Reader:
+class SubscriptionCursor:
     """:ivar origin: stands in the store at messages that the client itself sent
     :ivar credit: messages that it takes still; None = any number
     :ivar cursor: all up to this sequence is done; of no meaning while live

@@ -13,7 +13,7 @@ R = TypeVar("R", bound=Hashable)
 REMEMBERED = 4096
 
 
-class Selectors(Generic[R]):
+class SubscriptionIndex(Generic[R]):
     """Patterns with their readers: clients, or whatever an engine keeps for each of them."""
 
     def __init__(self) -> None:

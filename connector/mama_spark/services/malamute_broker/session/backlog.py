@@ -3,7 +3,8 @@
 All clients come through one ROUTER socket, so that only all of them can be held by not reading. That is right for an
 engine that goes on: TCP then holds its senders, nothing is lost, and a round that is read still has something of
 everybody. It is wrong for one that stands still, so an engine is waited for only as long as it keeps a pace; what is
-sent to one that does not waits for it, up to a limit in octets, and beyond that :class:`Behind` says what happens.
+sent to one that does not waits for it, up to a limit in octets, and beyond that :class:`BacklogPolicy` says what
+happens.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PACE = 0.05
 OVERHEAD = 256
 
 
-class Behind(StrEnum):
+class BacklogPolicy(StrEnum):
     """What is done with messages to a stream whose engine does not keep up, once its backlog is full."""
 
     DROP_NEWEST = "drop-newest"  #: they are lost; a client that is told what becomes of its messages is disconnected

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from mama_spark.malamute.protocol.credit import CreditAllocator, SendWindow
 from mama_spark.malamute.protocol.extensions import ALL, AckRun, Feature
 
-from .backlog import Behind
+from .backlog import BacklogPolicy
 from .byte_queue import ByteQueue, Overflow
-from .mailbox_store import Letter, Limits
+from .mailbox_store import Limits, MailboxMessage
 
 Frames = list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SessionSettings:
     """:ivar timeout: seconds without a frame after which a client is dropped; 0 = never
     :ivar queue: octets that may wait for one client (its socket takes no more, or it gave no credit)
     :ivar overflow: what happens beyond that; deliveries of engines that hold never come to that
@@ -30,7 +30,7 @@ class Settings:
     queue: int = 64 * 1024 * 1024
     overflow: Overflow = Overflow.DROP_NEWEST
     backlog: int = 64 * 1024 * 1024
-    behind: Behind = Behind.DROP_NEWEST
+    behind: BacklogPolicy = BacklogPolicy.DROP_NEWEST
     repeats: int = 100
     events: bytes = b"_MAMA_EVENTS"  #: the broker's own stream (:mod:`.broker_events`); empty = none
     streams: int = 4096  #: that may be made; they live as long as the broker
@@ -41,7 +41,7 @@ class Settings:
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class PendingReply:
     """A reply that an earlier one, or an engine, holds back."""
 
     frames: Frames | None = None  #: None while it is awaited
@@ -54,7 +54,7 @@ class Slot:
 
 
 @dataclass(slots=True, eq=False)
-class Client:
+class ClientSession:
     """A connected client; to engines, an opaque reference."""
 
     identity: bytes
@@ -68,14 +68,14 @@ class Client:
     offers: set[tuple[bytes, bytes]] = field(default_factory=set)
     credit: int | None = None  #: None = unlimited: it never sent CREDIT, nor announced that it will
     blocked: bool = False  #: its socket takes no more
-    slots: deque[Slot] = field(default_factory=deque)
+    slots: deque[PendingReply] = field(default_factory=deque)
     replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: to go first once it is not blocked
-    queue: ByteQueue[tuple[Frames, Letter | None]] = field(default_factory=ByteQueue)
+    queue: ByteQueue[tuple[Frames, MailboxMessage | None]] = field(default_factory=ByteQueue)
     held: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: of engines that hold; bounded by the shares
     shares: CreditAllocator = field(default_factory=CreditAllocator)
     allowance: SendWindow | None = None  #: for what it sends; None = it does not keep to any
     sent: dict[bytes, int] = field(default_factory=dict)  #: stream -> sends since the last sync
-    unconfirmed: ByteQueue[Letter] = field(default_factory=ByteQueue)  #: handed over, to be confirmed
+    unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)  #: handed over, to be confirmed
     repeats: int = 0
     repeats_since: float = 0.0
 

@@ -15,11 +15,11 @@ from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.credit import SendWindow, window_for
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
 
-from .backlog import OVERHEAD, Behind
+from .backlog import OVERHEAD, BacklogPolicy
 from .byte_queue import Overflow
-from .clients import Client, Frames, Settings, Slot
-from .mailbox_store import Letter
-from .states import Event
+from .clients import ClientSession, Frames, PendingReply, SessionSettings
+from .mailbox_store import MailboxMessage
+from .states import SessionEvent
 
 #: Answers of one client that may wait for an engine.
 MAX_SLOTS = 100_000
@@ -27,13 +27,13 @@ PONG = commands.encode(commands.Pong())
 OK = commands.encode(commands.Ok())
 
 
-class Outbox:
+class DeliveryScheduler:
     """The sending half of :class:`~mama_spark.services.malamute_broker.session.state_machine.ServerMachine`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SessionSettings) -> None:
         self.settings = settings
         self.now = 0.0  #: of the last input
-        self.out: list[tuple[Client | bytes, Frames]] = []  #: to send, in order; a stranger is its routing id
+        self.out: list[tuple[ClientSession | bytes, Frames]] = []  #: to send, in order; a stranger is its routing id
         self.orders: dict[bytes, list[tuple[Any, ...]]] = {}  #: stream -> commands for its engine, in order
         self.counters = dict.fromkeys(
             ("malformed", "refused", "dropped", "lost_letters", "lost_deliveries", "lost_sends", "expired", "repeats"),
@@ -43,30 +43,35 @@ class Outbox:
         self.unpacked = 0  #: messages that came in blocks, but for one a block; the shell counts them with the others
         self.full: set[bytes] = set()  #: streams whose backlog is full; the shell knows
         self.publishers = 0  #: clients that keep to an allowance and have used it
-        self._turns: dict[Client, None] = {}  # who has streams that wait for their turn of the credit
+        self._turns: dict[ClientSession, None] = {}  # who has streams that wait for their turn of the credit
 
-    def _drop(self, client: Client, event: Event) -> None:
+    def _drop(self, client: ClientSession, event: SessionEvent) -> None:
         raise NotImplementedError
 
     def _accept(
-        self, client: Client, stream: bytes, subject: bytes, content: Sequence[bytes], extension: Extension | None
+        self,
+        client: ClientSession,
+        stream: bytes,
+        subject: bytes,
+        content: Sequence[bytes],
+        extension: Extension | None,
     ) -> None:
         raise NotImplementedError
 
-    def _tell(self, letter: Letter, code: int, reason: bytes) -> None:
+    def _tell(self, letter: MailboxMessage, code: int, reason: bytes) -> None:
         raise NotImplementedError
 
-    def _handed_over(self, receiver: Client, letter: Letter) -> None:
+    def _handed_over(self, receiver: ClientSession, letter: MailboxMessage) -> None:
         raise NotImplementedError
 
     # --- credit, and what waits for it ---------------------------------------------------------------------------
 
-    def _credit(self, client: Client, command: commands.Credit, now: float) -> None:
+    def _credit(self, client: ClientSession, command: commands.Credit, now: float) -> None:
         client.credit = (client.credit or 0) + command.amount
         self._release(client)
         self._balance(client)
 
-    def _balance(self, client: Client) -> None:
+    def _balance(self, client: ClientSession) -> None:
         """Lend the engines that hold what is free; call back what is not used where it is needed."""
         shares = client.shares
         if client.blocked or not client.alive or not len(shares):
@@ -81,13 +86,13 @@ class Outbox:
             if shares.due is not None:
                 self._turns[client] = None
 
-    def _recall(self, client: Client, streams: Iterable[bytes]) -> None:
+    def _recall(self, client: ClientSession, streams: Iterable[bytes]) -> None:
         for stream in streams:
             self._order(stream, ("RECALL", client))
 
-    def _deliver_lent(self, client: Client, stream: bytes, frames: Frames) -> None:
+    def _deliver_lent(self, client: ClientSession, stream: bytes, frames: Frames) -> None:
         """A delivery for which the engine has credit, so it is never dropped."""
-        size = octets(frames)
+        size = frames_size(frames)
         if not client.shares.use(stream, size):
             self._deliver(client, frames)
         elif client.blocked or client.held.size or client.credit == 0:
@@ -97,48 +102,48 @@ class Outbox:
         else:
             self._pass(client, frames, None)
 
-    def _deliver(self, client: Client, frames: Frames, letter: Letter | None = None) -> bool:
+    def _deliver(self, client: ClientSession, frames: Frames, letter: MailboxMessage | None = None) -> bool:
         """Send or keep a message that counts for credit; False if it is lost."""
         if not client.alive:
             return False
         if self._may_pass(client) and not client.blocked and not len(client.queue):
             self._pass(client, frames, letter)
             return True
-        lost = client.queue.put((frames, letter), octets(frames))
+        lost = client.queue.put((frames, letter), frames_size(frames))
         self.counters["lost_deliveries"] += len(lost)
         for _, other in lost:
             if other is not None and other is not letter:
                 self._tell(other, StatusCode.FAILED, b"no room")
         if lost and client.queue.overflow is Overflow.DISCONNECT:
-            self._drop(client, Event.OVERRUN)
+            self._drop(client, SessionEvent.OVERRUN)
         self._balance(client)
         return not any(one is frames for one, _ in lost)
 
     @staticmethod
-    def _may_pass(client: Client) -> bool:
+    def _may_pass(client: ClientSession) -> bool:
         """What was not lent to an engine may go to the client now."""
         return not len(client.held) and (client.credit is None or client.credit > client.shares.lent)
 
-    def _release(self, client: Client) -> None:
+    def _release(self, client: ClientSession) -> None:
         while not client.blocked and (frames := self.next_for(client)) is not None:
             self.out.append((client, frames))
 
-    def _pass(self, client: Client, frames: Frames, letter: Letter | None) -> None:
+    def _pass(self, client: ClientSession, frames: Frames, letter: MailboxMessage | None) -> None:
         self.out.append((client, self._counted(client, frames, letter)))
 
-    def _counted(self, client: Client, frames: Frames, letter: Letter | None) -> Frames:
+    def _counted(self, client: ClientSession, frames: Frames, letter: MailboxMessage | None) -> Frames:
         if client.credit is not None:
             client.credit -= 1
         if letter is not None:
             self._handed_over(client, letter)
         return frames
 
-    def block(self, client: Client, frames: Frames) -> None:
+    def block(self, client: ClientSession, frames: Frames) -> None:
         """The socket of the client did not take these; until :meth:`unblock`, nothing for it comes to :attr:`out`."""
         client.blocked = True
-        client.replies.put(frames, octets(frames))
+        client.replies.put(frames, frames_size(frames))
 
-    def next_for(self, client: Client) -> Frames | None:
+    def next_for(self, client: ClientSession) -> Frames | None:
         """Take what waits longest for a client whose socket may take more; None = nothing that may go now."""
         if len(client.replies):
             return client.replies.get()
@@ -148,11 +153,11 @@ class Outbox:
             return self._counted(client, *client.queue.get())
         return None
 
-    def put_back(self, client: Client, frames: Frames) -> None:
+    def put_back(self, client: ClientSession, frames: Frames) -> None:
         """The socket did not take what :meth:`next_for` gave."""
-        client.replies.put_back(frames, octets(frames))
+        client.replies.put_back(frames, frames_size(frames))
 
-    def unblock(self, client: Client) -> None:
+    def unblock(self, client: ClientSession) -> None:
         """The socket took all that :meth:`next_for` gave."""
         client.blocked = False
         self._release(client)
@@ -181,14 +186,14 @@ class Outbox:
 
     # --- what clients send ---------------------------------------------------------------------------------------
 
-    def _admit(self, client: Client) -> int | None:
+    def _admit(self, client: ClientSession) -> int | None:
         """What a new client may send, if it keeps to that."""
         if Feature.SENDING | Feature.ACKS not in client.features:
             return None
         client.allowance = SendWindow()
         return self._grant(client.allowance)
 
-    def _dismiss(self, client: Client) -> None:
+    def _dismiss(self, client: ClientSession) -> None:
         if client.allowance is not None:
             self.publishers -= client.allowance.used
             client.allowance = None
@@ -196,7 +201,7 @@ class Outbox:
     def _grant(self, allowance: SendWindow) -> int:
         return allowance.grant(window_for(self.publishers, self.settings.backlog))
 
-    def _asked(self, client: Client) -> int:
+    def _asked(self, client: ClientSession) -> int:
         """A PING of the client: octets that its answer covers."""
         if client.allowance is None:
             return 0
@@ -206,7 +211,7 @@ class Outbox:
             self.publishers += 1
         return octets
 
-    def _pong(self, client: Client, slot: Slot) -> Frames:
+    def _pong(self, client: ClientSession, slot: PendingReply) -> Frames:
         """:param slot: of the PING; all engines have answered it"""
         acks: tuple[AckRun, ...] = ()
         for stream, count in slot.sent.items():
@@ -217,7 +222,9 @@ class Outbox:
             credit = self._grant(client.allowance) or None
         return commands.encode(commands.Pong(write(Extension(acks=acks, credit=credit)))) if acks or credit else PONG
 
-    def _send_block(self, client: Client, stream: bytes, content: Sequence[bytes], count: int, octets: int) -> None:
+    def _send_block(
+        self, client: ClientSession, stream: bytes, content: Sequence[bytes], count: int, octets: int
+    ) -> None:
         try:
             block = message_blocks.unpack(count, content)
         except BadFrame:
@@ -234,19 +241,19 @@ class Outbox:
         client.sent[stream] = client.sent.get(stream, 0) + count
         self._order(stream, ("BLOCK", client, client.address, block))
 
-    def _overrun(self, client: Client) -> None:
+    def _overrun(self, client: ClientSession) -> None:
         """The client sends to a stream whose backlog is full; whoever counts answers must not miss one."""
         self.counters["lost_sends"] += 1
-        if self.settings.behind is Behind.DISCONNECT or client.features:
+        if self.settings.behind is BacklogPolicy.DISCONNECT or client.features:
             self._fail(client, b"the stream does not keep up")
-            self._drop(client, Event.BEHIND)
+            self._drop(client, SessionEvent.BEHIND)
 
     # --- replies -------------------------------------------------------------------------------------------------
 
-    def _fail(self, client: Client, reason: bytes) -> None:
+    def _fail(self, client: ClientSession, reason: bytes) -> None:
         self._reply(client, error_frames(StatusCode.FAILED, reason))
 
-    def _answer_repeat(self, client: Client, now: float) -> bool:
+    def _answer_repeat(self, client: ClientSession, now: float) -> bool:
         if now - client.repeats_since >= 1.0:
             client.repeats, client.repeats_since = 0, now
         client.repeats += 1
@@ -255,28 +262,28 @@ class Outbox:
             return False
         return True
 
-    def _reply(self, client: Client, frames: Frames) -> None:
+    def _reply(self, client: ClientSession, frames: Frames) -> None:
         if client.slots:
-            client.slots.append(Slot(frames))
+            client.slots.append(PendingReply(frames))
             if len(client.slots) > MAX_SLOTS:  # asks and asks, and an engine does not come to its answer
-                self._drop(client, Event.OVERRUN)
+                self._drop(client, SessionEvent.OVERRUN)
         else:
             self._emit(client, frames)
 
-    def _advance(self, client: Client) -> None:
+    def _advance(self, client: ClientSession) -> None:
         while client.slots and client.slots[0].frames is not None:
             self._emit(client, client.slots.popleft().frames or [])
 
-    def _emit(self, client: Client, frames: Frames) -> None:
+    def _emit(self, client: ClientSession, frames: Frames) -> None:
         if client.blocked:
-            client.replies.put(frames, octets(frames))
+            client.replies.put(frames, frames_size(frames))
             if client.replies.size > self.settings.queue:  # asks and asks and does not read the answers
-                self._drop(client, Event.OVERRUN)
+                self._drop(client, SessionEvent.OVERRUN)
         else:
             self.out.append((client, frames))
 
 
-def octets(frames: Frames) -> int:
+def frames_size(frames: Frames) -> int:
     """What frames cost in a queue; a small message takes several times its octets."""
     return sum(map(len, frames)) + OVERHEAD
 

@@ -17,15 +17,15 @@ from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, names_body, number_of, parse_query
 
-from .clients import Client, Frames, Settings
-from .delivery_scheduler import Outbox, octets
+from .clients import ClientSession, Frames, SessionSettings
+from .delivery_scheduler import DeliveryScheduler, frames_size
 
 #: Questions of one client that may wait, and of one stream that its engine has at a time.
 MOST_WAITING = 16
 AT_ENGINE = 4
 
 
-class Shelf(Protocol):
+class ReadableStreams(Protocol):
     """What the shell knows of streams that are not open."""
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
@@ -37,7 +37,7 @@ class Shelf(Protocol):
         ...
 
 
-class NoShelf:
+class NoReadableStreams:
     """Nothing is stored."""
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
@@ -47,26 +47,26 @@ class NoShelf:
         return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, b"nothing is stored here")
 
 
-_Asked = tuple[Client, LogQuery]
+_Asked = tuple[ClientSession, LogQuery]
 
 
-class Desk(Outbox):
+class LogQueryServer(DeliveryScheduler):
     """The part of :class:`~mama_spark.services.malamute_broker.session.state_machine.ServerMachine` that answers
     questions."""
 
-    def __init__(self, settings: Settings, shelf: Shelf | None = None) -> None:
+    def __init__(self, settings: SessionSettings, shelf: ReadableStreams | None = None) -> None:
         super().__init__(settings)
         self.streams: set[bytes] = set()
-        self._shelf = shelf or NoShelf()
+        self._shelf = shelf or NoReadableStreams()
         self._questions: dict[bytes, deque[_Asked]] = {}  # stream -> waiting for their turn
         self._at_engine: dict[bytes, list[_Asked]] = {}
-        self._waiting: dict[Client, int] = {}  # questions that are not answered
-        self._parked: dict[Client, list[_Asked]] = {}  # of clients whose sockets take no more
+        self._waiting: dict[ClientSession, int] = {}  # questions that are not answered
+        self._parked: dict[ClientSession, list[_Asked]] = {}  # of clients whose sockets take no more
 
     def _add_stream(self, stream: bytes) -> None:
         raise NotImplementedError
 
-    def _ask(self, client: Client, packed: bytes) -> None:
+    def _ask(self, client: ClientSession, packed: bytes) -> None:
         """A client that announced the feature asks."""
         question = parse_query(packed)
         if question is None:
@@ -91,11 +91,11 @@ class Desk(Outbox):
             return LogQueryAnswer(0, StatusCode.FAILED, b"too many streams")
         return refusal
 
-    def _reply_to(self, client: Client, answer: LogQueryAnswer) -> None:
+    def _reply_to(self, client: ClientSession, answer: LogQueryAnswer) -> None:
         """Without an engine; who does not read such answers is dropped in the end."""
         self._emit(client, _pong(answer))
 
-    def _queue(self, client: Client, question: LogQuery) -> None:
+    def _queue(self, client: ClientSession, question: LogQuery) -> None:
         if client.blocked:
             self._parked.setdefault(client, []).append((client, question))
             return
@@ -127,33 +127,33 @@ class Desk(Outbox):
         given = self._at_engine.get(stream)
         if given:
             given.pop(0)
-        if isinstance(client, Client) and client.alive:
+        if isinstance(client, ClientSession) and client.alive:
             self._settled(client)
             self._hand_in(client, answer, records)
         self._serve(stream)
 
-    def _settled(self, client: Client) -> None:
+    def _settled(self, client: ClientSession) -> None:
         left = self._waiting.get(client, 0) - 1
         if left > 0:
             self._waiting[client] = left
         else:
             self._waiting.pop(client, None)
 
-    def _hand_in(self, client: Client, answer: LogQueryAnswer, records: list[Frames]) -> None:
+    def _hand_in(self, client: ClientSession, answer: LogQueryAnswer, records: list[Frames]) -> None:
         """Records and answer together, so that they are one after another whatever else there is."""
         messages = [*records, _pong(answer)]
         if client.blocked:
             for frames in messages:
-                client.replies.put(frames, octets(frames))
+                client.replies.put(frames, frames_size(frames))
         else:
             self.out += [(client, frames) for frames in messages]
 
-    def unblock(self, client: Client) -> None:
+    def unblock(self, client: ClientSession) -> None:
         super().unblock(client)
         for _, question in self._parked.pop(client, ()):
             self._queue(client, question)
 
-    def _leave(self, client: Client) -> None:
+    def _leave(self, client: ClientSession) -> None:
         """The client is gone; what the engines have of it is answered to nobody."""
         self._parked.pop(client, None)
         if self._waiting.pop(client, None):
@@ -166,7 +166,7 @@ class Desk(Outbox):
             if client.alive:
                 self._unanswered(client, question, reason.encode("utf-8", "backslashreplace"))
 
-    def _unanswered(self, client: Client, question: LogQuery, reason: bytes) -> None:
+    def _unanswered(self, client: ClientSession, question: LogQuery, reason: bytes) -> None:
         self._settled(client)
         self._reply_to(client, LogQueryAnswer(question.number, StatusCode.INTERNAL_ERROR, reason))
 

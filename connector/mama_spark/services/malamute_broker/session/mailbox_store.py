@@ -18,7 +18,7 @@ OVERHEAD = 512
 
 
 @dataclass(slots=True, eq=False)
-class Letter:
+class MailboxMessage:
     """:ivar sender: reference of the client that sent it; it may be gone
     :ivar source: its address, empty for an anonymous one
     :ivar deadline: in the caller's clock; 0 = none
@@ -56,19 +56,19 @@ class Limits:
     count: int = 100_000  #: addresses with something waiting
 
 
-class Store:
+class MailboxStore:
     """Letters that wait, by address."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.size = 0
         self._count = 0
-        self._queues: dict[bytes, ByteQueue[Letter]] = {}
+        self._queues: dict[bytes, ByteQueue[MailboxMessage]] = {}
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, letter: Letter) -> list[Letter]:
+    def put(self, letter: MailboxMessage) -> list[MailboxMessage]:
         """Keep the letter; those that are lost by that, which may be this one."""
         limits = self.limits
         queue = self._queues.get(letter.address)
@@ -87,7 +87,7 @@ class Store:
         self._changed(letter.address, queue, before)
         return lost
 
-    def put_back(self, letter: Letter) -> None:
+    def put_back(self, letter: MailboxMessage) -> None:
         """To the front again: whoever had it did not take it."""
         queue = self._queues.setdefault(
             letter.address, ByteQueue(self.limits.each, self.limits.warn, self.limits.overflow)
@@ -97,7 +97,7 @@ class Store:
         self.size += letter.size
         self._count += 1
 
-    def take(self, address: bytes, pattern: Pattern | None = None) -> list[Letter]:
+    def take(self, address: bytes, pattern: Pattern | None = None) -> list[MailboxMessage]:
         """Remove and return what waits there, in order; only what the pattern matches, if there is one."""
         queue = self._queues.get(address)
         if queue is None:
@@ -106,9 +106,9 @@ class Store:
         self._remove(address, queue, taken)
         return taken
 
-    def discard(self, letters: Iterable[Letter]) -> list[Letter]:
+    def discard(self, letters: Iterable[MailboxMessage]) -> list[MailboxMessage]:
         """Remove these; returns those that were still waiting."""
-        chosen: dict[bytes, list[Letter]] = {}
+        chosen: dict[bytes, list[MailboxMessage]] = {}
         for letter in letters:
             if letter.kept:
                 chosen.setdefault(letter.address, []).append(letter)
@@ -120,14 +120,14 @@ class Store:
         """Addresses whose queue has exceeded ``warn`` since it was below half of it, with their octets."""
         return ((address, queue.size) for address, queue in self._queues.items() if queue.should_warn())
 
-    def _remove(self, address: bytes, queue: ByteQueue[Letter], letters: list[Letter]) -> None:
+    def _remove(self, address: bytes, queue: ByteQueue[MailboxMessage], letters: list[MailboxMessage]) -> None:
         before = queue.size, len(queue)
         for letter in letters:
             letter.kept = False
         queue.remove({id(letter) for letter in letters})
         self._changed(address, queue, before)
 
-    def _changed(self, address: bytes, queue: ByteQueue[Letter], before: tuple[int, int]) -> None:
+    def _changed(self, address: bytes, queue: ByteQueue[MailboxMessage], before: tuple[int, int]) -> None:
         self.size += queue.size - before[0]
         self._count += len(queue) - before[1]
         if not len(queue):

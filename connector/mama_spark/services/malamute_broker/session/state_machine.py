@@ -23,11 +23,11 @@ from ..engines import Delivery
 from .backlog import OVERHEAD
 from .broker_events import OF_CLIENTS
 from .byte_queue import ByteQueue, Overflow
-from .clients import Client, Settings, Slot
+from .clients import ClientSession, PendingReply, SessionSettings
 from .delivery_scheduler import OK, PONG, error_frames
-from .log_query_server import Shelf
-from .mailbox_server import Mail
-from .states import EVENTS, TABLE, Event, State
+from .log_query_server import ReadableStreams
+from .mailbox_server import MailboxServer
+from .states import EVENTS, TABLE, SessionEvent, SessionState
 
 #: Seconds from which a PONG does not wait for engines that start: clients ping once a second, and give up after four.
 SLOW_START = 1.0
@@ -35,7 +35,7 @@ SLOW_START = 1.0
 MOST_AWAITED = 100_000
 #: Command frames of STREAM SENDs that are remembered.
 REMEMBERED = 4096
-_NOBODY = Client(b"", b"", Feature(0), 0.0, alive=False)
+_NOBODY = ClientSession(b"", b"", Feature(0), 0.0, alive=False)
 _OK_STORED = commands.encode(commands.Ok(trailing=write(Extension(stored=1))))
 _INVALID = commands.encode(commands.Error())
 
@@ -43,13 +43,13 @@ _INVALID = commands.encode(commands.Error())
 class _Awaited(NamedTuple):
     """A command that an engine answers."""
 
-    client: Client
-    slot: Slot
+    client: ClientSession
+    slot: PendingReply
     pattern: bytes | None = None  #: of a fresh READ
     cancel: bool = False
 
 
-class ServerMachine(Mail):
+class ServerMachine(MailboxServer):
     """All clients of one broker. Not thread-safe: one loop drives it.
 
     :param holds: does the engine of this stream hold what is beyond a client's credit
@@ -58,13 +58,13 @@ class ServerMachine(Mail):
 
     def __init__(
         self,
-        settings: Settings | None = None,
+        settings: SessionSettings | None = None,
         holds: Callable[[bytes], bool] = lambda stream: False,
-        shelf: Shelf | None = None,
+        shelf: ReadableStreams | None = None,
     ) -> None:
-        super().__init__(settings or Settings(), shelf)
+        super().__init__(settings or SessionSettings(), shelf)
         self.events: list[tuple[str, bytes, bytes, bytes]] = []  #: kind, client's address, stream, detail
-        self.clients: OrderedDict[bytes, Client] = OrderedDict()  #: by routing id, longest silent first
+        self.clients: OrderedDict[bytes, ClientSession] = OrderedDict()  #: by routing id, longest silent first
         self.holding: set[bytes] = set()  #: those of them whose engine holds
         self.stored: set[bytes] = set()  #: those of them that are stored
         self._early: dict[bytes, int] = {}  # octets that were sent to them
@@ -96,17 +96,17 @@ class ServerMachine(Mail):
         except BadFrame:  # no reply, no change of state (the reference's rule for all that is no command)
             self.counters["malformed"] += 1
             return
-        event = EVENTS.get(type(command), Event.SERVER_ONLY)
+        event = EVENTS.get(type(command), SessionEvent.SERVER_ONLY)
         if client is None:
             self._stranger(identity, event, command, now)
             return
-        if event is Event.SEND:
+        if event is SessionEvent.SEND:
             if client.stream is None:
-                event = Event.SEND_NOWHERE
-        elif event is Event.CONFIRM and Feature.CONFIRM not in client.features:
-            event = Event.CONFIRM_UNASKED
+                event = SessionEvent.SEND_NOWHERE
+        elif event is SessionEvent.CONFIRM and Feature.CONFIRM not in client.features:
+            event = SessionEvent.CONFIRM_UNASKED
         _DO[event](self, client, command, now)
-        if TABLE[State.CONNECTED][event] is State.START:
+        if TABLE[SessionState.CONNECTED][event] is SessionState.START:
             self._drop(client, event)
 
     def _subject(self, frame: bytes) -> bytes | None:
@@ -118,10 +118,10 @@ class ServerMachine(Mail):
             self._subjects[frame] = subject
         return subject
 
-    def _stranger(self, identity: bytes, event: Event, command: Command, now: float) -> None:
+    def _stranger(self, identity: bytes, event: SessionEvent, command: Command, now: float) -> None:
         if isinstance(command, commands.Open):
             self._open(identity, command, now)
-        elif event is Event.CLOSE:  # the reference dies of this
+        elif event is SessionEvent.CLOSE:  # the reference dies of this
             self.out.append((identity, OK))
         else:
             self.counters["refused"] += 1
@@ -137,7 +137,7 @@ class ServerMachine(Mail):
                 if client.seen + self.settings.timeout > now:
                     break
                 self.counters["expired"] += 1
-                self._drop(client, Event.EXPIRED)
+                self._drop(client, SessionEvent.EXPIRED)
         if self._deadlines and now >= self._sweep:
             self._discard(now)
 
@@ -161,7 +161,7 @@ class ServerMachine(Mail):
 
     def _open(self, identity: bytes, command: commands.Open, now: float) -> None:
         announced = read(command.trailing).features
-        client = Client(identity, command.address, (announced or Feature(0)) & self.settings.features, now)
+        client = ClientSession(identity, command.address, (announced or Feature(0)) & self.settings.features, now)
         client.queue = ByteQueue(self.settings.queue, None, self.settings.overflow)
         client.unconfirmed = ByteQueue(self.settings.queue, None, Overflow.DROP_OLDEST)
         client.shares = CreditAllocator(min(WINDOW_OCTETS, self.settings.queue))
@@ -170,7 +170,7 @@ class ServerMachine(Mail):
         if client.address:
             older = self.addresses.get(client.address)
             if older is not None:
-                self._drop(older, Event.TAKEN_OVER)
+                self._drop(older, SessionEvent.TAKEN_OVER)
             self.addresses[client.address] = client
         self.clients[identity] = client
         credit = self._admit(client)
@@ -180,13 +180,13 @@ class ServerMachine(Mail):
         if client.address:
             self._hand_over(client, self.mailboxes.take(client.address))
 
-    def _open_again(self, client: Client, command: Command, now: float) -> None:
+    def _open_again(self, client: ClientSession, command: Command, now: float) -> None:
         self._reply(client, _INVALID)
 
-    def _close(self, client: Client, command: Command, now: float) -> None:
+    def _close(self, client: ClientSession, command: Command, now: float) -> None:
         self._reply(client, OK)
 
-    def _ping(self, client: Client, command: commands.Ping, now: float) -> None:
+    def _ping(self, client: ClientSession, command: commands.Ping, now: float) -> None:
         if command.trailing and Feature.LOG in client.features:
             question = read(command.trailing).question
             if question:
@@ -197,21 +197,21 @@ class ServerMachine(Mail):
             if slow and not any(slot.syncs for slot in client.slots):
                 self._emit(client, PONG)  # ahead of its turn: the broker must not look dead
             else:
-                self._reply(client, self._pong(client, Slot(octets=self._asked(client))))
+                self._reply(client, self._pong(client, PendingReply(octets=self._asked(client))))
             return
-        slot = Slot(sent=client.sent, octets=self._asked(client), syncs=len(client.sent))
+        slot = PendingReply(sent=client.sent, octets=self._asked(client), syncs=len(client.sent))
         for stream in client.sent:
             self._order_awaited(stream, ("SYNC", client), client, slot)
         client.sent = {}
         client.slots.append(slot)
 
-    def _drop(self, client: Client, event: Event) -> None:
+    def _drop(self, client: ClientSession, event: SessionEvent) -> None:
         """Forget the client; it is told nothing beyond what has been said."""
         if not client.alive:
             return
         client.alive = False
         self._dismiss(client)
-        if event is not Event.CLOSE:
+        if event is not SessionEvent.CLOSE:
             self.counters["dropped"] += 1
         for slot in client.slots:  # what stands ready in front of an awaited answer goes out still
             if slot.frames is not None and not slot.silent:
@@ -223,10 +223,10 @@ class ServerMachine(Mail):
         self.services.withdraw(client)
         self._leave(client)
         for stream in client.sent:  # or the engine would keep what became of them for who does not ask any more
-            self._order_awaited(stream, ("SYNC", client), client, Slot(silent=True))
+            self._order_awaited(stream, ("SYNC", client), client, PendingReply(silent=True))
         client.sent = {}
         for stream in client.reads:
-            self._order_awaited(stream, ("CANCEL", client), client, Slot(silent=True))
+            self._order_awaited(stream, ("CANCEL", client), client, PendingReply(silent=True))
             self._event("UNSUBSCRIBED", client, stream)
         for stream in client.wrote:
             self._event("STOPPED", client, stream)
@@ -239,7 +239,7 @@ class ServerMachine(Mail):
 
     # --- streams -------------------------------------------------------------------------------------------------
 
-    def _write(self, client: Client, command: commands.StreamWrite, now: float) -> None:
+    def _write(self, client: ClientSession, command: commands.StreamWrite, now: float) -> None:
         if client.stream == command.stream and not self._answer_repeat(client, now):
             return
         client.stream = None  # whoever does not wait for the answer must not write to the stream before if it is no
@@ -255,7 +255,7 @@ class ServerMachine(Mail):
             self._event("WRITING", client, command.stream)
         self._await(client, command.stream, ("TRAFFIC",), writes=True)
 
-    def _read(self, client: Client, command: commands.StreamRead, now: float) -> None:
+    def _read(self, client: ClientSession, command: commands.StreamRead, now: float) -> None:
         fresh = command.pattern not in client.reads.get(command.stream, ())
         if not fresh and not self._answer_repeat(client, now):
             return
@@ -275,7 +275,7 @@ class ServerMachine(Mail):
                 self._balance(client)
         client.reads[command.stream].add(command.pattern)
 
-    def _cancel(self, client: Client, command: commands.StreamCancel, now: float) -> None:
+    def _cancel(self, client: ClientSession, command: commands.StreamCancel, now: float) -> None:
         if client.reads.pop(command.stream, None) is None:
             self._reply(client, OK)  # never read: the reference makes the stream, ours does not
             return
@@ -283,7 +283,7 @@ class ServerMachine(Mail):
         client.shares.leave(command.stream)
         self._event("UNSUBSCRIBED", client, command.stream)
 
-    def _send(self, client: Client, command: commands.StreamSend, now: float) -> None:
+    def _send(self, client: ClientSession, command: commands.StreamSend, now: float) -> None:
         assert client.stream is not None
         extension = read(command.trailing) if client.features else None
         octets = 4 + len(command.subject) + len(command.trailing) + sum(map(len, command.content))
@@ -295,13 +295,18 @@ class ServerMachine(Mail):
         self._accept(client, client.stream, command.subject, command.content, extension)
 
     def _accept(
-        self, client: Client, stream: bytes, subject: bytes, content: Sequence[bytes], extension: Extension | None
+        self,
+        client: ClientSession,
+        stream: bytes,
+        subject: bytes,
+        content: Sequence[bytes],
+        extension: Extension | None,
     ) -> None:
         if self.opening and stream in self.opening and not self._ahead(client, stream, content):
             return
         if stream == self.settings.events and not subject.startswith(OF_CLIENTS):
             self._fail(client, b"such subjects are the broker's own")
-            self._drop(client, Event.FOREIGN)
+            self._drop(client, SessionEvent.FOREIGN)
             return
         if self.full and stream in self.full:
             self._overrun(client)
@@ -310,19 +315,19 @@ class ServerMachine(Mail):
             client.sent[stream] = client.sent.get(stream, 0) + 1
         self._order(stream, ("ACCEPT", client, client.address, subject, content, extension))
 
-    def _ahead(self, client: Client, stream: bytes, content: Sequence[bytes]) -> bool:
+    def _ahead(self, client: ClientSession, stream: bytes, content: Sequence[bytes]) -> bool:
         """May the client send before its stream is open? Whoever does not wait for the answer to WRITE, so far."""
         self._early[stream] += sum(map(len, content)) + OVERHEAD
         if self._early[stream] <= self.settings.queue:
             return True
         self._fail(client, b"the stream is not open yet")
-        self._drop(client, Event.AHEAD)
+        self._drop(client, SessionEvent.AHEAD)
         return False
 
-    def _send_nowhere(self, client: Client, command: Command, now: float) -> None:
+    def _send_nowhere(self, client: ClientSession, command: Command, now: float) -> None:
         self._fail(client, b"")
 
-    def _stream(self, client: Client, stream: bytes) -> bool:
+    def _stream(self, client: ClientSession, stream: bytes) -> bool:
         """The stream is there, or will be, and its engine has not too much to answer; else the client is told."""
         if len(self._awaited.get(stream, ())) >= MOST_AWAITED:
             self._reply(client, error_frames(StatusCode.INTERNAL_ERROR, b"the stream does not keep up"))
@@ -343,14 +348,24 @@ class ServerMachine(Mail):
                 self.holding.add(stream)
 
     def _await(
-        self, client: Client, stream: bytes, order: tuple[Any, ...], pattern: bytes | None = None, writes: bool = False
+        self,
+        client: ClientSession,
+        stream: bytes,
+        order: tuple[Any, ...],
+        pattern: bytes | None = None,
+        writes: bool = False,
     ) -> None:
-        slot = Slot(writes=writes)
+        slot = PendingReply(writes=writes)
         client.slots.append(slot)
         self._order_awaited(stream, order, client, slot, pattern)
 
     def _order_awaited(
-        self, stream: bytes, order: tuple[Any, ...], client: Client, slot: Slot, pattern: bytes | None = None
+        self,
+        stream: bytes,
+        order: tuple[Any, ...],
+        client: ClientSession,
+        slot: PendingReply,
+        pattern: bytes | None = None,
     ) -> None:
         self._awaited.setdefault(stream, deque()).append(_Awaited(client, slot, pattern, order[0] == "CANCEL"))
         self._order(stream, order)
@@ -395,7 +410,7 @@ class ServerMachine(Mail):
                 if not patterns:
                     del client.reads[stream]
                     client.shares.leave(stream)
-                    self._order_awaited(stream, ("CANCEL", client), client, Slot(silent=True))
+                    self._order_awaited(stream, ("CANCEL", client), client, PendingReply(silent=True))
             slot.frames = error_frames(StatusCode.FAILED, _octets(error))
             self._event("REFUSED", client, stream, _octets(error))
         if not slot.silent:
@@ -408,7 +423,7 @@ class ServerMachine(Mail):
         """
         if stored:
             self.stored.add(stream)
-        self._awaited.setdefault(stream, deque()).appendleft(_Awaited(_NOBODY, Slot(silent=True)))
+        self._awaited.setdefault(stream, deque()).appendleft(_Awaited(_NOBODY, PendingReply(silent=True)))
 
     def lost(self, stream: bytes, reason: str) -> None:
         """The engine of a stream is gone: whoever waits for it is told (ERROR 502), nobody reads there any more."""
@@ -443,10 +458,10 @@ class ServerMachine(Mail):
         :raises BadFrame: one of them fits in no command
         """
         holding = stream in self.holding
-        lent: dict[Client, None] = {}
+        lent: dict[ClientSession, None] = {}
         heads: dict[tuple[bytes, bytes], bytes] = {}  # of a sender and a subject: most come again and again
         for client, sender, subject, content, extension in deliveries:
-            if isinstance(client, Client) and client.alive:  # no delivery to one that is gone
+            if isinstance(client, ClientSession) and client.alive:  # no delivery to one that is gone
                 frame = heads.get((sender, subject))
                 if frame is None:
                     try:
@@ -466,7 +481,7 @@ class ServerMachine(Mail):
 
     def returned(self, stream: bytes, client: Hashable, amount: int) -> None:
         """The engine gave back what it had left of the client's credit."""
-        if isinstance(client, Client) and client.alive:
+        if isinstance(client, ClientSession) and client.alive:
             client.shares.returned(stream, amount)
             self._release(client)
             self._balance(client)
@@ -479,9 +494,9 @@ class ServerMachine(Mail):
         for subject, content, extension in messages:
             self._order(stream, ("ACCEPT", _NOBODY, b"", subject, content, extension))
         # nobody wants to know what became of them, and the engine is not to keep it
-        self._order_awaited(stream, ("SYNC", _NOBODY), _NOBODY, Slot(silent=True))
+        self._order_awaited(stream, ("SYNC", _NOBODY), _NOBODY, PendingReply(silent=True))
 
-    def _event(self, kind: str, client: Client, stream: bytes = b"", detail: bytes = b"") -> None:
+    def _event(self, kind: str, client: ClientSession, stream: bytes = b"", detail: bytes = b"") -> None:
         quiet = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
         if not client.features & quiet:  # else reading what happened would make something happen
             self.events.append((kind, client.address, stream, detail))
@@ -504,20 +519,20 @@ def _for_client(extension: Extension, features: Feature) -> Extension:
     )
 
 
-_DO: dict[Event, Any] = {
-    Event.OPEN: ServerMachine._open_again,
-    Event.CLOSE: ServerMachine._close,
-    Event.PING: ServerMachine._ping,
-    Event.WRITE: ServerMachine._write,
-    Event.READ: ServerMachine._read,
-    Event.CANCEL: ServerMachine._cancel,
-    Event.SEND: ServerMachine._send,
-    Event.SEND_NOWHERE: ServerMachine._send_nowhere,
-    Event.MAILBOX_SEND: ServerMachine._mailbox_send,
-    Event.OFFER: ServerMachine._offer,
-    Event.SERVICE_SEND: ServerMachine._service_send,
-    Event.CREDIT: ServerMachine._credit,
-    Event.CONFIRM: ServerMachine._confirm,
-    Event.CONFIRM_UNASKED: ServerMachine._confirm_unasked,
-    Event.SERVER_ONLY: ServerMachine._open_again,
+_DO: dict[SessionEvent, Any] = {
+    SessionEvent.OPEN: ServerMachine._open_again,
+    SessionEvent.CLOSE: ServerMachine._close,
+    SessionEvent.PING: ServerMachine._ping,
+    SessionEvent.WRITE: ServerMachine._write,
+    SessionEvent.READ: ServerMachine._read,
+    SessionEvent.CANCEL: ServerMachine._cancel,
+    SessionEvent.SEND: ServerMachine._send,
+    SessionEvent.SEND_NOWHERE: ServerMachine._send_nowhere,
+    SessionEvent.MAILBOX_SEND: ServerMachine._mailbox_send,
+    SessionEvent.OFFER: ServerMachine._offer,
+    SessionEvent.SERVICE_SEND: ServerMachine._service_send,
+    SessionEvent.CREDIT: ServerMachine._credit,
+    SessionEvent.CONFIRM: ServerMachine._confirm,
+    SessionEvent.CONFIRM_UNASKED: ServerMachine._confirm_unasked,
+    SessionEvent.SERVER_ONLY: ServerMachine._open_again,
 }

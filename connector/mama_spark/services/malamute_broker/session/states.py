@@ -8,12 +8,12 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command
 
 
-class State(Enum):
+class SessionState(Enum):
     START = "start"  #: unknown, or gone
     CONNECTED = "connected"
 
 
-class Event(Enum):
+class SessionEvent(Enum):
     OPEN = "open"
     CLOSE = "close"
     PING = "ping"
@@ -38,35 +38,65 @@ class Event(Enum):
     OVERRUN = "its queue is full and the policy is to disconnect"
 
 
-_S, _C = State.START, State.CONNECTED
+_S, _C = SessionState.START, SessionState.CONNECTED
 #: {state: {event: next state}}. In START everything but OPEN, CLOSE and what is no command gets ERROR 500.
-TABLE: dict[State, dict[Event, State]] = {
+TABLE: dict[SessionState, dict[SessionEvent, SessionState]] = {
     _S: {
-        Event.OPEN: _C, Event.CLOSE: _S, Event.PING: _S, Event.WRITE: _S, Event.READ: _S, Event.CANCEL: _S,
-        Event.SEND: _S, Event.SEND_NOWHERE: _S, Event.MAILBOX_SEND: _S, Event.OFFER: _S, Event.SERVICE_SEND: _S,
-        Event.CREDIT: _S, Event.CONFIRM: _S, Event.CONFIRM_UNASKED: _S, Event.SERVER_ONLY: _S, Event.MALFORMED: _S,
+        SessionEvent.OPEN: _C,
+        SessionEvent.CLOSE: _S,
+        SessionEvent.PING: _S,
+        SessionEvent.WRITE: _S,
+        SessionEvent.READ: _S,
+        SessionEvent.CANCEL: _S,
+        SessionEvent.SEND: _S,
+        SessionEvent.SEND_NOWHERE: _S,
+        SessionEvent.MAILBOX_SEND: _S,
+        SessionEvent.OFFER: _S,
+        SessionEvent.SERVICE_SEND: _S,
+        SessionEvent.CREDIT: _S,
+        SessionEvent.CONFIRM: _S,
+        SessionEvent.CONFIRM_UNASKED: _S,
+        SessionEvent.SERVER_ONLY: _S,
+        SessionEvent.MALFORMED: _S,
     },
     _C: {
-        Event.OPEN: _S, Event.CLOSE: _S, Event.PING: _C, Event.WRITE: _C, Event.READ: _C, Event.CANCEL: _C,
-        Event.SEND: _C, Event.SEND_NOWHERE: _S, Event.MAILBOX_SEND: _C, Event.OFFER: _C, Event.SERVICE_SEND: _C,
-        Event.CREDIT: _C, Event.CONFIRM: _C, Event.CONFIRM_UNASKED: _S, Event.SERVER_ONLY: _S, Event.MALFORMED: _C,
-        Event.EXPIRED: _S, Event.TAKEN_OVER: _S, Event.OVERRUN: _S, Event.AHEAD: _S,
-        Event.BEHIND: _S, Event.FOREIGN: _S,
+        SessionEvent.OPEN: _S,
+        SessionEvent.CLOSE: _S,
+        SessionEvent.PING: _C,
+        SessionEvent.WRITE: _C,
+        SessionEvent.READ: _C,
+        SessionEvent.CANCEL: _C,
+        SessionEvent.SEND: _C,
+        SessionEvent.SEND_NOWHERE: _S,
+        SessionEvent.MAILBOX_SEND: _C,
+        SessionEvent.OFFER: _C,
+        SessionEvent.SERVICE_SEND: _C,
+        SessionEvent.CREDIT: _C,
+        SessionEvent.CONFIRM: _C,
+        SessionEvent.CONFIRM_UNASKED: _S,
+        SessionEvent.SERVER_ONLY: _S,
+        SessionEvent.MALFORMED: _C,
+        SessionEvent.EXPIRED: _S,
+        SessionEvent.TAKEN_OVER: _S,
+        SessionEvent.OVERRUN: _S,
+        SessionEvent.AHEAD: _S,
+        SessionEvent.BEHIND: _S,
+        SessionEvent.FOREIGN: _S,
     },
-}  # fmt: skip
+}
 
 #: Which event a command is; a command that is not here only a server sends.
-EVENTS: dict[type[Command], Event] = {
-    commands.Open: Event.OPEN,
-    commands.Close: Event.CLOSE,
-    commands.Ping: Event.PING,
-    commands.StreamWrite: Event.WRITE,
-    commands.StreamRead: Event.READ,
-    commands.StreamCancel: Event.CANCEL,
-    commands.StreamSend: Event.SEND,
-    commands.MailboxSend: Event.MAILBOX_SEND,
-    commands.ServiceOffer: Event.OFFER,
-    commands.ServiceSend: Event.SERVICE_SEND,
-    commands.Credit: Event.CREDIT,
-    commands.Confirm: Event.CONFIRM,
+EVENTS: dict[type[Command], SessionEvent] = {
+    commands.Open: SessionEvent.OPEN,
+    commands.Close: SessionEvent.CLOSE,
+    commands.Ping: SessionEvent.PING,
+    commands.StreamWrite: SessionEvent.WRITE,
+    commands.StreamRead: SessionEvent.READ,
+    commands.StreamCancel: SessionEvent.CANCEL,
+    commands.StreamSend: SessionEvent.SEND,
+    commands.MailboxSend: SessionEvent.MAILBOX_SEND,
+    commands.ServiceOffer: SessionEvent.OFFER,
+    commands.ServiceSend: SessionEvent.SERVICE_SEND,
+    commands.Credit: SessionEvent.CREDIT,
+    commands.Confirm: SessionEvent.CONFIRM,
 }

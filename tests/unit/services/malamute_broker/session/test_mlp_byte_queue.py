@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.services.malamute_broker.session.byte_queue import ByteQueue, Overflow
-from mama_spark.services.malamute_broker.session.mailbox_store import Letter, Limits, Store
+from mama_spark.services.malamute_broker.session.mailbox_store import Limits, MailboxMessage, MailboxStore
 
 
 def drained(queue: ByteQueue[str]) -> list[str]:
@@ -92,9 +92,9 @@ def test_the_limit_holds_and_nothing_is_lost_untold(overflow: Overflow, steps: l
 
 
 def test_a_store_warns_by_address() -> None:
-    store = Store(Limits(warn=10))
+    store = MailboxStore(Limits(warn=10))
     for address, size in ((b"a", 11), (b"b", 10)):
-        store.put(Letter(False, None, b"", address, b"s", content=[b"x" * size]))
+        store.put(MailboxMessage(False, None, b"", address, b"s", content=[b"x" * size]))
     assert list(store.warnings()) == [(b"a", 11)]
     assert list(store.warnings()) == []
     assert len(store) == 2

@@ -11,7 +11,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.session.clients import Settings
+from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
 from tests.support.examples import FULL
@@ -23,7 +23,7 @@ class Desk:
     """A machine and one durable engine, obeyed batch by batch."""
 
     def __init__(self, folder: Path) -> None:
-        self.machine = ServerMachine(Settings(timeout=10.0))
+        self.machine = ServerMachine(SessionSettings(timeout=10.0))
         self.engine = DurableEngine(b"st", {"folder": str(folder)})
         self.engine.start()
 

@@ -17,10 +17,10 @@ from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session import state_machine
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
-from mama_spark.services.malamute_broker.session.clients import Client, Settings, Slot
+from mama_spark.services.malamute_broker.session.clients import ClientSession, PendingReply, SessionSettings
 from mama_spark.services.malamute_broker.session.mailbox_store import OVERHEAD, Limits
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
-from mama_spark.services.malamute_broker.session.states import EVENTS, TABLE, Event, State
+from mama_spark.services.malamute_broker.session.states import EVENTS, TABLE, SessionEvent, SessionState
 
 from tests.support.examples import examples
 
@@ -32,7 +32,7 @@ class Desk:
     """A machine with simple engines, obeyed at once, and what every client received."""
 
     def __init__(self, **values: Any) -> None:
-        self.machine = ServerMachine(Settings(**values))
+        self.machine = ServerMachine(SessionSettings(**values))
         self.engines: dict[bytes, SimpleEngine] = {}
         self.received: dict[bytes, list[list[bytes]]] = {}
         self.now = 0.0
@@ -61,7 +61,7 @@ class Desk:
         machine = self.machine
         while machine.out or machine.orders:
             for client, frames in machine.out:
-                identity = client.identity if isinstance(client, Client) else client
+                identity = client.identity if isinstance(client, ClientSession) else client
                 self.received.setdefault(identity, []).append(frames)
             machine.out = []
             orders, machine.orders = machine.orders, {}
@@ -165,37 +165,53 @@ def test_bad_input_is_answered_as_it_may_be_and_disturbs_nobody(vector: dict[str
 
 # --- the table  ------------------------------------------------------------------------------------------------------
 
-SAMPLES: dict[Event, Command] = {
-    Event.OPEN: wire.Open(b"x"), Event.CLOSE: wire.Close(), Event.PING: wire.Ping(),
-    Event.WRITE: wire.StreamWrite(b"s"), Event.READ: wire.StreamRead(b"s", b"p"), Event.CANCEL: wire.StreamCancel(b"s"),
-    Event.SEND: wire.StreamSend(b"s"), Event.SEND_NOWHERE: wire.StreamSend(b"s"),
-    Event.MAILBOX_SEND: wire.MailboxSend(b"nobody", b"s"), Event.OFFER: wire.ServiceOffer(b"v", b"p"),
-    Event.SERVICE_SEND: wire.ServiceSend(b"v", b"s"), Event.CREDIT: wire.Credit(1), Event.CONFIRM: wire.Confirm(b"t"),
-    Event.CONFIRM_UNASKED: wire.Confirm(b"t"), Event.SERVER_ONLY: wire.Pong(),
-}  # fmt: skip
+SAMPLES: dict[SessionEvent, Command] = {
+    SessionEvent.OPEN: wire.Open(b"x"),
+    SessionEvent.CLOSE: wire.Close(),
+    SessionEvent.PING: wire.Ping(),
+    SessionEvent.WRITE: wire.StreamWrite(b"s"),
+    SessionEvent.READ: wire.StreamRead(b"s", b"p"),
+    SessionEvent.CANCEL: wire.StreamCancel(b"s"),
+    SessionEvent.SEND: wire.StreamSend(b"s"),
+    SessionEvent.SEND_NOWHERE: wire.StreamSend(b"s"),
+    SessionEvent.MAILBOX_SEND: wire.MailboxSend(b"nobody", b"s"),
+    SessionEvent.OFFER: wire.ServiceOffer(b"v", b"p"),
+    SessionEvent.SERVICE_SEND: wire.ServiceSend(b"v", b"s"),
+    SessionEvent.CREDIT: wire.Credit(1),
+    SessionEvent.CONFIRM: wire.Confirm(b"t"),
+    SessionEvent.CONFIRM_UNASKED: wire.Confirm(b"t"),
+    SessionEvent.SERVER_ONLY: wire.Pong(),
+}
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", SessionState)
 @pytest.mark.parametrize("event", SAMPLES)
-def test_every_step_of_the_table(state: State, event: Event) -> None:
+def test_every_step_of_the_table(state: SessionState, event: SessionEvent) -> None:
     desk = Desk()
-    if state is State.CONNECTED:
-        desk.open("a", features=Feature.CONFIRM if event is Event.CONFIRM else None)
-        if event is Event.SEND:
+    if state is SessionState.CONNECTED:
+        desk.open("a", features=Feature.CONFIRM if event is SessionEvent.CONFIRM else None)
+        if event is SessionEvent.SEND:
             desk.send("a", wire.StreamWrite(b"s"))
     replies = desk.send("a", SAMPLES[event])
     connected = desk.send("a", wire.Ping()) == [PONG]
-    assert connected is (TABLE[state][event] is State.CONNECTED)
-    if state is State.START and event not in (Event.OPEN, Event.CLOSE):
+    assert connected is (TABLE[state][event] is SessionState.CONNECTED)
+    if state is SessionState.START and event not in (SessionEvent.OPEN, SessionEvent.CLOSE):
         assert replies == [INVALID]
 
 
 def test_every_command_has_an_event_and_every_event_a_next_state() -> None:
     server_only = {3, 8, 10, 13, 14, 15}
     assert {cls.id for cls in EVENTS} == set(range(1, 19)) - server_only
-    from_outside = {Event.EXPIRED, Event.TAKEN_OVER, Event.OVERRUN, Event.AHEAD, Event.BEHIND, Event.FOREIGN}
-    assert set(TABLE[State.CONNECTED]) == set(Event)
-    assert set(TABLE[State.START]) == set(Event) - from_outside
+    from_outside = {
+        SessionEvent.EXPIRED,
+        SessionEvent.TAKEN_OVER,
+        SessionEvent.OVERRUN,
+        SessionEvent.AHEAD,
+        SessionEvent.BEHIND,
+        SessionEvent.FOREIGN,
+    }
+    assert set(TABLE[SessionState.CONNECTED]) == set(SessionEvent)
+    assert set(TABLE[SessionState.START]) == set(SessionEvent) - from_outside
 
 
 @pytest.mark.spec("S1", "S2")
@@ -596,7 +612,7 @@ def test_what_became_of_messages_is_told_in_their_order_whichever_engine_answers
 def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> None:
     desk = asking_about_two_streams()
     client = desk.machine.clients[b"w"]
-    client.slots.appendleft(Slot())  # something in front of it is not answered yet
+    client.slots.appendleft(PendingReply())  # something in front of it is not answered yet
     desk.machine.lost(b"a", "the disk is full")
     desk.machine.taken(b"b", None, (AckRun(StoreOutcome.STORED, 3, 7),))
     client.slots.popleft()

@@ -27,14 +27,14 @@ from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlDirective, TtlTracker, ttl_directive_of
 
 from .. import Delivery, StreamEngine
-from ..ack_tracker import Ledger
+from ..ack_tracker import AckTracker
 from ..dedup import DedupWindow
 from ..frame_columns import pack, pack_headers, unpack, unpack_headers
-from ..subscription_cursor import Reader
-from ..subscription_index import Selectors
+from ..subscription_cursor import SubscriptionCursor
+from ..subscription_index import SubscriptionIndex
 from .log_queries import answer, is_stored, stored_streams
 from .settings import DurableSettings
-from .store import MOST_OCTETS, Retention, Row, Store, StoreFull, now_us, store_path
+from .store import MOST_OCTETS, MessageStore, Retention, Row, StoreFull, now_us, store_path
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +65,11 @@ class DurableEngine(StreamEngine):
         super().__init__(name, settings)
         self._options = DurableSettings.parse(name, self.settings)
         self._clock: Callable[[], int] = now_us
-        self._store: Store | None = None
-        self._selectors: Selectors[Reader] = Selectors()
-        self._readers: dict[Hashable, Reader] = {}
-        self._behind: dict[Reader, None] = {}  # readers that are not live, whose turn it is first
-        self._ledger = Ledger()
+        self._store: MessageStore | None = None
+        self._selectors: SubscriptionIndex[SubscriptionCursor] = SubscriptionIndex()
+        self._readers: dict[Hashable, SubscriptionCursor] = {}
+        self._behind: dict[SubscriptionCursor, None] = {}  # readers that are not live, whose turn it is first
+        self._ledger = AckTracker()
         self._ids = DedupWindow(int(self._options.dedup_window * 1e6), self._options.dedup_ids)
         self._keeper = TtlTracker(self._options.max_running, time.monotonic)
         self._waiting: list[_Waiting] = []
@@ -82,7 +82,7 @@ class DurableEngine(StreamEngine):
         return f"<DurableEngine {self.name!r}, last {last}, {len(self._readers)} readers, {len(self._behind)} behind>"
 
     @property
-    def store(self) -> Store:
+    def store(self) -> MessageStore:
         assert self._store is not None, "the engine was not started"
         return self._store
 
@@ -95,7 +95,7 @@ class DurableEngine(StreamEngine):
             options.max_messages,
             self._ids.span,
         )
-        self._store = Store(store_path(options.folder, self.name), self.name, retention, options.synchronous)
+        self._store = MessageStore(store_path(options.folder, self.name), self.name, retention, options.synchronous)
         self._next = self._store.last + 1
         now = self._clock()
         self._ids.load(self._store.ids(now - self._ids.span))
@@ -112,7 +112,7 @@ class DurableEngine(StreamEngine):
         self._settle()  # what came before is for those who subscribed before
         reader = self._readers.get(client)
         if reader is None:
-            reader = Reader(client, origin=secrets.randbits(62))
+            reader = SubscriptionCursor(client, origin=secrets.randbits(62))
         elif pattern in reader.patterns:
             return
         self._selectors.add(pattern, reader)
@@ -368,7 +368,7 @@ class DurableEngine(StreamEngine):
             if reader.hungry:
                 hungry.append(reader)
 
-    def _turn(self, reader: Reader, octets: int) -> tuple[int, int]:
+    def _turn(self, reader: SubscriptionCursor, octets: int) -> tuple[int, int]:
         """One reader's; rows and octets that were read."""
         store = self.store
         limit = TURN_ROWS if reader.credit is None else min(TURN_ROWS, reader.credit + 15)
@@ -382,7 +382,7 @@ class DurableEngine(StreamEngine):
             reader.live = True
         return len(found), sum(len(row[4]) for row in found)
 
-    def _offer(self, reader: Reader, row: Row) -> None:
+    def _offer(self, reader: SubscriptionCursor, row: Row) -> None:
         sequence, time, sender, subject, body, lengths, message_id, headers, origin = row
         if origin == reader.origin or not reader.wants(sequence, self._selectors.matching(subject)):
             return

@@ -18,10 +18,10 @@ from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, Records
 
 from ..frame_columns import unpack_headers
-from ..records import Message, check_topic, records, topic_filter
+from ..records import LogMessage, check_topic, records, topic_filter
 from .engine import DurableEngine
 from .settings import DurableSettings
-from .store import SUFFIX, Row, Store, StoreReader, store_path
+from .store import SUFFIX, MessageStore, Row, StoreReader, store_path
 
 ROWS = 4096
 OCTETS = 16 * 1024 * 1024  #: of one batch, more or less
@@ -108,7 +108,7 @@ class DurableLog:
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         after, up_to = max(0, after), min(up_to, self._reader().bounds()[1])
         wanted = topic_filter(topics)
-        found: list[Message] = []
+        found: list[LogMessage] = []
         while after < up_to:
             rows = self._reader().read(after, up_to, ROWS, OCTETS)
             if not rows:
@@ -165,7 +165,7 @@ class DurableLog:
     def trim(self, before: int) -> None:
         """:raises ConfigError: a broker has the store"""
         self._reader()
-        with closing(Store(self._path, self._stream)) as store:
+        with closing(MessageStore(self._path, self._stream)) as store:
             while store.first < min(before, store.last + 1):
                 store.trim(before)
 
@@ -184,5 +184,5 @@ class DurableLog:
         """There is nobody who would look at it."""
 
 
-def _message(row: Row) -> Message:
-    return Message(row[0], row[1], row[3], row[4], unpack_headers(row[7]))
+def _message(row: Row) -> LogMessage:
+    return LogMessage(row[0], row[1], row[3], row[4], unpack_headers(row[7]))

@@ -22,7 +22,7 @@ from mama_spark.malamute.protocol.patterns import BadPattern, Matcher
 
 from ..frame_columns import unpack
 from .settings import DurableSettings
-from .store import MOST_REMOVED, SUFFIX, Row, Store, StoreFull, StoreReader, store_path
+from .store import MOST_REMOVED, SUFFIX, MessageStore, Row, StoreFull, StoreReader, store_path
 
 Records = list[list[bytes]]
 #: Rows that are read at a time while most may not be wanted, and octets of them that one question looks at.
@@ -49,7 +49,7 @@ Wanted = Callable[[bytes], bool]
 Reading = Callable[[int, int, int, int], list[Row]]
 
 
-def answer(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[LogQueryAnswer, Records]:
+def answer(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[LogQueryAnswer, Records]:
     """Never raises for what is asked.
 
     :raises ConfigError: the store is damaged
@@ -64,16 +64,16 @@ def answer(store: Store, question: LogQuery, settings: DurableSettings) -> tuple
     return LogQueryAnswer(number, identity=identity, body=body), records
 
 
-def _bounds(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _bounds(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     first, last = store.bounds()
     return numbers(first, last) + texts(text.encode() for text in limits(settings)), []
 
 
-def _at(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _at(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     return numbers(store.at(question.numbers[0])), []
 
 
-def _missing(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _missing(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     """What lies in front of the first message is one range, however much it is."""
     after, asked = question.numbers
     first, last = store.bounds()
@@ -92,20 +92,20 @@ def _missing(store: Store, question: LogQuery, settings: DurableSettings) -> tup
     return numbers(asked if reached >= up_to else reached, *(edge for one in ranges for edge in one)), []
 
 
-def _most_counted(store: Store, messages: int) -> int:
+def _most_counted(store: MessageStore, messages: int) -> int:
     """To count messages, their pages are read."""
     octets: int = store.octets
     return max(qu.LOOK, min(_COUNT, _COUNT_OCTETS * max(1, messages) // max(1, octets)))
 
 
-def _trim(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _trim(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     if question.text != store.identity.encode():
         raise _Refused("the stream was deleted and made again")
     store.trim(min(question.numbers[0], store.bounds()[0] + MOST_REMOVED))
     return numbers(store.bounds()[0]), []
 
 
-def _fetch(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _fetch(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     after, up_to, rows, octets = question.numbers
     rows, octets = min(max(rows, 1), qu.FETCH_ROWS), min(max(octets, 1), qu.FETCH_OCTETS)
     last = store.bounds()[1]
@@ -121,7 +121,7 @@ def _fetch(store: Store, question: LogQuery, settings: DurableSettings) -> tuple
     return numbers(max(reached, 0), last), list(_frames(store.name, found))
 
 
-def _block(store: Store, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _block(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     """A frame costs more than a message in it."""
     body, found = _fetch(store, question, settings)
     if not found:
@@ -189,7 +189,7 @@ def _frames(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
         yield [frame, content] if lengths is None else [frame, *unpack(content, lengths)]
 
 
-_DO: dict[Op, Callable[[Store, LogQuery, DurableSettings], tuple[bytes, Records]]] = {
+_DO: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[bytes, Records]]] = {
     Op.BOUNDS: _bounds,
     Op.AT: _at,
     Op.MISSING: _missing,

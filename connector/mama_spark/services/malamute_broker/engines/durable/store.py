@@ -7,8 +7,8 @@ that is foreign or cut off where a memory map would crash the broker.
 
 A batch is one transaction in a write-ahead log, with statements that insert many rows: each statement gives the
 interpreter away once, and getting it back from a busy thread costs more than an insert. With ``synchronous = normal``
-the batch is with the operating system when :meth:`Store.append` returns: it survives the death of the process, and a
-loss of power may take the last batches but never tears the store. With ``full`` it is on the disk.
+the batch is with the operating system when :meth:`MessageStore.append` returns: it survives the death of the process,
+and a loss of power may take the last batches but never tears the store. With ``full`` it is on the disk.
 
 Each page that a transaction touches is written, so the state (last sequence and time, octets) is that of an earlier
 moment: what came since is counted when a store is opened.
@@ -35,9 +35,9 @@ from mama_spark.errors import ConfigError, MamaError, Unavailable
 APPLICATION_ID = 0x4D4C4D31  # "MLM1"
 SUFFIX = ".stream"
 OLDEST = (3, 32)
-#: What :meth:`Store.append` is given of a row, in order; most have only the first three or four. Sequence and time
-#: follow from the batch. ``lengths`` are those of the frames; ``origin`` is
-#: :class:`~mama_spark.services.malamute_broker.engines.subscription_cursor.Reader`'s.
+#: What :meth:`MessageStore.append` is given of a row, in order; most have only the first three or four. Sequence and
+#: time follow from the batch. ``lengths`` are those of the frames; ``origin`` is
+#: :class:`~mama_spark.services.malamute_broker.engines.subscription_cursor.SubscriptionCursor`'s.
 COLUMNS = ("sender", "subject", "content", "id", "lengths", "headers", "origin")
 WIDTHS = PLAIN, WITH_IDS, ALL = 3, 4, len(COLUMNS)
 _SCHEMA = """
@@ -269,7 +269,7 @@ class StoreReader:
         return last + 1 if row[0] is None else int(row[0])
 
 
-class Store(StoreReader):
+class MessageStore(StoreReader):
     """The one writer of a store; makes it if it is missing.
 
     :param stream: its name, which the store remembers

@@ -4,7 +4,7 @@ each.
 Every message has an id by which the server recognises it, so that what is in doubt after a lost connection or the end
 of a leader is sent again without harm. Nothing is sent again before everything that was on the way is answered or given
 up, so a lost connection leaves the order as it was; a change of the leader may disturb it, for a server that has none
-refuses one message and takes the next. The one who drives this calls :meth:`Sender.pump`.
+refuses one message and takes the next. The one who drives this calls :meth:`AsyncPublisher.pump`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OVERHEAD = 200  #: octets that a waiting message takes beside its content, abou
 
 
 @dataclass(slots=True, eq=False)
-class Post:
+class PendingPublish:
     """One message, from ACCEPT until it came back from the stream or nobody asks for it any more.
 
     :ivar reader: number of the client, if it reads here
@@ -65,7 +65,7 @@ class Post:
         return _OVERHEAD + sum(map(len, self.content))
 
 
-class Sender:
+class AsyncPublisher:
     """:param engine: name of the engine, for the origin of messages
     :param prefix: of the subjects
     :param window: seconds in which the server recognises an id
@@ -75,10 +75,10 @@ class Sender:
     def __init__(self, settings: NatsSettings, engine: str, prefix: str, window: float, buffer: int) -> None:
         self._bridge = NatsBridge(settings)
         self._engine, self._prefix, self._window, self._buffer = engine, prefix, window, buffer
-        self._queue: deque[Post] = deque()
-        self._on_way: dict[int, Post] = {}  # token -> its post, in the order of sending
-        self._overdue: dict[int, Post] = {}  # the same for what was given up and may be answered still
-        self._again: list[Post] = []
+        self._queue: deque[PendingPublish] = deque()
+        self._on_way: dict[int, PendingPublish] = {}  # token -> its post, in the order of sending
+        self._overdue: dict[int, PendingPublish] = {}  # the same for what was given up and may be answered still
+        self._again: list[PendingPublish] = []
         self._hold = 0.0
         self._tries = 0
         self._token = 0
@@ -104,7 +104,7 @@ class Sender:
     def close(self) -> None:
         self._bridge.close()
 
-    def put(self, post: Post) -> None:
+    def put(self, post: PendingPublish) -> None:
         """Take a message, or refuse it because too much waits."""
         if self.waiting + post.octets > self._buffer and self.waiting:
             post.outcome = StoreOutcome.REFUSED
@@ -142,7 +142,7 @@ class Sender:
 
     def _send_some(self, now: float) -> bool:
         """One chunk; False if the connection takes no more now."""
-        chunk: list[Post] = []
+        chunk: list[PendingPublish] = []
         octets = 0
         while self._queue and len(chunk) < CHUNK and octets < CHUNK_OCTETS:
             post = self._queue.popleft()
@@ -171,7 +171,7 @@ class Sender:
         self._queue.extendleft(reversed(chunk[n:]))
         return n == len(chunk)
 
-    def _check_age(self, post: Post, now: float) -> None:
+    def _check_age(self, post: PendingPublish, now: float) -> None:
         if post.since is not None and now - post.since > 0.9 * self._window:
             raise Unavailable(
                 f"nothing was heard of NATS for {now - post.since:.0f} s; the server recognises what was sent before "
@@ -247,12 +247,12 @@ class Sender:
             self._hold = now + PAUSES[min(self._tries, len(PAUSES) - 1)]
             self._tries += 1
 
-    def _settle(self, post: Post, outcome: StoreOutcome) -> None:
+    def _settle(self, post: PendingPublish, outcome: StoreOutcome) -> None:
         post.outcome = outcome
         self.waiting -= post.octets
 
 
-def batch_of(posts: Sequence[Post], engine: str, prefix: str) -> MessageBatch:
+def batch_of(posts: Sequence[PendingPublish], engine: str, prefix: str) -> MessageBatch:
     """Messages in columns, one row a post."""
     names: list[str] = []
     values: list[str] = []
@@ -273,7 +273,7 @@ def batch_of(posts: Sequence[Post], engine: str, prefix: str) -> MessageBatch:
     )
 
 
-def _bodies(posts: Iterable[Post]) -> list[bytes]:
+def _bodies(posts: Iterable[PendingPublish]) -> list[bytes]:
     return [post.content[0] if len(post.content) == 1 else b"".join(post.content) for post in posts]
 
 

@@ -29,12 +29,12 @@ from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
 
 from .. import BadPattern, Delivery, StreamEngine
-from ..ack_tracker import MOST_CLIENTS, Runs
-from ..subscription_cursor import Reader
-from ..subscription_index import Selectors
-from .async_publisher import Post, Sender
-from .names import Letter
-from .ordered_consumer import Item, Place, Tail
+from ..ack_tracker import MOST_CLIENTS, OutcomeRuns
+from ..subscription_cursor import SubscriptionCursor
+from ..subscription_index import SubscriptionIndex
+from .async_publisher import AsyncPublisher, PendingPublish
+from .names import JetStreamMessage
+from .ordered_consumer import ConsumedMessage, JetStreamReader, OrderedConsumer
 from .settings import JetStreamSettings
 
 log = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ class _Account:
     __slots__ = ("runs", "posts")
 
     def __init__(self) -> None:
-        self.runs = Runs()
-        self.posts: deque[Post] = deque()
+        self.runs = OutcomeRuns()
+        self.posts: deque[PendingPublish] = deque()
 
     def settle(self) -> bool:
         """Move what is decided; True if all is."""
@@ -82,17 +82,17 @@ class JetStreamEngine(StreamEngine):
         super().__init__(name, settings)
         self._options = JetStreamSettings.parse(name, self.settings)
         self._id = secrets.token_hex(8)
-        self._place: Place | None = None
-        self._sender: Sender | None = None
-        self._selectors: Selectors[Reader] = Selectors()
-        self._readers: dict[Hashable, Reader] = {}
-        self._addresses: dict[Reader, bytes] = {}
-        self._tail: Tail | None = None  # of the readers that are live
+        self._place: JetStreamReader | None = None
+        self._sender: AsyncPublisher | None = None
+        self._selectors: SubscriptionIndex[SubscriptionCursor] = SubscriptionIndex()
+        self._readers: dict[Hashable, SubscriptionCursor] = {}
+        self._addresses: dict[SubscriptionCursor, bytes] = {}
+        self._tail: OrderedConsumer | None = None  # of the readers that are live
         self._position = 0  # all up to here was handed to them
         self._newest = 0  # the last message that was
-        self._behind: dict[Reader, _Pursuit | None] = {}  # those that are not live, whose turn it is first
+        self._behind: dict[SubscriptionCursor, _CatchUp | None] = {}  # those that are not live, whose turn it is first
         self._accounts: dict[Hashable, _Account] = {}
-        self._own: dict[int, Post] = {}  # sent, and not yet come back
+        self._own: dict[int, PendingPublish] = {}  # sent, and not yet come back
         self._number = 0
         self._heard = 0.0
         self._looked = 0.0
@@ -102,12 +102,12 @@ class JetStreamEngine(StreamEngine):
         return f"<JetStreamEngine {self.name!r}, {state}, {len(self._readers)} readers, {len(self._behind)} behind>"
 
     @property
-    def sender(self) -> Sender:
+    def sender(self) -> AsyncPublisher:
         assert self._sender is not None, "the engine was not started"
         return self._sender
 
     @property
-    def place(self) -> Place:
+    def place(self) -> JetStreamReader:
         assert self._place is not None, "the engine was not started"
         return self._place
 
@@ -117,7 +117,7 @@ class JetStreamEngine(StreamEngine):
         """
         name, prefix = self._options.names(self.name)
         connection = NatsSettings(**self._options.connection, name="mama-broker")
-        self._place = Place(connection, name, prefix)
+        self._place = JetStreamReader(connection, name, prefix)
         last = self._place.open(self._options)
         settings = NatsSettings(
             **self._options.connection,
@@ -126,7 +126,7 @@ class JetStreamEngine(StreamEngine):
             ack_mode="message",
             retry_deadline=self._place.window,
         )
-        self._sender = Sender(settings, self._id, prefix, self._place.window, self._options.buffer)
+        self._sender = AsyncPublisher(settings, self._id, prefix, self._place.window, self._options.buffer)
         self._sender.open()
         self._sender.last = last
 
@@ -160,7 +160,7 @@ class JetStreamEngine(StreamEngine):
     # --- subscriptions -------------------------------------------------------------------------------------------
 
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
-        reader = self._readers.get(client) or Reader(client, origin=secrets.randbits(62) + 1)
+        reader = self._readers.get(client) or SubscriptionCursor(client, origin=secrets.randbits(62) + 1)
         if pattern in reader.patterns:
             return
         self._barrier()  # what came before is for those who subscribed before
@@ -188,7 +188,7 @@ class JetStreamEngine(StreamEngine):
         last = None if self.sender.down else self.place.last()
         self._position = self.sender.last if last is None else last
         self._newest = 0
-        self._tail = Tail(self.place, self._position, "the tail")
+        self._tail = OrderedConsumer(self.place, self._position, "the tail")
 
     def _approach(self, after: int) -> None:
         """A reader comes from where the stream is further than we have seen, unless the stream ends before that."""
@@ -206,7 +206,7 @@ class JetStreamEngine(StreamEngine):
         self._give_up(reader)
         self._rest()
 
-    def _give_up(self, reader: Reader) -> None:
+    def _give_up(self, reader: SubscriptionCursor) -> None:
         """It is not behind, or from another place on."""
         pursuit = self._behind.pop(reader, None)
         if pursuit is not None:
@@ -252,7 +252,7 @@ class JetStreamEngine(StreamEngine):
         reader = self._readers.get(client)
         if reader is not None:
             self._addresses[reader] = address
-        post = Post(self._number, client, 0 if reader is None else reader.origin, address, subject, content)
+        post = PendingPublish(self._number, client, 0 if reader is None else reader.origin, address, subject, content)
         if extension is not None:
             post.message_id, post.headers = extension.message_id, extension.headers
             self._account(client).posts.append(post)
@@ -332,7 +332,7 @@ class JetStreamEngine(StreamEngine):
                 self._hand_out(item, item.letter)
         return bool(items)
 
-    def _hand_out(self, item: Item, letter: Letter) -> None:
+    def _hand_out(self, item: ConsumedMessage, letter: JetStreamMessage) -> None:
         origin, sender = letter.origin, letter.sender
         ours = origin is not None and origin.engine == self._id
         post = self._own.pop(origin.number, None) if ours and origin is not None else None
@@ -352,7 +352,7 @@ class JetStreamEngine(StreamEngine):
                 reader.credit -= 1
             self._deliver(Delivery(reader.client, sender, letter.subject, content, extension))
 
-    def _is_own(self, reader: Reader, letter: Letter) -> bool:
+    def _is_own(self, reader: SubscriptionCursor, letter: JetStreamMessage) -> bool:
         """The reader itself sent it, as far as the record says who did."""
         if letter.origin is not None and letter.origin.engine == self._id:
             return letter.origin.client == reader.origin
@@ -375,7 +375,7 @@ class JetStreamEngine(StreamEngine):
             if pursuit is None:
                 if not reader.hungry or open_tails >= CATCHING_UP:
                     continue
-                pursuit = self._behind[reader] = _Pursuit(Tail(self.place, reader.cursor, "a reader"), now)
+                pursuit = self._behind[reader] = _CatchUp(OrderedConsumer(self.place, reader.cursor, "a reader"), now)
                 open_tails += 1
             came = self._turn(reader, pursuit, now) or came
             if reader.live or (not reader.hungry and now - pursuit.used > IDLE_TAIL):
@@ -384,7 +384,7 @@ class JetStreamEngine(StreamEngine):
                     self._behind[reader] = None
         return came
 
-    def _turn(self, reader: Reader, pursuit: _Pursuit, now: float) -> bool:
+    def _turn(self, reader: SubscriptionCursor, pursuit: _CatchUp, now: float) -> bool:
         if not reader.hungry:
             return False
         pursuit.used = now
@@ -400,7 +400,7 @@ class JetStreamEngine(StreamEngine):
             reader.live = True
         return came
 
-    def _offer(self, reader: Reader, item: Item) -> None:
+    def _offer(self, reader: SubscriptionCursor, item: ConsumedMessage) -> None:
         letter = item.letter
         if letter is None or self._is_own(reader, letter):
             return
@@ -411,7 +411,7 @@ class JetStreamEngine(StreamEngine):
         self.deliver(Delivery(reader.client, letter.sender, letter.subject, letter.content, _extension(item, letter)))
 
 
-class _Pursuit:
+class _CatchUp:
     """How a reader catches up.
 
     :ivar items: taken and not yet offered
@@ -420,10 +420,10 @@ class _Pursuit:
 
     __slots__ = ("items", "tail", "used")
 
-    def __init__(self, tail: Tail, now: float) -> None:
+    def __init__(self, tail: OrderedConsumer, now: float) -> None:
         self.tail, self.used = tail, now
-        self.items: deque[Item] = deque()
+        self.items: deque[ConsumedMessage] = deque()
 
 
-def _extension(item: Item, letter: Letter) -> Extension:
+def _extension(item: ConsumedMessage, letter: JetStreamMessage) -> Extension:
     return Extension(sequence=item.sequence, time=item.time, message_id=letter.message_id, headers=letter.headers)

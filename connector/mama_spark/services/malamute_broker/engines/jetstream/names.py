@@ -54,7 +54,7 @@ class Origin(NamedTuple):
         return f"{self.engine}.{self.client}.{self.number}"
 
 
-class Letter(NamedTuple):
+class JetStreamMessage(NamedTuple):
     """A message as it was read.
 
     :ivar origin: None = not published by an engine
@@ -139,7 +139,7 @@ def encode_id(message_id: bytes, origin: Origin) -> str:
     return encode_value(message_id) if message_id else f"{_OURS}{origin}"
 
 
-def decode(subject: bytes, payload: bytes, block: bytes | None) -> Letter:
+def decode(subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMessage:
     """A message of the stream.
 
     :param subject: without the prefix
@@ -175,7 +175,7 @@ def decode(subject: bytes, payload: bytes, block: bytes | None) -> Letter:
     largest = max(len(message_id), *(2 + len(name) + len(value) for name, value in headers), 0)
     if largest > MAX_FIELD:
         raise Unreadable(f"an id or header of {largest} octets; Malamute carries {MAX_FIELD}")
-    return Letter(plain, sender, _frames(payload, lengths), message_id, tuple(headers), origin)
+    return JetStreamMessage(plain, sender, _frames(payload, lengths), message_id, tuple(headers), origin)
 
 
 def _origin(value: bytes) -> Origin | None:

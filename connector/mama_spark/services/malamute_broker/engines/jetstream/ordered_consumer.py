@@ -31,7 +31,7 @@ from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.bridges.nats.subjects import covers
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
-from .names import Letter, Unreadable, decode
+from .names import JetStreamMessage, Unreadable, decode
 from .settings import JetStreamSettings
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _MANY = 1_000_000  #: messages that a request asks for: more than fit into its o
 T = TypeVar("T")
 
 
-class Place:
+class JetStreamReader:
     """One JetStream stream.
 
     :param timeout: seconds in which the server must answer when it is opened
@@ -125,14 +125,14 @@ async def _ask(link: Connection, what: str, body: dict[str, Any] | None = None) 
     return await ask(link, what, b"" if body is None else orjson.dumps(body), TRY, TRY)
 
 
-class Item(NamedTuple):
+class ConsumedMessage(NamedTuple):
     """:ivar time: microseconds since the epoch
     :ivar letter: None = Malamute cannot carry it
     """
 
     sequence: int
     time: int
-    letter: Letter | None
+    letter: JetStreamMessage | None
 
 
 class _Following(PullSubscription):
@@ -182,14 +182,14 @@ class _Opened(NamedTuple):
     first: int
 
 
-class Tail:
+class OrderedConsumer:
     """Messages behind a position, as they come. One thread uses it.
 
     :ivar position: of the last message that was handed out
     :ivar drained: at one moment after this tail began, nothing was behind the position
     """
 
-    def __init__(self, place: Place, after: int, label: str) -> None:
+    def __init__(self, place: JetStreamReader, after: int, label: str) -> None:
         self.position, self.drained = after, False
         self._place, self._label = place, label
         self._opening: Future[_Opened] | None = None
@@ -205,7 +205,7 @@ class Tail:
         state = "open" if self._opened else "opening" if self._opening else "closed"
         return f"<Tail {self._label} at {self.position}, {state}>"
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[ConsumedMessage]:
         """What came; nothing if nothing did.
 
         :raises ConfigError: the stream is gone, or cannot be read
@@ -235,9 +235,12 @@ class Tail:
         blocks = gather.blocks or [None] * len(gather)
         parts = zip(gather.subjects, gather.payloads, blocks, strict=True)
         letters = [self._read(subject[cut:], bytes(payload), block) for subject, payload, block in parts]
-        return [Item(*one) for one in zip(records.sequences.tolist(), records.times.tolist(), letters, strict=True)]
+        return [
+            ConsumedMessage(*one)
+            for one in zip(records.sequences.tolist(), records.times.tolist(), letters, strict=True)
+        ]
 
-    def _read(self, subject: bytes, payload: bytes, block: bytes | None) -> Letter | None:
+    def _read(self, subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMessage | None:
         try:
             return decode(subject, payload, block)
         except Unreadable as e:
@@ -335,12 +338,12 @@ class Tail:
         self._drop()
 
 
-def _forget_opened(place: Place, opening: Future[_Opened]) -> None:
+def _forget_opened(place: JetStreamReader, opening: Future[_Opened]) -> None:
     if opening.exception() is None:
         _forget(place, opening.result())
 
 
-def _forget(place: Place, opened: _Opened) -> None:
+def _forget(place: JetStreamReader, opened: _Opened) -> None:
     """Without waiting; should it fail, the server does it by itself after a while."""
 
     async def end() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mama_spark.errors import BadTopic
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, write
 from mama_spark.services.malamute_broker.engines import ack_tracker
-from mama_spark.services.malamute_broker.engines.ack_tracker import MOST_RUNS, Ledger, Runs
+from mama_spark.services.malamute_broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
 from mama_spark.services.malamute_broker.engines.dedup import DedupWindow
 from mama_spark.services.malamute_broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
 from mama_spark.services.malamute_broker.engines.records import check_topic, topic_filter
@@ -38,7 +38,7 @@ def test_no_headers_take_no_room() -> None:
 
 
 def test_consecutive_sequences_are_one_run() -> None:
-    runs = Runs()
+    runs = OutcomeRuns()
     for outcome, first in [(STORED, 5), (STORED, 6), (STORED, 8), (REFUSED, 0), (REFUSED, 0), (DUPLICATE, 5)]:
         runs.add(outcome, first)
     assert runs.acks() == (
@@ -50,7 +50,7 @@ def test_consecutive_sequences_are_one_run() -> None:
 
 
 def test_a_failed_transaction_corrects_what_was_written_down_for_it_and_nothing_else() -> None:
-    book = Ledger()
+    book = AckTracker()
     for sequence in (1, 2, 3):
         book.add("a", STORED, sequence)
     early = book.take("a")
@@ -70,7 +70,7 @@ def test_a_failed_transaction_corrects_what_was_written_down_for_it_and_nothing_
 
 @given(st.lists(st.tuples(st.sampled_from([STORED, DUPLICATE]), st.integers(1, 9)), max_size=40), st.integers(0, 9))
 def test_refusing_keeps_the_count_and_the_order(sends: list[tuple[StoreOutcome, int]], above: int) -> None:
-    runs = Runs()
+    runs = OutcomeRuns()
     for outcome, sequence in sends:
         runs.add(outcome, sequence)
     runs.refuse(above)
@@ -82,7 +82,7 @@ def test_refusing_keeps_the_count_and_the_order(sends: list[tuple[StoreOutcome, 
 
 def test_an_answer_never_grows_beyond_its_field() -> None:
     """65,535 octets; two publishers by turns make a run of every message."""
-    runs = Runs()
+    runs = OutcomeRuns()
     for sequence in range(1, 40_000, 2):
         runs.add(STORED, sequence)
     acks = runs.acks()
@@ -95,7 +95,7 @@ def test_an_answer_never_grows_beyond_its_field() -> None:
 
 def test_who_never_asks_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ack_tracker, "MOST_CLIENTS", 3)
-    book = Ledger()
+    book = AckTracker()
     for client in range(10):
         book.add(client, STORED, client + 1)
     assert len(book) == 3

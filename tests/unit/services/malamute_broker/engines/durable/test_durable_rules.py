@@ -19,7 +19,7 @@ from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.durable import engine as durable
 from mama_spark.services.malamute_broker.engines.durable import store as durable_store
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.store import Store, StoreFull, StoreReader, store_path
+from mama_spark.services.malamute_broker.engines.durable.store import MessageStore, StoreFull, StoreReader, store_path
 
 from tests.support.examples import examples
 
@@ -606,14 +606,14 @@ def _as_it_is(one: Desk, folder: Path) -> None:
     reader = StoreReader(folder / store.path.name)
     assert reader.bounds() == (store.first, store.last)
     reader.close()
-    again = Store(folder / store.path.name, b"st")
+    again = MessageStore(folder / store.path.name, b"st")
     sizes = [sum(map(len, row[2:5])) for row in again.read(0, again.last, 100, 10**9)]
     assert (again.first, again.last, again.last_time, again.octets) == (
         store.first, store.last, store.last_time, sum(sizes)
     )  # fmt: skip
     assert store.octets == again.octets
     again.close()
-    with closing(Store(folder / store.path.name, b"st")) as closed:
+    with closing(MessageStore(folder / store.path.name, b"st")) as closed:
         assert (closed.last, closed.octets) == (store.last, store.octets)
 
 

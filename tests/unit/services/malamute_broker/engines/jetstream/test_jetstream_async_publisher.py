@@ -13,7 +13,7 @@ from mama_spark.errors import NoResponders
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.jetstream import async_publisher
-from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import Post, Sender
+from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
 
 
 class Server:
@@ -50,7 +50,7 @@ class Server:
         return [payload for _, payload, _ in self.sent]
 
 
-Make = Callable[..., tuple[Sender, Server, list[Post]]]
+Make = Callable[..., tuple[AsyncPublisher, Server, list[PendingPublish]]]
 
 
 @pytest.fixture
@@ -58,9 +58,13 @@ def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(async_publisher, "NatsBridge", Server)
     monkeypatch.setattr(async_publisher, "PAUSES", (0.0,))
 
-    def make(*contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20) -> tuple[Sender, Server, list[Post]]:
-        sender = Sender(NatsSettings(), "engine", "prefix", 120.0, buffer)
-        posts = [Post(n, "client", 0, b"w", b"s", [content], message_id) for n, content in enumerate(contents)]
+    def make(
+        *contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20
+    ) -> tuple[AsyncPublisher, Server, list[PendingPublish]]:
+        sender = AsyncPublisher(NatsSettings(), "engine", "prefix", 120.0, buffer)
+        posts = [
+            PendingPublish(n, "client", 0, b"w", b"s", [content], message_id) for n, content in enumerate(contents)
+        ]
         for post in posts:
             sender.put(post)
         server = sender._bridge
@@ -112,7 +116,7 @@ def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
 
 
 def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) -> None:
-    size = Post(0, "client", 0, b"w", b"s", [b"x" * 100]).octets
+    size = PendingPublish(0, "client", 0, b"w", b"s", [b"x" * 100]).octets
     sender, server, posts = sending(*[b"x" * 100] * 3, buffer=2 * size)
     assert [post.outcome for post in posts] == [None, None, StoreOutcome.REFUSED]
     assert sender.waiting == 2 * size
@@ -120,6 +124,6 @@ def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) 
     server.ack(0, 1)
     sender.pump(0.0)
     assert sender.waiting == 0
-    late = Post(3, "client", 0, b"w", b"s", [b"x" * 100])
+    late = PendingPublish(3, "client", 0, b"w", b"s", [b"x" * 100])
     sender.put(late)
     assert late.outcome is None

@@ -13,9 +13,9 @@ from mama_spark.bridges.nats.protocol.headers import check
 from mama_spark.bridges.nats.protocol.parser import read_frame
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol.extensions import Extension, write
-from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import Post, batch_of
+from mama_spark.services.malamute_broker.engines.jetstream.async_publisher import PendingPublish, batch_of
 from mama_spark.services.malamute_broker.engines.jetstream.names import (
-    Letter,
+    JetStreamMessage,
     Origin,
     Unreadable,
     decode,
@@ -75,7 +75,7 @@ def test_a_message_comes_back_as_it_was(
     subject: bytes, sender: bytes, content: list[bytes], message_id: bytes, headers: list[tuple[bytes, bytes]]
 ) -> None:
     """Through the columns and frames that go to the server, and the rules that it has for headers."""
-    post = Post(2, None, 1, sender, subject, content, message_id, tuple(headers))
+    post = PendingPublish(2, None, 1, sender, subject, content, message_id, tuple(headers))
     batch = batch_of([post], "e", "p")
     assert check(batch, 1 << 20) == ({}, None), "nothing that the server would refuse, or obey"
     data = bytes(Framer(None).frames(batch))
@@ -84,7 +84,7 @@ def test_a_message_comes_back_as_it_was(
     assert frame is not None
     block = rest[: frame.header_size]
     got = decode(line.split(b" ")[1].removeprefix(b"p."), frame.payload, block)
-    assert got == Letter(subject, sender, content, message_id, tuple(headers), ORIGIN)
+    assert got == JetStreamMessage(subject, sender, content, message_id, tuple(headers), ORIGIN)
 
 
 def test_headers_are_those_of_nats_unless_the_server_would_obey_them() -> None:
@@ -104,8 +104,10 @@ def test_ids_of_messages_without_one_are_no_ids_of_clients() -> None:
 def test_what_nats_clients_publish_is_read_by_the_same_rules() -> None:
     block = b"NATS/1.0\r\nNats-Msg-Id: x\r\nNats-TTL: 5s\r\nA: 1\r\na:2\r\nbroken\r\nMlp-Frames: 9.9\r\n\r\n"
     letter = decode(b"a.b", b"body", block)
-    assert letter == Letter(b"a.b", b"", [b"body"], b"x", ((b"A", b"1"), (b"a", b"2"), (b"broken", b"")), None)
-    assert decode(b"a", b"", None) == Letter(b"a", b"", [b""], b"", (), None)
+    assert letter == JetStreamMessage(
+        b"a.b", b"", [b"body"], b"x", ((b"A", b"1"), (b"a", b"2"), (b"broken", b"")), None
+    )
+    assert decode(b"a", b"", None) == JetStreamMessage(b"a", b"", [b""], b"", (), None)
 
 
 @pytest.mark.parametrize("size", [65_532, 65_533])
