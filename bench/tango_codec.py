@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.counters import Counters
+from mama_spark.tango.events.counters import SequenceTracker
 from mama_spark.tango.events.events import decode
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.topics import parse
@@ -59,7 +59,7 @@ class Codec:
     def _count(self, columns: Columns) -> int:
         """Decode, and look at every counter."""
         found = BatchDecoder().decode(*columns)
-        see = Counters().see
+        see = SequenceTracker().see
         rows = zip(columns[0], found.ctr.tolist(), columns[2], columns[3], strict=True)
         return sum(see(topic, ctr, call, data).marker is None for topic, ctr, call, data in rows)
 

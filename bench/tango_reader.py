@@ -24,9 +24,9 @@ from mama_spark.errors import MamaError
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import RecordLog
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_events import Kind as NoticeKind
-from mama_spark.tango.events.batch_decoder import BatchDecoder, Columns
-from mama_spark.tango.log.records import Kind, decode
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as NoticeKind
+from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
+from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.testing.waiting import until
 
 from tests.support.restartable_broker import MalamuteRoom
@@ -116,7 +116,7 @@ class Producer:
         return float(self._line())
 
 
-def check(found: list[Columns], rounds: int) -> None:
+def check(found: list[EventColumns], rounds: int) -> None:
     """Whether the values are those of so many replays, which are equal.
 
     :raises RuntimeError: they are not
@@ -236,7 +236,7 @@ class Recorder:
         assert self._log is not None
         for records in self._log.read(self._begin, self._last()):
             recorded = decode(records.payloads)
-            if recorded.bad or not (recorded.kind == Kind.EVENT).all():
+            if recorded.bad or not (recorded.kind == RecordKind.EVENT).all():
                 raise RuntimeError(f"not only events were recorded: {sorted(set(recorded.kind.tolist()))}")
             found.append(decoder.decode(*recorded.frames.columns()))
             ctrs.append(recorded.ctr.astype(np.int64))

@@ -17,7 +17,7 @@ from mama_spark.commands.tango_source import read_rules
 from mama_spark.conf_file import load
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.services.tango_recorder.settings import _PARSE, RecorderSettings
-from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, Cause, Kind, encode_one
+from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, GapCause, RecordKind, encode_one
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tango.md").read_text()
@@ -68,8 +68,10 @@ def test_the_configuration_of_the_recorder_shows_all_settings() -> None:
 
 
 def test_a_record_is_as_it_is_described() -> None:
-    payload = encode_one(Kind.GAP, 7, [b"t", b"\1", b"call", b"da"], ctr=9, first=2, last=4, count=3, cause=Cause.AWAY)
-    assert payload[:8] == MAGIC + bytes([VERSION, Kind.GAP, Cause.AWAY, 4])
+    payload = encode_one(
+        RecordKind.GAP, 7, [b"t", b"\1", b"call", b"da"], ctr=9, first=2, last=4, count=3, cause=GapCause.AWAY
+    )
+    assert payload[:8] == MAGIC + bytes([VERSION, RecordKind.GAP, GapCause.AWAY, 4])
     assert np.frombuffer(payload, "<i8", 1, 8) == 7
     assert np.frombuffer(payload, "<u4", 3, 16).tolist() == [9, 2, 4]
     assert np.frombuffer(payload, "<i8", 1, 28) == 3
@@ -77,7 +79,7 @@ def test_a_record_is_as_it_is_described() -> None:
     assert payload[HEAD_SIZE:] == b"t\1callda"
     assert HEAD_SIZE == 52
     described = dict(re.findall(r"(\w+) (\d+)", PAGE.split("| version, 1 |")[1].split("kind: ")[1].split(" |")[0]))
-    assert {name: int(number) for name, number in described.items()} == {k.name.lower(): int(k) for k in Kind}
+    assert {name: int(number) for name, number in described.items()} == {k.name.lower(): int(k) for k in RecordKind}
 
 
 def test_the_topic_of_a_record_is_as_it_is_described() -> None:

@@ -16,8 +16,8 @@ import pytest
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode, Subscription
-from mama_spark.tango.client.subscription_events import Kind, Notice
-from mama_spark.tango.client.subscription_states import State
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.types import (
@@ -42,7 +42,7 @@ class Callback:
     """Keeps what it was called with."""
 
     def __init__(self) -> None:
-        self.notices: list[Notice] = []
+        self.notices: list[SubscriptionEvent] = []
         self._before: list[Any] = []
 
     def forget(self) -> None:
@@ -50,10 +50,10 @@ class Callback:
         self._before = self.told()[-1:]
         self.notices.clear()
 
-    def __call__(self, notice: Notice) -> None:
+    def __call__(self, notice: SubscriptionEvent) -> None:
         self.notices.append(notice)
 
-    def wait(self, count: int, act: Callable[[], Any] = lambda: None) -> list[Notice]:
+    def wait(self, count: int, act: Callable[[], Any] = lambda: None) -> list[SubscriptionEvent]:
         until(lambda: len(self.notices) >= count, act)
         return self.notices
 
@@ -67,7 +67,7 @@ class Callback:
         return found[len(self._before) :]
 
 
-def told(notice: Notice) -> Any:
+def told(notice: SubscriptionEvent) -> Any:
     """A value, or the reason of an error."""
     if notice.errors:
         return notice.errors[0].reason
@@ -105,12 +105,12 @@ def polled(lab: TangoServer, subscriber: TangoSubscriber) -> Callback:
     lab.do("poll", "level", period=50)
     callback, values = Callback(), itertools.count(10.0, 10.0)
     subscriber.subscribe(lab.address(), "level", callback=callback)
-    assert callback.wait(1)[0].kind is Kind.INITIAL
+    assert callback.wait(1)[0].kind is SubscriptionEventKind.INITIAL
     callback.wait(2, lambda: lab.tell("level", next(values)))
     for value in (5.0, 1.0):
         lab.tell("level", value)
         until(lambda v=value: callback.told()[-1] == v)  # type: ignore[misc]
-    assert {notice.kind for notice in callback.notices[1:]} == {Kind.EVENT}
+    assert {notice.kind for notice in callback.notices[1:]} == {SubscriptionEventKind.EVENT}
     callback.forget()
     return callback
 
@@ -175,7 +175,11 @@ def test_att_conf_event(lab: TangoServer, subscriber: TangoSubscriber, probe: De
         probe.call("configure", device=lab.address(), attribute="level", changes={"label": label})
         until(lambda label=label: all(c.notices[-1].data.label == label for c in (one, two)))  # type: ignore
     for callback in (one, two):
-        assert [n.kind for n in callback.notices] == [Kind.INITIAL, Kind.EVENT, Kind.EVENT]
+        assert [n.kind for n in callback.notices] == [
+            SubscriptionEventKind.INITIAL,
+            SubscriptionEventKind.EVENT,
+            SubscriptionEventKind.EVENT,
+        ]
         first = callback.notices[0].data
         assert isinstance(first, AttributeConfig)
         assert (first.label, first.unit, first.ch_event.abs_change) == ("Level", "V", "0.5")
@@ -195,7 +199,7 @@ def test_data_ready_event(lab: TangoServer, subscriber: TangoSubscriber) -> None
         lab.do("data_ready", "long", counter=counter)
     until(lambda: callback.told()[-6:] == counters)
     assert {n.data.data_type for n in callback.notices if isinstance(n.data, DataReady)} == {3}
-    assert {n.kind for n in callback.notices} == {Kind.EVENT}
+    assert {n.kind for n in callback.notices} == {SubscriptionEventKind.EVENT}
     for attribute, reason in (("plain", "API_AttributeNotDataReadyEnabled"), ("nope", "API_AttrNotFound")):
         with pytest.raises(DevFailed) as caught:
             subscriber.subscribe(lab.address(), attribute, "data_ready")
@@ -224,7 +228,7 @@ def test_dev_intr_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     assert names() - before == {"double_dynamic"}
     lab.do("remove", "double_dynamic")
     until(lambda: names() == before)
-    assert {n.kind for n in callback.notices[1:]} == {Kind.EVENT}
+    assert {n.kind for n in callback.notices[1:]} == {SubscriptionEventKind.EVENT}
 
 
 def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: TangoSubscriber) -> None:
@@ -236,7 +240,7 @@ def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: Tango
     with open_device(parse_device(own_lab.address()).sibling(own_lab.admin), timeout=PATIENCE) as admin:
         admin.command("DevRestart", own_lab.devices[0])
     until(lambda: callback.told()[-1] == 7, lambda: own_lab.push("long", 7))
-    assert [n.kind for n in interface.notices] == [Kind.INITIAL]
+    assert [n.kind for n in interface.notices] == [SubscriptionEventKind.INITIAL]
 
 
 # --- beginning ---------------------------------------------------------------------------------------------
@@ -249,9 +253,9 @@ def test_event_subscription_sub_modes(lab: TangoServer, subscriber: TangoSubscri
     callback = Callback()
     subscription = subscriber.subscribe(lab.address(), "long", mode=mode, callback=callback)
     if mode.waits:
-        assert subscription.state is State.CONNECTED
+        assert subscription.state is SubscriptionState.CONNECTED
     until(lambda: callback.told()[-1:] == [5], lambda: lab.push("long", 5))
-    assert sum(n.kind is Kind.INITIAL for n in callback.notices) == mode.reads
+    assert sum(n.kind is SubscriptionEventKind.INITIAL for n in callback.notices) == mode.reads
     if mode.waits and mode.reads:
         assert callback.told()[0] == 9
 

@@ -16,7 +16,7 @@ from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
-from mama_spark.tango.client.subscription_events import Kind, Notice
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
@@ -60,9 +60,9 @@ class Taken:
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self._subscriber = subscriber
-        self.notices: list[Notice] = []
+        self.notices: list[SubscriptionEvent] = []
 
-    def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> list[Notice]:
+    def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> list[SubscriptionEvent]:
         def more() -> Any:
             self.notices += self._subscriber.take(100_000)
             return enough()
@@ -70,18 +70,20 @@ class Taken:
         until(more, act)
         return self.notices
 
-    def wait(self, kind: Kind, count: int = 1, act: Callable[[], Any] = lambda: None) -> list[Notice]:
+    def wait(
+        self, kind: SubscriptionEventKind, count: int = 1, act: Callable[[], Any] = lambda: None
+    ) -> list[SubscriptionEvent]:
         self.until(lambda: len(self.of(kind)) >= count, act)
         return self.of(kind)
 
-    def of(self, kind: Kind) -> list[Notice]:
+    def of(self, kind: SubscriptionEventKind) -> list[SubscriptionEvent]:
         return [notice for notice in self.notices if notice.kind is kind]
 
     def reasons(self) -> set[str]:
         return {error.reason for notice in self.notices for error in notice.errors}
 
 
-def first(notice: Notice) -> Any:
+def first(notice: SubscriptionEvent) -> Any:
     """The number that was read."""
     read = notice.value.read
     assert isinstance(read, np.ndarray)
@@ -100,9 +102,9 @@ def test_event_lock(lab_with_database: TangoServer, subscriber: TangoSubscriber,
             device.command("Echo", "locked out")
         assert caught.value.reason == "API_DeviceLocked"
         subscriber.subscribe(server.address(), "long")
-        taken.wait(Kind.EVENT, 2, lambda: server.push("long", 7))
+        taken.wait(SubscriptionEventKind.EVENT, 2, lambda: server.push("long", 7))
         assert first(taken.notices[-1]) == 7
-        assert len(taken.of(Kind.INITIAL)) == 1
+        assert len(taken.of(SubscriptionEventKind.INITIAL)) == 1
         assert taken.reasons() == set()
         probe.call("unlock", device=server.address())
 
@@ -115,7 +117,7 @@ def test_fwd_att(
     taken, server = Taken(subscriber), lab_with_database
     with TangoMirror(tmp_path / "mirror", f"{server.devices[0]}/long", tango_database) as mirror:
         subscription = subscriber.subscribe(mirror.address, "forwarded")
-        taken.wait(Kind.EVENT, act=lambda: server.push("long", 3))
+        taken.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 3))
         assert first(taken.notices[-1]) == 3
         assert subscription.topic == f"{mirror.address}/forwarded.idl5_change"
         config = subscriber.subscribe(mirror.address, "forwarded", "attr_conf")
@@ -132,8 +134,8 @@ def test_device_proxy_in_server_receives_events(
     test_push_event_with_event_callback: a server that is a client pushes an event in the callback of another one."""
     with TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1", heartbeat_period=BEAT) as source:
 
-        def callback(notice: Notice) -> None:
-            if notice.kind is Kind.EVENT:
+        def callback(notice: SubscriptionEvent) -> None:
+            if notice.kind is SubscriptionEventKind.EVENT:
                 source.push_change_event(DEVICE, "doubled", 2.0 * first(notice))
 
         subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, callback=callback)
@@ -175,14 +177,14 @@ def test_pipe_event(subscriber: TangoSubscriber) -> None:
         assert caught.value.reason == "API_PipeNotFound"
         source.push_pipe_event(DEVICE, "Pipe", PipeBlob("first"), time=5)
         subscriber.subscribe(source.address(DEVICE), "Pipe", "pipe")
-        (initial,) = taken.wait(Kind.INITIAL)
+        (initial,) = taken.wait(SubscriptionEventKind.INITIAL)
         assert initial.data == PipeData("Pipe", 5, PipeBlob("first"))
-        taken.wait(Kind.EVENT, act=lambda: source.push_pipe_event(DEVICE, "Pipe", PipeBlob("try")))
+        taken.wait(SubscriptionEventKind.EVENT, act=lambda: source.push_pipe_event(DEVICE, "Pipe", PipeBlob("try")))
         source.push_pipe_event(DEVICE, "Pipe", PipeBlob("dated"), time=7_000)
         source.push_pipe_event(DEVICE, "Pipe", errors=[broken])
         source.push_pipe_event(DEVICE, "Pipe", many, time=9_000)
         taken.until(lambda: taken.notices[-1].data == PipeData("Pipe", 9_000, many))
-        dated, error, _ = taken.of(Kind.EVENT)[-3:]
+        dated, error, _ = taken.of(SubscriptionEventKind.EVENT)[-3:]
         assert dated.data == PipeData("Pipe", 7_000, PipeBlob("dated"))
         assert error.errors == (broken,)
         assert subscriber.counts.routes.gaps == 0
@@ -221,7 +223,9 @@ def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubsc
     changes = {"events.per_event.period": "100"}
     probe.call("configure", device=lab.address(), attribute="plain", changes=changes)
     subscriber.subscribe(lab.address(), "plain", "periodic", mode=SubMode.SYNC)
-    times = [notice.value.time for notice in taken.wait(Kind.EVENT, 11) if not notice.errors]  # when it was read
+    times = [
+        notice.value.time for notice in taken.wait(SubscriptionEventKind.EVENT, 11) if not notice.errors
+    ]  # when it was read
     steps = np.diff(times) / 1e6
     assert 60 < np.median(steps) < 900  # of milliseconds; without the property 1000
     lab.tell("plain", error={"reason": "Broken", "desc": "d", "origin": "o"})
@@ -236,7 +240,7 @@ def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
     taken = Taken(subscriber)
     subscriber.subscribe(own_lab.address(), "auto", "alarm")
     qualities = itertools.cycle(("ALARM", "WARNING"))
-    taken.wait(Kind.EVENT, act=lambda: own_lab.push("auto", 1.0, quality=next(qualities)))
+    taken.wait(SubscriptionEventKind.EVENT, act=lambda: own_lab.push("auto", 1.0, quality=next(qualities)))
     own_lab.push("auto", 2.0, quality="VALID")
     own_lab.push("auto", 4.0, quality="VALID")
     own_lab.push("auto", 3.0, quality="ALARM")
@@ -245,11 +249,11 @@ def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
     assert first(taken.notices[-2]) == 2.0  # what is valid and stays so is no alarm
     taken.notices.clear()
     own_lab.kill()
-    taken.wait(Kind.ERROR, 2)
+    taken.wait(SubscriptionEventKind.ERROR, 2)
     assert taken.reasons() == {"API_EventTimeout"}
     own_lab.start()
-    taken.wait(Kind.RESUBSCRIPTION)
-    assert first(taken.of(Kind.RESUBSCRIPTION)[0]) == 0.0
+    taken.wait(SubscriptionEventKind.RESUBSCRIPTION)
+    assert first(taken.of(SubscriptionEventKind.RESUBSCRIPTION)[0]) == 0.0
 
 
 # --- what a server offers --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from mama_spark.tango.events.batch_decoder import BatchDecoder
 from mama_spark.tango.events.events import Event, decode, encode
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.events.frames import NotAnEvent
-from mama_spark.tango.giop.cdr import Reader, Writer
+from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
 from mama_spark.tango.topics import read_topic
 from mama_spark.tango.types import (
     DTYPES,
@@ -67,15 +67,15 @@ class Wire:
 
     def _negotiate(self, arguments: list[str]) -> tuple[str, str]:
         """``command_inout_2`` in GIOP 1.2, and the strings of its answer: event endpoint and topic."""
-        code = Writer.inner(True)
+        code = CdrWriter.inner(True)
         code.string("IDL:Tango/DevVarStringArray:1.0")
         code.string("DevVarStringArray")
-        sequence = Writer.inner(True)
+        sequence = CdrWriter.inner(True)
         for number in (18, 0, 0):
             sequence.ulong(number)
         code.ulong(19)
         code.encapsulation(sequence)
-        request = Writer(True, b"GIOP\1\2\1\0" + bytes(4))
+        request = CdrWriter(True, b"GIOP\1\2\1\0" + bytes(4))
         request.ulong(1)
         request.raw(b"\3\0\0\0\0\0\0\0")
         request.octets(self.server.admin.encode())
@@ -93,7 +93,7 @@ class Wire:
             connection.sendall(octets)
             head = _exactly(connection, 12)
             body = _exactly(connection, int.from_bytes(head[8:12], "little"))
-        reply = Reader(head + body, True, 12)
+        reply = CdrReader(head + body, True, 12)
         assert (reply.ulong(), reply.ulong(), reply.ulong()) == (1, 0, 0), body
         reply.align(8)
         reply.ulong()

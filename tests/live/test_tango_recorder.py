@@ -11,8 +11,8 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_events import Notice
-from mama_spark.tango.log.records import Cause, Kind, encode_one, errors_of
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.log.records import GapCause, RecordKind, encode_one, errors_of
 from mama_spark.testing.waiting import until
 
 from tests.support.nats_servers import Admin
@@ -42,7 +42,7 @@ def admin(log: RecordLog) -> Admin:
     return log.room.admin
 
 
-STATE = encode_one(Kind.STATE, 1, [b"t", b"", b"", b"{"])
+STATE = encode_one(RecordKind.STATE, 1, [b"t", b"", b"", b"{"])
 
 
 @pytest.mark.spec("TG-09", "TG-19")
@@ -51,27 +51,27 @@ def test_the_received_frames_stand_in_the_log_unchanged(log: RecordLog, lab: Tan
         other.subscribe(lab.address(), "double", "change")
         log.push_until(lab, 2)
         lab.push("double", -1.0)  # several of ``push_until`` may be on their way; behind this one is nothing
-        until(lambda: log.records(Kind.EVENT)[-1].reading == -1.0)
+        until(lambda: log.records(RecordKind.EVENT)[-1].reading == -1.0)
         last = max(log.counters("double"))
         for value in range(20):
             lab.push("double", float(value))
         until(lambda: len([c for c in log.counters("double") if c > last]) >= 20)
-        seen: list[Notice] = []
+        seen: list[SubscriptionEvent] = []
         while not seen or seen[-1].ctr < last + 20:
             more = other.take(10_000, PATIENCE)
             assert more, "not all that the recorder was told came here, too"
             seen += more
-    assert [r.frames for r in log.records(Kind.EVENT) if r.ctr > last] == [
+    assert [r.frames for r in log.records(RecordKind.EVENT) if r.ctr > last] == [
         list(n.frames) for n in seen if n.frames is not None and n.ctr > last
     ]
-    assert [r.reading for r in log.records(Kind.EVENT) if r.ctr > last] == [float(v) for v in range(20)]
+    assert [r.reading for r in log.records(RecordKind.EVENT) if r.ctr > last] == [float(v) for v in range(20)]
 
 
 def test_values_that_were_read_are_no_events(log: RecordLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab)):
         log.push_until(lab, 1)
-        until(lambda: log.records(Kind.INITIAL))
-    (first,) = log.records(Kind.INITIAL)
+        until(lambda: log.records(RecordKind.INITIAL))
+    (first,) = log.records(RecordKind.INITIAL)
     assert (first.topic.rsplit(".", 2)[1:], first.ctr) == (["double", "change"], 0)
 
 
@@ -89,13 +89,13 @@ def test_what_a_killed_recorder_missed_is_a_gap(log: RecordLog, lab: TangoServer
         assert second.end(signal.SIGINT) == 0, second.out.read_text()
     assert "0 waiting" in second.out.read_text().splitlines()[-1]
     records = log.records()
-    assert set(stored) <= {r.ctr for r in records if r.kind is Kind.EVENT}
-    (gap,) = [r for r in records if r.kind is Kind.GAP]
-    assert gap.cause is Cause.AWAY
+    assert set(stored) <= {r.ctr for r in records if r.kind is RecordKind.EVENT}
+    (gap,) = [r for r in records if r.kind is RecordKind.GAP]
+    assert gap.cause is GapCause.AWAY
     assert gap.count >= 7
     assert consecutive(accounted(records))
-    assert [r.kind for r in records if r.kind in (Kind.STARTED, Kind.STOPPED)] == [
-        Kind.STARTED, Kind.STARTED, Kind.STOPPED,
+    assert [r.kind for r in records if r.kind in (RecordKind.STARTED, RecordKind.STOPPED)] == [
+        RecordKind.STARTED, RecordKind.STARTED, RecordKind.STOPPED,
     ]  # fmt: skip
 
 
@@ -107,10 +107,10 @@ def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecordLog
         for value in range(200):
             lab.push("double", float(value))
         log.room.start()
-        until(lambda: log.records(Kind.EVENT)[-1].reading == 199.0)
+        until(lambda: log.records(RecordKind.EVENT)[-1].reading == 199.0)
     records = log.records()
     assert consecutive(accounted(records))
-    assert not [r for r in records if r.kind is Kind.GAP]
+    assert not [r for r in records if r.kind is RecordKind.GAP]
     assert running.whole
 
 
@@ -123,11 +123,11 @@ def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecordLog
         for value in range(20):
             lab.do("burst", "double", count=200, first=value)
         log.room.start()
-        until(lambda: log.records(Kind.GAP))
+        until(lambda: log.records(RecordKind.GAP))
         log.push_until(lab, 1)
     records = log.records()
-    gaps = [r for r in records if r.kind is Kind.GAP]
-    assert any(r.cause is Cause.BUFFER and r.count > 1 for r in gaps)
+    gaps = [r for r in records if r.kind is RecordKind.GAP]
+    assert any(r.cause is GapCause.BUFFER and r.count > 1 for r in gaps)
     assert every_event_is_accounted_for(records)
 
 
@@ -137,40 +137,42 @@ def test_a_server_that_died_and_came_back_is_told(log: RecordLog, own_lab: Tango
     with RecorderThread(log.options, settings(own_lab)):
         log.push_until(own_lab, 5)
         own_lab.kill()
-        until(lambda: log.records(Kind.OFFLINE))
+        until(lambda: log.records(RecordKind.OFFLINE))
         own_lab.start()
-        until(lambda: log.records(Kind.RESUBSCRIBED))
+        until(lambda: log.records(RecordKind.RESUBSCRIBED))
         log.push_until(own_lab, 1)
-    lives = log.records(Kind.ONLINE, Kind.OFFLINE, Kind.SUSPECT)
+    lives = log.records(RecordKind.ONLINE, RecordKind.OFFLINE, RecordKind.SUSPECT)
     kinds = [r.kind for r in lives]
-    assert kinds[0] is Kind.ONLINE
-    assert kinds[-1] is Kind.ONLINE
-    offline = next(r for r in lives if r.kind is Kind.OFFLINE)
+    assert kinds[0] is RecordKind.ONLINE
+    assert kinds[-1] is RecordKind.ONLINE
+    offline = next(r for r in lives if r.kind is RecordKind.OFFLINE)
     assert errors_of(offline.found, 0)[0].reason == "API_EventTimeout"
     assert {e.place.device for e in lives} == {own_lab.devices[0]}
-    assert any(r.kind is Kind.ERROR for r in log.records())
+    assert any(r.kind is RecordKind.ERROR for r in log.records())
 
 
 def test_a_device_with_bad_values_is_suspect_until_a_good_one_comes(log: RecordLog, lab: TangoServer) -> None:
-    def life() -> list[Kind]:
-        return [r.kind for r in log.records(Kind.ONLINE, Kind.OFFLINE, Kind.SUSPECT)]
+    def life() -> list[RecordKind]:
+        return [r.kind for r in log.records(RecordKind.ONLINE, RecordKind.OFFLINE, RecordKind.SUSPECT)]
 
     with RecorderThread(log.options, settings(lab)):
         log.push_until(lab, 1)
         lab.push_error("double", "Broken", "it broke")
-        until(lambda: life()[-1] is Kind.SUSPECT)
+        until(lambda: life()[-1] is RecordKind.SUSPECT)
         lab.push("double", 1.0)
-        until(lambda: life()[-1] is Kind.ONLINE)
+        until(lambda: life()[-1] is RecordKind.ONLINE)
         lab.push("double", 1.0, quality="INVALID")
-        until(lambda: life()[-1] is Kind.SUSPECT)
+        until(lambda: life()[-1] is RecordKind.SUSPECT)
         lab.push("double", 2.0)
-        until(lambda: life()[-1] is Kind.ONLINE)
-    assert life() == [Kind.ONLINE, Kind.SUSPECT, Kind.ONLINE, Kind.SUSPECT, Kind.ONLINE]
+        until(lambda: life()[-1] is RecordKind.ONLINE)
+    assert life() == [RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE]
 
 
 def test_wildcards_are_what_the_server_has_also_later(log: RecordLog, lab: TangoServer) -> None:
     def recorded() -> set[str | None]:
-        return {r.place.attribute for r in log.records(Kind.INITIAL, Kind.EVENT) if r.place.event == "change"}
+        return {
+            r.place.attribute for r in log.records(RecordKind.INITIAL, RecordKind.EVENT) if r.place.event == "change"
+        }
 
     wanted = settings(lab, attributes=["long*", "PLAIN*"], events="change,intr_change")
     with RecorderThread(log.options, wanted):
@@ -180,7 +182,7 @@ def test_wildcards_are_what_the_server_has_also_later(log: RecordLog, lab: Tango
         lab.do("add", attribute="long_more")
         until(lambda: "long_more" in recorded())
     assert "plain" not in recorded()  # it sends no events, and that is no error of a wildcard
-    assert not log.records(Kind.ERROR)
+    assert not log.records(RecordKind.ERROR)
 
 
 def test_two_recorders_of_other_names_share_a_log(log: RecordLog, lab: TangoServer) -> None:
@@ -191,7 +193,7 @@ def test_two_recorders_of_other_names_share_a_log(log: RecordLog, lab: TangoServ
     ):
         prefixes = ("tango.", "other.")
         until(
-            lambda: all(sum(r.topic.startswith(p) for r in log.records(Kind.EVENT)) > 3 for p in prefixes),
+            lambda: all(sum(r.topic.startswith(p) for r in log.records(RecordKind.EVENT)) > 3 for p in prefixes),
             lambda: lab.push("double", 1.0),
         )
     assert consecutive(accounted([r for r in log.records() if r.topic.startswith("tango.")]))
@@ -210,7 +212,7 @@ def test_records_are_refused_one_by_one_and_told(log: RecordLog, lab: TangoServe
         log.push_until(lab, 2)
         lab.push("double_spectrum", [1.0] * 10_000)
         log.push_until(lab, 2)
-        until(lambda: [r for r in log.records(Kind.GAP) if r.cause is Cause.REFUSED])
+        until(lambda: [r for r in log.records(RecordKind.GAP) if r.cause is GapCause.REFUSED])
     assert consecutive(accounted(log.records()))
 
 

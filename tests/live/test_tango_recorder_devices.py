@@ -8,7 +8,7 @@ import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import MamaError
 from mama_spark.tango.client.attributes import device_names
-from mama_spark.tango.log.records import Kind
+from mama_spark.tango.log.records import RecordKind
 from mama_spark.testing.waiting import until
 
 from tests.support.restartable_broker import NatsRoom
@@ -36,7 +36,7 @@ def test_patterns_are_the_devices_of_the_database_also_later(
         log = RecordLog(room)
 
         def recorded() -> set[str]:
-            return {r.place.device for r in log.records(Kind.EVENT)}
+            return {r.place.device for r in log.records(RecordKind.EVENT)}
 
         def push() -> None:
             for device in DEVICES:

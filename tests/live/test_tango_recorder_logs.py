@@ -14,7 +14,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import parser
 from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
-from mama_spark.tango.log.records import Cause, Kind
+from mama_spark.tango.log.records import GapCause, RecordKind
 from mama_spark.testing.waiting import until
 
 from tests.support.nats_servers import Admin
@@ -52,14 +52,14 @@ def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: P
             for value in range(200):
                 lab.push("double", float(value))
             room.start()
-            until(lambda: log.records(Kind.EVENT)[-1].reading == 199.0)
+            until(lambda: log.records(RecordKind.EVENT)[-1].reading == 199.0)
         assert second.whole
         records = log.records()
-    assert set(stored) <= {r.ctr for r in records if r.kind is Kind.EVENT}
-    (gap,) = [r for r in records if r.kind is Kind.GAP]
-    assert (gap.cause, gap.count >= 7) == (Cause.AWAY, True)
+    assert set(stored) <= {r.ctr for r in records if r.kind is RecordKind.EVENT}
+    (gap,) = [r for r in records if r.kind is RecordKind.GAP]
+    assert (gap.cause, gap.count >= 7) == (GapCause.AWAY, True)
     assert consecutive(accounted(records))
-    assert records[-1].kind is Kind.STOPPED
+    assert records[-1].kind is RecordKind.STOPPED
 
 
 @pytest.mark.spec("TG-46")
@@ -75,12 +75,12 @@ def test_what_a_full_log_refused_is_told_when_it_has_room_again(lab: TangoServer
 
         until(lambda: refused() > 20, lambda: lab.push("double", 1.0))
         nats.admin.update_stream(STREAM, max_bytes=20_000_000)
-        until(lambda: [r for r in log.records(Kind.GAP) if r.cause is Cause.REFUSED])
+        until(lambda: [r for r in log.records(RecordKind.GAP) if r.cause is GapCause.REFUSED])
         log.push_until(lab, 3)
     assert running.whole
     records = log.records()
     assert consecutive(sorted(accounted(records)))
-    assert sum(r.count for r in records if r.kind is Kind.GAP) > 20
+    assert sum(r.count for r in records if r.kind is RecordKind.GAP) > 20
 
 
 def test_a_log_that_may_not_be_written_to_ends_the_recorder_with_the_reason(lab: TangoServer, tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_spectra_that_are_too_much_for_the_memory_are_counted_and_told(lab: Tang
         for _ in range(4):
             lab.do("burst", spectrum, count=25, width=100_000)
         nats.start()
-        until(lambda: log.records(Kind.GAP))
+        until(lambda: log.records(RecordKind.GAP))
         before = len(log.counters(spectrum))
         until(lambda: len(log.counters(spectrum)) > before, lambda: lab.push(spectrum, [2.0]))
     records = log.records()
-    gaps = [r for r in records if r.kind is Kind.GAP]
-    assert sum(r.count for r in gaps if r.cause is Cause.BUFFER) > 80
+    gaps = [r for r in records if r.kind is RecordKind.GAP]
+    assert sum(r.count for r in gaps if r.cause is GapCause.BUFFER) > 80
     assert consecutive(accounted(records, spectrum))

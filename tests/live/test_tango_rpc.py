@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from mama_spark.errors import MamaError
-from mama_spark.tango.client.rpc import Connection, Device, open_device, reference_of
+from mama_spark.tango.client.rpc import DeviceProxy, RpcConnection, open_device, reference_of
 from mama_spark.tango.errors import BadReply, CallLost, DevFailed, DeviceAway, ServerAway, SystemException
 from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.ior import Address, Reference, parse_device, write_reference
-from mama_spark.tango.giop.messages import Reply, ReplyStatus, Request
+from mama_spark.tango.giop.messages import GiopReply, GiopRequest, ReplyStatus
 from mama_spark.tango.giop.typecode import STRING, read_any
 from mama_spark.tango.idl.calls import CommandCall as Call
 from mama_spark.tango.idl.calls import Forwarded, write_command
@@ -28,11 +28,11 @@ from mama_spark.testing.waiting import until
 from tests.support.tango_processes.servers import PATIENCE, DeviceProbe, TangoDatabase, TangoServer, free_port
 
 
-def admin_of(server: TangoServer) -> Device:
+def admin_of(server: TangoServer) -> DeviceProxy:
     return open_device(parse_device(server.address()).sibling(server.admin), timeout=PATIENCE)
 
 
-def opened(server: TangoServer) -> Device:
+def opened(server: TangoServer) -> DeviceProxy:
     return open_device(server.address(), timeout=PATIENCE)
 
 
@@ -171,15 +171,15 @@ def test_commands_take_and_give_values_or_fail_with_their_stack(lab: TangoServer
 @pytest.mark.parametrize("minor", [0, 1, 2])
 @pytest.mark.parametrize("little", [True, False], ids=["little", "big"])
 def test_real_servers_understand_every_version_and_order(lab: TangoServer, minor: int, little: bool) -> None:
-    request = Request(minor, little, id=7, key=lab.devices[0].encode(), operation="command_inout_4")
+    request = GiopRequest(minor, little, id=7, key=lab.devices[0].encode(), operation="command_inout_4")
     data = messages.encode(request, lambda writer: write_command(writer, Call("Echo", STRING, "text")))
-    splitter = messages.Splitter()
+    splitter = messages.MessageAssembler()
     with socket.create_connection(("127.0.0.1", lab.port), PATIENCE) as connection:
         connection.sendall(data)
         while (found := splitter.next_message()) is None:
             splitter.feed(connection.recv(65536))
     reply, reader = messages.decode(found)
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, GiopReply)
     assert (reply.minor, reply.id, reply.status) == (minor, 7, ReplyStatus.NO_EXCEPTION)
     assert read_any(reader)[1] == "text"
     reader.finish()
@@ -190,7 +190,7 @@ def test_objects_and_operations_that_are_not_there_are_told_apart(lab: TangoServ
         with pytest.raises(SystemException) as caught:
             device.call("no_such_operation", None, lambda _: None)
         assert (caught.value.name, caught.value.retryable) == ("BAD_OPERATION", False)
-        stranger = Device(device.connection, b"test/lab/none")
+        stranger = DeviceProxy(device.connection, b"test/lab/none")
         with pytest.raises(SystemException) as caught:
             stranger.ping()
         assert (caught.value.name, caught.value.retryable) == ("OBJECT_NOT_EXIST", True)
@@ -275,7 +275,7 @@ def test_a_real_client_gets_what_a_real_server_pushes(either: TangoServer, probe
 
 # --- servers that misbehave ----------------------------------------------------------------------------------
 
-Script = Callable[[socket.socket, Callable[[], Request]], None]
+Script = Callable[[socket.socket, Callable[[], GiopRequest]], None]
 
 
 class Scripted:
@@ -306,16 +306,18 @@ class Scripted:
                 continue
             with connection:
                 connection.settimeout(PATIENCE)
-                splitter = messages.Splitter()
+                splitter = messages.MessageAssembler()
 
-                def request(connection: socket.socket = connection, splitter: messages.Splitter = splitter) -> Request:
+                def request(
+                    connection: socket.socket = connection, splitter: messages.MessageAssembler = splitter
+                ) -> GiopRequest:
                     while (found := splitter.next_message()) is None:
                         data = connection.recv(65536)
                         if not data:
                             raise ConnectionAbortedError
                         splitter.feed(data)
                     message, _ = messages.decode(found)
-                    assert isinstance(message, Request)
+                    assert isinstance(message, GiopRequest)
                     return message
 
                 try:
@@ -329,33 +331,33 @@ class Scripted:
         self._done.wait(PATIENCE)
 
 
-def ok(request: Request, more: int = 0) -> bytes:
-    return messages.encode(Reply(request.minor, request.little, id=request.id + more))
+def ok(request: GiopRequest, more: int = 0) -> bytes:
+    return messages.encode(GiopReply(request.minor, request.little, id=request.id + more))
 
 
-def forward(request: Request, target: Reference) -> bytes:
-    reply = Reply(id=request.id, status=ReplyStatus.LOCATION_FORWARD)
+def forward(request: GiopRequest, target: Reference) -> bytes:
+    reply = GiopReply(id=request.id, status=ReplyStatus.LOCATION_FORWARD)
     return messages.encode(reply, lambda writer: write_reference(writer, target))
 
 
-Fault = Callable[[socket.socket, Request, Scripted], None]
+Fault = Callable[[socket.socket, GiopRequest, Scripted], None]
 
 
-def closing(connection: socket.socket, request: Request, _: Scripted) -> None:
+def closing(connection: socket.socket, request: GiopRequest, _: Scripted) -> None:
     connection.sendall(messages.encode(messages.CloseConnection()))
 
 
-def halting(connection: socket.socket, request: Request, scripted: Scripted) -> None:
+def halting(connection: socket.socket, request: GiopRequest, scripted: Scripted) -> None:
     connection.sendall(ok(request)[:20])
     scripted.hold()
 
 
-def throwing(connection: socket.socket, request: Request, _: Scripted) -> None:
-    reply = Reply(id=request.id, status=ReplyStatus.USER_EXCEPTION)
+def throwing(connection: socket.socket, request: GiopRequest, _: Scripted) -> None:
+    reply = GiopReply(id=request.id, status=ReplyStatus.USER_EXCEPTION)
     connection.sendall(messages.encode(reply, lambda writer: writer.string("IDL:x:1.0")))
 
 
-def sending(data: Callable[[Request], bytes]) -> Fault:
+def sending(data: Callable[[GiopRequest], bytes]) -> Fault:
     return lambda connection, request, _: connection.sendall(data(request))
 
 
@@ -378,9 +380,9 @@ BROKEN: dict[str, tuple[type[MamaError], float, Fault]] = {
 def outcome_of(fault: Fault, timeout: float) -> MamaError:
     """The error of one call of a server that does this with it."""
     scripted = Scripted(lambda connection, request: fault(connection, request(), scripted))
-    with scripted, Connection([scripted.address], timeout=timeout) as connection:
+    with scripted, RpcConnection([scripted.address], timeout=timeout) as connection:
         with pytest.raises(MamaError) as caught:
-            Device(connection, b"x").ping()
+            DeviceProxy(connection, b"x").ping()
         return caught.value
 
 
@@ -392,21 +394,21 @@ def test_a_server_that_misbehaves_costs_one_call_and_a_clear_error(name: str) ->
 
 def test_a_result_that_is_none_is_a_bad_reply() -> None:
     scripted = Scripted(lambda connection, request: connection.sendall(ok(request())))
-    with scripted, Connection([scripted.address], timeout=PATIENCE) as connection, pytest.raises(BadReply):
-        Device(connection, b"x").adm_name()
+    with scripted, RpcConnection([scripted.address], timeout=PATIENCE) as connection, pytest.raises(BadReply):
+        DeviceProxy(connection, b"x").adm_name()
 
 
 def test_a_connection_that_the_server_closed_while_it_was_silent_is_seen_before_the_call() -> None:
     """omniORB closes connections after three minutes of silence."""
     scripted = Scripted(lambda connection, _: connection.sendall(messages.encode(messages.CloseConnection())))
-    with scripted, Connection([scripted.address], timeout=PATIENCE) as connection:
+    with scripted, RpcConnection([scripted.address], timeout=PATIENCE) as connection:
         found = connection._socket
         assert found is not None
         found.settimeout(PATIENCE)
         while found.recv(1, socket.MSG_PEEK):
             found.recv(1)
         with pytest.raises(ServerAway) as caught:
-            Device(connection, b"x").ping()
+            DeviceProxy(connection, b"x").ping()
         assert type(caught.value) is ServerAway
         assert connection.closed
 
@@ -414,7 +416,7 @@ def test_a_connection_that_the_server_closed_while_it_was_silent_is_seen_before_
 def test_a_device_that_moved_within_its_server_is_followed() -> None:
     keys: list[bytes] = []
 
-    def script(connection: socket.socket, request: Callable[[], Request]) -> None:
+    def script(connection: socket.socket, request: Callable[[], GiopRequest]) -> None:
         while True:
             got = request()
             keys.append(got.key)
@@ -424,8 +426,8 @@ def test_a_device_that_moved_within_its_server_is_followed() -> None:
             here = Address("127.0.0.1", connection.getsockname()[1])
             connection.sendall(forward(got, Reference((here,), b"new")))
 
-    with Scripted(script) as scripted, Connection([scripted.address], timeout=PATIENCE) as connection:
-        device = Device(connection, b"old")
+    with Scripted(script) as scripted, RpcConnection([scripted.address], timeout=PATIENCE) as connection:
+        device = DeviceProxy(connection, b"old")
         device.ping()
         device.ping()
     assert keys == [b"old", b"new", b"new"]
@@ -433,36 +435,36 @@ def test_a_device_that_moved_within_its_server_is_followed() -> None:
 
 @pytest.mark.parametrize(("key", "kind"), [(b"old", ServerAway), (b"x", Forwarded)])
 def test_a_device_that_moves_for_ever_or_away_is_told(key: bytes, kind: type[MamaError]) -> None:
-    def script(connection: socket.socket, request: Callable[[], Request]) -> None:
+    def script(connection: socket.socket, request: Callable[[], GiopRequest]) -> None:
         while True:
             port = connection.getsockname()[1] if key == b"old" else 1
             connection.sendall(forward(request(), Reference((Address("127.0.0.1", port),), b"old")))
 
     with (
         Scripted(script) as scripted,
-        Connection([scripted.address], timeout=PATIENCE) as connection,
+        RpcConnection([scripted.address], timeout=PATIENCE) as connection,
         pytest.raises(kind),
     ):
-        Device(connection, key).ping()
+        DeviceProxy(connection, key).ping()
 
 
 def test_a_call_waits_for_other_threads_no_longer_than_its_deadline_and_close_wakes_them() -> None:
     came = threading.Event()
 
-    def script(connection: socket.socket, request: Callable[[], Request]) -> None:
+    def script(connection: socket.socket, request: Callable[[], GiopRequest]) -> None:
         request()
         came.set()
         request()  # until the client goes
 
     with (
         Scripted(script) as scripted,
-        Connection([scripted.address], timeout=PATIENCE) as connection,
+        RpcConnection([scripted.address], timeout=PATIENCE) as connection,
         ThreadPoolExecutor(1) as pool,
     ):
-        waiting = pool.submit(Device(connection, b"x").ping)
+        waiting = pool.submit(DeviceProxy(connection, b"x").ping)
         assert came.wait(PATIENCE)
         with pytest.raises(ServerAway, match="another call"):
-            Device(connection, b"x").ping(timeout=0.05)
+            DeviceProxy(connection, b"x").ping(timeout=0.05)
         connection.close()
         assert isinstance(waiting.exception(PATIENCE), CallLost)
 
@@ -473,12 +475,12 @@ def test_addresses_are_tried_in_turn_and_nobody_at_any_is_an_error() -> None:
     nobody = Address("127.0.0.1", free_port())
     with (
         Scripted(lambda connection, request: connection.sendall(ok(request()))) as scripted,
-        Connection([nobody, scripted.address], timeout=PATIENCE) as connection,
+        RpcConnection([nobody, scripted.address], timeout=PATIENCE) as connection,
     ):
-        Device(connection, b"x").ping()
+        DeviceProxy(connection, b"x").ping()
     with pytest.raises(ServerAway, match=str(nobody.port)):
-        Connection([nobody], timeout=PATIENCE).open()
+        RpcConnection([nobody], timeout=PATIENCE).open()
     with pytest.raises(ServerAway):
-        Connection([Address("a" * 70 + ".example", 1)], timeout=PATIENCE).open()
+        RpcConnection([Address("a" * 70 + ".example", 1)], timeout=PATIENCE).open()
     with pytest.raises(ServerAway, match="not connected"):
-        Device(Connection([nobody]), b"x").ping()
+        DeviceProxy(RpcConnection([nobody]), b"x").ping()

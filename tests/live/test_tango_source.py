@@ -16,7 +16,7 @@ from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_events import Notice
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
@@ -394,7 +394,7 @@ def test_times_that_cannot_be_are_refused(times: dict[str, Any]) -> None:
 @pytest.mark.spec("TG-01", "TG-02")
 def test_our_own_subscriber_gets_the_same() -> None:
     """Both ends are ours"""
-    taken: list[Notice] = []
+    taken: list[SubscriptionEvent] = []
     attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]
     with source_of(*attributes) as source, TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber:
         address = source.address(DEVICE)
@@ -415,7 +415,7 @@ def test_our_own_subscriber_gets_the_same() -> None:
         assert not [n for n in taken if n.detail is not None]
 
 
-def told(notices: list[Notice]) -> list[tuple[str, list[Any]]]:
+def told(notices: list[SubscriptionEvent]) -> list[tuple[str, list[Any]]]:
     """Values that were read at the time of the calendar."""
     found = [n.event.data for n in notices if n.ctr and n.event is not None]
     return [

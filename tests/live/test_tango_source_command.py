@@ -32,13 +32,13 @@ from mama_spark.record_log import RecordLog
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
-from mama_spark.tango.client.subscription_events import Kind as NoticeKind
-from mama_spark.tango.client.subscription_events import Notice
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as NoticeKind
 from mama_spark.tango.events.events import Event, decode, encode
 from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
-from mama_spark.tango.log.records import Kind, encode_one
+from mama_spark.tango.log.records import RecordKind, encode_one
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKind
 from mama_spark.testing.waiting import eventually, until
@@ -286,7 +286,7 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     sent = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     append(log, [0.0])
     process.start()
-    notices: list[Notice] = []
+    notices: list[SubscriptionEvent] = []
     with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
 
         def values(kind: NoticeKind = NoticeKind.EVENT) -> list[float]:
@@ -399,7 +399,7 @@ def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: Recor
     )
     recorded = MessageBatch.of(
         ["tango.recorder", "tango.lab.lab.cell.1.temperature.change"],
-        [encode_one(Kind.STARTED, 5), encode_one(Kind.EVENT, 5, frames, ctr=1)],
+        [encode_one(RecordKind.STARTED, 5), encode_one(RecordKind.EVENT, 5, frames, ctr=1)],
     )
     log.append(recorded)
     with pytest.raises(ConfigError, match=r"the log TANGO holds what a recorder wrote .*, and no rows of mamapub"):

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from mama_spark.services.tango_server.device import Attribute, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.tango.client.rpc import Device as Remote
+from mama_spark.tango.client.rpc import DeviceProxy as Remote
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.ior import parse_device
@@ -136,7 +136,7 @@ def test_a_client_that_stands_still_holds_up_nobody_and_learns_what_it_missed(tm
 def test_pushing_goes_on_while_answers_are_waited_for(source: TangoEventSource) -> None:
     """A client that asks and never reads its answers is dropped, and nobody waits for it"""
     source.add_attributes(DEVICE, [Attribute(f"a{n}", description="d" * 50_000) for n in range(20)])
-    asked = messages.Request(0, id=1, key=DEVICE.encode(), operation="get_attribute_config_5")
+    asked = messages.GiopRequest(0, id=1, key=DEVICE.encode(), operation="get_attribute_config_5")
     call = messages.encode(asked, lambda writer: writer.strings(["All attributes_3"]))
     with socket.create_connection(("127.0.0.1", source.port)) as greedy:
         greedy.setblocking(False)
@@ -211,7 +211,7 @@ def _calls() -> list[bytes]:
     """One of each kind that clients send."""
 
     def request(key: str, operation: str, body: messages.Body | None = None, minor: int = 0) -> bytes:
-        return messages.encode(messages.Request(minor, id=1, key=key.encode(), operation=operation), body)
+        return messages.encode(messages.GiopRequest(minor, id=1, key=key.encode(), operation=operation), body)
 
     subscribing = CommandCall("ZmqEventSubscriptionChange", STRINGS, [DEVICE, "level", "subscribe", "change", "5"])
     confirming = CommandCall("EventConfirmSubscription", STRINGS, [DEVICE, "level", "idl5_change"])
@@ -287,7 +287,7 @@ def test_who_sends_nonsense_and_does_not_read_fills_no_memory(probe: DeviceProbe
     with TangoEventSource([Device(DEVICE, [wide])], "127.0.0.1") as source:
         source.set(DEVICE, "wide", [0.0] * 500_000)
         body = messages.encode(
-            messages.Request(2, id=1, key=DEVICE.encode(), operation="read_attributes_5"),
+            messages.GiopRequest(2, id=1, key=DEVICE.encode(), operation="read_attributes_5"),
             lambda writer: write_reading(writer, ReadCall(("wide",))),
         )
         with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as hostile:

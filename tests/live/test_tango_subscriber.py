@@ -13,8 +13,8 @@ import pytest
 from mama_spark.errors import ClientClosed, ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode, Subscription
-from mama_spark.tango.client.subscription_events import Kind, Notice
-from mama_spark.tango.client.subscription_states import State
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed, DeviceAway
 from mama_spark.tango.events.events import Event, decode
 from mama_spark.tango.giop.ior import BadAddress
@@ -45,9 +45,11 @@ class Taker:
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self.subscriber = subscriber
-        self.notices: list[Notice] = []
+        self.notices: list[SubscriptionEvent] = []
 
-    def until(self, enough: Callable[[list[Notice]], Any], act: Callable[[], Any] = lambda: None) -> list[Notice]:
+    def until(
+        self, enough: Callable[[list[SubscriptionEvent]], Any], act: Callable[[], Any] = lambda: None
+    ) -> list[SubscriptionEvent]:
         until(lambda: self.more() and enough(self.notices), act)
         return self.notices
 
@@ -55,7 +57,9 @@ class Taker:
         self.notices += self.subscriber.take(10_000, 0.0)
         return True
 
-    def of(self, subscription: Subscription, kind: Kind = Kind.EVENT) -> list[Notice]:
+    def of(
+        self, subscription: Subscription, kind: SubscriptionEventKind = SubscriptionEventKind.EVENT
+    ) -> list[SubscriptionEvent]:
         return [n for n in self.notices if n.subscription is subscription and n.kind is kind]
 
 
@@ -68,7 +72,7 @@ def effective(taker: Taker, subscription: Subscription, push: Callable[[Any], No
     taker.notices.clear()
 
 
-def numbers(notices: list[Notice]) -> list[Any]:
+def numbers(notices: list[SubscriptionEvent]) -> list[Any]:
     """What was read: scalars."""
     found = []
     for notice in notices:
@@ -144,7 +148,7 @@ def test_quality_time_and_errors_come_as_they_were_pushed(lab: TangoServer, subs
     one, error, two = taker.until(lambda n: len(n) >= 3)
     assert (one.value.quality, one.value.time) == (Quality.WARNING, 1_700_000_000_250_000_000)
     assert two.value.quality is Quality.CHANGING
-    assert error.kind is Kind.EVENT
+    assert error.kind is SubscriptionEventKind.EVENT
     assert error.data is None
     assert [(e.reason, e.desc, e.origin) for e in error.errors] == [("MyReason", "my desc", "my.origin")]
     with pytest.raises(TypeError, match="no value"):
@@ -189,8 +193,10 @@ def test_every_event_type_that_servers_send_comes(
     interface = subscriber.subscribe(either.address(), event="intr_change")
     taker = Taker(subscriber)
     taker.more()
-    assert all(len(taker.of(s, Kind.INITIAL)) == 1 for s in (*pushed.values(), periodic, config, interface))
-    assert not taker.of(ready, Kind.INITIAL)
+    assert all(
+        len(taker.of(s, SubscriptionEventKind.INITIAL)) == 1 for s in (*pushed.values(), periodic, config, interface)
+    )
+    assert not taker.of(ready, SubscriptionEventKind.INITIAL)
     for name, subscription in pushed.items():
         event = name.removesuffix("_event")
         taker.until(
@@ -210,7 +216,7 @@ def test_every_event_type_that_servers_send_comes(
     assert (found.name, found.label) == ("double", "new label")
     either.do("add", "double_more")
     change = taker.until(lambda _: taker.of(interface)) and taker.of(interface)[0].data
-    first = taker.of(interface, Kind.INITIAL)[0].data
+    first = taker.of(interface, SubscriptionEventKind.INITIAL)[0].data
     assert isinstance(change, InterfaceChange)
     assert isinstance(first, InterfaceChange)
     assert first.dev_started
@@ -227,10 +233,10 @@ def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer,
     failing = subscriber.subscribe(either.address(), "long")
     taker = Taker(subscriber)
     taker.more()
-    (first,) = taker.of(with_value, Kind.INITIAL)
+    (first,) = taker.of(with_value, SubscriptionEventKind.INITIAL)
     assert (numbers([first]), first.value.quality, first.ctr) == ([7.5], Quality.ALARM, 0)
-    assert not taker.of(without, Kind.INITIAL)
-    (error,) = taker.of(failing, Kind.INITIAL)
+    assert not taker.of(without, SubscriptionEventKind.INITIAL)
+    (error,) = taker.of(failing, SubscriptionEventKind.INITIAL)
     assert [e.reason for e in error.errors] == ["NotNow"]
     assert len(taker.notices) == 2
 
@@ -279,8 +285,10 @@ def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) 
         subscription = subscriber.subscribe(lab.address(), "double")
         assert repr(subscription) == f"<Subscription {lab.address().replace('#', '/double#')}.change connected>"
         assert subscription.topic == lab.topic("double")
-    assert subscription.state is State.CANCELLED
-    assert [notice.kind for notice in subscriber.take()] == [Kind.INITIAL]  # what came can still be taken
+    assert subscription.state is SubscriptionState.CANCELLED
+    assert [notice.kind for notice in subscriber.take()] == [
+        SubscriptionEventKind.INITIAL
+    ]  # what came can still be taken
     subscriber.close()
     with pytest.raises(ClientClosed):
         subscriber.start()
@@ -310,7 +318,7 @@ def test_full_names_with_the_attribute_and_the_variable_of_the_database_are_unde
 def test_callbacks_that_raise_are_counted_and_delivery_goes_on(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     came: list[Any] = []
 
-    def callback(notice: Notice) -> None:
+    def callback(notice: SubscriptionEvent) -> None:
         came.append(numbers([notice])[0])
         raise RuntimeError("as wanted")
 
@@ -329,7 +337,7 @@ def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
     came: list[Any] = []
     other: list[Any] = []
 
-    def callback(notice: Notice) -> None:
+    def callback(notice: SubscriptionEvent) -> None:
         came.append(notice)
         notice.subscription.unsubscribe()
         notice.subscription.unsubscribe()
@@ -347,7 +355,7 @@ def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
 def test_a_callback_can_subscribe(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     made: list[Subscription] = []
 
-    def callback(notice: Notice) -> None:
+    def callback(notice: SubscriptionEvent) -> None:
         if not made:
             made.append(subscriber.subscribe(lab.address(), "long"))
 
@@ -363,7 +371,7 @@ def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(lab: TangoServer
     queues = {n: subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, queue=n) for n in (1, 5, 0)}
     until(lambda: all(len(s.inbox) for s in queues.values()), lambda: lab.push("long", -1))
     lab.push("long", -2)  # several of -1 may be on their way; behind this one is nothing
-    seen: list[Notice] = []
+    seen: list[SubscriptionEvent] = []
     until(lambda: -2 in numbers(seen), lambda: seen.extend(queues[0].get_events()))  # the one that is told last
     for subscription in queues.values():
         subscription.get_events()
@@ -390,9 +398,9 @@ def test_one_of_two_subscriptions_to_the_same_event_can_end(lab: TangoServer, su
     taker = Taker(subscriber)
     effective(taker, one, lambda value: lab.push("double", value))
     one.unsubscribe()
-    assert one.state is State.CANCELLED
+    assert one.state is SubscriptionState.CANCELLED
     lab.push("double", 5.0)
-    taker.until(lambda n: 5.0 in numbers([x for x in n if x.kind is Kind.EVENT]))
+    taker.until(lambda n: 5.0 in numbers([x for x in n if x.kind is SubscriptionEventKind.EVENT]))
     assert taker.of(one) == []
     two.unsubscribe()
     assert subscriber._channels.wait(PATIENCE)
@@ -435,7 +443,7 @@ def test_many_threads_subscribe_at_once(lab: TangoServer, subscriber: TangoSubsc
     assert {s.attribute for s in made} == set(names)
     taker = Taker(subscriber)
     taker.more()
-    assert all(len(taker.of(s, Kind.INITIAL)) == 1 for s in made)
+    assert all(len(taker.of(s, SubscriptionEventKind.INITIAL)) == 1 for s in made)
 
 
 def test_many_devices_of_a_server_share_connections(
@@ -449,7 +457,7 @@ def test_many_devices_of_a_server_share_connections(
     taker = Taker(subscriber)
     for device, subscription in zip(lab.devices, found, strict=True):
         taker.until(lambda _, s=subscription: taker.of(s), lambda d=device: lab.push("long", 1, device=d))  # type: ignore[misc]
-        assert numbers(taker.of(subscription, Kind.INITIAL)) == [0]
+        assert numbers(taker.of(subscription, SubscriptionEventKind.INITIAL)) == [0]
 
 
 def test_a_thousand_subscriptions_in_one_process(labs: Labs, subscriber: TangoSubscriber) -> None:
@@ -464,10 +472,12 @@ def test_a_thousand_subscriptions_in_one_process(labs: Labs, subscriber: TangoSu
     ]
     assert len(lab.devices) * len(names) == 1000
     found = subscriber.subscribe_many([(lab.address(d), n, "change") for d in lab.devices for n in names])
-    assert {s.state for s in found} == {State.CONNECTED}
+    assert {s.state for s in found} == {SubscriptionState.CONNECTED}
     taker = Taker(subscriber)
     taker.more()
-    assert {id(n.subscription) for n in taker.notices if n.kind is Kind.INITIAL} == {id(s) for s in found}
+    assert {id(n.subscription) for n in taker.notices if n.kind is SubscriptionEventKind.INITIAL} == {
+        id(s) for s in found
+    }
     taker.notices.clear()
     last = subscriber.subscribe(lab.address(lab.devices[0]), "double", "archive")
     taker.until(lambda _: taker.of(last), lambda: lab.push("double", 1.0, "archive", device=lab.devices[0]))
@@ -478,6 +488,6 @@ def test_a_thousand_subscriptions_in_one_process(labs: Labs, subscriber: TangoSu
             type_, _, shape = name.removesuffix("_rw").partition("_")
             lab.push(name, shaped(type_, shape or "scalar")[0], device=device)
     wanted = set(found)
-    taker.until(lambda notices: {n.subscription for n in notices if n.kind is Kind.EVENT} == wanted)
-    assert {n.kind for n in taker.notices} == {Kind.EVENT}
+    taker.until(lambda notices: {n.subscription for n in notices if n.kind is SubscriptionEventKind.EVENT} == wanted)
+    assert {n.kind for n in taker.notices} == {SubscriptionEventKind.EVENT}
     assert len(subscriber.subscriptions) == 1000

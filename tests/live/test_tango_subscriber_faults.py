@@ -23,11 +23,11 @@ from mama_spark.tango.client.device_connections import choose
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode, Subscription
-from mama_spark.tango.client.subscription_events import Kind, Lost, Notice
-from mama_spark.tango.client.subscription_states import Confirm, State, Times
+from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_states import ConfirmSubscription, SubscriptionState, Timeouts
 from mama_spark.tango.errors import ServerAway
-from mama_spark.tango.events.counters import Gap, Restart
-from mama_spark.tango.giop.cdr import Reader, Writer
+from mama_spark.tango.events.counters import SequenceGap, SequenceRestart
+from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused
@@ -53,7 +53,7 @@ class Watch:
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self.subscriber = subscriber
-        self.notices: list[Notice] = []
+        self.notices: list[SubscriptionEvent] = []
 
     def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> None:
         until(lambda: self._more() and enough(), act)
@@ -62,19 +62,21 @@ class Watch:
         self.notices += self.subscriber.take(100_000, 0.0)
         return True
 
-    def of(self, kind: Kind, subscription: Subscription | None = None) -> list[Notice]:
+    def of(self, kind: SubscriptionEventKind, subscription: Subscription | None = None) -> list[SubscriptionEvent]:
         return [n for n in self.notices if n.kind is kind and subscription in (None, n.subscription)]
 
-    def wait(self, kind: Kind, count: int = 1, act: Callable[[], Any] = lambda: None) -> list[Notice]:
+    def wait(
+        self, kind: SubscriptionEventKind, count: int = 1, act: Callable[[], Any] = lambda: None
+    ) -> list[SubscriptionEvent]:
         self.until(lambda: len(self.of(kind)) >= count, act)
         return self.of(kind)
 
     def begin(self, subscription: Subscription, push: Callable[[int], Any]) -> int:
         """Push -1 until the first event comes, and then -2: behind it nothing is on its way any more. Its counter."""
-        self.until(lambda: self.of(Kind.EVENT, subscription), lambda: push(-1))
+        self.until(lambda: self.of(SubscriptionEventKind.EVENT, subscription), lambda: push(-1))
         push(-2)
-        self.until(lambda: number(self.of(Kind.EVENT, subscription)[-1]) == -2)
-        last = self.of(Kind.EVENT, subscription)[-1].ctr
+        self.until(lambda: number(self.of(SubscriptionEventKind.EVENT, subscription)[-1]) == -2)
+        last = self.of(SubscriptionEventKind.EVENT, subscription)[-1].ctr
         self.fresh()
         return last
 
@@ -83,14 +85,14 @@ class Watch:
         self.notices.clear()
 
 
-def number(notice: Notice) -> Any:
+def number(notice: SubscriptionEvent) -> Any:
     read = notice.value.read
     assert read is not None
     assert not isinstance(read, DevState)
     return read[0]
 
 
-def reasons(notices: list[Notice]) -> set[str]:
+def reasons(notices: list[SubscriptionEvent]) -> set[str]:
     return {notice.errors[0].reason for notice in notices}
 
 
@@ -113,21 +115,21 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
         subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
         last = watch.begin(subscription, lambda value: server.push("long", value))
         getattr(server, end)()
-        errors = watch.wait(Kind.ERROR, 3)
+        errors = watch.wait(SubscriptionEventKind.ERROR, 3)
         assert reasons(errors) == {"API_EventTimeout"}
-        assert len(watch.of(Kind.OFFLINE)) == 1
-        assert watch.notices[0].kind is Kind.OFFLINE
+        assert len(watch.of(SubscriptionEventKind.OFFLINE)) == 1
+        assert watch.notices[0].kind is SubscriptionEventKind.OFFLINE
         server.start()
         server.tell("long", 77)
-        watch.wait(Kind.RESUBSCRIPTION)
-        watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
-        (value,) = watch.of(Kind.RESUBSCRIPTION)
+        watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
+        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
+        (value,) = watch.of(SubscriptionEventKind.RESUBSCRIPTION)
         assert number(value) in (0, 77)  # told when it was up already
-        (restart,) = watch.of(Kind.RESTART)
-        first = watch.of(Kind.EVENT)[0]
-        assert restart.detail == Restart(last, first.ctr)
+        (restart,) = watch.of(SubscriptionEventKind.RESTART)
+        first = watch.of(SubscriptionEventKind.EVENT)[0]
+        assert restart.detail == SequenceRestart(last, first.ctr)
         assert watch.notices.index(restart) == watch.notices.index(first) - 1
-        assert len(watch.of(Kind.ONLINE)) == 1
+        assert len(watch.of(SubscriptionEventKind.ONLINE)) == 1
         assert subscriber.counts.reconnects == 1
         assert subscriber.counts.routes.gaps == 0
 
@@ -142,18 +144,18 @@ def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Pa
     ):
         watch = Watch(subscriber)
         subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
-        watch.wait(Kind.EVENT, act=lambda: server.push("long", 1))
+        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 1))
         server.do("burst", "long", count=50)
         watch.until(lambda: watch.notices and number(watch.notices[-1]) == 49)
         last = watch.notices[-1].ctr
         watch.fresh()
         server.kill()
         server.start()
-        watch.wait(Kind.RESUBSCRIPTION)
-        watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
-        (restart,) = watch.of(Kind.RESTART)
-        assert restart.detail == Restart(last, watch.of(Kind.EVENT)[0].ctr)
-        assert watch.of(Kind.GAP) == []
+        watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
+        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
+        (restart,) = watch.of(SubscriptionEventKind.RESTART)
+        assert restart.detail == SequenceRestart(last, watch.of(SubscriptionEventKind.EVENT)[0].ctr)
+        assert watch.of(SubscriptionEventKind.GAP) == []
 
 
 @pytest.mark.spec("TG-40", "TG-41", "TG-46")
@@ -165,17 +167,17 @@ def test_a_device_that_moved_to_another_server_is_found_there(tango_database: Ta
             subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
             last = watch.begin(subscription, lambda value: server.push("long", value))
         with own(tmp_path, tango_database, "two") as server:
-            watch.wait(Kind.RESUBSCRIPTION)
-            watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
-            (restart,) = watch.of(Kind.RESTART)
-            assert restart.detail == Restart(last, watch.of(Kind.EVENT)[0].ctr)
-            assert subscription.state is State.CONNECTED
+            watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
+            watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
+            (restart,) = watch.of(SubscriptionEventKind.RESTART)
+            assert restart.detail == SequenceRestart(last, watch.of(SubscriptionEventKind.EVENT)[0].ctr)
+            assert subscription.state is SubscriptionState.CONNECTED
 
 
 @pytest.mark.spec("TG-40")
 def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> None:
     """SIGSTOP, SIGCONT. The same process: no restart, nothing lost. It sends a heartbeat more often than real ones."""
-    times = Times(check=0.3, late=3.0, confirm=200.0, retry=0.1, retry_max=0.3)
+    times = Timeouts(check=0.3, late=3.0, confirm=200.0, retry=0.1, retry_max=0.3)
     with (
         SourceProcess(tmp_path, ("long", "short"), heartbeat_period=0.3) as server,
         TangoSubscriber(times=times, timeout=0.5, tell_states=True) as subscriber,
@@ -186,18 +188,22 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> 
         watch.begin(long, lambda value: server.push("long", value))
         watch.begin(short, lambda value: server.push("short", value))
         server.pause()
-        errors = watch.wait(Kind.ERROR, 4)
+        errors = watch.wait(SubscriptionEventKind.ERROR, 4)
         assert reasons(errors) == {"API_EventTimeout"}
-        assert long.state in (State.LATE, State.RECONNECTING)
+        assert long.state in (SubscriptionState.LATE, SubscriptionState.RECONNECTING)
         server.resume()
-        watch.wait(Kind.ONLINE, 2)
+        watch.wait(SubscriptionEventKind.ONLINE, 2)
         assert subscriber._channels.wait(PATIENCE)
         # connected anew or not: what comes through for the one, subscribed behind the other, comes for both
         watch.begin(short, lambda value: server.push("short", value))
         server.call("burst", attribute="long", first=0, count=10)
-        watch.until(lambda: [number(n) for n in watch.of(Kind.EVENT, long)][-1:] == [9])
-        assert [number(n) for n in watch.of(Kind.EVENT, long)] == list(range(10))
-        assert [n for n in watch.notices if n.subscription is long and n.kind in (Kind.RESTART, Kind.GAP)] == []
+        watch.until(lambda: [number(n) for n in watch.of(SubscriptionEventKind.EVENT, long)][-1:] == [9])
+        assert [number(n) for n in watch.of(SubscriptionEventKind.EVENT, long)] == list(range(10))
+        assert [
+            n
+            for n in watch.notices
+            if n.subscription is long and n.kind in (SubscriptionEventKind.RESTART, SubscriptionEventKind.GAP)
+        ] == []
         assert subscriber.counts.routes.restarts == 0
 
 
@@ -207,7 +213,7 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
     clock = SimpleNamespace(time_ns=time.time_ns, ahead=0.0)
     clock.monotonic = lambda: time.monotonic() + clock.ahead
     clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
-    times = Times(check=0.02, late=500.0)
+    times = Timeouts(check=0.02, late=500.0)
     with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=0.5) as source:
         monkeypatch.setattr("mama_spark.tango.client.subscriber.time", clock)
         with TangoSubscriber(times=times, timeout=PATIENCE, tell_states=True) as subscriber:
@@ -224,8 +230,8 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
                     clock.ahead = ahead
                 until(lambda: beat() > clock.ahead)
             source.push_change_event(DEVICE, "level", 1.0)
-            assert number(watch.wait(Kind.EVENT)[0]) == 1.0
-            assert [notice.kind for notice in watch.notices] == [Kind.EVENT]
+            assert number(watch.wait(SubscriptionEventKind.EVENT)[0]) == 1.0
+            assert [notice.kind for notice in watch.notices] == [SubscriptionEventKind.EVENT]
             assert subscriber.counts.reconnects == 0
 
 
@@ -237,14 +243,14 @@ def test_one_server_that_is_away_does_not_hold_up_another_one(own_lab: TangoServ
         watch.begin(there, lambda value: lab.push("long", value))
         own_lab.kill()
         late = subscriber.subscribe(own_lab.address(), "double", mode=SubMode.ASYNC_READ)
-        watch.until(lambda: watch.of(Kind.ERROR, late))
+        watch.until(lambda: watch.of(SubscriptionEventKind.ERROR, late))
         watch.fresh()
         lab.do("burst", "long", count=50)
-        watch.until(lambda: len(watch.of(Kind.EVENT, there)) >= 50)
-        assert [number(n) for n in watch.of(Kind.EVENT, there)] == list(range(50))
-        assert away.state is not State.POSTPONED
+        watch.until(lambda: len(watch.of(SubscriptionEventKind.EVENT, there)) >= 50)
+        assert [number(n) for n in watch.of(SubscriptionEventKind.EVENT, there)] == list(range(50))
+        assert away.state is not SubscriptionState.POSTPONED
         own_lab.start()
-        watch.until(lambda: watch.of(Kind.EVENT, late), lambda: own_lab.push("double", 1.5))
+        watch.until(lambda: watch.of(SubscriptionEventKind.EVENT, late), lambda: own_lab.push("double", 1.5))
 
 
 # --- servers that are not there ----------------------------------------------------------------------------
@@ -259,15 +265,17 @@ def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
         modes = (SubMode.STATELESS, SubMode.ASYNC, SubMode.ASYNC_READ)
         found = [subscriber.subscribe(server.address(), "long", mode=mode) for mode in modes]
         for subscription in found:
-            watch.until(lambda s=subscription: len(watch.of(Kind.ERROR, s)) >= 3)  # type: ignore[misc]
-            assert subscription.state in (State.POSTPONED, State.NEGOTIATING)
+            watch.until(lambda s=subscription: len(watch.of(SubscriptionEventKind.ERROR, s)) >= 3)  # type: ignore[misc]
+            assert subscription.state in (SubscriptionState.POSTPONED, SubscriptionState.NEGOTIATING)
             assert subscription.topic is None
-        assert reasons(watch.of(Kind.ERROR)) == {"API_CantConnectToDevice"}
+        assert reasons(watch.of(SubscriptionEventKind.ERROR)) == {"API_CantConnectToDevice"}
         with server:
             for subscription, mode in zip(found, modes, strict=True):
-                watch.until(lambda s=subscription: watch.of(Kind.EVENT, s), lambda: server.push("long", 5))  # type: ignore[misc]
-                watch.until(lambda s=subscription, m=mode: bool(watch.of(Kind.INITIAL, s)) is m.reads)  # type: ignore[misc]
-                until(lambda s=subscription: s.state is State.CONNECTED)  # type: ignore[misc]
+                watch.until(
+                    lambda s=subscription: watch.of(SubscriptionEventKind.EVENT, s), lambda: server.push("long", 5)
+                )  # type: ignore[misc]
+                watch.until(lambda s=subscription, m=mode: bool(watch.of(SubscriptionEventKind.INITIAL, s)) is m.reads)  # type: ignore[misc]
+                until(lambda s=subscription: s.state is SubscriptionState.CONNECTED)  # type: ignore[misc]
 
 
 @pytest.mark.spec("TG-30")
@@ -275,18 +283,18 @@ def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", times=FAST, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         subscriber.subscribe("test/lab/1", "long", mode=SubMode.ASYNC_READ)
-        watch.wait(Kind.ERROR, 2)
+        watch.wait(SubscriptionEventKind.ERROR, 2)
         with TangoDatabase(tmp_path / "db", port=port) as database:
             watch.fresh()
-            watch.wait(Kind.ERROR)
+            watch.wait(SubscriptionEventKind.ERROR)
             with TangoServer(tmp_path / "server", database=database):
-                watch.wait(Kind.INITIAL)
+                watch.wait(SubscriptionEventKind.INITIAL)
 
 
 @pytest.mark.spec("TG-21")
 def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_is_told(tmp_path: Path) -> None:
     with TangoSubscriber(times=FAST) as subscriber:
-        came: list[Notice] = []
+        came: list[SubscriptionEvent] = []
         for mode in (SubMode.SYNC, SubMode.SYNC_READ):
             with pytest.raises(ServerAway):
                 subscriber.subscribe(
@@ -302,9 +310,9 @@ def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
         subscription = subscriber.subscribe(
             f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=SubMode.STATELESS
         )
-        watch.wait(Kind.ERROR, 2)
+        watch.wait(SubscriptionEventKind.ERROR, 2)
         subscription.unsubscribe()
-        assert subscription.state is State.CANCELLED
+        assert subscription.state is SubscriptionState.CANCELLED
         assert repr(subscriber).startswith("<TangoSubscriber open, <Lives none, 0 channels>")
 
 
@@ -316,7 +324,7 @@ def test_a_server_that_never_answers_ends_no_subscriber(tmp_path: Path) -> None:
         with TangoSubscriber(times=FAST, timeout=0.2) as subscriber:
             watch = Watch(subscriber)
             subscriber.subscribe(f"tango://127.0.0.1:{port}/a/b/c#dbase=no", "x", mode=SubMode.ASYNC)
-            assert reasons(watch.wait(Kind.ERROR, 2)) == {"API_DeviceTimedOut"}
+            assert reasons(watch.wait(SubscriptionEventKind.ERROR, 2)) == {"API_DeviceTimedOut"}
 
 
 @pytest.mark.spec("TG-45")
@@ -340,7 +348,7 @@ def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> N
             watch = Watch(subscriber)
             address = f"tango://127.0.0.1:{listener.getsockname()[1]}/a/b/c#dbase=no"
             subscriber.subscribe(address, "x", mode=SubMode.ASYNC)
-            watch.wait(Kind.ERROR, 2)
+            watch.wait(SubscriptionEventKind.ERROR, 2)
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(PATIENCE)
 
@@ -354,13 +362,13 @@ def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoSe
     admin = open_device(parse_device(either.address()).sibling(either.admin), timeout=PATIENCE)
 
     def black_box() -> list[str]:
-        def body(writer: Writer) -> None:
+        def body(writer: CdrWriter) -> None:
             writer.long(50)
 
-        found: list[str] = admin.call("black_box", body, Reader.strings)
+        found: list[str] = admin.call("black_box", body, CdrReader.strings)
         return found
 
-    times = Times(check=10.0, late=30.0, confirm=0.2)
+    times = Timeouts(check=10.0, late=30.0, confirm=0.2)
     with admin, TangoSubscriber(times=times, timeout=PATIENCE) as subscriber:
         admin.ping()  # an empty black box would be an error
         watch, before = Watch(subscriber), set(black_box())
@@ -368,7 +376,7 @@ def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoSe
             subscriber.subscribe(either.address(), "double", event)
         until(lambda: len({line for line in black_box() if "EventConfirmSubscription" in line} - before) >= 2)
         watch.until(lambda: True)
-        assert watch.of(Kind.ERROR) == []
+        assert watch.of(SubscriptionEventKind.ERROR) == []
         # whoever confirms by another name than that of the topic makes the server send everything twice
         info = admin.subscribe(SubscriberInfo(either.devices[0], "double", EventType.CHANGE, 6))
         with zmq.Context() as context, context.socket(zmq.SUB) as everything:
@@ -388,7 +396,7 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
     and the one is told until it is there again. Half a second in place of ten minutes at a source of our own."""
     names = ["kept", "gone", "more"]
     device = Device(DEVICE, [Attribute(name) for name in names])
-    times = Times(check=0.1, late=60.0, confirm=0.1)
+    times = Timeouts(check=0.1, late=60.0, confirm=0.1)
     with (
         TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
         TangoSubscriber(times=times, timeout=PATIENCE) as subscriber,
@@ -397,15 +405,17 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
         gone, *others = [subscriber.subscribe(source.address(DEVICE), name) for name in ("gone", "kept", "more")]
         source.remove_attributes(DEVICE, ["gone"])
         removed = time.monotonic()
-        watch.wait(Kind.ERROR, 3)
-        assert reasons(watch.of(Kind.ERROR)) == {"API_AttrNotFound"}
+        watch.wait(SubscriptionEventKind.ERROR, 3)
+        assert reasons(watch.of(SubscriptionEventKind.ERROR)) == {"API_AttrNotFound"}
         watch.until(lambda: time.monotonic() - removed > 0.8)
-        assert [n.subscription for n in watch.of(Kind.ERROR)] == [gone] * len(watch.of(Kind.ERROR))
+        assert [n.subscription for n in watch.of(SubscriptionEventKind.ERROR)] == [gone] * len(
+            watch.of(SubscriptionEventKind.ERROR)
+        )
         for other in others:  # for ever gone if nobody confirmed them; after a pause of this process for a moment
             until(lambda name=other.attribute: source.subscribed(DEVICE, name))  # type: ignore[misc]
         source.add_attributes(DEVICE, [Attribute("gone")])
         watch.until(
-            lambda: gone in [n.subscription for n in watch.of(Kind.EVENT)],
+            lambda: gone in [n.subscription for n in watch.of(SubscriptionEventKind.EVENT)],
             lambda: source.push_change_event(DEVICE, "gone", 1.0),
         )
     lab.do("add", "double_dynamic")
@@ -414,9 +424,9 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
         dynamic = subscriber.subscribe(lab.address(), "double_dynamic")
         subscriber.subscribe(lab.address(), "long")
         lab.do("remove", "double_dynamic")
-        watch.wait(Kind.ERROR, 3)
-        assert {n.subscription for n in watch.of(Kind.ERROR)} == {dynamic}
-        assert reasons(watch.of(Kind.ERROR)) == {"API_AttrNotFound"}
+        watch.wait(SubscriptionEventKind.ERROR, 3)
+        assert {n.subscription for n in watch.of(SubscriptionEventKind.ERROR)} == {dynamic}
+        assert reasons(watch.of(SubscriptionEventKind.ERROR)) == {"API_AttrNotFound"}
 
 
 @pytest.mark.spec("TG-37", "TG-43")
@@ -426,12 +436,12 @@ def test_a_confirmation_that_is_late_does_not_end_those_to_come(monkeypatch: pyt
     device = Device(DEVICE, [Attribute("first"), Attribute("second")])
     with (
         TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
-        TangoSubscriber(times=Times(check=0.1, late=60.0, confirm=0.1), timeout=PATIENCE) as subscriber,
+        TangoSubscriber(times=Timeouts(check=0.1, late=60.0, confirm=0.1), timeout=PATIENCE) as subscriber,
     ):
         submit = subscriber._submit
 
         def delay(work: Any, action: Any) -> None:
-            if isinstance(action, Confirm) and not late:
+            if isinstance(action, ConfirmSubscription) and not late:
                 late.append((work, action))
             else:
                 submit(work, action)
@@ -460,29 +470,30 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
     ):
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(server.address(), wide, mode=SubMode.SYNC)
-        watch.wait(Kind.EVENT, act=lambda: server.push(wide, [-1.0]))
+        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push(wide, [-1.0]))
         gate = threading.Event()
         subscriber._channels._order(lambda: (gate.wait(PATIENCE), None)[1])  # nobody receives
         server.do("burst", wide, count=pushed, width=128)
         gate.set()
         watch.until(
-            lambda: watch.of(Kind.GAP) and number(watch.of(Kind.EVENT)[-1]) < 0, lambda: server.push(wide, [-2.0])
+            lambda: watch.of(SubscriptionEventKind.GAP) and number(watch.of(SubscriptionEventKind.EVENT)[-1]) < 0,
+            lambda: server.push(wide, [-2.0]),
         )
-        came = [n.ctr for n in watch.of(Kind.EVENT)]
+        came = [n.ctr for n in watch.of(SubscriptionEventKind.EVENT)]
         missed: list[int] = []
-        for notice in watch.of(Kind.GAP):
-            assert isinstance(notice.detail, Gap)
+        for notice in watch.of(SubscriptionEventKind.GAP):
+            assert isinstance(notice.detail, SequenceGap)
             assert reasons([notice]) == {"API_MissedEvents"}
             missed += range(notice.detail.first, notice.detail.last + 1)
         assert sorted(came + missed) == list(range(came[0], came[-1] + 1))
         assert came[-1] - came[0] >= pushed
         counts = subscriber.counts.routes
-        assert (counts.gaps, counts.missed) == (len(watch.of(Kind.GAP)), len(missed))
-        first_gap = watch.notices.index(watch.of(Kind.GAP)[0])
+        assert (counts.gaps, counts.missed) == (len(watch.of(SubscriptionEventKind.GAP)), len(missed))
+        first_gap = watch.notices.index(watch.of(SubscriptionEventKind.GAP)[0])
         detail = watch.notices[first_gap].detail
-        assert isinstance(detail, Gap)
+        assert isinstance(detail, SequenceGap)
         assert watch.notices[first_gap + 1].ctr == detail.last + 1  # the marker is before the event
-        assert subscription.state is State.CONNECTED
+        assert subscription.state is SubscriptionState.CONNECTED
 
 
 @pytest.mark.spec("TG-44", "TG-45")
@@ -495,8 +506,8 @@ def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(lab: TangoServ
         until(lambda: subscriber.inbox.dropped == 400)
         overflow, *events = subscriber.take()
         assert [number(n) for n in events] == list(range(400, 500))
-        assert (overflow.kind, overflow.subscription) == (Kind.OVERFLOW, subscription)
-        assert overflow.detail == Lost(400, before + 1, events[0].ctr - 1)
+        assert (overflow.kind, overflow.subscription) == (SubscriptionEventKind.OVERFLOW, subscription)
+        assert overflow.detail == QueueOverflow(400, before + 1, events[0].ctr - 1)
         assert subscriber.counts.overflowed == 400
 
 
@@ -504,7 +515,7 @@ def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(lab: TangoServ
 def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(lab: TangoServer) -> None:
     gate, came = threading.Event(), []
 
-    def callback(notice: Notice) -> None:
+    def callback(notice: SubscriptionEvent) -> None:
         came.append(notice)
         gate.wait(PATIENCE)
 
@@ -515,8 +526,8 @@ def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(lab: TangoServer)
         lab.do("burst", "long", count=100)
         until(lambda: subscriber.counts.routes.events >= counted + 100)
         gate.set()
-        until(lambda: came[-1].kind is Kind.EVENT and number(came[-1]) == 99)
-        assert Kind.OVERFLOW in {n.kind for n in came}
+        until(lambda: came[-1].kind is SubscriptionEventKind.EVENT and number(came[-1]) == 99)
+        assert SubscriptionEventKind.OVERFLOW in {n.kind for n in came}
         assert subscriber.counts.overflowed > 0
 
 
@@ -553,7 +564,7 @@ def test_an_endpoint_that_is_none_is_told_and_takes_nobody_along(host: str) -> N
         subscriber._channels.connect(pair(7)._replace(event=f"tcp://{host}:7"), ("a", "b"), 1000)
         watch = Watch(subscriber)
         subscriber.subscribe(good.address(DEVICE), "level")
-        watch.wait(Kind.EVENT, act=lambda: good.push_change_event(DEVICE, "level", 1.0))
+        watch.wait(SubscriptionEventKind.EVENT, act=lambda: good.push_change_event(DEVICE, "level", 1.0))
 
 
 def test_a_single_endpoint_is_not_tried() -> None:

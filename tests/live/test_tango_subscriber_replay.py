@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import zmq
-from mama_spark.tango.client.channels import Channels
-from mama_spark.tango.client.dispatcher import Routes
-from mama_spark.tango.client.event_queue import Inbox
-from mama_spark.tango.client.subscription_events import Kind, Notice, decode_notices
+from mama_spark.tango.client.channels import ZmqEventReceiver
+from mama_spark.tango.client.dispatcher import EventDispatcher
+from mama_spark.tango.client.event_queue import EventQueue
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_notices
 from mama_spark.tango.events.batch_decoder import BatchDecoder
 from mama_spark.tango.events.counters import WRAP
 from mama_spark.tango.events.events import heartbeat
@@ -31,8 +31,8 @@ BEATS = ("tango://h:1/dserver/d/i.heartbeat", "tango://h:1/dserver/d/i#dbase=no.
 class Receiver:
     """What a subscriber does with events: one target for all topics."""
 
-    inbox: Inbox = dataclasses.field(default_factory=lambda: Inbox(0))
-    routes: Routes = dataclasses.field(default_factory=Routes)
+    inbox: EventQueue = dataclasses.field(default_factory=lambda: EventQueue(0))
+    routes: EventDispatcher = dataclasses.field(default_factory=EventDispatcher)
     beats: set[bytes] = dataclasses.field(default_factory=set)
     lost: list[str] = dataclasses.field(default_factory=list)
     death: BaseException | None = None
@@ -60,7 +60,7 @@ class Publisher:
         self.endpoint = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
         self.pair = EndpointPair(self.endpoint, self.endpoint)
         self.receiver = Receiver()
-        self.channels = Channels(self.receiver, hwm=10**6)
+        self.channels = ZmqEventReceiver(self.receiver, hwm=10**6)
 
     def start(self, topics: list[bytes]) -> None:
         """Returns when every topic comes through."""
@@ -85,8 +85,8 @@ def publisher() -> Iterator[Publisher]:
         found.socket.close()
 
 
-def notices_of(publisher: Publisher, count: int) -> list[Notice]:
-    found: list[Notice] = []
+def notices_of(publisher: Publisher, count: int) -> list[SubscriptionEvent]:
+    found: list[SubscriptionEvent] = []
     until(lambda: len(found) >= count, lambda: found.extend(publisher.receiver.inbox.take(10**6, 1.0)))
     return found
 
@@ -102,7 +102,7 @@ def test_many_events_of_many_topics_come_through_numbered_and_decoded(publisher:
         publisher.socket.send_multipart((topics[n % 40], b"\1", usual_call(n // 40 + 1), datas[n % 100]))
     notices = notices_of(publisher, len(values))
     assert len(notices) == len(values)
-    assert {notice.kind for notice in notices} == {Kind.EVENT}
+    assert {notice.kind for notice in notices} == {SubscriptionEventKind.EVENT}
     batch = decode_notices(notices, BatchDecoder())
     read = np.zeros(len(values))
     for part in batch.columns.scalars:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
-from mama_spark.tango.client.subscription_events import Kind, Notice
-from mama_spark.tango.client.subscription_states import Times
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_states import Timeouts
 from mama_spark.testing.waiting import until
 
 from tests.support.tango_processes.servers import TangoServer
@@ -21,22 +21,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 def test_a_killed_server_is_back_within_40_seconds_twice(own_lab: TangoServer) -> None:
     """cppTango cxx_reconnection_zmq: at least one error, one synthetic value, later events; twice."""
     with TangoSubscriber(timeout=10.0) as subscriber:
-        notices: list[Notice] = []
+        notices: list[SubscriptionEvent] = []
 
-        def seen(kind: Kind) -> int:
+        def seen(kind: SubscriptionEventKind) -> int:
             notices.extend(subscriber.take())
             return sum(notice.kind is kind for notice in notices)
 
         subscriber.subscribe(own_lab.address(), "long", mode=SubMode.SYNC)
         for _ in range(2):
-            until(lambda: seen(Kind.EVENT), lambda: own_lab.push("long", 1))
+            until(lambda: seen(SubscriptionEventKind.EVENT), lambda: own_lab.push("long", 1))
             notices.clear()
             own_lab.kill()
             own_lab.start()
-            until(lambda: seen(Kind.RESUBSCRIPTION), patience=120.0)
-            until(lambda: seen(Kind.EVENT), lambda: own_lab.push("long", 2))
-            assert seen(Kind.ERROR) >= 1
-            assert seen(Kind.RESUBSCRIPTION) == 1
+            until(lambda: seen(SubscriptionEventKind.RESUBSCRIPTION), patience=120.0)
+            until(lambda: seen(SubscriptionEventKind.EVENT), lambda: own_lab.push("long", 2))
+            assert seen(SubscriptionEventKind.ERROR) >= 1
+            assert seen(SubscriptionEventKind.RESUBSCRIPTION) == 1
 
 
 @pytest.mark.spec("TG-37", "TG-43")
@@ -47,13 +47,13 @@ def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: 
     own_lab.do("poll", "plain", period=500)
     begin = time.monotonic()
     with (
-        TangoSubscriber(times=Times(confirm=690.0), timeout=10.0) as silent,
+        TangoSubscriber(times=Timeouts(confirm=690.0), timeout=10.0) as silent,
         TangoSubscriber(timeout=10.0) as confirming,
     ):
         one = silent.subscribe(own_lab.address(), "long", mode=SubMode.SYNC, queue=0)
         two = confirming.subscribe(own_lab.address(), "double", mode=SubMode.SYNC, queue=0)
         three = confirming.subscribe(own_lab.address(), "plain", "periodic", mode=SubMode.SYNC, queue=0)
-        came: dict[str, list[Notice]] = {"long": [], "double": []}
+        came: dict[str, list[SubscriptionEvent]] = {"long": [], "double": []}
 
         def push(number: int) -> None:
             for name, subscription in (("long", one), ("double", two)):
@@ -63,9 +63,9 @@ def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: 
         while time.monotonic() - begin < 655:
             push(int(time.monotonic() - begin))
             time.sleep(5)  # events all the time; nothing is waited for
-        assert [n.kind for n in came["double"]].count(Kind.EVENT) > 100
+        assert [n.kind for n in came["double"]].count(SubscriptionEventKind.EVENT) > 100
         periodic = three.get_events()
-        assert {n.kind for n in periodic} == {Kind.EVENT}
+        assert {n.kind for n in periodic} == {SubscriptionEventKind.EVENT}
         assert max(np.diff([n.received for n in periodic])) < 30e9
         assert len(periodic) > 400
         came["long"].clear()
@@ -74,4 +74,4 @@ def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: 
         assert not came["long"]
         until(lambda: came["long"], lambda: push(1), patience=120.0)
         assert time.monotonic() - begin > 680
-        assert not [n for n in came["double"] if n.kind is not Kind.EVENT]
+        assert not [n for n in came["double"] if n.kind is not SubscriptionEventKind.EVENT]

@@ -19,7 +19,7 @@ from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import RecordLog
 from mama_spark.tango.events.events import Event, encode
 from mama_spark.tango.events.frames import CallInfo
-from mama_spark.tango.log.records import Cause, Kind, encode_one, record_topic
+from mama_spark.tango.log.records import GapCause, RecordKind, encode_one, record_topic
 from mama_spark.tango.topics import Topic, event_topic
 from mama_spark.tango.types import DevError, EventType, Severity
 from pyspark.sql import SparkSession
@@ -68,10 +68,10 @@ def append(log: RecordLog, topic: Topic, payload: bytes) -> None:
 def trouble(log: RecordLog) -> None:
     """A gap and an error, as a recorder writes them."""
     at = int((NOON + timedelta(seconds=90)).timestamp()) * 10**9
-    append(log, TEMPERATURE, encode_one(Kind.GAP, at, first=8, last=12, count=5, cause=Cause.WAY))
+    append(log, TEMPERATURE, encode_one(RecordKind.GAP, at, first=8, last=12, count=5, cause=GapCause.WAY))
     why = DevError("API_EventTimeout", Severity.ERR, "no heartbeat", "here")
     frames = encode(Event(TEMPERATURE, CallInfo(13, True), None, (why,)))
-    append(log, TEMPERATURE, encode_one(Kind.EVENT, at, frames, ctr=13))
+    append(log, TEMPERATURE, encode_one(RecordKind.EVENT, at, frames, ctr=13))
 
 
 def test_the_archive_has_every_record_once_and_answers_what_archivers_ask(

@@ -12,7 +12,7 @@ import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import log_options
 from mama_spark.tango.events.events import Event, decode
-from mama_spark.tango.log.records import Kind, encode_one
+from mama_spark.tango.log.records import RecordKind, encode_one
 from mama_spark.tango.types import AttributeValue, Quality
 from mama_spark.testing.waiting import until
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -71,7 +71,7 @@ def recording(server: NatsServer, lab: TangoServer, **more: Any) -> RecorderThre
     return RecorderThread(options, settings(lab, **more))
 
 
-def stored(admin: Admin, end: str, kind: Kind | None = None) -> int:
+def stored(admin: Admin, end: str, kind: RecordKind | None = None) -> int:
     names = admin.api("STREAM.NAMES").get("streams") or []
     found = [m.payload for m in admin.messages(STREAM) if m.topic.endswith(end)] if STREAM in names else []
     return sum(kind is None or payload[_KIND_AT] == kind for payload in found)
@@ -86,8 +86,8 @@ def qualities(admin: Admin, end: str) -> list[Quality]:
 def push_until(admin: Admin, lab: TangoServer, more: int = 1, attribute: str = "double") -> None:
     """Push until so many more events stand in the log."""
     end, value = f".{attribute}.change", VALUES.get(attribute, (1.0,))[0]
-    before = stored(admin, end, Kind.EVENT)
-    until(lambda: stored(admin, end, Kind.EVENT) >= before + more, lambda: lab.push(attribute, value))
+    before = stored(admin, end, RecordKind.EVENT)
+    until(lambda: stored(admin, end, RecordKind.EVENT) >= before + more, lambda: lab.push(attribute, value))
 
 
 def subscribed(spark: SparkSession, server: NatsServer, **options: str) -> DataFrame:
@@ -143,9 +143,9 @@ def test_what_is_no_record_is_a_row_with_its_octets_or_a_failure(
 ) -> None:
     """Beside one that is, and one of a million octets."""
     admin.create_stream(STREAM, ["tango.>"])
-    good = encode_one(Kind.STARTED, 5)
-    bad_event = encode_one(Kind.EVENT, 5, [b"no topic", b"\1", b"", b"x"])
-    big = encode_one(Kind.EVENT, time.time_ns(), [b"t", b"\1", b"c", b"d" * 900_000])
+    good = encode_one(RecordKind.STARTED, 5)
+    bad_event = encode_one(RecordKind.EVENT, 5, [b"no topic", b"\1", b"", b"x"])
+    big = encode_one(RecordKind.EVENT, time.time_ns(), [b"t", b"\1", b"c", b"d" * 900_000])
     store(admin, STREAM, [("tango.r", one, None) for one in (good, b"rubbish", bad_event, big, b"")])
     rows = subscribed(spark, nats_server).orderBy("sequence").collect()
     assert [row.tango.kind for row in rows][:3] == ["started", "corrupt", "corrupt"]

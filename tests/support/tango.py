@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_states import Times
+from mama_spark.tango.client.subscription_states import Timeouts
 
 from tests.support.tango_processes.servers import PATIENCE, PATIENT, DeviceProbe, TangoDatabase, TangoServer
 
@@ -34,7 +34,7 @@ _DEVICES = 120  #: of one server; one of them costs 2 ms and 0.2 MB
 
 #: Of subscribers whose servers end: those are missed since their connection ends. Heartbeats of real servers come each
 #: 9 s, and a new connection hears none before: ``late`` allows for that, and for a machine that stands still meanwhile.
-FAST = Times(check=0.3, late=30.0, confirm=200.0, retry=0.1, retry_max=0.3)
+FAST = Timeouts(check=0.3, late=30.0, confirm=200.0, retry=0.1, retry_max=0.3)
 
 
 class Labs:

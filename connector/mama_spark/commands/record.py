@@ -21,7 +21,7 @@ from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLogBridge
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
-from ..tango.log.recorder_state import Recording
+from ..tango.log.recorder_state import RecorderState
 from ..tango.log.recovery import restore
 from .arguments import pairs
 from .signals import stopping
@@ -116,7 +116,7 @@ def record(
         writer.close()
 
 
-def _restore(recording: Recording, options: SinkOptions) -> None:
+def _restore(recording: RecorderState, options: SinkOptions) -> None:
     """What the log says of the recorder before this one. A log that does not exist yet says nothing."""
 
     def look(bridge: RecordLogBridge) -> None:

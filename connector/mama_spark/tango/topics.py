@@ -25,7 +25,7 @@ _HAS_IDL = frozenset((EventType.CHANGE, EventType.PERIODIC, EventType.ARCHIVE, E
 _FORBIDDEN = re.compile(r"[\s#\x00-\x1f]")
 
 
-class BadTopic(MamaError):
+class BadEventTopic(MamaError):
     """This is no topic of a Tango event or heartbeat."""
 
 
@@ -70,7 +70,7 @@ def event_topic(
     """The topic that a server publishes to, in lower case.
 
     :param idl: of client or device, whichever is less
-    :raises BadTopic: a name cannot stand in a topic
+    :raises BadEventTopic: a name cannot stand in a topic
     """
     told = IDL if idl >= IDL and event in _HAS_IDL else None
     name = None if attribute is None or event is EventType.INTERFACE_CHANGE else attribute.lower()
@@ -91,18 +91,18 @@ def heartbeat_topics(channel: str) -> tuple[str, str]:
 def parse(text: str) -> Topic:
     """A topic from its text, whatever its case.
 
-    :raises BadTopic: it is none
+    :raises BadEventTopic: it is none
     """
     rest, _, told = text.lower().rpartition(".")
     bare = rest.removesuffix(NO_DATABASE)
     host, *names = bare.removeprefix(SCHEME).split("/")
     if not rest.startswith(SCHEME) or len(names) not in (3, 4) or not all((host, *names)) or _FORBIDDEN.search(bare):
-        raise BadTopic(f"no topic of Tango: {text[:200]!r}")
+        raise BadEventTopic(f"no topic of Tango: {text[:200]!r}")
     attribute = names[3] if len(names) == 4 else None
     event, idl = _event(told, text)
     wants_attribute = event not in (None, EventType.INTERFACE_CHANGE)
     if wants_attribute is (attribute is None):
-        raise BadTopic(f"an attribute {'must' if wants_attribute else 'cannot'} stand in {text[:200]!r}")
+        raise BadEventTopic(f"an attribute {'must' if wants_attribute else 'cannot'} stand in {text[:200]!r}")
     return Topic(host, "/".join(names[:3]), attribute, event, len(bare) == len(rest), idl)
 
 
@@ -114,7 +114,7 @@ def _event(told: str, text: str) -> tuple[EventType | None, int | None]:
         return event, None
     event = EVENT_NAMES.get(told.removeprefix(_IDL_PREFIX))
     if event not in _HAS_IDL:
-        raise BadTopic(f"no event of Tango: {told[:50]!r} in {text[:200]!r}")
+        raise BadEventTopic(f"no event of Tango: {told[:50]!r} in {text[:200]!r}")
     return event, IDL
 
 
@@ -125,14 +125,14 @@ _parse_known = lru_cache(16384)(parse)
 def read_topic(frame: bytes) -> Topic:
     """The topic of a first frame; what was seen before costs a tenth.
 
-    :raises BadTopic: it is none
+    :raises BadEventTopic: it is none
     """
     if len(frame) > 4096:
-        raise BadTopic(f"a topic of {len(frame)} octets")
+        raise BadEventTopic(f"a topic of {len(frame)} octets")
     try:
         return _parse_known(frame.decode("ascii"))
     except UnicodeDecodeError:
-        raise BadTopic(f"no topic of Tango: {frame[:200]!r}") from None
+        raise BadEventTopic(f"no topic of Tango: {frame[:200]!r}") from None
 
 
 # --- where they come from ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from mama_spark.commands.record import log_options, record
 from mama_spark.options import SinkOptions
 from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.events.events import Event, decode
-from mama_spark.tango.log.records import Cause, Kind, RecordTopic, parse_record_topic
+from mama_spark.tango.log.records import GapCause, RecordKind, RecordTopic, parse_record_topic
 from mama_spark.tango.log.records import decode as decode_records
 from mama_spark.tango.types import AttributeValue
 from mama_spark.testing.waiting import until
@@ -36,10 +36,10 @@ class Record:
         self.sequence, self.topic = sequence, topic
         self.found = decode_records(pa.array([payload], pa.binary()))
         assert not self.found.bad, self.found.bad
-        self.kind = Kind(int(self.found.kind[0]))
+        self.kind = RecordKind(int(self.found.kind[0]))
         self.ctr, self.count = int(self.found.ctr[0]), int(self.found.count[0])
         self.first, self.last = int(self.found.first[0]), int(self.found.last[0])
-        self.cause = Cause(int(self.found.cause[0]))
+        self.cause = GapCause(int(self.found.cause[0]))
         self.frames = [column[0] for column in self.found.frames.columns()]
 
     def __repr__(self) -> str:
@@ -74,13 +74,13 @@ class RecordLog:
     def options(self) -> SinkOptions:
         return log_options({**self.given, "waitTimeout": "2s"})
 
-    def records(self, *kinds: Kind, end: str = "") -> list[Record]:
+    def records(self, *kinds: RecordKind, end: str = "") -> list[Record]:
         """Those of these kinds whose topic ends so, in order."""
         found = [Record(*m[:3]) for m in self.room.messages(STREAM)] if self.room.counter(STREAM)() else []
         return [r for r in found if (not kinds or r.kind in kinds) and r.topic.endswith(end)]
 
     def counters(self, attribute: str) -> list[int]:
-        return [r.ctr for r in self.records(Kind.EVENT, end=f".{attribute}.change")]
+        return [r.ctr for r in self.records(RecordKind.EVENT, end=f".{attribute}.change")]
 
     def push_until(self, lab: TangoServer, more: int, attribute: str = "double") -> list[int]:
         """Push until so many more events stand here; their counters, and those before."""
@@ -177,9 +177,9 @@ def accounted(records: Iterable[Record], attribute: str = "double") -> list[int]
     """Counters of the events of this attribute, and of those that gaps tell of, in the order of the log."""
     found: list[int] = []
     for r in records:
-        if r.kind is Kind.EVENT and r.topic.endswith(f".{attribute}.change"):
+        if r.kind is RecordKind.EVENT and r.topic.endswith(f".{attribute}.change"):
             found.append(r.ctr)
-        elif r.kind is Kind.GAP and r.place.attribute == attribute:
+        elif r.kind is RecordKind.GAP and r.place.attribute == attribute:
             assert r.count == r.last - r.first + 1
             found += range(r.first, r.last + 1)
     return found
@@ -188,9 +188,9 @@ def accounted(records: Iterable[Record], attribute: str = "double") -> list[int]
 def every_event_is_accounted_for(records: Iterable[Record], attribute: str = "double") -> bool:
     """Whether each counter is that of an event, or is counted once by the gaps around it. One gap may tell of losses
     with events between them: it has the first, the last and the number."""
-    told_of = [r for r in records if r.kind in (Kind.EVENT, Kind.GAP) and r.place.attribute == attribute]
-    events = {r.ctr for r in told_of if r.kind is Kind.EVENT}
-    gaps = [r for r in told_of if r.kind is Kind.GAP]
+    told_of = [r for r in records if r.kind in (RecordKind.EVENT, RecordKind.GAP) and r.place.attribute == attribute]
+    events = {r.ctr for r in told_of if r.kind is RecordKind.EVENT}
+    gaps = [r for r in told_of if r.kind is RecordKind.GAP]
     lost = set(range(min(events), max(events) + 1)) - events
     told = {counter for gap in gaps for counter in range(gap.first, gap.last + 1)}
     return lost <= told and len(lost) == sum(gap.count for gap in gaps)

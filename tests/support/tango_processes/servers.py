@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Never, Self
 
-from mama_spark.tango.client.subscription_states import Times
+from mama_spark.tango.client.subscription_states import Timeouts
 from mama_spark.testing.waiting import PATIENCE
 
 from tests.support.tango_processes.process import Event, Failed, TangoProcess
@@ -49,7 +49,7 @@ __all__ = [
 
 #: Of subscribers in tests where no heartbeat is to be missed. Real servers send one each 9 s: on a machine that stands
 #: still for a second, a subscriber with Tango's own 10 s begins anew, and tells so.
-PATIENT = Times(late=30.0)
+PATIENT = Timeouts(late=30.0)
 #: Seconds between heartbeats of our own sources in such tests: real clients begin anew after 10 s without one.
 BEAT = 2.0
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mama_spark.tango import topics
 from mama_spark.tango.topics import (
     BadEndpoint,
-    BadTopic,
+    BadEventTopic,
     MulticastRefused,
     Topic,
     check_endpoint,
@@ -79,15 +79,15 @@ def test_topics_are_in_lower_case_whatever_the_names_are() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_topic_is_refused(text: str) -> None:
-    with pytest.raises(BadTopic):
+    with pytest.raises(BadEventTopic):
         parse(text)
-    with pytest.raises(BadTopic):
+    with pytest.raises(BadEventTopic):
         read_topic(text.encode())
 
 
 def test_a_name_that_cannot_stand_in_a_topic_makes_none() -> None:
     for device, attribute in (("a/b", "d"), ("a/b/c", "d/e"), ("a/b/c", None), ("a/b/c", "d#e"), ("a b/c/d", "e")):
-        with pytest.raises(BadTopic):
+        with pytest.raises(BadEventTopic):
             event_topic("h:1", device, attribute, EventType.CHANGE)
 
 
@@ -95,13 +95,13 @@ def test_a_name_that_cannot_stand_in_a_topic_makes_none() -> None:
 def test_any_octets_are_a_topic_or_an_error(frame: bytes) -> None:
     try:
         found = read_topic(frame)
-    except BadTopic:
+    except BadEventTopic:
         return
     assert read_topic(found.encode()) == found
 
 
 def test_long_topics_are_refused_and_few_are_remembered() -> None:
-    with pytest.raises(BadTopic, match="octets"):
+    with pytest.raises(BadEventTopic, match="octets"):
         read_topic(b"tango://h:1/a/b/c/" + b"d" * 10_000 + b".change")
     assert topics._parse_known.cache_parameters()["maxsize"] == 16384
 

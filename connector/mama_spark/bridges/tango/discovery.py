@@ -11,29 +11,29 @@ from collections.abc import Iterator, Sequence
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import RecordLog, RecordLogBridge, Records
-from mama_spark.tango.log.recorder_state import Device, merge_states
+from mama_spark.tango.log.recorder_state import RecordedDevice, merge_states
 from mama_spark.tango.log.records import (
-    Frames,
-    Heads,
-    Kind,
-    Recorded,
+    DecodedRecords,
+    RecordFrames,
+    RecordHeads,
+    RecordKind,
     decode,
     device_topic,
     encode,
     record_topic,
 )
 from mama_spark.tango.log.recovery import last_state
-from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadTopic, read_topic
+from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadEventTopic, read_topic
 
 #: What tells of devices, among all records; and of writers.
 LIVES = "*.*.*.*.*.*.heartbeat"
 TOPICS = (LIVES, *(f"*.*.*.*.*.*.{event}" for event in ("attr_conf", "intr_change", "gap", "restart")), "*.*")
 _WRITERS = "*.*"
-_LIVE = (Kind.ONLINE, Kind.SUSPECT, Kind.OFFLINE)
+_LIVE = (RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.OFFLINE)
 _MADE_AGAIN = "the log was deleted and made again since"
 
 
-def source_key(device: Device) -> SourceKey:
+def source_key(device: RecordedDevice) -> SourceKey:
     """How a device is called as a source: by its full name."""
     return SourceKey(f"{SCHEME}{device.tango_host}/{device.name}{'' if device.dbase else NO_DATABASE}", None)
 
@@ -137,7 +137,7 @@ class RecordedDiscovery:
         state = merge_states(data)
         if state is not None:
             for host, name, dbase, kind in state["devices"]:
-                change = _stated(log.name, Device(host, name, bool(dbase)), Kind[kind], at)
+                change = _stated(log.name, RecordedDevice(host, name, bool(dbase)), RecordKind[kind], at)
                 if change.source is not None:
                     found[change.source] = change
         for records in log.read(at, last, (LIVES,)):
@@ -152,10 +152,10 @@ def _lost(log: RecordLog, first: int, last: int, why: str) -> DiscoveryEvent:
     return DiscoveryEvent(DiscoveryEventKind.GAP, 0, log.name, gap=(first, last), info=why)
 
 
-def _stated(origin: str, device: Device, kind: Kind, sequence: int) -> DiscoveryEvent:
+def _stated(origin: str, device: RecordedDevice, kind: RecordKind, sequence: int) -> DiscoveryEvent:
     """A record as it would be, had the state come in single ones."""
     topic = device_topic(*device)
-    payload = encode(Heads(kind, 0), Frames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
+    payload = encode(RecordHeads(kind, 0), RecordFrames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
     return DiscoveryEvent(
         DiscoveryEventKind.RECORD,
         0,
@@ -173,16 +173,16 @@ def _changes(origin: str, records: Records) -> Iterator[DiscoveryEvent]:
     topics = records.topics.to_pylist()
     payloads = records.payloads.to_pylist()
     for row, kind in enumerate(recorded.kind.tolist()):
-        if kind == Kind.STATE:
+        if kind == RecordKind.STATE:
             continue
         what = DiscoveryEventKind.RECORD if kind in _LIVE else DiscoveryEventKind.EVENT
         at, sequence = int(records.times[row]), int(records.sequences[row])
         yield DiscoveryEvent(what, at, origin, sequence, _source(recorded, row), payloads[row], topics[row])
 
 
-def _source(recorded: Recorded, row: int) -> SourceKey | None:
+def _source(recorded: DecodedRecords, row: int) -> SourceKey | None:
     try:
         topic = read_topic(recorded.frames.topics[row])
-    except BadTopic:
+    except BadEventTopic:
         return None
-    return source_key(Device(topic.tango_host, topic.device, topic.dbase))
+    return source_key(RecordedDevice(topic.tango_host, topic.device, topic.dbase))

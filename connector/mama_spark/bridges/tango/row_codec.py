@@ -21,10 +21,10 @@ from mama_spark.errors import BadRow, BadTopic, PublishError
 from mama_spark.message import Int64s
 from mama_spark.tango import topics
 from mama_spark.tango.events.events import write_data
-from mama_spark.tango.events.frame_layout import Shape
+from mama_spark.tango.events.frame_layout import FrameLayout
 from mama_spark.tango.events.frames import LITTLE, usual_call
 from mama_spark.tango.giop.cdr import CdrError
-from mama_spark.tango.log.records import Frames, Heads, Kind, encode, record_topic
+from mama_spark.tango.log.records import RecordFrames, RecordHeads, RecordKind, encode, record_topic
 from mama_spark.tango.topics import IDL, Topic, event_topic
 from mama_spark.tango.types import (
     DTYPES,
@@ -124,7 +124,7 @@ class RecordCodec:
         frames = [p.frame if isinstance(p, EventTopic) else b"" for p in places]
         of_row = [frames[code] for code in codes.tolist()]
         n = len(datas)
-        payloads = encode(Heads(Kind.PUSH, times), Frames(of_row, [LITTLE] * n, [_CALL] * n, datas))
+        payloads = encode(RecordHeads(RecordKind.PUSH, times), RecordFrames(of_row, [LITTLE] * n, [_CALL] * n, datas))
         return EncodedRows(
             pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), shown), payloads, sorted(bad.items())
         )
@@ -172,7 +172,7 @@ def event_topic_of(source: str, prefix: str, device: str, attribute: str) -> Eve
         raise BadTopic(f"no name of an attribute in Tango: {both[:200]!r}")
     try:
         topic = event_topic(source, device, attribute, EventType.CHANGE, dbase=False)
-    except topics.BadTopic as e:
+    except topics.BadEventTopic as e:
         raise BadTopic(str(e)) from e
     return EventTopic(topic, topic.encode(), attribute, record_topic(topic, prefix))
 
@@ -266,7 +266,7 @@ def _write_numbers(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
 
 
 def _frames(batch: _Batch, length: int, rows: Int64s, found: npt.NDArray[Any]) -> list[bytes]:
-    shape = Shape(True, IDL, KIND_OF[batch.form.data_type], False, length)
+    shape = FrameLayout(True, IDL, KIND_OF[batch.form.data_type], False, length)
     names = np.zeros((len(batch.places), length), np.uint8)
     for at, place in enumerate(batch.places):
         if isinstance(place, EventTopic) and len(place.name) == length:

@@ -24,12 +24,11 @@ from mama_spark.tango.client.attributes import attribute_configs, device_names
 from mama_spark.tango.client.rpc import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode, Subscription
-from mama_spark.tango.client.subscription_events import Kind, Notice, decode_notices
-from mama_spark.tango.client.subscription_states import Times
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_notices
+from mama_spark.tango.client.subscription_states import Timeouts
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.log.recorder_state import Lines, Recording
-from mama_spark.tango.log.records import Kind as RecordKind
-from mama_spark.tango.log.records import decode
+from mama_spark.tango.log.recorder_state import RecordBuilder, RecorderState
+from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.tango.types import EventType
 
 from .settings import RecorderSettings
@@ -94,12 +93,12 @@ class Recorder:
 
     def __init__(self, settings: RecorderSettings, writer: Writer, *, ids: bool = True) -> None:
         self.settings, self._writer = settings, writer
-        self.recording = Recording(settings.name, settings.prefix)
+        self.recording = RecorderState(settings.name, settings.prefix)
         self._subscriber = TangoSubscriber(
             limit=settings.buffer,
             octets=settings.buffer_octets,
             hwm=settings.hwm,
-            times=Times(check=settings.heartbeat, late=settings.heartbeat),
+            times=Timeouts(check=settings.heartbeat, late=settings.heartbeat),
             timeout=settings.timeout,
             tell_states=True,
         )
@@ -181,9 +180,11 @@ class Recorder:
                 report_at = now + o.report
                 say(str(self.counts))
 
-    def _record(self, notices: list[Notice], stop: Callable[[], bool]) -> None:
+    def _record(self, notices: list[SubscriptionEvent], stop: Callable[[], bool]) -> None:
         if notices:
-            wanted = [notice for notice in notices if notice.kind is Kind.EVENT or self._wanted(notice)]
+            wanted = [
+                notice for notice in notices if notice.kind is SubscriptionEventKind.EVENT or self._wanted(notice)
+            ]
             self._write(self.recording.take(decode_notices(wanted, self._decoder)), stop)
         if self._not_taken or self.recording.owes:
             self._tell_refused(stop)
@@ -195,10 +196,10 @@ class Recorder:
             self._tell_at = time.monotonic() + _TELL_AGAIN
             self._write(self.recording.tell_owed(time.time_ns()), stop)
 
-    def _wanted(self, notice: Notice) -> bool:
+    def _wanted(self, notice: SubscriptionEvent) -> bool:
         """Ends subscriptions that a wildcard made in vain."""
         subscription = notice.subscription
-        if notice.kind is not Kind.ERROR or subscription.id not in self._found:
+        if notice.kind is not SubscriptionEventKind.ERROR or subscription.id not in self._found:
             return True
         if not any(error.reason in _NO_SUCH_EVENTS for error in notice.errors):
             return True
@@ -207,7 +208,7 @@ class Recorder:
         subscription.unsubscribe()
         return False
 
-    def _write(self, lines: Lines, stop: Callable[[], bool]) -> None:
+    def _write(self, lines: RecordBuilder, stop: Callable[[], bool]) -> None:
         if not len(lines):
             return
         messages = lines.messages(self._ids)
@@ -217,7 +218,7 @@ class Recorder:
         if any(kind == RecordKind.EVENT for kind in lines.kinds) and EventType.INTERFACE_CHANGE in self.settings.events:
             self._look_again(lines)
 
-    def _look_again(self, lines: Lines) -> None:
+    def _look_again(self, lines: RecordBuilder) -> None:
         """A device has other attributes now."""
         for row, topic in enumerate(lines.topics):
             if lines.kinds[row] == RecordKind.EVENT and topic.endswith(".intr_change"):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from mama_spark.tango.events.events import Data, read_data, write_data, write_except
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.events.frames import BIG, LITTLE, MAGIC, usual_call
-from mama_spark.tango.giop.cdr import CdrError, Writer
+from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.idl.values import write_value
 from mama_spark.tango.topics import IDL, Topic
 from mama_spark.tango.types import (
@@ -117,7 +117,7 @@ class Channel:
 
     def _write(self, form: int, data: Data, little: bool) -> bytes:
         if form == 3 and self.event.carries_value:
-            writer = Writer(little, MAGIC, len(MAGIC))
+            writer = CdrWriter(little, MAGIC, len(MAGIC))
             write_value(writer, data, 3)  # type: ignore[arg-type]
             return writer.getvalue()
         return write_data(self._topics[form], data, little)

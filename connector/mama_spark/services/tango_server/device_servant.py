@@ -13,8 +13,8 @@ from typing import Any
 
 from mama_spark.tango.errors import Completed, DevFailed, SystemException, refusal, system_exception
 from mama_spark.tango.giop import messages
-from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
-from mama_spark.tango.giop.typecode import STRING, VOID, Kind, TypeCode, write_any
+from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
+from mama_spark.tango.giop.typecode import STRING, VOID, TypeCode, TypeKind, write_any
 from mama_spark.tango.idl import structs
 from mama_spark.tango.idl.calls import (
     DeviceInfo,
@@ -47,7 +47,7 @@ _ALL = frozenset(("all attributes", "all attributes_3"))
 _OBJECT = "IDL:omg.org/CORBA/Object:1.0"
 _TYPES = frozenset((_OBJECT, *(device_type(idl) for idl in range(1, IDL + 1))))
 _STATE_TYPE = TypeCode(
-    Kind.ENUM, "IDL:Tango/DevState:1.0", "DevState", tuple(state.name for state in DevState)
+    TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", tuple(state.name for state in DevState)
 )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ class SourceMachine:
         name = key.decode("latin-1").lower()
         return name == self._board.admin or name in self._board.devices
 
-    def answer(self, request: messages.Request, reader: Reader, caller: Caller, now: float) -> messages.Body:
+    def answer(self, request: messages.GiopRequest, reader: CdrReader, caller: Caller, now: float) -> messages.Body:
         """What writes the result of a call.
 
         :raises DevFailed: the device says no
@@ -155,7 +155,7 @@ class SourceMachine:
             found = [slots[name.lower()].config for name in names]
         form = structs.CONFIG_5 if call.operation.endswith("5") else structs.CONFIG_3
 
-        def write(writer: Writer) -> None:
+        def write(writer: CdrWriter) -> None:
             writer.count(len(found))
             for config in found:
                 form.write(writer, config)
@@ -172,7 +172,7 @@ class SourceMachine:
             if name.lower() not in have:
                 raise refusal("API_PipeNotFound", f"{call.name} has no pipe {name:.200}", call.operation)
 
-        def write(writer: Writer) -> None:  # PipeConfig: name, description, label, level, writable, extensions
+        def write(writer: CdrWriter) -> None:  # PipeConfig: name, description, label, level, writable, extensions
             writer.count(len(wanted))
             for name in wanted:
                 for text in (name, "No description", name):
@@ -201,7 +201,7 @@ class SourceMachine:
     def _command_list(self, call: _Call) -> messages.Body:
         found = self._commands(call)
 
-        def write(writer: Writer) -> None:
+        def write(writer: CdrWriter) -> None:
             writer.count(len(found))
             for command in found:
                 structs.COMMAND_INFO.write(writer, command)
@@ -244,7 +244,7 @@ class _Call:
 
     name: str
     operation: str
-    reader: Reader
+    reader: CdrReader
     caller: Caller
     now: float
     state: DeviceState | None
@@ -271,7 +271,7 @@ _REFUSED: dict[str, tuple[str, str]] = {
 }
 
 
-def _nothing(writer: Writer) -> None:
+def _nothing(writer: CdrWriter) -> None:
     """Operations without a result."""
 
 
@@ -303,20 +303,20 @@ def _unknown_value(device: str, name: str) -> AttributeValue:
     )
 
 
-def reply(request: messages.Request, body: messages.Body) -> bytes:
+def reply(request: messages.GiopRequest, body: messages.Body) -> bytes:
     """The octets of a result, in the version and order that was asked in."""
-    found = messages.Reply(request.minor, request.little, id=request.id)
+    found = messages.GiopReply(request.minor, request.little, id=request.id)
     try:
         return messages.encode(found, body)
     except CdrError:
         return reply_exception(request, _bad("MARSHAL"))
 
 
-def reply_exception(request: messages.Request, error: DevFailed | SystemException) -> bytes:
+def reply_exception(request: messages.GiopRequest, error: DevFailed | SystemException) -> bytes:
     """The octets of a reply that is an exception."""
     user = isinstance(error, DevFailed)
     status = messages.ReplyStatus.USER_EXCEPTION if user else messages.ReplyStatus.SYSTEM_EXCEPTION
-    found = messages.Reply(request.minor, request.little, id=request.id, status=status)
+    found = messages.GiopReply(request.minor, request.little, id=request.id, status=status)
     if isinstance(error, DevFailed):
         return messages.encode(found, lambda writer: write_failure(writer, error))
     return messages.encode(found, lambda writer: write_system_exception(writer, error))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mama_spark.tango.errors import refusal
-from mama_spark.tango.giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, Kind, TypeCode
+from mama_spark.tango.giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, TypeCode, TypeKind
 from mama_spark.tango.idl.calls import CommandCall
 from mama_spark.tango.idl.negotiation import (
     CONFIRM,
@@ -20,7 +20,7 @@ from mama_spark.tango.idl.negotiation import (
     SubscriptionInfo,
     parse_confirm,
 )
-from mama_spark.tango.topics import BadTopic
+from mama_spark.tango.topics import BadEventTopic
 
 from .event_supplier import Board
 
@@ -91,7 +91,7 @@ class AdminDesk:
             topic = self._board.subscribe(
                 info.device, info.attribute, info.event, _form(info.idl, info.prefixed), client, now
             )
-        except BadTopic as error:
+        except BadEventTopic as error:
             raise refusal("API_AttrNotFound", str(error), SUBSCRIBE) from None
         found = SubscriptionInfo(
             self._identity.release, IDL, self._identity.hwm, 0, 0, ZMQ_RELEASE, pairs, str(topic), self._board.channel
@@ -106,7 +106,7 @@ class AdminDesk:
             form = _form(info.idl, info.prefixed)
             try:
                 self._board.subscribe(info.device, info.attribute, info.event, form, client, now)
-            except BadTopic as error:
+            except BadEventTopic as error:
                 raise refusal("API_AttrNotFound", str(error), CONFIRM) from None
         return VOID, None
 
@@ -135,6 +135,6 @@ def _form(idl: int, prefixed: bool) -> int:
 def _strings(given: CommandCall) -> list[str]:
     """:raises DevFailed: API_IncompatibleCmdArgumentType: the argument is another"""
     code = given.type.real
-    if code.kind is Kind.SEQUENCE and code.members[0].real.kind is Kind.STRING:
+    if code.kind is TypeKind.SEQUENCE and code.members[0].real.kind is TypeKind.STRING:
         return list(given.argin)
     raise refusal("API_IncompatibleCmdArgumentType", f"{given.name:.100} takes DevVarStringArray", given.name[:100])

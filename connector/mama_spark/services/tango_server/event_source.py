@@ -31,10 +31,10 @@ import zmq
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.tango.errors import refusal
 from mama_spark.tango.giop import messages as giop
-from mama_spark.tango.giop.cdr import Reader
+from mama_spark.tango.giop.cdr import CdrReader
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.idl.values import read_value
-from mama_spark.tango.topics import BadEndpoint, BadTopic, check_endpoint, event_topic
+from mama_spark.tango.topics import BadEndpoint, BadEventTopic, check_endpoint, event_topic
 from mama_spark.tango.types import (
     AttributeConfig,
     DataReady,
@@ -463,7 +463,7 @@ class TangoEventSource:
         last: Reading | None = None
         if datas and event.carries_value and not is_except:
             frame = datas[-1]
-            reader = Reader(frame, little, 4, 4)
+            reader = CdrReader(frame, little, 4, 4)
             last = Reading.of(read_value(reader))
             reader.finish()
         sent = 0
@@ -492,7 +492,7 @@ class _Desk:
     def __init__(self, source: TangoEventSource) -> None:
         self._source = source
 
-    def call(self, request: giop.Request, reader: Reader, at: tuple[str, str]) -> giop.Body:
+    def call(self, request: giop.GiopRequest, reader: CdrReader, at: tuple[str, str]) -> giop.Body:
         source = self._source
         caller = Caller(at[0], source.endpoints(at[1]))
         with source._lock:
@@ -530,5 +530,5 @@ def _check(tango_host: str, device: str, attribute: str | None = None) -> None:
     event = EventType.INTERFACE_CHANGE if attribute is None else EventType.CHANGE
     try:
         event_topic(tango_host, device, attribute, event, dbase=False)
-    except BadTopic as error:
+    except BadEventTopic as error:
         raise ConfigError(str(error)) from None

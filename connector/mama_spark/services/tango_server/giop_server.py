@@ -16,7 +16,7 @@ from typing import Protocol
 
 from mama_spark.tango.errors import Completed, DevFailed, SystemException, system_exception
 from mama_spark.tango.giop import messages
-from mama_spark.tango.giop.cdr import CdrError, Reader
+from mama_spark.tango.giop.cdr import CdrError, CdrReader
 
 from .device_servant import locate_reply, reply, reply_exception
 
@@ -31,7 +31,7 @@ _LONGEST_WAIT = 5.0
 class Desk(Protocol):
     """What the loop asks."""
 
-    def call(self, request: messages.Request, reader: Reader, at: tuple[str, str]) -> messages.Body:
+    def call(self, request: messages.GiopRequest, reader: CdrReader, at: tuple[str, str]) -> messages.Body:
         """``at``: addresses of the client, and of this end of its connection."""
 
     def has(self, key: bytes) -> bool: ...
@@ -47,7 +47,7 @@ class _Client:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.splitter = messages.Splitter(_LIMIT)
+        self.splitter = messages.MessageAssembler(_LIMIT)
         self.out = bytearray()
         self.ending = False
         self.at = (sock.getpeername()[0], sock.getsockname()[0])
@@ -187,10 +187,10 @@ class Service:
             if len(client.out) > _BACKLOG:
                 raise ConnectionAbortedError("answers are not read")
 
-    def _answer(self, client: _Client, message: messages.Message, reader: Reader) -> None:
+    def _answer(self, client: _Client, message: messages.GiopMessage, reader: CdrReader) -> None:
         if isinstance(message, messages.LocateRequest):
             client.out += locate_reply(message, self._desk.has(message.key))
-        elif isinstance(message, messages.Request):
+        elif isinstance(message, messages.GiopRequest):
             answer = self._reply(client, message, reader)
             if message.wants_reply:
                 client.out += answer
@@ -201,7 +201,7 @@ class Service:
             client.ending = True
             self.dropped += 1
 
-    def _reply(self, client: _Client, request: messages.Request, reader: Reader) -> bytes:
+    def _reply(self, client: _Client, request: messages.GiopRequest, reader: CdrReader) -> bytes:
         self.calls += 1
         try:
             return reply(request, self._desk.call(request, reader, client.at))

@@ -20,7 +20,7 @@ from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.events.batch_decoder import BatchDecoder
 from mama_spark.tango.events.events import Event
 from mama_spark.tango.giop.cdr import CdrError
-from mama_spark.tango.log.records import Kind, decode
+from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.tango.topics import Topic, read_topic
 from mama_spark.tango.types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
 
@@ -201,7 +201,7 @@ class Serving:
         found = decode(records.payloads)
         for row, error in sorted(found.bad.items()):
             self._bad(int(records.sequences[row]), error)
-        rows = np.flatnonzero(found.kind == Kind.PUSH)
+        rows = np.flatnonzero(found.kind == RecordKind.PUSH)
         recorded = len(found) - len(found.bad) - len(rows)
         self.counts.passed += recorded
         self.counts.recorded += recorded

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from mama_spark.tango.giop.cdr import CdrError, Writer
+from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.types import (
     DTYPES,
     NO_DIM,
@@ -194,7 +194,7 @@ def _each(value: Any, cls: type[Any], name: str) -> Any:
 def _writable(text: str, name: str) -> None:
     """What cannot be sent is refused when it is told, not when somebody reads it."""
     try:
-        Writer(True).string(text)
+        CdrWriter(True).string(text)
     except CdrError as error:
         raise CdrError(f"{name}: {error}") from None
 
@@ -205,7 +205,7 @@ def _fitted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
         given = np.asarray(value)
         if given.dtype.kind == "f" and dtype == np.uint64 and not isinstance(value, np.ndarray):
             given = _whole(value)
-        Writer(True).array(given, dtype)
+        CdrWriter(True).array(given, dtype)
         return given.astype(dtype)
     except (CdrError, ValueError, TypeError, OverflowError) as error:
         raise CdrError(f"{name}: {error}") from None

@@ -27,23 +27,23 @@ from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
 from mama_spark.tango.events.events import Event
 from mama_spark.tango.events.events import decode as decode_event
 from mama_spark.tango.events.frames import BadEvent
-from mama_spark.tango.log.records import BadRecord, Cause, Kind, Recorded, decode, errors_of
-from mama_spark.tango.topics import BadTopic, Topic, read_topic
+from mama_spark.tango.log.records import BadEventRecord, DecodedRecords, GapCause, RecordKind, decode, errors_of
+from mama_spark.tango.topics import BadEventTopic, Topic, read_topic
 from mama_spark.tango.types import AttributeConfig, DevError, EventType, InterfaceChange
 
 ATTR_CONF, INTR_CHANGE, RESTART = "attr_conf", "intr_change", "restart"
 STARTED, STOPPED, SERVER = "recorder_started", "recorder_stopped", "server"
 _LIVES = {
-    Kind.ONLINE: (SOURCE_ONLINE, ONLINE, OK),
-    Kind.SUSPECT: (SOURCE_SUSPECT, ONLINE, SUSPECT),
-    Kind.OFFLINE: (SOURCE_OFFLINE, OFFLINE, SUSPECT),
+    RecordKind.ONLINE: (SOURCE_ONLINE, ONLINE, OK),
+    RecordKind.SUSPECT: (SOURCE_SUSPECT, ONLINE, SUSPECT),
+    RecordKind.OFFLINE: (SOURCE_OFFLINE, OFFLINE, SUSPECT),
 }
 _CAUSES = {
-    Cause.NONE: "",
-    Cause.WAY: "on the way",
-    Cause.AWAY: "no recorder ran",
-    Cause.BUFFER: "the recorder could keep no more while the log was away",
-    Cause.REFUSED: "the log refused their records",
+    GapCause.NONE: "",
+    GapCause.WAY: "on the way",
+    GapCause.AWAY: "no recorder ran",
+    GapCause.BUFFER: "the recorder could keep no more while the log was away",
+    GapCause.REFUSED: "the log refused their records",
 }
 
 
@@ -57,8 +57,8 @@ class TangoReader(Reader):
         try:
             if recorded.bad:
                 raise recorded.bad[0]
-            made = _MAKE[Kind(int(recorded.kind[0]))](recorded)
-        except (BadRecord, BadEvent, BadTopic) as error:
+            made = _MAKE[RecordKind(int(recorded.kind[0]))](recorded)
+        except (BadEventRecord, BadEvent, BadEventTopic) as error:
             made = Row(SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000])
         at = int(recorded.received[0]) // 1000 or change.at
         return made._replace(
@@ -73,12 +73,12 @@ class TangoReader(Reader):
         )
 
 
-def _topic(recorded: Recorded) -> Topic:
+def _topic(recorded: DecodedRecords) -> Topic:
     return read_topic(recorded.frames.topics[0])
 
 
-def _life(recorded: Recorded) -> Row:
-    event, state, data_state = _LIVES[Kind(int(recorded.kind[0]))]
+def _life(recorded: DecodedRecords) -> Row:
+    event, state, data_state = _LIVES[RecordKind(int(recorded.kind[0]))]
     return Row(SOURCE, event, source_state=state, source_data_state=data_state, info=_shown(errors_of(recorded, 0)))
 
 
@@ -86,15 +86,15 @@ def _shown(errors: tuple[DevError, ...]) -> str | None:
     return "; ".join(f"{e.reason}: {e.desc}" for e in errors)[:1000] or None
 
 
-def _gap(recorded: Recorded) -> Row:
+def _gap(recorded: DecodedRecords) -> Row:
     topic, count = _topic(recorded), int(recorded.count[0])
-    cause = _CAUSES[Cause(int(recorded.cause[0]))]
+    cause = _CAUSES[GapCause(int(recorded.cause[0]))]
     many = "nobody knows how many events" if count < 0 else f"{count} event{'' if count == 1 else 's'}"
     return _of(topic, Row(GAP, GAP, gap_from=int(recorded.first[0]), gap_to=int(recorded.last[0]),
                           info=f"{many} missing: {cause}"))  # fmt: skip
 
 
-def _restart(recorded: Recorded) -> Row:
+def _restart(recorded: DecodedRecords) -> Row:
     topic = _topic(recorded)
     first, last = int(recorded.first[0]), int(recorded.last[0])
     return _of(topic, Row(RESTART, SERVER, gap_from=first, gap_to=last,
@@ -105,11 +105,11 @@ def _of(topic: Topic, row: Row) -> Row:
     return row._replace(topic=str(topic), symbol=topic.attribute)
 
 
-def _writer(event: str) -> Callable[[Recorded], Row]:
+def _writer(event: str) -> Callable[[DecodedRecords], Row]:
     return lambda recorded: Row(RESTART, event)
 
 
-def _event(recorded: Recorded) -> Row:
+def _event(recorded: DecodedRecords) -> Row:
     frames = [column[0] for column in recorded.frames.columns()]
     event = decode_event(frames)
     topic = event.topic
@@ -149,11 +149,13 @@ def _flat(config: AttributeConfig) -> dict[str, str]:
     return found
 
 
-_MAKE: dict[Kind, Callable[[Recorded], Row]] = {
+_MAKE: dict[RecordKind, Callable[[DecodedRecords], Row]] = {
     **dict.fromkeys(_LIVES, _life),
-    Kind.GAP: _gap,
-    Kind.RESTART: _restart,
-    Kind.STARTED: _writer(STARTED),
-    Kind.STOPPED: _writer(STOPPED),
-    **dict.fromkeys((Kind.EVENT, Kind.INITIAL, Kind.RESUBSCRIBED, Kind.PUSH, Kind.ERROR), _event),
+    RecordKind.GAP: _gap,
+    RecordKind.RESTART: _restart,
+    RecordKind.STARTED: _writer(STARTED),
+    RecordKind.STOPPED: _writer(STOPPED),
+    **dict.fromkeys(
+        (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.PUSH, RecordKind.ERROR), _event
+    ),
 }

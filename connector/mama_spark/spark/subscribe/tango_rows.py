@@ -21,19 +21,19 @@ import orjson
 import pyarrow as pa
 
 from mama_spark.errors import MamaError
-from mama_spark.tango.events.batch_decoder import BatchDecoder, Columns
+from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.events.events import Event
 from mama_spark.tango.log.records import (
-    BadRecord,
-    Cause,
-    Kind,
-    Recorded,
+    BadEventRecord,
+    DecodedRecords,
+    GapCause,
+    RecordKind,
     RecordTopic,
     decode,
     errors_of,
     parse_record_topic,
 )
-from mama_spark.tango.topics import HEARTBEAT, BadTopic, read_topic
+from mama_spark.tango.topics import HEARTBEAT, BadEventTopic, read_topic
 from mama_spark.tango.types import (
     AttributeValue,
     DataType,
@@ -48,18 +48,18 @@ from mama_spark.tango.types import (
 
 CORRUPT = "corrupt"
 #: kind of record -> what ``kind`` and ``origin`` say
-WORDS: dict[Kind, tuple[str, str | None]] = {
-    Kind.EVENT: ("event", "event"),
-    Kind.INITIAL: ("event", "initial"),
-    Kind.RESUBSCRIBED: ("event", "resubscription"),
-    Kind.PUSH: ("event", "push"),
-    Kind.ERROR: ("error", None),
-    **{k: (k.name.lower(), None) for k in Kind if k not in (1, 2, 3, 4, 7)},
+WORDS: dict[RecordKind, tuple[str, str | None]] = {
+    RecordKind.EVENT: ("event", "event"),
+    RecordKind.INITIAL: ("event", "initial"),
+    RecordKind.RESUBSCRIBED: ("event", "resubscription"),
+    RecordKind.PUSH: ("event", "push"),
+    RecordKind.ERROR: ("error", None),
+    **{k: (k.name.lower(), None) for k in RecordKind if k not in (1, 2, 3, 4, 7)},
 }
 _HAS_FRAMES = np.zeros(256, np.bool_)
-_HAS_FRAMES[[Kind.EVENT, Kind.INITIAL, Kind.RESUBSCRIBED, Kind.PUSH, Kind.ERROR]] = True
+_HAS_FRAMES[[RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.PUSH, RecordKind.ERROR]] = True
 _HAS_COUNTS = np.zeros(256, np.bool_)
-_HAS_COUNTS[[Kind.GAP, Kind.RESTART]] = True
+_HAS_COUNTS[[RecordKind.GAP, RecordKind.RESTART]] = True
 
 _TEXTS = ("reason", "severity", "desc", "origin")
 #: part of the columns' names -> type of the elements
@@ -138,7 +138,7 @@ class TangoColumns:
         cells["reason"] = [reasons.get(row) for row in range(len(found))] if reasons else pa.nulls(len(found))
         return pa.StructArray.from_arrays([_array(cells[f.name], f.type) for f in self._kind], fields=list(self._kind))
 
-    def _events(self, found: Recorded) -> tuple[Columns, npt.NDArray[np.int64]]:
+    def _events(self, found: DecodedRecords) -> tuple[EventColumns, npt.NDArray[np.int64]]:
         """What the frames hold, and which rows have some."""
         rows = np.flatnonzero(_HAS_FRAMES[found.kind])
         frames = found.frames.columns()
@@ -153,9 +153,9 @@ def _array(cells: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(cells, kind)
 
 
-def _cells(found: Recorded, events: Columns, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _cells(found: DecodedRecords, events: EventColumns, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
     n = len(found)
-    words = [WORDS.get(Kind(k)) if k else None for k in range(max(Kind) + 1)]
+    words = [WORDS.get(RecordKind(k)) if k else None for k in range(max(RecordKind) + 1)]
     kinds = [words[k] or (CORRUPT, None) for k in found.kind.tolist()]
     good = found.kind > 0
     values = _Values(n)
@@ -163,7 +163,7 @@ def _cells(found: Recorded, events: Columns, rows: npt.NDArray[np.int64]) -> dic
     counts = _HAS_COUNTS[found.kind]
     time = np.zeros(n, np.int64)
     time[rows] = events.time
-    causes = [None if c == Cause.NONE else Cause(c).name.lower() for c in range(max(Cause) + 1)]
+    causes = [None if c == GapCause.NONE else GapCause(c).name.lower() for c in range(max(GapCause) + 1)]
     return {
         "kind": [kind for kind, _ in kinds],
         "origin": [origin for _, origin in kinds],
@@ -172,13 +172,13 @@ def _cells(found: Recorded, events: Columns, rows: npt.NDArray[np.int64]) -> dic
         "data_time": pa.array(time, mask=time == 0),
         "gap_from": pa.array(found.first.astype(np.int64), mask=~counts),
         "gap_to": pa.array(found.last.astype(np.int64), mask=~counts),
-        "gap_count": pa.array(found.count, mask=(found.kind != Kind.GAP) | (found.count < 0)),
+        "gap_count": pa.array(found.count, mask=(found.kind != RecordKind.GAP) | (found.count < 0)),
         "cause": [causes[c] if c < len(causes) else None for c in found.cause.tolist()],
         **values.cells(found),
     }
 
 
-def _names(found: Recorded, topics: pa.Array) -> dict[str, Any]:
+def _names(found: DecodedRecords, topics: pa.Array) -> dict[str, Any]:
     """Host, device, attribute, event: from the frames, and where there are none, from the topics of the log."""
     frames = pa.array(found.frames.topics, pa.binary()).dictionary_encode()
     named = [_from_frame(topic) for topic in frames.dictionary.to_pylist()]
@@ -201,7 +201,7 @@ _Name = tuple[str | None, str | None, str | None, str | None]
 def _from_frame(frame: bytes) -> _Name | None:
     try:
         topic = read_topic(frame)
-    except BadTopic:
+    except BadEventTopic:
         return None
     event = HEARTBEAT if topic.event is None else topic.event.wire_name
     return topic.tango_host, topic.device, topic.attribute, event
@@ -210,7 +210,7 @@ def _from_frame(frame: bytes) -> _Name | None:
 def _from_topic(text: str) -> _Name | None:
     try:
         found: RecordTopic = parse_record_topic(text)
-    except BadRecord:
+    except BadEventRecord:
         return None
     return found.tango_host, found.device, found.attribute, found.event
 
@@ -262,7 +262,7 @@ class _Values:
         self._errors: dict[int, tuple[DevError, ...]] = {}
         self._details: dict[int, bytes] = {}
 
-    def fill(self, events: Columns, rows: npt.NDArray[np.int64]) -> None:
+    def fill(self, events: EventColumns, rows: npt.NDArray[np.int64]) -> None:
         """Take the events, which stand in these rows."""
         self._quality[rows] = events.quality
         told = dict.fromkeys(np.unique(events.data_type).tolist())
@@ -320,15 +320,15 @@ class _Values:
                 elements = (content,) if isinstance(content, DevState) else content
                 self._texts[f"{part}_{name}"][row] = [_text(element) for element in elements]
 
-    def cells(self, found: Recorded) -> dict[str, Any]:
+    def cells(self, found: DecodedRecords) -> dict[str, Any]:
         n = self._n
         numbers = {
             f"{part}_{name}": self._numbers[f"{part}_{name}"].array(n, dtype)
             for part in ("value", "set")
             for name, (dtype, _) in _NUMBERS.items()
         }
-        for row in np.flatnonzero((found.kind == Kind.OFFLINE) | (found.kind == Kind.SUSPECT)).tolist():
-            with contextlib.suppress(BadRecord):
+        for row in np.flatnonzero((found.kind == RecordKind.OFFLINE) | (found.kind == RecordKind.SUSPECT)).tolist():
+            with contextlib.suppress(BadEventRecord):
                 self._errors[row] = errors_of(found, row)
         heads = ("dim_x", "dim_y", "w_dim_x", "w_dim_y")
         return {

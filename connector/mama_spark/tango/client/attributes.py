@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from ..errors import BadReply, DevFailed, SystemException
-from ..giop.cdr import CdrError, Reader, Writer
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..giop.ior import DATABASE_KEY, Reference, parse_tango_host
 from ..idl.structs import CONFIG_3, CONFIG_5, Struct
 from ..types import AttributeConfig
-from .rpc import Device, open_reference
+from .rpc import DeviceProxy, open_reference
 
 #: What stands for all of them instead of names.
 ALL = "All attributes_3"
@@ -24,10 +24,10 @@ _OPERATIONS: tuple[tuple[str, Struct], ...] = (
 )
 
 
-def attribute_configs(device: Device, names: Sequence[str] = (ALL,)) -> list[AttributeConfig]:
+def attribute_configs(device: DeviceProxy, names: Sequence[str] = (ALL,)) -> list[AttributeConfig]:
     """Of these attributes of a device, one each; of all of them, State and Status among them, in its order.
 
-    :raises MamaError: as calls do (:class:`~mama_spark.tango.client.rpc.Device`)
+    :raises MamaError: as calls do (:class:`~mama_spark.tango.client.rpc.DeviceProxy`)
     """
     for operation, struct in _OPERATIONS[:-1]:
         try:
@@ -56,11 +56,11 @@ def device_names(host: str, pattern: str, timeout: float) -> set[str]:
     return {name for name in names if fnmatchcase(name, pattern) and (admins or not name.startswith(_ADMINS))}
 
 
-def _ask(device: Device, operation: str, struct: Struct, names: Sequence[str]) -> list[AttributeConfig]:
-    def body(writer: Writer) -> None:
+def _ask(device: DeviceProxy, operation: str, struct: Struct, names: Sequence[str]) -> list[AttributeConfig]:
+    def body(writer: CdrWriter) -> None:
         writer.strings(list(names))
 
-    def read(reader: Reader) -> list[AttributeConfig]:
+    def read(reader: CdrReader) -> list[AttributeConfig]:
         found = [struct.read(reader) for _ in range(reader.count(_CONFIG_SIZE))]
         if names != (ALL,) and len(found) != len(names):
             raise CdrError(f"{len(found)} configurations of {len(names)} attributes")

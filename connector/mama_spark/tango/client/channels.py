@@ -34,7 +34,7 @@ class Receiver(Protocol):
     def on_death(self, error: BaseException) -> None: ...
 
 
-class Channels:
+class ZmqEventReceiver:
     """Opened by :meth:`start`. What it is asked to do is done in order, by its thread.
 
     :param hwm: high-water mark of messages that wait in here (TG-44); behind it they are dropped silently by ZeroMQ,

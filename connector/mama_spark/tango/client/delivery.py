@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from mama_spark.errors import BackgroundTaskFailed
 
-from .event_queue import Inbox
+from .event_queue import EventQueue
 from .subscription import Callback, Subscription
-from .subscription_events import Notice
+from .subscription_events import SubscriptionEvent
 
 LOG = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _CALLBACKS_AT_ONCE = 256
 _HELD = 10_000  # events of one subscription that wait for its first value at most; then they go first
 
 
-class Delivery:
+class EventDelivery:
     """Of one subscriber.
 
     :param lock: of the subscriber; what says so is called with it held
@@ -30,16 +30,16 @@ class Delivery:
 
     def __init__(self, lock: threading.Lock, limit: int, octets: int) -> None:
         self._lock, self._octets = lock, octets
-        self.inbox, self._callbacks = Inbox(limit, octets=octets), Inbox(limit, octets=octets)
-        self._held: dict[int, list[Notice]] = {}
+        self.inbox, self._callbacks = EventQueue(limit, octets=octets), EventQueue(limit, octets=octets)
+        self._held: dict[int, list[SubscriptionEvent]] = {}
         self._ended = 0  # notices that queues had dropped whose subscriptions ended
         self.callback_errors = 0
 
-    def inbox_for(self, callback: Callback | None, queue: int | None) -> Inbox:
+    def inbox_for(self, callback: Callback | None, queue: int | None) -> EventQueue:
         """Where the notices of a new subscription wait."""
         if callback is not None:
             return self._callbacks
-        return self.inbox if queue is None else Inbox(queue, octets=self._octets, tell=False)
+        return self.inbox if queue is None else EventQueue(queue, octets=self._octets, tell=False)
 
     def _is_private(self, subscription: Subscription) -> bool:
         return subscription.inbox not in (self.inbox, self._callbacks)
@@ -50,7 +50,7 @@ class Delivery:
         """Its events wait for :meth:`release`."""
         self._held[subscription.id] = []
 
-    def release(self, subscription: Subscription, notices: list[Notice]) -> None:
+    def release(self, subscription: Subscription, notices: list[SubscriptionEvent]) -> None:
         """These, and behind them the events that were held for them."""
         if not subscription.cancelled:
             subscription.inbox.put(notices + self._held.get(subscription.id, []))
@@ -76,7 +76,7 @@ class Delivery:
         for inbox in (self.inbox, self._callbacks, *(s.inbox for s in known if self._is_private(s))):
             inbox.close(death)
 
-    def deliver(self, notices: list[Notice]) -> None:
+    def deliver(self, notices: list[SubscriptionEvent]) -> None:
         """What came, in order; of the one thread that receives."""
         if self._held:
             with self._lock:
@@ -85,7 +85,7 @@ class Delivery:
         else:
             self._put(notices)
 
-    def _free(self, notices: list[Notice]) -> list[Notice]:
+    def _free(self, notices: list[SubscriptionEvent]) -> list[SubscriptionEvent]:
         """Those that need not wait."""
         free = []
         for notice in notices:
@@ -98,11 +98,11 @@ class Delivery:
                 self.release(notice.subscription, [])
         return free
 
-    def _put(self, notices: list[Notice]) -> None:
+    def _put(self, notices: list[SubscriptionEvent]) -> None:
         if notices and all(notice[0].inbox is self.inbox for notice in notices):
             self.inbox.put(notices)
             return
-        inboxes: dict[int, list[Notice]] = {}
+        inboxes: dict[int, list[SubscriptionEvent]] = {}
         for notice in notices:
             inboxes.setdefault(id(notice.subscription.inbox), []).append(notice)
         for found in inboxes.values():

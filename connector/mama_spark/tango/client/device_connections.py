@@ -13,7 +13,7 @@ from mama_spark.errors import MamaError
 from ..errors import CallLost, DevFailed, ServerAway
 from ..events.events import Data, Event, encode
 from ..events.frames import CallInfo
-from ..giop.cdr import Reader, Writer
+from ..giop.cdr import CdrReader, CdrWriter
 from ..giop.ior import DeviceName, Reference
 from ..idl.calls import write_client
 from ..idl.negotiation import Confirmation, EndpointPair, SubscriberInfo, SubscriptionInfo
@@ -21,8 +21,8 @@ from ..idl.structs import COMMAND_INFO, read_pipe
 from ..topics import MulticastRefused, check_endpoint, is_multicast, parse
 from ..types import CommandInfo, DevError, EventType, InterfaceChange, PipeData, Severity
 from .attributes import attribute_configs
-from .rpc import Device, open_reference, reference_of
-from .subscription_states import Agreement
+from .rpc import DeviceProxy, open_reference, reference_of
+from .subscription_states import NegotiatedChannel
 
 _OWN_CONNECTIONS = 200  # of devices; processes may often open no more than 1024 files
 _PROBE_TIMEOUT = 0.1  # seconds of a TCP connect to one of several endpoints (TG-33)
@@ -42,14 +42,14 @@ def errors_of(error: MamaError) -> tuple[DevError, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class NegotiatedSubscription:
     """A subscription that was agreed on, with what the machine does not need."""
 
-    agreement: Agreement
+    agreement: NegotiatedChannel
     info: SubscriptionInfo
 
 
-class Desk:
+class DeviceConnectionPool:
     """Connections to devices and admin devices of one subscriber, kept while they are good. For any thread.
 
     :param timeout: seconds of a call
@@ -58,7 +58,7 @@ class Desk:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self._lock = threading.Lock()
-        self._devices: dict[DeviceName, Device] = {}
+        self._devices: dict[DeviceName, DeviceProxy] = {}
         self._admins: dict[DeviceName, DeviceName] = {}
         self._closed = False
 
@@ -69,7 +69,7 @@ class Desk:
         for device in devices:
             device.close()
 
-    def device(self, name: DeviceName) -> Device:
+    def device(self, name: DeviceName) -> DeviceProxy:
         """A connected one.
 
         :raises MamaError: it cannot be reached
@@ -92,7 +92,7 @@ class Desk:
             self._devices[name] = found
         return found
 
-    def _beside(self, name: DeviceName, reference: Reference) -> Device | None:
+    def _beside(self, name: DeviceName, reference: Reference) -> DeviceProxy | None:
         """By a connection to the same server, where devices share one: always without a database, and with one when
         there would be too many. On their own they do not wait for each other's calls."""
         with self._lock:
@@ -100,7 +100,7 @@ class Desk:
                 return None
             for device in self._devices.values():
                 if device.connection.addresses == reference.addresses and not device.connection.closed:
-                    return Device(device.connection, reference.key, name.device)
+                    return DeviceProxy(device.connection, reference.key, name.device)
         return None
 
     def drop(self, name: DeviceName) -> None:
@@ -110,7 +110,7 @@ class Desk:
         if found is not None:
             found.close()
 
-    def admin(self, name: DeviceName) -> tuple[DeviceName, Device]:
+    def admin(self, name: DeviceName) -> tuple[DeviceName, DeviceProxy]:
         """The admin device of a device's server."""
         with self._lock:
             known = self._admins.get(name)
@@ -124,14 +124,16 @@ class Desk:
 
     # --- negotiation ---
 
-    def negotiate(self, name: DeviceName, wanted: Sequence[tuple[str, EventType]]) -> list[Known | MamaError]:
+    def negotiate(
+        self, name: DeviceName, wanted: Sequence[tuple[str, EventType]]
+    ) -> list[NegotiatedSubscription | MamaError]:
         """For attributes and events of one device, one answer each (TG-26 to TG-28)."""
         try:
             admin_name, admin = self.admin(name)
         except MamaError as error:
             self.drop(name)
             return [error] * len(wanted)
-        answers: list[Known | MamaError] = []
+        answers: list[NegotiatedSubscription | MamaError] = []
         pairs: dict[tuple[EndpointPair, ...], EndpointPair] = {}
         for attribute, event in wanted:
             try:
@@ -143,7 +145,9 @@ class Desk:
                 assert info.topic is not None
                 assert info.channel is not None
                 topic = str(parse(info.topic))
-                answers.append(Known(Agreement(topic, info.channel, pairs[info.endpoints]), info))
+                answers.append(
+                    NegotiatedSubscription(NegotiatedChannel(topic, info.channel, pairs[info.endpoints]), info)
+                )
             except MamaError as error:
                 answers.append(error)
                 if isinstance(error, ServerAway):  # do not wait for each of them
@@ -188,7 +192,7 @@ class Desk:
             return errors_of(error)
 
     @staticmethod
-    def _read(device: Device, attribute: str, event: EventType, idl: int) -> Data | tuple[DevError, ...]:
+    def _read(device: DeviceProxy, attribute: str, event: EventType, idl: int) -> Data | tuple[DevError, ...]:
         if event is EventType.ATTR_CONF:
             return attribute_configs(device, [attribute])[0]
         if event is EventType.PIPE:
@@ -199,7 +203,7 @@ class Desk:
         return value.errors or value
 
 
-def _confirm(admin: Device, what: Sequence[Confirmation]) -> Iterator[tuple[Confirmation, DevFailed]]:
+def _confirm(admin: DeviceProxy, what: Sequence[Confirmation]) -> Iterator[tuple[Confirmation, DevFailed]]:
     """Servers stop at the first one that they refuse, which would let all behind it expire: halves find it."""
     try:
         admin.confirm(what)
@@ -213,16 +217,16 @@ def _confirm(admin: Device, what: Sequence[Confirmation]) -> Iterator[tuple[Conf
             yield from _confirm(admin, half)
 
 
-def _pipe(device: Device, name: str) -> PipeData:
-    def body(writer: Writer) -> None:
+def _pipe(device: DeviceProxy, name: str) -> PipeData:
+    def body(writer: CdrWriter) -> None:
         writer.string(name)
         write_client(writer, device.client)
 
     return device.call("read_pipe_5", body, read_pipe)
 
 
-def _commands(device: Device) -> tuple[CommandInfo, ...]:
-    def read(reader: Reader) -> tuple[CommandInfo, ...]:
+def _commands(device: DeviceProxy) -> tuple[CommandInfo, ...]:
+    def read(reader: CdrReader) -> tuple[CommandInfo, ...]:
         return tuple(COMMAND_INFO.read(reader) for _ in range(reader.count(_COMMAND_SIZE)))
 
     return device.call("command_list_query_2", None, read)

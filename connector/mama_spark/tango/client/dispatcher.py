@@ -8,24 +8,26 @@ from functools import partial
 from struct import Struct
 from typing import Any, Protocol
 
-from ..events.counters import Counters, Gap
+from ..events.counters import SequenceGap, SequenceTracker
 from ..events.frames import LITTLE
 from ..types import EventType
-from .subscription_events import Kind, Notice
+from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 
 _HAS_COUNTER = 8  # octets of a call info up to the end of the counter
 _LITTLE, _BIG = Struct("<4xI").unpack_from, Struct(">4xI").unpack_from  # the counter
-_made: Callable[[tuple[Any, ...]], Notice] = partial(tuple.__new__, Notice)  # of all fields: half the time
+_made: Callable[[tuple[Any, ...]], SubscriptionEvent] = partial(
+    tuple.__new__, SubscriptionEvent
+)  # of all fields: half the time
 
 
-class Target(Protocol):
+class EventTarget(Protocol):
     """A subscription, as far as events need it."""
 
     inbox: Any
 
 
 @dataclass(slots=True)
-class Counts:
+class DispatchCounts:
     """What came over all subscriptions since the beginning.
 
     :ivar events: delivered, once for each topic
@@ -48,15 +50,15 @@ class Counts:
 @dataclass(slots=True)
 class _Route:
     counted: bool
-    targets: tuple[Target, ...] = field(default=())
+    targets: tuple[EventTarget, ...] = field(default=())
 
 
-class Routes:
+class EventDispatcher:
     """Topics and who listens to them. One thread changes it while another one delivers: a change is one assignment."""
 
     def __init__(self) -> None:
-        self.counts = Counts()
-        self.counters = Counters()
+        self.counts = DispatchCounts()
+        self.counters = SequenceTracker()
         self._routes: dict[bytes, _Route] = {}
 
     def __repr__(self) -> str:
@@ -65,7 +67,7 @@ class Routes:
     def __contains__(self, topic: bytes) -> bool:
         return topic in self._routes
 
-    def add(self, topic: bytes, event: EventType, target: Target) -> bool:
+    def add(self, topic: bytes, event: EventType, target: EventTarget) -> bool:
         """True: the first one of this topic."""
         route = self._routes.get(topic)
         if route is None:
@@ -74,7 +76,7 @@ class Routes:
         route.targets = (*route.targets, target)
         return False
 
-    def remove(self, topic: bytes, target: Target) -> bool:
+    def remove(self, topic: bytes, target: EventTarget) -> bool:
         """True: nobody listens to this topic any more."""
         route = self._routes.get(topic)
         if route is None:
@@ -91,10 +93,10 @@ class Routes:
         for topic in topics:
             self.counters.restarted(topic)
 
-    def number(self, messages: Iterable[Sequence[bytes]], received: int) -> list[Notice]:
+    def number(self, messages: Iterable[Sequence[bytes]], received: int) -> list[SubscriptionEvent]:
         """What came, in order, as notices; markers before their event."""
-        notices: list[Notice] = []
-        routes, see, counts, event = self._routes, self.counters.see, self.counts, Kind.EVENT
+        notices: list[SubscriptionEvent] = []
+        routes, see, counts, event = self._routes, self.counters.see, self.counts, SubscriptionEventKind.EVENT
         events = 0
         for frames in messages:
             route = routes.get(frames[0])
@@ -113,17 +115,17 @@ class Routes:
                     continue
                 if seen.marker is not None:
                     kind = self._count(seen.marker)
-                    notices += [Notice(t, kind, received, None, 0, seen.marker) for t in route.targets]
+                    notices += [SubscriptionEvent(t, kind, received, None, 0, seen.marker) for t in route.targets]
             events += 1
             for target in route.targets:
                 notices.append(_made((target, event, received, frames, ctr, None)))
         counts.events += events
         return notices
 
-    def _count(self, marker: object) -> Kind:
-        if isinstance(marker, Gap):
+    def _count(self, marker: object) -> SubscriptionEventKind:
+        if isinstance(marker, SequenceGap):
             self.counts.gaps += 1
             self.counts.missed += marker.size
-            return Kind.GAP
+            return SubscriptionEventKind.GAP
         self.counts.restarts += 1
-        return Kind.RESTART
+        return SubscriptionEventKind.RESTART

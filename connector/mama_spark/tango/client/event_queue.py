@@ -9,20 +9,20 @@ from collections.abc import Sequence
 
 from mama_spark.errors import BackgroundTaskFailed
 
-from .subscription_events import Kind, Lost, Notice
+from .subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 
 OCTETS = 1 << 30  #: that may wait where nobody says how many: an event of an image has megabytes
 _SHARE = 8  #: of the octets that may wait, so much is taken at once
 _OVERHEAD = 700  #: octets of memory that a notice takes besides its frames
 
 
-def size_of(notice: Notice) -> int:
+def size_of(notice: SubscriptionEvent) -> int:
     """Octets of memory, about."""
     frames = notice[3]
     return _OVERHEAD if frames is None else _OVERHEAD + len(frames[3])
 
 
-class Inbox:
+class EventQueue:
     """A queue of notices. When it is full the oldest are dropped.
 
     :param limit: notices; 0: no limit
@@ -36,8 +36,8 @@ class Inbox:
         self._waiting = 0  #: octets, where they are bounded
         self.dropped = 0
         self._tell = tell
-        self._queue: deque[Notice] = deque()
-        self._lost: dict[object, Lost] = {}
+        self._queue: deque[SubscriptionEvent] = deque()
+        self._lost: dict[object, QueueOverflow] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._death: BaseException | None = None
@@ -48,7 +48,7 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, notices: Sequence[Notice]) -> int:
+    def put(self, notices: Sequence[SubscriptionEvent]) -> int:
         """How many were dropped for them. Never waits for who takes."""
         with self._changed:
             if self._closed:
@@ -62,25 +62,25 @@ class Inbox:
             self._changed.notify_all()
             return self.dropped - before
 
-    def _pop(self) -> Notice:
+    def _pop(self) -> SubscriptionEvent:
         notice = self._queue.popleft()
         if self.octets:
             self._waiting -= size_of(notice)
         return notice
 
-    def _drop(self, notice: Notice) -> None:
+    def _drop(self, notice: SubscriptionEvent) -> None:
         self.dropped += 1
         if not self._tell:
             return
-        ctr = notice.ctr if notice.kind is Kind.EVENT else -1
+        ctr = notice.ctr if notice.kind is SubscriptionEventKind.EVENT else -1
         before = self._lost.get(notice.subscription)
         if before is None:
-            self._lost[notice.subscription] = Lost(1, ctr, ctr)
+            self._lost[notice.subscription] = QueueOverflow(1, ctr, ctr)
         else:
             first = ctr if before.first < 0 else before.first
-            self._lost[notice.subscription] = Lost(before.size + 1, first, before.last if ctr < 0 else ctr)
+            self._lost[notice.subscription] = QueueOverflow(before.size + 1, first, before.last if ctr < 0 else ctr)
 
-    def take(self, limit: int, timeout: float | None = 0.0) -> list[Notice]:
+    def take(self, limit: int, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
         """Up to ``limit``, in order; overflows besides. Empty: nothing came in time, or it was closed. Where octets are
         bounded, also no more than an eighth of that bound, unless one notice alone is larger.
 
@@ -112,10 +112,13 @@ class Inbox:
                 raise BackgroundTaskFailed(f"the subscriber ended: {self._death}") from self._death
             return found
 
-    def _overflows(self) -> list[Notice]:
+    def _overflows(self) -> list[SubscriptionEvent]:
         lost, self._lost = self._lost, {}
         now = time.time_ns() if lost else 0
-        return [Notice(subscription, Kind.OVERFLOW, now, None, 0, told) for subscription, told in lost.items()]
+        return [
+            SubscriptionEvent(subscription, SubscriptionEventKind.OVERFLOW, now, None, 0, told)
+            for subscription, told in lost.items()
+        ]
 
     def forget(self, subscription: object) -> None:
         """Drop what waits for a subscription that was cancelled."""

@@ -1,6 +1,6 @@
 """Calls of Tango devices over one TCP connection: synchronous, each with a deadline.
 
-:class:`Connection` carries calls to one server, :class:`Device` makes them for one of its objects, and
+:class:`RpcConnection` carries calls to one server, :class:`DeviceProxy` makes them for one of its objects, and
 :func:`open_device` finds out, by the database where there is one, which those are. Whoever holds a connection decides
 when to make a new one: after :class:`~mama_spark.tango.errors.ServerAway` it is closed, and says so (:attr:`closed`).
 """
@@ -19,17 +19,17 @@ from typing import Any, Self, TypeVar
 
 from ..errors import BadReply, CallLost, ServerAway, refusal
 from ..giop import messages
-from ..giop.cdr import CdrError, Reader, Writer
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..giop.ior import Address, DeviceName, Reference, parse_device, parse_ior
 from ..giop.typecode import STRING, STRINGS, VOID, TypeCode, read_any
 from ..idl.calls import (
-    Client,
+    ClientIdent,
     CommandCall,
     DeviceInfo,
+    DevSource,
     Forwarded,
     Operation,
     ReadCall,
-    Source,
     check,
     device_type,
     read_info,
@@ -58,7 +58,7 @@ _CHUNK = 1 << 16
 _MAX_FORWARDS = 3
 
 
-class Connection:
+class RpcConnection:
     """One connection. Threads may share it: calls go one after the other.
 
     :param addresses: of the server, tried in order by :meth:`open`
@@ -75,7 +75,7 @@ class Connection:
         self._minor, self._limit = minor, limit
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._splitter = messages.Splitter(limit)
+        self._splitter = messages.MessageAssembler(limit)
         self._number = 0
 
     def __repr__(self) -> str:
@@ -103,7 +103,7 @@ class Connection:
                 reasons.append(f"{address}: {error}")
                 continue
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._splitter = messages.Splitter(self._limit)
+            self._splitter = messages.MessageAssembler(self._limit)
             self._socket = found
             return self
         raise ServerAway("no connection to " + "; ".join(reasons))
@@ -124,7 +124,7 @@ class Connection:
 
     def call(
         self, key: bytes, operation: str, body: messages.Body | None = None, *, timeout: float | None = None
-    ) -> tuple[messages.Reply, Reader]:
+    ) -> tuple[messages.GiopReply, CdrReader]:
         """The reply, whatever its status, and a reader at its body.
 
         :raises ServerAway: not connected, or the connection ended before the call went out
@@ -133,9 +133,9 @@ class Connection:
         :raises CdrError: ``body`` could not be written
         """
         reply, reader = self._exchange(
-            lambda number: messages.Request(self._minor, id=number, key=key, operation=operation), body, timeout
+            lambda number: messages.GiopRequest(self._minor, id=number, key=key, operation=operation), body, timeout
         )
-        if not isinstance(reply, messages.Reply):
+        if not isinstance(reply, messages.GiopReply):
             raise self._broken(f"{type(reply).__name__} for a request")
         return reply, reader
 
@@ -147,8 +147,8 @@ class Connection:
         return reply.status is messages.LocateStatus.OBJECT_HERE
 
     def _exchange(
-        self, request: Callable[[int], messages.Message], body: messages.Body | None, timeout: float | None
-    ) -> tuple[messages.Message, Reader]:
+        self, request: Callable[[int], messages.GiopMessage], body: messages.Body | None, timeout: float | None
+    ) -> tuple[messages.GiopMessage, CdrReader]:
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         if not self._lock.acquire(timeout=max(0.0, limit)):
@@ -193,7 +193,7 @@ class Connection:
             raise ServerAway(f"{self!r}: the server closed it")
         self._splitter.feed(data)  # replies that came too late; whoever reads next drops them
 
-    def _receive(self, number: int, deadline: float, limit: float) -> tuple[messages.Message, Reader]:
+    def _receive(self, number: int, deadline: float, limit: float) -> tuple[messages.GiopMessage, CdrReader]:
         while True:
             found = self._next()
             if found is not None:
@@ -201,7 +201,7 @@ class Connection:
                 if isinstance(message, messages.CloseConnection):
                     self.close()
                     raise ServerAway(f"{self!r}: the server closed it without working on the call")
-                if not isinstance(message, messages.Reply | messages.LocateReply) or message.id > number:
+                if not isinstance(message, messages.GiopReply | messages.LocateReply) or message.id > number:
                     raise self._broken(f"{type(message).__name__} instead of a reply")
                 if message.id == number:
                     return found
@@ -227,7 +227,7 @@ class Connection:
             raise CallLost(f"{self!r}: {error}") from None
         self._splitter.feed(data)
 
-    def _next(self) -> tuple[messages.Message, Reader] | None:
+    def _next(self) -> tuple[messages.GiopMessage, CdrReader] | None:
         try:
             data = self._splitter.next_message()
             return None if data is None else messages.decode(data)
@@ -239,14 +239,14 @@ class Connection:
         return BadReply(f"{self!r}: {why}")
 
 
-def _nothing(_: Reader) -> None:
+def _nothing(_: CdrReader) -> None:
     return None
 
 
-class Device:
+class DeviceProxy:
     """One object of a server.
 
-    Its methods raise what :meth:`Connection.call` does, :class:`~mama_spark.tango.errors.DevFailed` when the device
+    Its methods raise what :meth:`RpcConnection.call` does, :class:`~mama_spark.tango.errors.DevFailed` when the device
     says no, :class:`~mama_spark.tango.errors.SystemException` when the server's ORB does, and
     :class:`~mama_spark.tango.errors.BadReply` for a result that is none.
 
@@ -254,9 +254,9 @@ class Device:
     :param name: for people
     """
 
-    def __init__(self, connection: Connection, key: bytes, name: str = "") -> None:
+    def __init__(self, connection: RpcConnection, key: bytes, name: str = "") -> None:
         self.connection, self.key, self.name = connection, key, name or key.decode("latin-1")
-        self.client = Client(pid=os.getpid() & 0xFFFFFFFF)  #: as who it calls
+        self.client = ClientIdent(pid=os.getpid() & 0xFFFFFFFF)  #: as who it calls
 
     def __repr__(self) -> str:
         return f"<Device {self.name} by {self.connection!r}>"
@@ -274,7 +274,7 @@ class Device:
         self,
         operation: str,
         body: messages.Body | None,
-        read: Callable[[Reader], T],
+        read: Callable[[CdrReader], T],
         *,
         timeout: float | None = None,
     ) -> T:
@@ -303,16 +303,16 @@ class Device:
 
     def adm_name(self, *, timeout: float | None = None) -> str:
         """Name of the admin device of its server."""
-        return self.call(Operation.ADM_NAME, None, Reader.string, timeout=timeout)
+        return self.call(Operation.ADM_NAME, None, CdrReader.string, timeout=timeout)
 
     def is_a(self, idl: int, *, timeout: float | None = None) -> bool:
         """Whether it has this version of the interface, or a newer one."""
         type_id = device_type(idl)
-        return self.call(Operation.IS_A, lambda writer: writer.string(type_id), Reader.boolean, timeout=timeout)
+        return self.call(Operation.IS_A, lambda writer: writer.string(type_id), CdrReader.boolean, timeout=timeout)
 
     def non_existent(self, *, timeout: float | None = None) -> bool:
         """Whether its server says that it is gone."""
-        return self.call(Operation.NON_EXISTENT, None, Reader.boolean, timeout=timeout)
+        return self.call(Operation.NON_EXISTENT, None, CdrReader.boolean, timeout=timeout)
 
     # --- what it does ---
 
@@ -322,7 +322,7 @@ class Device:
         argin: Any = None,
         type: TypeCode | None = None,
         *,
-        source: Source = Source.DEV,
+        source: DevSource = DevSource.DEV,
         timeout: float | None = None,
     ) -> Any:
         """A command's result; None of one that has none.
@@ -332,7 +332,7 @@ class Device:
         code = type or (VOID if argin is None else STRING if isinstance(argin, str) else STRINGS)
         given = CommandCall(name, code, argin, source, self.client)
 
-        def body(writer: Writer) -> None:
+        def body(writer: CdrWriter) -> None:
             write_command(writer, given, Operation.COMMAND_4)
 
         return self.call(Operation.COMMAND_4, body, lambda reader: read_any(reader)[1], timeout=timeout)
@@ -342,7 +342,7 @@ class Device:
         names: Sequence[str],
         idl: int = 5,
         *,
-        source: Source = Source.CACHE_DEV,
+        source: DevSource = DevSource.CACHE_DEV,
         timeout: float | None = None,
     ) -> list[AttributeValue]:
         """Attributes, one value for each name; one that could not be read carries its errors.
@@ -351,7 +351,7 @@ class Device:
         """
         operation, given = reading(idl), ReadCall(tuple(names), source, self.client)
 
-        def body(writer: Writer) -> None:
+        def body(writer: CdrWriter) -> None:
             write_reading(writer, given, operation)
 
         return self.call(operation, body, lambda reader: read_values(reader, operation), timeout=timeout)
@@ -407,16 +407,16 @@ def reference_of(name: DeviceName, *, timeout: float = TIMEOUT) -> Reference:
     return parse_ior(found.ior)
 
 
-def open_reference(reference: Reference, name: str = "", *, timeout: float = TIMEOUT) -> Device:
+def open_reference(reference: Reference, name: str = "", *, timeout: float = TIMEOUT) -> DeviceProxy:
     """Connect to an object that is known.
 
     :raises ServerAway: nobody listens there
     """
-    connection = Connection(reference.addresses, timeout=timeout, minor=reference.minor)
-    return Device(connection.open(), reference.key, name)
+    connection = RpcConnection(reference.addresses, timeout=timeout, minor=reference.minor)
+    return DeviceProxy(connection.open(), reference.key, name)
 
 
-def open_device(name: DeviceName | str, *, tango_host: str | None = None, timeout: float = TIMEOUT) -> Device:
+def open_device(name: DeviceName | str, *, tango_host: str | None = None, timeout: float = TIMEOUT) -> DeviceProxy:
     """Connect to a device by its name; errors as :func:`reference_of`.
 
     :param tango_host: of names without a host

@@ -32,15 +32,15 @@ from ..events.batch_decoder import BatchDecoder
 from ..giop.ior import parse_device
 from ..types import EVENT_NAMES, DevError, EventType
 from . import subscription_states
-from .channels import Channels
-from .delivery import Delivery
-from .device_connections import NO_COMMAND, Desk, Known, errors_of, frames_of
-from .dispatcher import Routes
+from .channels import ZmqEventReceiver
+from .delivery import EventDelivery
+from .device_connections import NO_COMMAND, DeviceConnectionPool, NegotiatedSubscription, errors_of, frames_of
+from .dispatcher import EventDispatcher
 from .event_queue import OCTETS
 from .subscription import Callback, SubMode, SubscriberCounts, Subscription
-from .subscription_events import Batch, Kind, Notice, decode_notices
-from .subscription_machine import Lives, channel_key
-from .subscription_states import Action, State, Times, Wanted
+from .subscription_events import Batch, SubscriptionEvent, SubscriptionEventKind, decode_notices
+from .subscription_machine import SubscriptionMachine, channel_key
+from .subscription_states import Action, SubscriptionRequest, SubscriptionState, Timeouts
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class TangoSubscriber:
         limit: int = 1_000_000,
         octets: int = OCTETS,
         hwm: int | None = None,
-        times: Times | None = None,
+        times: Timeouts | None = None,
         timeout: float = 3.0,
         tell_states: bool = False,
     ) -> None:
@@ -85,17 +85,17 @@ class TangoSubscriber:
         self._tell_states = tell_states
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._delivery = Delivery(self._lock, limit, octets)
+        self._delivery = EventDelivery(self._lock, limit, octets)
         self.inbox = self._delivery.inbox
-        self._lives = Lives(times)
-        self._routes = Routes()
+        self._lives = SubscriptionMachine(times)
+        self._routes = EventDispatcher()
         self._known: dict[int, Subscription] = {}
         self._beats: dict[bytes, str] = {}  # topic -> channel
         self._endpoints: dict[str, str] = {}  # channel -> where its heartbeats come from
         self._hwms: dict[str, int] = {}
         self._fresh = 0.0  # when the last connection was made
-        self._desk = Desk(timeout)
-        self._channels = Channels(self, hwm=hwm or _DEFAULT_HWM)
+        self._desk = DeviceConnectionPool(timeout)
+        self._channels = ZmqEventReceiver(self, hwm=hwm or _DEFAULT_HWM)
         self._reconnects = 0
         self._wake = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
@@ -196,7 +196,7 @@ class TangoSubscriber:
         if callback is not None and queue is not None:
             raise ConfigError("a subscription has a callback or a queue")
         made = [self._made(*one, callback, queue) for one in wanted]
-        lives = [Wanted(str(s.device), s.device.device, s.attribute, s.event, mode.reads) for s in made]
+        lives = [SubscriptionRequest(str(s.device), s.device.device, s.attribute, s.event, mode.reads) for s in made]
         with self._lock:
             ids, actions = self._lives.subscribe(lives)
             for subscription, id in zip(made, ids, strict=True):
@@ -267,7 +267,7 @@ class TangoSubscriber:
         with self._lock:
             return list(self._known.values())
 
-    def state(self, subscription: Subscription) -> State:
+    def state(self, subscription: Subscription) -> SubscriptionState:
         with self._lock:
             return self._lives.state(subscription.id)
 
@@ -278,7 +278,7 @@ class TangoSubscriber:
 
     # --- what came ---
 
-    def take(self, limit: int = 10_000, timeout: float | None = 0.0) -> list[Notice]:
+    def take(self, limit: int = 10_000, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
         """Notices of the subscriptions without callback and queue, in the order in which they came.
 
         :param timeout: seconds to wait for the first one; None: as long as it takes
@@ -305,24 +305,27 @@ class TangoSubscriber:
             match action:
                 case subscription_states.Negotiate():
                     self._submit(self._negotiate, action)
-                case subscription_states.Read():
+                case subscription_states.ReadValue():
                     self._submit(self._read, action)
-                case subscription_states.Confirm():
+                case subscription_states.ConfirmSubscription():
                     self._submit(self._confirm, action)
                 case subscription_states.Connect():
                     self._connect(action)
                 case subscription_states.Disconnect():
                     self._disconnect(action)
-                case subscription_states.Listen():
+                case subscription_states.SubscribeTopic():
                     self._listen(action)
-                case subscription_states.Unlisten():
+                case subscription_states.UnsubscribeTopic():
                     self._unlisten(action)
                 case subscription_states.Restarted():
                     self._routes.restarted(topic.encode("latin-1") for topic in action.topics)
-                case subscription_states.Tell() if not self._known[action.id].muted:
-                    self._put(self._known[action.id], Kind.ERROR, detail=action.errors)
-                case subscription_states.TellState() if self._tell_states:
-                    self._put(self._known[action.id], Kind.ONLINE if action.online else Kind.OFFLINE)
+                case subscription_states.ReportError() if not self._known[action.id].muted:
+                    self._put(self._known[action.id], SubscriptionEventKind.ERROR, detail=action.errors)
+                case subscription_states.ReportAvailability() if self._tell_states:
+                    self._put(
+                        self._known[action.id],
+                        SubscriptionEventKind.ONLINE if action.online else SubscriptionEventKind.OFFLINE,
+                    )
 
     def _connect(self, action: subscription_states.Connect) -> None:
         self._reconnects += action.again
@@ -339,12 +342,12 @@ class TangoSubscriber:
         self._endpoints.pop(action.channel, None)
         self._channels.disconnect(action.pair, action.heartbeats)
 
-    def _listen(self, action: subscription_states.Listen) -> None:
+    def _listen(self, action: subscription_states.SubscribeTopic) -> None:
         subscription, topic = self._known[action.id], action.topic.encode("latin-1")
         if self._routes.add(topic, subscription.event, subscription):
             self._channels.listen(topic)
 
-    def _unlisten(self, action: subscription_states.Unlisten) -> None:
+    def _unlisten(self, action: subscription_states.UnsubscribeTopic) -> None:
         topic = action.topic.encode("latin-1")
         if self._routes.remove(topic, self._known[action.id]):
             self._channels.unlisten(topic)
@@ -352,11 +355,11 @@ class TangoSubscriber:
     def _put(
         self,
         subscription: Subscription,
-        kind: Kind,
+        kind: SubscriptionEventKind,
         frames: list[bytes] | None = None,
         detail: tuple[DevError, ...] | None = None,
     ) -> None:
-        subscription.inbox.put([Notice(subscription, kind, time.time_ns(), frames, 0, detail)])
+        subscription.inbox.put([SubscriptionEvent(subscription, kind, time.time_ns(), frames, 0, detail)])
 
     def _submit(self, work: Callable[[T], None], action: T) -> None:
         def run() -> None:
@@ -377,7 +380,7 @@ class TangoSubscriber:
             found = [self._known[id] for id in action.ids if id in self._known]
         if not found:
             return
-        answers: Sequence[Known | MamaError]
+        answers: Sequence[NegotiatedSubscription | MamaError]
         try:
             answers = self._desk.negotiate(found[0].device, [(s.attribute, s.event) for s in found])
         except Exception as error:  # nobody else's subscription shall end by it
@@ -388,23 +391,23 @@ class TangoSubscriber:
                 self._answer(subscription, answer)
         self._wake.set()
 
-    def _answer(self, subscription: Subscription, answer: Known | MamaError) -> None:
+    def _answer(self, subscription: Subscription, answer: NegotiatedSubscription | MamaError) -> None:
         now = time.monotonic()
-        if isinstance(answer, Known):
+        if isinstance(answer, NegotiatedSubscription):
             subscription.idl, subscription.muted = answer.info.device_idl, False
             self._hwms[channel_key(answer.agreement.channel)] = max(answer.info.hwm, 1)
             actions = self._lives.agreed(now, subscription.id, answer.agreement)
         else:
             subscription.failure = subscription.failure or answer
             actions = self._lives.failed(now, subscription.id, errors_of(answer))
-        reads = any(isinstance(action, subscription_states.Read) for action in actions)
+        reads = any(isinstance(action, subscription_states.ReadValue) for action in actions)
         if reads:
             self._delivery.hold(subscription)
         else:
             subscription.answered.set()
         self._do(actions)
 
-    def _read(self, action: subscription_states.Read) -> None:
+    def _read(self, action: subscription_states.ReadValue) -> None:
         with self._lock:
             subscription, agreement = self._known.get(action.id), self._lives.agreement(action.id)
             settled = max(self._fresh + _SETTLE_NEW, time.monotonic() + _SETTLE)
@@ -413,19 +416,25 @@ class TangoSubscriber:
         self._channels.wait(self._timeout)
         time.sleep(max(0.0, settled - time.monotonic()))
         name, idl = subscription.device, subscription.idl
-        kind = Kind.INITIAL if action.why is subscription_states.Reading.INITIAL else Kind.RESUBSCRIPTION
+        kind = (
+            SubscriptionEventKind.INITIAL
+            if action.why is subscription_states.ReadReason.INITIAL
+            else SubscriptionEventKind.RESUBSCRIPTION
+        )
         frames: list[bytes] | None = None
         errors: tuple[DevError, ...] | None = None
         try:
             found = self._desk.read(name, subscription.attribute, subscription.event, idl)
             frames = frames_of(agreement.topic, found)
         except MamaError as error:  # no value that an event could carry
-            kind, errors = Kind.ERROR, errors_of(error)
+            kind, errors = SubscriptionEventKind.ERROR, errors_of(error)
         with self._lock:
-            self._delivery.release(subscription, [Notice(subscription, kind, time.time_ns(), frames, 0, errors)])
+            self._delivery.release(
+                subscription, [SubscriptionEvent(subscription, kind, time.time_ns(), frames, 0, errors)]
+            )
         subscription.answered.set()
 
-    def _confirm(self, action: subscription_states.Confirm) -> None:
+    def _confirm(self, action: subscription_states.ConfirmSubscription) -> None:
         with self._lock:
             found = next((self._known[id] for id in action.ids if id in self._known), None)
             if found is None:  # all cancelled meanwhile; others may have come

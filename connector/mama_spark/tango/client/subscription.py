@@ -12,12 +12,12 @@ from mama_spark.errors import ConfigError, MamaError
 
 from ..giop.ior import DeviceName
 from ..types import EventType
-from .dispatcher import Counts
-from .event_queue import Inbox
-from .subscription_events import Notice
-from .subscription_states import State
+from .dispatcher import DispatchCounts
+from .event_queue import EventQueue
+from .subscription_events import SubscriptionEvent
+from .subscription_states import SubscriptionState
 
-Callback = Callable[[Notice], object]
+Callback = Callable[[SubscriptionEvent], object]
 
 
 class SubMode(IntEnum):
@@ -63,7 +63,7 @@ class SubscriberCounts:
     :ivar reconnects: connections made anew
     """
 
-    routes: Counts
+    routes: DispatchCounts
     overflowed: int
     callback_errors: int
     reconnects: int
@@ -72,9 +72,9 @@ class SubscriberCounts:
 class Owner(Protocol):
     """The subscriber, as far as its subscriptions need it."""
 
-    inbox: Inbox
+    inbox: EventQueue
 
-    def state(self, subscription: Subscription) -> State: ...
+    def state(self, subscription: Subscription) -> SubscriptionState: ...
 
     def topic(self, subscription: Subscription) -> str | None: ...
 
@@ -96,7 +96,7 @@ class Subscription:
         device: DeviceName,
         attribute: str,
         event: EventType,
-        inbox: Inbox,
+        inbox: EventQueue,
         callback: Callback | None,
     ) -> None:
         self._subscriber = subscriber
@@ -117,7 +117,7 @@ class Subscription:
         return f"{name}{'/' if self.attribute else ''}{self.attribute}{hash_}{suffix}.{self.event.wire_name}"
 
     @property
-    def state(self) -> State:
+    def state(self) -> SubscriptionState:
         return self._subscriber.state(self)
 
     @property
@@ -125,7 +125,7 @@ class Subscription:
         """None before the server told it."""
         return self._subscriber.topic(self)
 
-    def get_events(self, limit: int = 1_000_000) -> list[Notice]:
+    def get_events(self, limit: int = 1_000_000) -> list[SubscriptionEvent]:
         """What waits in the queue of this subscription, in order (the pull model).
 
         :raises ConfigError: it has none

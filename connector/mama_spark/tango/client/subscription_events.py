@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..events.batch_decoder import BatchDecoder, Columns
-from ..events.counters import Gap, Restart
+from ..events.batch_decoder import BatchDecoder, EventColumns
+from ..events.counters import SequenceGap, SequenceRestart
 from ..events.events import Data, Event, decode
 from ..types import AttributeValue, DevError, Severity
 
 Frames = Sequence[bytes]
 
 
-class Kind(Enum):
+class SubscriptionEventKind(Enum):
     EVENT = "event"  #: as the server sent it, errors that it sent included
     INITIAL = "initial"  #: a value that was read at the beginning: not an event
     RESUBSCRIPTION = "resubscription"  #: a value that was read after a reconnection: not an event
@@ -30,7 +30,7 @@ class Kind(Enum):
     OFFLINE = "offline"  #: its heartbeats are missing
 
 
-class Lost(NamedTuple):
+class QueueOverflow(NamedTuple):
     """What an overflow dropped.
 
     :ivar size: notices
@@ -42,7 +42,7 @@ class Lost(NamedTuple):
     last: int
 
 
-class Notice(NamedTuple):
+class SubscriptionEvent(NamedTuple):
     """One thing that happened to one subscription.
 
     :ivar subscription: that it is for
@@ -51,16 +51,17 @@ class Notice(NamedTuple):
     :ivar frames: topic, byte order, call info, data: of events as they came, of values that were read as the server
         would have sent them, with the counter 0; None of everything else
     :ivar ctr: counter of an event; else 0
-    :ivar detail: errors of ERROR; :class:`~mama_spark.tango.events.counters.Gap`,
-        :class:`~mama_spark.tango.events.counters.Restart` and :class:`Lost` of GAP, RESTART and OVERFLOW
+    :ivar detail: errors of ERROR; :class:`~mama_spark.tango.events.counters.SequenceGap`,
+        :class:`~mama_spark.tango.events.counters.SequenceRestart` and :class:`QueueOverflow` of GAP, RESTART and
+            OVERFLOW
     """
 
     subscription: Any
-    kind: Kind
+    kind: SubscriptionEventKind
     received: int
     frames: Frames | None = None
     ctr: int = 0
-    detail: tuple[DevError, ...] | Gap | Restart | Lost | None = None
+    detail: tuple[DevError, ...] | SequenceGap | SequenceRestart | QueueOverflow | None = None
 
     @property
     def event(self) -> Event | None:
@@ -97,10 +98,10 @@ class Notice(NamedTuple):
         event, detail = self.event, self.detail
         if event is not None:
             return event.errors
-        if isinstance(detail, Gap):
+        if isinstance(detail, SequenceGap):
             desc = f"missed {detail.size} events, {detail.first} to {detail.last}"
             return (DevError("API_MissedEvents", Severity.ERR, desc, str(self.subscription)),)
-        return () if detail is None or isinstance(detail, (Restart, Lost)) else detail
+        return () if detail is None or isinstance(detail, (SequenceRestart, QueueOverflow)) else detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +112,16 @@ class Batch:
     :ivar rows: which of them have frames, ascending; row ``i`` of ``columns`` is notice ``rows[i]``
     """
 
-    notices: list[Notice]
+    notices: list[SubscriptionEvent]
     rows: npt.NDArray[np.int64]
-    columns: Columns
+    columns: EventColumns
     decoder: BatchDecoder = field(repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.notices)
 
 
-def decode_notices(notices: list[Notice], decoder: BatchDecoder) -> Batch:
+def decode_notices(notices: list[SubscriptionEvent], decoder: BatchDecoder) -> Batch:
     """Decode all at once.
 
     :param decoder: kept between calls, since it remembers the layouts that it saw

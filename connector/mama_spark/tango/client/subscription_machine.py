@@ -1,6 +1,6 @@
 """The machine behind all subscriptions of one subscriber, and the channels that they come through. Pure.
 
-:class:`Lives` is told what happened and what time it is, and returns what is to be done (see
+:class:`SubscriptionMachine` is told what happened and what time it is, and returns what is to be done (see
 :mod:`~mama_spark.tango.client.subscription_states`). A channel is what all subscriptions at one server share: its
     endpoints, its heartbeats,
 its confirmation.
@@ -17,42 +17,42 @@ from ..types import DevError, EventType, Severity
 from .subscription_states import (
     TABLE,
     Action,
-    Agreement,
-    Confirm,
+    ConfirmSubscription,
     Connect,
     Disconnect,
-    Illegal,
-    Listen,
+    IllegalTransition,
+    MachineEvent,
     Negotiate,
-    Read,
-    Reading,
+    NegotiatedChannel,
+    ReadReason,
+    ReadValue,
+    ReportAvailability,
+    ReportError,
     Restarted,
-    State,
-    Step,
-    Tell,
-    TellState,
-    Times,
-    Unlisten,
-    Wanted,
+    SubscribeTopic,
+    SubscriptionRequest,
+    SubscriptionState,
+    Timeouts,
+    UnsubscribeTopic,
 )
 
 
 @dataclass(slots=True)
-class _Life:
+class _Subscription:
     id: int
-    wanted: Wanted
-    state: State = State.NEGOTIATING
-    agreement: Agreement | None = None
+    wanted: SubscriptionRequest
+    state: SubscriptionState = SubscriptionState.NEGOTIATING
+    agreement: NegotiatedChannel | None = None
     tries: int = 0
     next_try: float = 0.0
     next_error: float = float("-inf")
     was_read: bool = False
 
-    def step(self, step: Step) -> State:
+    def step(self, step: MachineEvent) -> SubscriptionState:
         """The state before."""
         before, after = self.state, TABLE[self.state].get(step)
         if after is None:
-            raise Illegal(f"{step.name} in {self.state.name}")
+            raise IllegalTransition(f"{step.name} in {self.state.name}")
         self.state = after
         return before
 
@@ -77,39 +77,39 @@ def channel_key(channel: str) -> str:
     return channel.lower().removesuffix(NO_DATABASE)
 
 
-class Lives:
+class SubscriptionMachine:
     """All subscriptions of one subscriber.
 
     Every method returns what is to be done, in order. What was cancelled may still be told of: it changes nothing.
     """
 
-    def __init__(self, times: Times | None = None) -> None:
-        self.times = times or Times()
-        self._lives: dict[int, _Life] = {}
+    def __init__(self, times: Timeouts | None = None) -> None:
+        self.times = times or Timeouts()
+        self._lives: dict[int, _Subscription] = {}
         self._channels: dict[str, _Channel] = {}
         self._topics: dict[str, dict[int, None]] = {}
         self._waiting: dict[int, None] = {}  # postponed or late
         self._next = 0
 
     def __repr__(self) -> str:
-        counts = {state: sum(life.state is state for life in self._lives.values()) for state in State}
+        counts = {state: sum(life.state is state for life in self._lives.values()) for state in SubscriptionState}
         told = ", ".join(f"{n} {state.value}" for state, n in counts.items() if n)
         return f"<Lives {told or 'none'}, {len(self._channels)} channels>"
 
     def __len__(self) -> int:
         return len(self._lives)
 
-    def state(self, id: int) -> State:
+    def state(self, id: int) -> SubscriptionState:
         """CANCELLED of all that are not known any more."""
         life = self._lives.get(id)
-        return State.CANCELLED if life is None else life.state
+        return SubscriptionState.CANCELLED if life is None else life.state
 
-    def agreement(self, id: int) -> Agreement | None:
+    def agreement(self, id: int) -> NegotiatedChannel | None:
         """None before the first one."""
         life = self._lives.get(id)
         return None if life is None else life.agreement
 
-    def wanted(self, id: int) -> Wanted | None:
+    def wanted(self, id: int) -> SubscriptionRequest | None:
         """None: it was cancelled."""
         life = self._lives.get(id)
         return None if life is None else life.wanted
@@ -125,12 +125,12 @@ class Lives:
 
     # --- what users want ---
 
-    def subscribe(self, wanted: list[Wanted]) -> tuple[list[int], list[Action]]:
+    def subscribe(self, wanted: list[SubscriptionRequest]) -> tuple[list[int], list[Action]]:
         """Numbers for them; negotiations."""
         ids = []
         for one in wanted:
             self._next += 1
-            self._lives[self._next] = _Life(self._next, one)
+            self._lives[self._next] = _Subscription(self._next, one)
             ids.append(self._next)
         return ids, list(self._negotiate(ids))
 
@@ -139,19 +139,19 @@ class Lives:
         life = self._lives.pop(id, None)
         if life is None:
             return []
-        life.step(Step.CANCEL)
+        life.step(MachineEvent.CANCEL)
         self._waiting.pop(id, None)
         return list(self._leave(life))
 
     # --- what servers said ---
 
-    def agreed(self, now: float, id: int, agreement: Agreement) -> list[Action]:
+    def agreed(self, now: float, id: int, agreement: NegotiatedChannel) -> list[Action]:
         """TG-28, TG-29"""
         life = self._lives.get(id)
         if life is None:
             return []
-        before = life.step(Step.AGREED)
-        if life.state is State.LATE:
+        before = life.step(MachineEvent.AGREED)
+        if life.state is SubscriptionState.LATE:
             return []
         life.tries, life.next_error = 0, float("-inf")
         self._waiting.pop(id, None)
@@ -166,9 +166,9 @@ class Lives:
         actions += self._join(now, life, agreement)
         if old is None:
             self._topics.setdefault(agreement.topic, {})[id] = None
-            actions.append(Listen(agreement.topic, id))
-        if before is not State.CONNECTED:
-            actions.append(TellState(id, True))
+            actions.append(SubscribeTopic(agreement.topic, id))
+        if before is not SubscriptionState.CONNECTED:
+            actions.append(ReportAvailability(id, True))
             actions += self._reads(life)
         return actions
 
@@ -177,9 +177,9 @@ class Lives:
         life = self._lives.get(id)
         if life is None:
             return []
-        before = life.step(Step.FAILED)
-        if before in (State.CONNECTED, State.LATE):
-            return [Tell(id, errors)] if before is State.CONNECTED else []
+        before = life.step(MachineEvent.FAILED)
+        if before in (SubscriptionState.CONNECTED, SubscriptionState.LATE):
+            return [ReportError(id, errors)] if before is SubscriptionState.CONNECTED else []
         life.next_try = now + min(self.times.retry * 2.0 ** min(life.tries, 30), self.times.retry_max)
         life.tries += 1
         self._waiting[id] = None
@@ -195,14 +195,14 @@ class Lives:
         actions: list[Action] = []
         if not found.stale or found.lost:  # connected anew, or on the way to it: who is late must ask the server
             return actions
-        late = [id for id in found.members if self._lives[id].state is State.LATE]
+        late = [id for id in found.members if self._lives[id].state is SubscriptionState.LATE]
         for id in late:
             life = self._lives[id]
-            life.step(Step.BEAT)
+            life.step(MachineEvent.BEAT)
             life.tries, life.next_error = 0, float("-inf")
             self._waiting.pop(id, None)
-            actions.append(TellState(id, True))
-        found.stale = any(self._lives[id].state is State.RECONNECTING for id in found.members)
+            actions.append(ReportAvailability(id, True))
+        found.stale = any(self._lives[id].state is SubscriptionState.RECONNECTING for id in found.members)
         found.next_confirm = now  # it may have been away for so long that it forgot them
         return actions
 
@@ -226,7 +226,7 @@ class Lives:
             return []
         wait = min(self.times.check, self.times.confirm) if refused else self.times.confirm
         found.confirming, found.next_confirm = False, now + wait
-        return [Tell(id, errors) for id, errors in (refused or {}).items() if id in found.members]
+        return [ReportError(id, errors) for id, errors in (refused or {}).items() if id in found.members]
 
     def unconfirmed(
         self, now: float, channel: str, errors: tuple[DevError, ...], *, away: bool, unknown: bool
@@ -244,7 +244,7 @@ class Lives:
             found.confirms = False
             found.next_confirm = now
             return []
-        return [] if away else [Tell(id, errors) for id in found.members]
+        return [] if away else [ReportError(id, errors) for id in found.members]
 
     # --- what time does ---
 
@@ -261,7 +261,7 @@ class Lives:
         due = [id for id in self._waiting if now >= self._lives[id].next_try]
         for id in due:
             del self._waiting[id]
-            self._lives[id].step(Step.RETRY)
+            self._lives[id].step(MachineEvent.RETRY)
         return actions + list(self._negotiate(due))
 
     def _missed(self, now: float, channel: _Channel, why: str) -> Iterator[Action]:
@@ -269,21 +269,21 @@ class Lives:
         channel.stale = True
         for id in channel.members:
             life = self._lives[id]
-            if life.state is State.CONNECTED:
-                life.step(Step.MISSED)
+            if life.state is SubscriptionState.CONNECTED:
+                life.step(MachineEvent.MISSED)
                 life.tries, life.next_try = 0, now
                 self._waiting[id] = None
-                yield TellState(id, False)
+                yield ReportAvailability(id, False)
             yield from self._tell(now, life, (error,))
 
     def _confirm(self, now: float, channel: _Channel) -> Iterator[Action]:
-        ids = tuple(id for id in channel.members if self._lives[id].state is State.CONNECTED)
+        ids = tuple(id for id in channel.members if self._lives[id].state is SubscriptionState.CONNECTED)
         channel.next_confirm = now + self.times.confirm
         if not ids:
             return
         if channel.confirms:
             channel.confirming = True
-            yield Confirm(channel.name, ids, tuple(self._confirmation(id) for id in ids))
+            yield ConfirmSubscription(channel.name, ids, tuple(self._confirmation(id) for id in ids))
         else:
             yield from self._negotiate(ids)
 
@@ -295,7 +295,7 @@ class Lives:
 
     # --- parts ---
 
-    def _is_silent(self, life: _Life) -> bool:
+    def _is_silent(self, life: _Subscription) -> bool:
         channel = None if life.agreement is None else self._channels.get(channel_key(life.agreement.channel))
         return channel is not None and channel.stale
 
@@ -306,21 +306,21 @@ class Lives:
         for found in places.values():
             yield Negotiate(tuple(found))
 
-    def _tell(self, now: float, life: _Life, errors: tuple[DevError, ...]) -> Iterator[Action]:
+    def _tell(self, now: float, life: _Subscription, errors: tuple[DevError, ...]) -> Iterator[Action]:
         if now >= life.next_error:
             life.next_error = now + self.times.check
-            yield Tell(life.id, errors)
+            yield ReportError(life.id, errors)
 
-    def _reads(self, life: _Life) -> Iterator[Action]:
+    def _reads(self, life: _Subscription) -> Iterator[Action]:
         """First value, or value after reconnection: not of events that have none, and not again of periodic ones."""
         event, first = life.wanted.event, not life.was_read
         life.was_read = True
         if event is EventType.DATA_READY or (first and not life.wanted.read):
             return
         if first or event is not EventType.PERIODIC:
-            yield Read(life.id, Reading.INITIAL if first else Reading.RESUBSCRIPTION)
+            yield ReadValue(life.id, ReadReason.INITIAL if first else ReadReason.RESUBSCRIPTION)
 
-    def _join(self, now: float, life: _Life, agreement: Agreement) -> Iterator[Action]:
+    def _join(self, now: float, life: _Subscription, agreement: NegotiatedChannel) -> Iterator[Action]:
         key = channel_key(agreement.channel)
         channel = self._channels.get(key)
         if channel is None:
@@ -343,14 +343,14 @@ class Lives:
         found = (self._lives[id].agreement for id in channel.members)
         return tuple(dict.fromkeys(agreement.topic for agreement in found if agreement is not None))
 
-    def _moved(self, life: _Life, old: Agreement, new: Agreement) -> Iterator[Action]:
+    def _moved(self, life: _Subscription, old: NegotiatedChannel, new: NegotiatedChannel) -> Iterator[Action]:
         """The device runs in another server now, whose counters begin anew: told once for all that listen."""
         yield from self._leave_channel(life, old)
         there = self._channels.get(channel_key(new.channel))
         if there is None or there.members.keys().isdisjoint(self._topics[new.topic]):
             yield Restarted((new.topic,))
 
-    def _leave(self, life: _Life) -> Iterator[Action]:
+    def _leave(self, life: _Subscription) -> Iterator[Action]:
         agreement = life.agreement
         if agreement is None:
             return
@@ -358,10 +358,10 @@ class Lives:
         listeners.pop(life.id, None)
         if not listeners:
             self._topics.pop(agreement.topic, None)
-        yield Unlisten(agreement.topic, life.id)
+        yield UnsubscribeTopic(agreement.topic, life.id)
         yield from self._leave_channel(life, agreement)
 
-    def _leave_channel(self, life: _Life, agreement: Agreement) -> Iterator[Action]:
+    def _leave_channel(self, life: _Subscription, agreement: NegotiatedChannel) -> Iterator[Action]:
         channel = self._channels.get(channel_key(agreement.channel))
         if channel is None:
             return

@@ -1,7 +1,8 @@
 """Lives of subscriptions: their states, and what is to be done for them (TG-06, TG-30, TG-31, TG-36 to TG-43). Pure.
 
-A subscription is in one state of :data:`TABLE`. :class:`~mama_spark.tango.client.subscription_machine.Lives` decides,
-by what happened and what time it is, and answers with actions; the shell does them, and tells what came of it.
+A subscription is in one state of :data:`TABLE`.
+:class:`~mama_spark.tango.client.subscription_machine.SubscriptionMachine` decides, by what happened and what time it
+    is, and answers with actions; the shell does them, and tells what came of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..idl.negotiation import Confirmation, EndpointPair
 from ..types import DevError, EventType
 
 
-class State(Enum):
+class SubscriptionState(Enum):
     NEGOTIATING = "negotiating"
     CONNECTED = "connected"
     LATE = "heartbeat late"
@@ -24,7 +25,7 @@ class State(Enum):
     CANCELLED = "cancelled"
 
 
-class Step(Enum):
+class MachineEvent(Enum):
     AGREED = "the server answered with SUBSCRIPTION_INFO"
     FAILED = "no agreement: the server is away, or refuses"
     BEAT = "a heartbeat"
@@ -33,38 +34,43 @@ class Step(Enum):
     CANCEL = "nobody wants it any more"
 
 
-TABLE: dict[State, dict[Step, State]] = {
-    State.NEGOTIATING: {
-        Step.AGREED: State.CONNECTED,
-        Step.FAILED: State.POSTPONED,
-        Step.CANCEL: State.CANCELLED,
+TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
+    SubscriptionState.NEGOTIATING: {
+        MachineEvent.AGREED: SubscriptionState.CONNECTED,
+        MachineEvent.FAILED: SubscriptionState.POSTPONED,
+        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
     },
-    State.POSTPONED: {Step.RETRY: State.NEGOTIATING, Step.CANCEL: State.CANCELLED},
-    State.CONNECTED: {
-        Step.BEAT: State.CONNECTED,
-        Step.AGREED: State.CONNECTED,  # servers that know no confirmation are asked again instead
-        Step.FAILED: State.CONNECTED,
-        Step.MISSED: State.LATE,
-        Step.CANCEL: State.CANCELLED,
+    SubscriptionState.POSTPONED: {
+        MachineEvent.RETRY: SubscriptionState.NEGOTIATING,
+        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
     },
-    State.LATE: {
-        Step.BEAT: State.CONNECTED,
-        Step.RETRY: State.RECONNECTING,
-        Step.AGREED: State.LATE,  # of before the heartbeat was missed
-        Step.FAILED: State.LATE,
-        Step.CANCEL: State.CANCELLED,
+    SubscriptionState.CONNECTED: {
+        MachineEvent.BEAT: SubscriptionState.CONNECTED,
+        MachineEvent.AGREED: SubscriptionState.CONNECTED,  # servers that know no confirmation are asked again instead
+        MachineEvent.FAILED: SubscriptionState.CONNECTED,
+        MachineEvent.MISSED: SubscriptionState.LATE,
+        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
     },
-    State.RECONNECTING: {
-        Step.AGREED: State.CONNECTED,
-        Step.FAILED: State.LATE,
-        Step.BEAT: State.RECONNECTING,  # the answer decides
-        Step.CANCEL: State.CANCELLED,
+    SubscriptionState.LATE: {
+        MachineEvent.BEAT: SubscriptionState.CONNECTED,
+        MachineEvent.RETRY: SubscriptionState.RECONNECTING,
+        MachineEvent.AGREED: SubscriptionState.LATE,  # of before the heartbeat was missed
+        MachineEvent.FAILED: SubscriptionState.LATE,
+        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
     },
-    State.CANCELLED: dict.fromkeys((Step.AGREED, Step.FAILED, Step.CANCEL), State.CANCELLED),
+    SubscriptionState.RECONNECTING: {
+        MachineEvent.AGREED: SubscriptionState.CONNECTED,
+        MachineEvent.FAILED: SubscriptionState.LATE,
+        MachineEvent.BEAT: SubscriptionState.RECONNECTING,  # the answer decides
+        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
+    },
+    SubscriptionState.CANCELLED: dict.fromkeys(
+        (MachineEvent.AGREED, MachineEvent.FAILED, MachineEvent.CANCEL), SubscriptionState.CANCELLED
+    ),
 }
 
 
-class Reading(Enum):
+class ReadReason(Enum):
     """Which values are asked for, besides events."""
 
     INITIAL = "initial"
@@ -72,7 +78,7 @@ class Reading(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class Timeouts:
     """Seconds. The defaults are those of Tango's own clients (RFC 12, TG-36, TG-37, TG-41).
 
     :ivar check: between looks at the heartbeats; errors of servers that are away come no more often
@@ -89,7 +95,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SubscriptionRequest:
     """What a subscription is for.
 
     :ivar place: of the device; those of one place are negotiated together
@@ -105,7 +111,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class NegotiatedChannel:
     """What of SUBSCRIPTION_INFO matters from here on.
 
     :ivar pair: the endpoints that were chosen
@@ -147,7 +153,7 @@ class Disconnect:
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
+class SubscribeTopic:
     """A topic is wanted by this subscription; the first one makes it a subscription of the socket."""
 
     topic: str
@@ -155,7 +161,7 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlisten:
+class UnsubscribeTopic:
     topic: str
     id: int
 
@@ -168,15 +174,15 @@ class Restarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadValue:
     """Ask for the value, and deliver it as what it is."""
 
     id: int
-    why: Reading
+    why: ReadReason
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class ReportError:
     """Deliver an error."""
 
     id: int
@@ -184,7 +190,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class TellState:
+class ReportAvailability:
     """The server of this subscription can be heard, or cannot any more."""
 
     id: int
@@ -192,7 +198,7 @@ class TellState:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm:
+class ConfirmSubscription:
     """Say that these go on; :meth:`Lives.confirmed` or :meth:`Lives.unconfirmed`."""
 
     channel: str
@@ -200,8 +206,19 @@ class Confirm:
     what: tuple[Confirmation, ...]
 
 
-Action = Negotiate | Connect | Disconnect | Listen | Unlisten | Restarted | Read | Tell | TellState | Confirm
+Action = (
+    Negotiate
+    | Connect
+    | Disconnect
+    | SubscribeTopic
+    | UnsubscribeTopic
+    | Restarted
+    | ReadValue
+    | ReportError
+    | ReportAvailability
+    | ConfirmSubscription
+)
 
 
-class Illegal(MamaError):
+class IllegalTransition(MamaError):
     """A step that the table does not have: a fault of ours."""

@@ -2,8 +2,8 @@
 
 Events of one number are the rule, and theirs are columns of numpy without an object a row; whatever else came is read
 one by one and lies beside them. What the first event of a topic taught is remembered: the next ones are compared with
-its :class:`~mama_spark.tango.events.frame_layout.Shape` all together, and those that differ anywhere go the general
-way, so that both ways always agree.
+its :class:`~mama_spark.tango.events.frame_layout.FrameLayout` all together, and those that differ anywhere go the
+general way, so that both ways always agree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..topics import IDL
 from ..types import DTYPES, AttributeValue, PipeData, ValueKind
 from .events import Event, Heartbeat, decode
-from .frame_layout import Shape, shape_of
+from .frame_layout import FrameLayout, layout_of
 from .frames import BIG, CALL_SIZE, LITTLE, BadEvent
 
 #: topics that are remembered; then it begins anew
@@ -60,7 +60,7 @@ class Scalars:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class EventColumns:
     """What a batch of events holds. Each row is in one of ``scalars``, in ``others`` or in ``bad``.
 
     :ivar ctr: counters of the events; 0 in bad rows
@@ -83,8 +83,8 @@ class Columns:
         return len(self.ctr)
 
 
-def _columns(n: int) -> Columns:
-    return Columns(
+def _columns(n: int) -> EventColumns:
+    return EventColumns(
         np.zeros(n, np.uint32), np.zeros(n, np.int64), np.full(n, -1, np.int8), np.full(n, -1, np.int32)
     )  # fmt: skip
 
@@ -100,8 +100,8 @@ class BatchDecoder:
     __slots__ = ("_known", "_numbers", "_shapes")
 
     def __init__(self) -> None:
-        self._shapes: list[Shape] = []
-        self._numbers: dict[Shape, int] = {}
+        self._shapes: list[FrameLayout] = []
+        self._numbers: dict[FrameLayout, int] = {}
         self._known: dict[bytes, int] = {}  # topic -> number of the shape of its last event
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class BatchDecoder:
 
     def decode(
         self, topics: Sequence[bytes], orders: Sequence[bytes], calls: Sequence[bytes], datas: Sequence[bytes]
-    ) -> Columns:
+    ) -> EventColumns:
         """Four columns, the frames of events. Nothing is raised for what the frames hold."""
         columns = _columns(len(topics))
         if len(self._known) > _REMEMBERED:
@@ -131,7 +131,7 @@ class BatchDecoder:
                     _take(columns, self._shapes[own], np.array([row]), whole)
         return columns
 
-    def _learn(self, columns: Columns, row: int, frames: _Frames) -> int:
+    def _learn(self, columns: EventColumns, row: int, frames: _Frames) -> int:
         """Read a row the general way: the number of its shape, or _DONE and the row is where it belongs."""
         parts = [column[row] for column in frames]
         try:
@@ -141,7 +141,7 @@ class BatchDecoder:
             return _DONE
         value = event.data if isinstance(event, Event) else None
         if isinstance(value, AttributeValue):
-            shape = shape_of(event.topic, value, event.little)
+            shape = layout_of(event.topic, value, event.little)
             if shape is not None and not event.call.method and not event.call.oid:
                 return self._remember(parts[0], shape)
             columns.quality[row] = value.quality
@@ -152,7 +152,7 @@ class BatchDecoder:
         columns.others[row] = event
         return _DONE
 
-    def _remember(self, topic: bytes, shape: Shape) -> int:
+    def _remember(self, topic: bytes, shape: FrameLayout) -> int:
         number = self._numbers.setdefault(shape, len(self._shapes))
         if number == len(self._shapes):
             self._shapes.append(shape)
@@ -162,7 +162,7 @@ class BatchDecoder:
 
 def decode_batch(
     topics: Sequence[bytes], orders: Sequence[bytes], calls: Sequence[bytes], datas: Sequence[bytes]
-) -> Columns:
+) -> EventColumns:
     """A batch on its own; who decodes many keeps a :class:`BatchDecoder`."""
     return BatchDecoder().decode(topics, orders, calls, datas)
 
@@ -183,7 +183,7 @@ def _groups(numbers: list[int]) -> Iterator[tuple[int, Rows | None]]:
             yield number, rows
 
 
-def _take(columns: Columns, shape: Shape, rows: Rows | None, frames: _Frames) -> Rows:
+def _take(columns: EventColumns, shape: FrameLayout, rows: Rows | None, frames: _Frames) -> Rows:
     """Read rows that should be of this shape; those that are not are returned, and nothing is done about them."""
     _, orders, calls, datas = frames
     if rows is None:
@@ -209,7 +209,9 @@ def _take(columns: Columns, shape: Shape, rows: Rows | None, frames: _Frames) ->
     return rejected
 
 
-def _store(columns: Columns, shape: Shape, rows: Rows, found: npt.NDArray[Any], call: npt.NDArray[Any]) -> None:
+def _store(
+    columns: EventColumns, shape: FrameLayout, rows: Rows, found: npt.NDArray[Any], call: npt.NDArray[Any]
+) -> None:
     columns.ctr[rows] = call["ctr"]
     time = found["sec"].astype(np.int64)
     time *= 1_000_000

@@ -31,7 +31,7 @@ WRAP = 2**32
 _KEPT = 4096
 
 
-class Gap(NamedTuple):
+class SequenceGap(NamedTuple):
     """Events ``first`` to ``last``, both inclusive, did not come."""
 
     first: int
@@ -43,14 +43,14 @@ class Gap(NamedTuple):
         return self.last - self.first + 1
 
 
-class Restart(NamedTuple):
+class SequenceRestart(NamedTuple):
     """The counter began anew: after ``last`` came ``first``. How many events are missing, nobody knows."""
 
     last: int
     first: int
 
 
-class Seen(NamedTuple):
+class SequenceResult(NamedTuple):
     """What to do with an event.
 
     :ivar deliver: False: it is the second copy of the last one
@@ -58,13 +58,13 @@ class Seen(NamedTuple):
     """
 
     deliver: bool
-    marker: Gap | Restart | None = None
+    marker: SequenceGap | SequenceRestart | None = None
 
 
-DELIVER, COPY = Seen(True), Seen(False)
+DELIVER, COPY = SequenceResult(True), SequenceResult(False)
 
 
-class Counters:
+class SequenceTracker:
     """The last event of each topic. A topic is any hashable thing that tells one stream of events from others."""
 
     __slots__ = ("_last",)
@@ -78,7 +78,7 @@ class Counters:
     def __repr__(self) -> str:
         return f"<Counters of {len(self._last)} topics>"
 
-    def see(self, topic: object, ctr: int, call: bytes, data: bytes) -> Seen:
+    def see(self, topic: object, ctr: int, call: bytes, data: bytes) -> SequenceResult:
         """An event came; ``call`` and ``data`` are its third and fourth frame."""
         kept = data if len(data) <= _KEPT else xxhash.xxh3_128_digest(data)
         before = self._last.get(topic)
@@ -89,14 +89,14 @@ class Counters:
         if ctr == last + 1 and ctr:  # nearly always
             return DELIVER
         if last < 0:
-            return Seen(True, Restart(-1 - last, ctr))
+            return SequenceResult(True, SequenceRestart(-1 - last, ctr))
         if ctr == last:
             return COPY if ctr and before[1] == call and before[2] == kept else DELIVER
         if ctr == 0 and last == WRAP - 1:
             return DELIVER
         if ctr > last:
-            return Seen(True, Gap(last + 1, ctr - 1))
-        return Seen(True, Restart(last, ctr))
+            return SequenceResult(True, SequenceGap(last + 1, ctr - 1))
+        return SequenceResult(True, SequenceRestart(last, ctr))
 
     def restarted(self, topic: object) -> None:
         """The server began anew: the next event is behind a restart, whatever its counter."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..giop.cdr import CdrError, Reader, Writer
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..idl import structs
 from ..idl.values import read_errors, read_value, write_errors, write_value
-from ..topics import IDL, BadTopic, Topic, read_topic
+from ..topics import IDL, BadEventTopic, Topic, read_topic
 from ..types import (
     AttributeConfig,
     AttributeValue,
@@ -83,7 +83,7 @@ def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
         if call.is_except:
             return Event(topic, call, None, read_except(frames[3], little), little)
         return Event(topic, call, read_data(topic, frames[3], little), (), little)
-    except (CdrError, BadTopic) as error:
+    except (CdrError, BadEventTopic) as error:
         raise BadEvent(str(error)) from error
 
 
@@ -113,10 +113,10 @@ def read_data(topic: Topic, frame: bytes, little: bool) -> Data:
 _T = TypeVar("_T")
 
 
-def _whole(frame: bytes, little: bool, at: int, read: Callable[[Reader], _T]) -> _T:
+def _whole(frame: bytes, little: bool, at: int, read: Callable[[CdrReader], _T]) -> _T:
     if bytes(frame[:at]) != MAGIC * (at // len(MAGIC)):
         raise CdrError(f"data without {at} octets of {MAGIC.hex()}")
-    reader = Reader(frame, little, at, at)
+    reader = CdrReader(frame, little, at, at)
     data = read(reader)
     reader.finish()
     return data
@@ -142,7 +142,7 @@ def encode(event: Event | Heartbeat) -> list[bytes]:
 
 def write_except(errors: Sequence[DevError], little: bool = True) -> bytes:
     """The fourth frame of an event with errors; the third one then carries the flag."""
-    writer = Writer(little, MAGIC, len(MAGIC))
+    writer = CdrWriter(little, MAGIC, len(MAGIC))
     write_errors(writer, errors)
     return writer.getvalue()
 
@@ -155,7 +155,7 @@ def write_data(topic: Topic, data: Data, little: bool = True) -> bytes:
     form = _forms(topic)[0]
     if not isinstance(data, form.cls):
         raise CdrError(f"{type(data).__name__} on {topic}")
-    writer = Writer(little, MAGIC * (form.at // len(MAGIC)), form.at)
+    writer = CdrWriter(little, MAGIC * (form.at // len(MAGIC)), form.at)
     form.write(writer, data)
     return writer.getvalue()
 
@@ -173,8 +173,8 @@ class _Form:
     """How data of one kind are read and written, and where they begin."""
 
     cls: type[Data]
-    read: Callable[[Reader], Data]
-    write: Callable[[Writer, Any], None]
+    read: Callable[[CdrReader], Data]
+    write: Callable[[CdrWriter, Any], None]
     at: int = len(MAGIC)
 
 

@@ -41,7 +41,7 @@ _VALUES_AT = 12  # magic, discriminator, count
 
 
 @dataclass(frozen=True)
-class Shape:
+class FrameLayout:
     """One layout of such frames.
 
     :ivar idl: 5, or 4: without the data type
@@ -114,7 +114,7 @@ class Shape:
         return good
 
 
-def shape_of(topic: Topic, value: AttributeValue, little: bool) -> Shape | None:
+def layout_of(topic: Topic, value: AttributeValue, little: bool) -> FrameLayout | None:
     """The shape of the frame that holds this value, if it is one number in the newest form of this topic."""
     if value.kind not in DTYPES or value.format is not Format.SCALAR or value.errors or value.r_dim != ONE:
         return None
@@ -124,7 +124,7 @@ def shape_of(topic: Topic, value: AttributeValue, little: bool) -> Shape | None:
     idl = form_of(topic)
     if (not settable and value.w_dim != NO_DIM) or (idl == IDL) is (value.data_type is None):
         return None
-    return Shape(little, idl, value.kind, settable, len(value.name))
+    return FrameLayout(little, idl, value.kind, settable, len(value.name))
 
 
 def form_of(topic: Topic) -> int:
@@ -146,7 +146,7 @@ class ScalarEncoder:
         if kind not in DTYPES:
             raise CdrError(f"{data_type.name} is no number")
         self.topic, self.name, self.data_type = topic, name, data_type
-        self.shape = Shape(little, form_of(topic), kind, settable, len(name))
+        self.shape = FrameLayout(little, form_of(topic), kind, settable, len(name))
         count = self.shape.count
         sample = write_data(topic, self._value(0, Quality.VALID, (0,) * count), little)
         at, end = self.shape.quality_at, self.shape.dtype.fields["name_size"][1]  # type: ignore[index]

@@ -14,7 +14,7 @@ from operator import methodcaller
 
 from mama_spark.errors import MamaError
 
-from ..giop.cdr import CdrError, Reader, Writer
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..topics import SCHEME
 
 #: in front of the data; CDR begins behind it. Twice in front of the data of a pipe
@@ -62,7 +62,7 @@ def read_call(frame: bytes, little: bool) -> CallInfo:
         version, ctr, size, nul, octets, flag = _USUAL[little].unpack(frame)
         if size == 1 and not nul and not octets and flag < 2:
             return CallInfo(ctr, flag == 1, version)
-    reader = Reader(frame, little)
+    reader = CdrReader(frame, little)
     version, ctr, method, oid = reader.long(), reader.ulong(), reader.string(), reader.octets()
     call = CallInfo(ctr, reader.boolean(), version, method, oid)
     reader.finish()
@@ -71,7 +71,7 @@ def read_call(frame: bytes, little: bool) -> CallInfo:
 
 def write_call(call: CallInfo, little: bool = True) -> bytes:
     """The mirror image of :func:`read_call`."""
-    writer = Writer(little)
+    writer = CdrWriter(little)
     writer.long(call.version)
     writer.ulong(call.ctr)
     writer.string(call.method)

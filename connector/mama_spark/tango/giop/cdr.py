@@ -40,7 +40,7 @@ class _Codes:
 _CODES = {True: _Codes("<"), False: _Codes(">")}
 
 
-class Reader:
+class CdrReader:
     """Takes values off octets, from the front.
 
     Every method raises :class:`CdrError` for what is cut short or no such value, and nothing else.
@@ -178,18 +178,18 @@ class Reader:
         found.flags.writeable = False
         return found
 
-    def encapsulation(self) -> Reader:
+    def encapsulation(self) -> CdrReader:
         """A reader of what is wrapped here, which has an order and an alignment of its own."""
         size = self.count()
         start, self.at = self.at, self.at + size
         order = self._data[start] if size else 2
         if order > 1:
             raise CdrError("an encapsulation without a byte order")
-        return Reader(self._data, order == 1, start + 1, start, self.at)
+        return CdrReader(self._data, order == 1, start + 1, start, self.at)
 
 
-class Writer:
-    """Puts values behind one another; the mirror image of :class:`Reader`.
+class CdrWriter:
+    """Puts values behind one another; the mirror image of :class:`CdrReader`.
 
     :param head: octets that are there already
     :param base: where alignment counts from
@@ -305,7 +305,7 @@ class Writer:
             self.align(kind.itemsize)
             self._data += found.astype(kind.newbyteorder("<" if self.little else ">")).tobytes()
 
-    def encapsulation(self, inner: Writer) -> None:
+    def encapsulation(self, inner: CdrWriter) -> None:
         """What was written into a writer of :meth:`inner`."""
         self.octets(inner._data)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from ..errors import TangoError
-from .cdr import CdrError, Reader, Writer
+from .cdr import CdrError, CdrReader, CdrWriter
 
 DATABASE_KEY = b"database"
 _IIOP, _ALTERNATE = 0, 3  # tag of a profile; of a component that names one more address
@@ -66,12 +66,12 @@ def parse_ior(text: str) -> Reference:
         data = bytes.fromhex(text[4:].strip())
         if not data or data[0] > 1:
             raise ValueError("no byte order")
-        return read_reference(Reader(data, data[0] == 1, 1))
+        return read_reference(CdrReader(data, data[0] == 1, 1))
     except (ValueError, CdrError) as error:
         raise BadAddress(f"no IOR: {error}") from None
 
 
-def read_reference(reader: Reader) -> Reference:
+def read_reference(reader: CdrReader) -> Reference:
     """An IOR inside of a message, as a reply that forwards has it.
 
     :raises CdrError: cut short, or no IIOP profile in it
@@ -88,7 +88,7 @@ def read_reference(reader: Reader) -> Reference:
     return found
 
 
-def _read_profile(reader: Reader, type_id: str) -> Reference:
+def _read_profile(reader: CdrReader, type_id: str) -> Reference:
     major, minor = reader.octet(), reader.octet()
     if major != 1:
         raise CdrError(f"IIOP {major}.{minor} is not known")
@@ -98,17 +98,17 @@ def _read_profile(reader: Reader, type_id: str) -> Reference:
         for _ in range(reader.count(8)):
             tag, data = reader.ulong(), reader.octets()
             if tag == _ALTERNATE:
-                component = Reader(data, data[:1] == b"\1", 1)
+                component = CdrReader(data, data[:1] == b"\1", 1)
                 addresses.append(Address(component.string(), component.ushort()))
     return Reference(tuple(addresses), key, type_id, min(minor, 2))
 
 
-def write_reference(writer: Writer, reference: Reference) -> None:
+def write_reference(writer: CdrWriter, reference: Reference) -> None:
     """The mirror image of :func:`read_reference`."""
     writer.string(reference.type_id)
     writer.count(1)
     writer.ulong(_IIOP)
-    profile = Writer.inner(writer.little)
+    profile = CdrWriter.inner(writer.little)
     profile.octet(1)
     profile.octet(reference.minor)
     profile.string(reference.addresses[0].host)
@@ -117,7 +117,7 @@ def write_reference(writer: Writer, reference: Reference) -> None:
     if reference.minor:
         profile.count(len(reference.addresses) - 1)
         for address in reference.addresses[1:]:
-            component = Writer.inner(writer.little)
+            component = CdrWriter.inner(writer.little)
             component.string(address.host)
             component.ushort(address.port)
             profile.ulong(_ALTERNATE)
@@ -127,7 +127,7 @@ def write_reference(writer: Writer, reference: Reference) -> None:
 
 def format_ior(reference: Reference, little: bool = True) -> str:
     """``IOR:`` and hex."""
-    writer = Writer.inner(little)
+    writer = CdrWriter.inner(little)
     write_reference(writer, reference)
     return "IOR:" + writer.getvalue().hex()
 

@@ -1,8 +1,8 @@
 """GIOP 1.0 to 1.2, the messages that Tango's calls travel in, for both sides. Pure.
 
 A message is a header of 12 octets, a head of its kind, and a body: the arguments of an operation or its result, which
-:mod:`~mama_spark.tango.idl.calls` reads and writes. Alignment counts from the start of the message. :class:`Splitter`
-    makes
+:mod:`~mama_spark.tango.idl.calls` reads and writes. Alignment counts from the start of the message.
+    :class:`MessageAssembler` makes
 messages of a stream of octets, and one of its fragments.
 """
 
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from .cdr import CdrError, Octets, Reader, Writer
+from .cdr import CdrError, CdrReader, CdrWriter, Octets
 
 MAGIC = b"GIOP"
 HEADER = 12
 LIMIT = 16 << 20  #: octets of a message that are plenty for any call of a subscription
 MAX_PARTS = 64  #: messages of one connection that may be incomplete at a time
-Body = Callable[[Writer], None]
+Body = Callable[[CdrWriter], None]
 
 
 class MessageType(IntEnum):
@@ -62,7 +62,7 @@ class Context(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class GiopMessage:
     """What all have: the minor version, and the order of their octets."""
 
     minor: int = 2
@@ -70,7 +70,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Message):
+class GiopRequest(GiopMessage):
     """A call of ``operation`` of the object ``key``."""
 
     id: int
@@ -81,7 +81,7 @@ class Request(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply(Message):
+class GiopReply(GiopMessage):
     """What became of the request ``id``."""
 
     id: int
@@ -90,14 +90,14 @@ class Reply(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRequest(Message):
+class CancelRequest(GiopMessage):
     """Nobody waits for the reply any more."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocateRequest(Message):
+class LocateRequest(GiopMessage):
     """Is the object ``key`` here?"""
 
     id: int
@@ -105,7 +105,7 @@ class LocateRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocateReply(Message):
+class LocateReply(GiopMessage):
     """The answer."""
 
     id: int
@@ -113,12 +113,12 @@ class LocateReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class CloseConnection(Message):
+class CloseConnection(GiopMessage):
     """The server ends the connection; requests without a reply were not worked on."""
 
 
 @dataclass(frozen=True, slots=True)
-class MessageError(Message):
+class MessageError(GiopMessage):
     """The other side could not read what it got."""
 
 
@@ -161,25 +161,25 @@ def _header(data: Octets, at: int = 0) -> _Header:
 # --- reading -------------------------------------------------------------------------------------------------
 
 
-def decode(data: Octets) -> tuple[Message, Reader]:
+def decode(data: Octets) -> tuple[GiopMessage, CdrReader]:
     """One whole message, and a reader that stands at its body.
 
-    :raises CdrError: it is none, or a fragment, which only a :class:`Splitter` can use
+    :raises CdrError: it is none, or a fragment, which only a :class:`MessageAssembler` can use
     """
     header = _header(data)
     if header.size != len(data) - HEADER:
         raise CdrError(f"{header.size} octets announced, {len(data) - HEADER} there")
     if header.more or header.type is MessageType.FRAGMENT:
         raise CdrError("a fragment of a message")
-    reader = Reader(data, header.little, HEADER)
+    reader = CdrReader(data, header.little, HEADER)
     return _READERS[header.type](reader, header.minor, header.little), reader
 
 
-def _read_contexts(reader: Reader) -> tuple[Context, ...]:
+def _read_contexts(reader: CdrReader) -> tuple[Context, ...]:
     return tuple(Context(reader.ulong(), reader.octets()) for _ in range(reader.count(8)))
 
 
-def _read_target(reader: Reader) -> bytes:
+def _read_target(reader: CdrReader) -> bytes:
     """TargetAddress of 1.2: of its three forms only the object key, which is what clients begin with."""
     form = reader.ushort()
     if form:
@@ -187,14 +187,14 @@ def _read_target(reader: Reader) -> bytes:
     return reader.octets()
 
 
-def _read_body_gap(reader: Reader, minor: int) -> None:
+def _read_body_gap(reader: CdrReader, minor: int) -> None:
     if minor == 2 and reader.left:
         reader.align(8)
         if reader.left < 0:
             raise CdrError("cut short before the body")
 
 
-def _read_request(reader: Reader, minor: int, little: bool) -> Request:
+def _read_request(reader: CdrReader, minor: int, little: bool) -> GiopRequest:
     if minor == 2:
         number, flags = reader.ulong(), reader.octet()
         reader.raw(3)
@@ -207,37 +207,37 @@ def _read_request(reader: Reader, minor: int, little: bool) -> Request:
         key, operation = reader.octets(), reader.string()
         reader.octets()  # principal
     _read_body_gap(reader, minor)
-    return Request(minor, little, id=number, key=key, operation=operation, wants_reply=wanted, contexts=contexts)
+    return GiopRequest(minor, little, id=number, key=key, operation=operation, wants_reply=wanted, contexts=contexts)
 
 
-def _read_status(reader: Reader, statuses: type[IntEnum]) -> int:
+def _read_status(reader: CdrReader, statuses: type[IntEnum]) -> int:
     status = reader.ulong()
     if status >= len(statuses):
         raise CdrError(f"{statuses.__name__} {status}")
     return status
 
 
-def _read_reply(reader: Reader, minor: int, little: bool) -> Reply:
+def _read_reply(reader: CdrReader, minor: int, little: bool) -> GiopReply:
     contexts = _read_contexts(reader) if minor < 2 else ()
     number, status = reader.ulong(), ReplyStatus(_read_status(reader, ReplyStatus))
     if minor == 2:
         contexts = _read_contexts(reader)
     _read_body_gap(reader, minor)
-    return Reply(minor, little, id=number, status=status, contexts=contexts)
+    return GiopReply(minor, little, id=number, status=status, contexts=contexts)
 
 
-def _read_locate_request(reader: Reader, minor: int, little: bool) -> LocateRequest:
+def _read_locate_request(reader: CdrReader, minor: int, little: bool) -> LocateRequest:
     number = reader.ulong()
     return LocateRequest(minor, little, id=number, key=_read_target(reader) if minor == 2 else reader.octets())
 
 
-def _read_locate_reply(reader: Reader, minor: int, little: bool) -> LocateReply:
+def _read_locate_reply(reader: CdrReader, minor: int, little: bool) -> LocateReply:
     found = LocateReply(minor, little, id=reader.ulong(), status=LocateStatus(_read_status(reader, LocateStatus)))
     _read_body_gap(reader, minor)
     return found
 
 
-_READERS: dict[MessageType, Callable[[Reader, int, bool], Message]] = {
+_READERS: dict[MessageType, Callable[[CdrReader, int, bool], GiopMessage]] = {
     MessageType.REQUEST: _read_request,
     MessageType.REPLY: _read_reply,
     MessageType.CANCEL_REQUEST: lambda reader, minor, little: CancelRequest(minor, little, id=reader.ulong()),
@@ -251,13 +251,13 @@ _READERS: dict[MessageType, Callable[[Reader, int, bool], Message]] = {
 # --- writing -------------------------------------------------------------------------------------------------
 
 
-def encode(message: Message, body: Body | None = None) -> bytes:
+def encode(message: GiopMessage, body: Body | None = None) -> bytes:
     """The octets of a message.
 
     :param body: writes what follows the head; None: nothing does
     :raises CdrError: a value does not fit, or the message would be longer than 4 GiB
     """
-    writer = Writer(message.little, bytes(HEADER))
+    writer = CdrWriter(message.little, bytes(HEADER))
     kind = _TYPES[type(message)]
     _WRITERS.get(type(message), _write_nothing)(writer, message)
     if body is not None:
@@ -270,24 +270,24 @@ def encode(message: Message, body: Body | None = None) -> bytes:
     return _Header(message.minor, int(message.little), kind, size).pack() + writer.getvalue()[HEADER:]
 
 
-def _write_nothing(writer: Writer, message: Message) -> None:
+def _write_nothing(writer: CdrWriter, message: GiopMessage) -> None:
     """Close and error are a header alone."""
 
 
-def _write_contexts(writer: Writer, contexts: tuple[Context, ...]) -> None:
+def _write_contexts(writer: CdrWriter, contexts: tuple[Context, ...]) -> None:
     writer.count(len(contexts))
     for context in contexts:
         writer.ulong(context.id)
         writer.octets(context.data)
 
 
-def _write_target(writer: Writer, key: bytes) -> None:
+def _write_target(writer: CdrWriter, key: bytes) -> None:
     writer.ushort(0)
     writer.octets(key)
 
 
-def _write_request(writer: Writer, message: Message) -> None:
-    assert isinstance(message, Request)
+def _write_request(writer: CdrWriter, message: GiopMessage) -> None:
+    assert isinstance(message, GiopRequest)
     if message.minor == 2:
         writer.ulong(message.id)
         writer.octet(3 if message.wants_reply else 0)
@@ -306,8 +306,8 @@ def _write_request(writer: Writer, message: Message) -> None:
     writer.octets(b"")  # principal
 
 
-def _write_reply(writer: Writer, message: Message) -> None:
-    assert isinstance(message, Reply)
+def _write_reply(writer: CdrWriter, message: GiopMessage) -> None:
+    assert isinstance(message, GiopReply)
     if message.minor < 2:
         _write_contexts(writer, message.contexts)
     writer.ulong(message.id)
@@ -316,12 +316,12 @@ def _write_reply(writer: Writer, message: Message) -> None:
         _write_contexts(writer, message.contexts)
 
 
-def _write_cancel(writer: Writer, message: Message) -> None:
+def _write_cancel(writer: CdrWriter, message: GiopMessage) -> None:
     assert isinstance(message, CancelRequest)
     writer.ulong(message.id)
 
 
-def _write_locate_request(writer: Writer, message: Message) -> None:
+def _write_locate_request(writer: CdrWriter, message: GiopMessage) -> None:
     assert isinstance(message, LocateRequest)
     writer.ulong(message.id)
     if message.minor == 2:
@@ -330,24 +330,24 @@ def _write_locate_request(writer: Writer, message: Message) -> None:
         writer.octets(message.key)
 
 
-def _write_locate_reply(writer: Writer, message: Message) -> None:
+def _write_locate_reply(writer: CdrWriter, message: GiopMessage) -> None:
     assert isinstance(message, LocateReply)
     writer.ulong(message.id)
     writer.ulong(message.status)
 
 
-_TYPES: dict[type[Message], MessageType] = {
-    Request: MessageType.REQUEST,
-    Reply: MessageType.REPLY,
+_TYPES: dict[type[GiopMessage], MessageType] = {
+    GiopRequest: MessageType.REQUEST,
+    GiopReply: MessageType.REPLY,
     CancelRequest: MessageType.CANCEL_REQUEST,
     LocateRequest: MessageType.LOCATE_REQUEST,
     LocateReply: MessageType.LOCATE_REPLY,
     CloseConnection: MessageType.CLOSE_CONNECTION,
     MessageError: MessageType.MESSAGE_ERROR,
 }
-_WRITERS: dict[type[Message], Callable[[Writer, Message], None]] = {
-    Request: _write_request,
-    Reply: _write_reply,
+_WRITERS: dict[type[GiopMessage], Callable[[CdrWriter, GiopMessage], None]] = {
+    GiopRequest: _write_request,
+    GiopReply: _write_reply,
     CancelRequest: _write_cancel,
     LocateRequest: _write_locate_request,
     LocateReply: _write_locate_reply,
@@ -357,7 +357,7 @@ _WRITERS: dict[type[Message], Callable[[Writer, Message], None]] = {
 # --- a stream of them ----------------------------------------------------------------------------------------
 
 
-class Splitter:
+class MessageAssembler:
     """Makes whole messages of octets as they come in; messages sent in fragments are put together.
 
     After a :class:`~mama_spark.tango.giop.cdr.CdrError` nothing can be known of what follows: end the connection.
@@ -402,7 +402,7 @@ class Splitter:
             return data
         number = -1
         if header.minor == 2:  # the id is the first thing behind the header, in messages and fragments
-            number = Reader(data, header.little, HEADER).ulong()
+            number = CdrReader(data, header.little, HEADER).ulong()
         if header.type is not MessageType.FRAGMENT:
             if number in self._parts or len(self._parts) >= MAX_PARTS:
                 raise CdrError("too many incomplete messages")

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from .cdr import CdrError, Reader, Writer
+from .cdr import CdrError, CdrReader, CdrWriter
 
 _DEPTH = 8  # no type of Tango nests deeper than 5
 
 
-class Kind(IntEnum):
+class TypeKind(IntEnum):
     """TCKind, as far as Tango has them."""
 
     NULL = 0
@@ -48,7 +48,7 @@ class TypeCode:
     :ivar members: types of the members of a structure; the one type of a sequence or an alias
     """
 
-    kind: Kind
+    kind: TypeKind
     id: str = ""
     name: str = ""
     names: tuple[str, ...] = ()
@@ -58,97 +58,97 @@ class TypeCode:
     @property
     def real(self) -> TypeCode:
         """Without the aliases."""
-        return self.members[0].real if self.kind is Kind.ALIAS else self
+        return self.members[0].real if self.kind is TypeKind.ALIAS else self
 
 
 #: kind -> (numpy type of a sequence, how one is read, how one is written)
-_NUMBERS: dict[Kind, tuple[str, Callable[[Reader], Any], Callable[[Writer, Any], None]]] = {
-    Kind.SHORT: ("i2", Reader.short, Writer.short),
-    Kind.LONG: ("i4", Reader.long, Writer.long),
-    Kind.USHORT: ("u2", Reader.ushort, Writer.ushort),
-    Kind.ULONG: ("u4", Reader.ulong, Writer.ulong),
-    Kind.FLOAT: ("f4", Reader.float, Writer.float),
-    Kind.DOUBLE: ("f8", Reader.double, Writer.double),
-    Kind.BOOLEAN: ("?", Reader.boolean, Writer.boolean),
-    Kind.CHAR: ("u1", Reader.octet, Writer.octet),
-    Kind.OCTET: ("u1", Reader.octet, Writer.octet),
-    Kind.ENUM: ("u4", Reader.ulong, Writer.ulong),
-    Kind.LONGLONG: ("i8", Reader.longlong, Writer.longlong),
-    Kind.ULONGLONG: ("u8", Reader.ulonglong, Writer.ulonglong),
+_NUMBERS: dict[TypeKind, tuple[str, Callable[[CdrReader], Any], Callable[[CdrWriter, Any], None]]] = {
+    TypeKind.SHORT: ("i2", CdrReader.short, CdrWriter.short),
+    TypeKind.LONG: ("i4", CdrReader.long, CdrWriter.long),
+    TypeKind.USHORT: ("u2", CdrReader.ushort, CdrWriter.ushort),
+    TypeKind.ULONG: ("u4", CdrReader.ulong, CdrWriter.ulong),
+    TypeKind.FLOAT: ("f4", CdrReader.float, CdrWriter.float),
+    TypeKind.DOUBLE: ("f8", CdrReader.double, CdrWriter.double),
+    TypeKind.BOOLEAN: ("?", CdrReader.boolean, CdrWriter.boolean),
+    TypeKind.CHAR: ("u1", CdrReader.octet, CdrWriter.octet),
+    TypeKind.OCTET: ("u1", CdrReader.octet, CdrWriter.octet),
+    TypeKind.ENUM: ("u4", CdrReader.ulong, CdrWriter.ulong),
+    TypeKind.LONGLONG: ("i8", CdrReader.longlong, CdrWriter.longlong),
+    TypeKind.ULONGLONG: ("u8", CdrReader.ulonglong, CdrWriter.ulonglong),
 }
 
 
-def _tango(kind: Kind, name: str, names: tuple[str, ...], *members: TypeCode) -> TypeCode:
+def _tango(kind: TypeKind, name: str, names: tuple[str, ...], *members: TypeCode) -> TypeCode:
     return TypeCode(kind, f"IDL:Tango/{name}:1.0", name, names, members)
 
 
 def _sequence_of(name: str, element: TypeCode) -> TypeCode:
-    return _tango(Kind.ALIAS, name, (), TypeCode(Kind.SEQUENCE, members=(element,)))
+    return _tango(TypeKind.ALIAS, name, (), TypeCode(TypeKind.SEQUENCE, members=(element,)))
 
 
-VOID = TypeCode(Kind.NULL)  #: what real servers send for nothing
-STRING = TypeCode(Kind.STRING)
+VOID = TypeCode(TypeKind.NULL)  #: what real servers send for nothing
+STRING = TypeCode(TypeKind.STRING)
 STRINGS = _sequence_of("DevVarStringArray", STRING)
-LONGS = _sequence_of("DevVarLongArray", TypeCode(Kind.LONG))
-DOUBLES = _sequence_of("DevVarDoubleArray", TypeCode(Kind.DOUBLE))
-LONGS_AND_STRINGS = _tango(Kind.STRUCT, "DevVarLongStringArray", ("lvalue", "svalue"), LONGS, STRINGS)
+LONGS = _sequence_of("DevVarLongArray", TypeCode(TypeKind.LONG))
+DOUBLES = _sequence_of("DevVarDoubleArray", TypeCode(TypeKind.DOUBLE))
+LONGS_AND_STRINGS = _tango(TypeKind.STRUCT, "DevVarLongStringArray", ("lvalue", "svalue"), LONGS, STRINGS)
 
 
 # --- types ---------------------------------------------------------------------------------------------------
 
 
-def read_typecode(reader: Reader, depth: int = _DEPTH) -> TypeCode:
+def read_typecode(reader: CdrReader, depth: int = _DEPTH) -> TypeCode:
     """:raises CdrError: cut short, nested too deeply, or a type that Tango has not"""
     number = reader.ulong()
     if number not in _KINDS:
         raise CdrError(f"a TypeCode of kind {number}")
     kind = _KINDS[number]
-    if kind is Kind.STRING:
+    if kind is TypeKind.STRING:
         return TypeCode(kind, bound=reader.ulong())
-    if kind not in (Kind.STRUCT, Kind.ENUM, Kind.SEQUENCE, Kind.ALIAS):
+    if kind not in (TypeKind.STRUCT, TypeKind.ENUM, TypeKind.SEQUENCE, TypeKind.ALIAS):
         return TypeCode(kind)
     if not depth:
         raise CdrError("a type nested too deeply")
     inner = reader.encapsulation()
-    if kind is Kind.SEQUENCE:
+    if kind is TypeKind.SEQUENCE:
         member = read_typecode(inner, depth - 1)
-        if member.real.kind is not Kind.STRING and member.real.kind not in _NUMBERS:
+        if member.real.kind is not TypeKind.STRING and member.real.kind not in _NUMBERS:
             raise CdrError(f"a sequence of {member.real.kind.name}")
         return TypeCode(kind, members=(member,), bound=inner.ulong())
     id_, name = inner.string(), inner.string()
-    if kind is Kind.ALIAS:
+    if kind is TypeKind.ALIAS:
         return TypeCode(kind, id_, name, members=(read_typecode(inner, depth - 1),))
-    if kind is Kind.ENUM:
+    if kind is TypeKind.ENUM:
         return TypeCode(kind, id_, name, tuple(inner.strings()))
     names, members = [], []
     for _ in range(inner.count(9)):
         names.append(inner.string())
         members.append(read_typecode(inner, depth - 1))
-        if members[-1].real.kind in (Kind.NULL, Kind.VOID):
+        if members[-1].real.kind in (TypeKind.NULL, TypeKind.VOID):
             raise CdrError("a member of no type")
     return TypeCode(kind, id_, name, tuple(names), tuple(members))
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS = {int(kind): kind for kind in TypeKind}
 
 
-def write_typecode(writer: Writer, code: TypeCode) -> None:
+def write_typecode(writer: CdrWriter, code: TypeCode) -> None:
     """The mirror image of :func:`read_typecode`."""
     writer.ulong(code.kind)
-    if code.kind is Kind.STRING:
+    if code.kind is TypeKind.STRING:
         writer.ulong(code.bound)
-    if code.kind not in (Kind.STRUCT, Kind.ENUM, Kind.SEQUENCE, Kind.ALIAS):
+    if code.kind not in (TypeKind.STRUCT, TypeKind.ENUM, TypeKind.SEQUENCE, TypeKind.ALIAS):
         return
-    inner = Writer.inner(writer.little)
-    if code.kind is Kind.SEQUENCE:
+    inner = CdrWriter.inner(writer.little)
+    if code.kind is TypeKind.SEQUENCE:
         write_typecode(inner, code.members[0])
         inner.ulong(code.bound)
     else:
         inner.string(code.id)
         inner.string(code.name)
-        if code.kind is Kind.ALIAS:
+        if code.kind is TypeKind.ALIAS:
             write_typecode(inner, code.members[0])
-        elif code.kind is Kind.ENUM:
+        elif code.kind is TypeKind.ENUM:
             inner.strings(code.names)
         else:
             inner.count(len(code.members))
@@ -161,7 +161,7 @@ def write_typecode(writer: Writer, code: TypeCode) -> None:
 # --- values --------------------------------------------------------------------------------------------------
 
 
-def read_any(reader: Reader) -> tuple[TypeCode, Any]:
+def read_any(reader: CdrReader) -> tuple[TypeCode, Any]:
     """The type and the value of an ``any``; of nothing, None.
 
     :raises CdrError: cut short, or a type that Tango has not
@@ -170,7 +170,7 @@ def read_any(reader: Reader) -> tuple[TypeCode, Any]:
     return code, read_value(reader, code)
 
 
-def write_any(writer: Writer, code: TypeCode, value: Any) -> None:
+def write_any(writer: CdrWriter, code: TypeCode, value: Any) -> None:
     """The mirror image of :func:`read_any`.
 
     :raises CdrError: the value is none of this type
@@ -179,7 +179,7 @@ def write_any(writer: Writer, code: TypeCode, value: Any) -> None:
     write_value(writer, code, value)
 
 
-def read_value(reader: Reader, code: TypeCode) -> Any:
+def read_value(reader: CdrReader, code: TypeCode) -> Any:
     """A value of a type that is known.
 
     :raises CdrError: cut short
@@ -187,22 +187,22 @@ def read_value(reader: Reader, code: TypeCode) -> Any:
     code = code.real
     if code.kind in _NUMBERS:
         return _NUMBERS[code.kind][1](reader)
-    if code.kind is Kind.STRING:
+    if code.kind is TypeKind.STRING:
         return reader.string()
-    if code.kind is Kind.STRUCT:
+    if code.kind is TypeKind.STRUCT:
         return tuple(read_value(reader, member) for member in code.members)
-    return _read_sequence(reader, code.members[0].real) if code.kind is Kind.SEQUENCE else None
+    return _read_sequence(reader, code.members[0].real) if code.kind is TypeKind.SEQUENCE else None
 
 
-def _read_sequence(reader: Reader, element: TypeCode) -> Any:
-    if element.kind in (Kind.OCTET, Kind.CHAR):
+def _read_sequence(reader: CdrReader, element: TypeCode) -> Any:
+    if element.kind in (TypeKind.OCTET, TypeKind.CHAR):
         return reader.octets()
     if element.kind in _NUMBERS:
         return reader.array(_NUMBERS[element.kind][0])
     return reader.strings()
 
 
-def write_value(writer: Writer, code: TypeCode, value: Any) -> None:
+def write_value(writer: CdrWriter, code: TypeCode, value: Any) -> None:
     """The mirror image of :func:`read_value`.
 
     :raises CdrError: the value is none of this type
@@ -211,19 +211,19 @@ def write_value(writer: Writer, code: TypeCode, value: Any) -> None:
     try:
         if code.kind in _NUMBERS:
             _NUMBERS[code.kind][2](writer, value)
-        elif code.kind is Kind.STRING:
+        elif code.kind is TypeKind.STRING:
             writer.string(value)
-        elif code.kind is Kind.STRUCT:
+        elif code.kind is TypeKind.STRUCT:
             for member, part in zip(code.members, value, strict=True):
                 write_value(writer, member, part)
-        elif code.kind is Kind.SEQUENCE:
+        elif code.kind is TypeKind.SEQUENCE:
             _write_sequence(writer, code.members[0].real, value)
     except (TypeError, ValueError, AttributeError) as error:
         raise CdrError(f"{value!r:.100} is no {code.name or code.kind.name}: {error}") from None
 
 
-def _write_sequence(writer: Writer, element: TypeCode, value: Any) -> None:
-    if element.kind in (Kind.OCTET, Kind.CHAR):
+def _write_sequence(writer: CdrWriter, element: TypeCode, value: Any) -> None:
+    if element.kind in (TypeKind.OCTET, TypeKind.CHAR):
         writer.octets(bytes(value))
     elif element.kind in _NUMBERS:
         writer.array(value, _NUMBERS[element.kind][0])

@@ -19,9 +19,9 @@ from ..errors import (
     failed,
     system_exception,
 )
-from ..giop.cdr import CdrError, Reader, Writer
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..giop.ior import Reference, read_reference
-from ..giop.messages import Reply, ReplyStatus
+from ..giop.messages import GiopReply, ReplyStatus
 from ..giop.typecode import TypeCode, read_any, write_any
 from ..types import AttributeValue
 from .values import read_errors, read_value, write_errors, write_value
@@ -54,7 +54,7 @@ def device_type(idl: int) -> str:
     return f"IDL:Tango/Device{f'_{idl}' if idl > 1 else ''}:1.0"
 
 
-class Source(IntEnum):
+class DevSource(IntEnum):
     """DevSource: where a value is read."""
 
     DEV = 0
@@ -72,7 +72,7 @@ class Language(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientIdent:
     """ClntIdent: who calls.
 
     :ivar pid: of a C++ client
@@ -85,22 +85,22 @@ class Client:
     uuid: tuple[int, int] = (0, 0)
 
 
-def read_client(reader: Reader) -> Client:
+def read_client(reader: CdrReader) -> ClientIdent:
     """The last argument of a call; what IDL 6 adds to it is skipped."""
     number = reader.ulong()
     if number >= len(Language):
         raise CdrError(f"a client in language {number}")
     language = Language(number)
     if language in (Language.CPLUSPLUS, Language.CPLUSPLUS_6):
-        found = Client(language, reader.ulong())
+        found = ClientIdent(language, reader.ulong())
     else:
-        found = Client(language, 0, reader.string(), (reader.ulonglong(), reader.ulonglong()))
+        found = ClientIdent(language, 0, reader.string(), (reader.ulonglong(), reader.ulonglong()))
     if language in (Language.CPLUSPLUS_6, Language.JAVA_6):
         reader.raw(reader.left)
     return found
 
 
-def write_client(writer: Writer, client: Client) -> None:
+def write_client(writer: CdrWriter, client: ClientIdent) -> None:
     """:raises CdrError: a client of IDL 6, which nobody here is"""
     writer.ulong(client.language)
     if client.language is Language.CPLUSPLUS:
@@ -123,33 +123,33 @@ class CommandCall:
     name: str
     type: TypeCode
     argin: Any
-    source: Source = Source.DEV
-    client: Client | None = None
+    source: DevSource = DevSource.DEV
+    client: ClientIdent | None = None
 
 
-def read_source(reader: Reader) -> Source:
+def read_source(reader: CdrReader) -> DevSource:
     number = reader.ulong()
-    if number >= len(Source):
+    if number >= len(DevSource):
         raise CdrError(f"a source of number {number}")
-    return Source(number)
+    return DevSource(number)
 
 
-def read_command(reader: Reader, operation: str) -> CommandCall:
+def read_command(reader: CdrReader, operation: str) -> CommandCall:
     """:raises CdrError: cut short, or no such arguments"""
     name = reader.string()
     code, argin = read_any(reader)
-    source = Source.DEV if operation == Operation.COMMAND else read_source(reader)
+    source = DevSource.DEV if operation == Operation.COMMAND else read_source(reader)
     return CommandCall(name, code, argin, source, read_client(reader) if operation == Operation.COMMAND_4 else None)
 
 
-def write_command(writer: Writer, call: CommandCall, operation: str = Operation.COMMAND_4) -> None:
+def write_command(writer: CdrWriter, call: CommandCall, operation: str = Operation.COMMAND_4) -> None:
     """The mirror image of :func:`read_command`."""
     writer.string(call.name)
     write_any(writer, call.type, call.argin)
     if operation != Operation.COMMAND:
         writer.ulong(call.source)
     if operation == Operation.COMMAND_4:
-        write_client(writer, call.client or Client())
+        write_client(writer, call.client or ClientIdent())
 
 
 # --- reading attributes --------------------------------------------------------------------------------------
@@ -167,25 +167,25 @@ class ReadCall:
     """Arguments of ``read_attributes``."""
 
     names: tuple[str, ...]
-    source: Source = Source.CACHE_DEV
-    client: Client | None = None
+    source: DevSource = DevSource.CACHE_DEV
+    client: ClientIdent | None = None
 
 
-def read_reading(reader: Reader, operation: str) -> ReadCall:
+def read_reading(reader: CdrReader, operation: str) -> ReadCall:
     """:raises CdrError: cut short, or no such arguments"""
     names, source = tuple(reader.strings()), read_source(reader)
     return ReadCall(names, source, None if operation == Operation.READ_3 else read_client(reader))
 
 
-def write_reading(writer: Writer, call: ReadCall, operation: str = Operation.READ_5) -> None:
+def write_reading(writer: CdrWriter, call: ReadCall, operation: str = Operation.READ_5) -> None:
     """The mirror image of :func:`read_reading`."""
     writer.strings(call.names)
     writer.ulong(call.source)
     if operation != Operation.READ_3:
-        write_client(writer, call.client or Client())
+        write_client(writer, call.client or ClientIdent())
 
 
-def read_values(reader: Reader, operation: str = Operation.READ_5) -> list[AttributeValue]:
+def read_values(reader: CdrReader, operation: str = Operation.READ_5) -> list[AttributeValue]:
     """What ``read_attributes`` gives, one for each name; an attribute that could not be read carries its errors.
 
     :raises CdrError: cut short
@@ -194,7 +194,7 @@ def read_values(reader: Reader, operation: str = Operation.READ_5) -> list[Attri
     return [read_value(reader, idl) for _ in range(reader.count(_VALUE_SIZE))]
 
 
-def write_values(writer: Writer, values: list[AttributeValue], operation: str = Operation.READ_5) -> None:
+def write_values(writer: CdrWriter, values: list[AttributeValue], operation: str = Operation.READ_5) -> None:
     """The mirror image of :func:`read_values`."""
     writer.count(len(values))
     for value in values:
@@ -220,7 +220,7 @@ class DeviceInfo:
     versions: tuple[tuple[str, str], ...] | None = None
 
 
-def read_info(reader: Reader, operation: str = Operation.INFO) -> DeviceInfo:
+def read_info(reader: CdrReader, operation: str = Operation.INFO) -> DeviceInfo:
     """:raises CdrError: cut short"""
     info = (reader.string(), reader.string(), reader.string(), reader.long(), reader.string())
     if operation == Operation.INFO:
@@ -231,7 +231,7 @@ def read_info(reader: Reader, operation: str = Operation.INFO) -> DeviceInfo:
     return DeviceInfo(*info, dev_type, tuple((reader.string(), reader.string()) for _ in range(reader.count(10))))
 
 
-def write_info(writer: Writer, info: DeviceInfo, operation: str = Operation.INFO) -> None:
+def write_info(writer: CdrWriter, info: DeviceInfo, operation: str = Operation.INFO) -> None:
     """The mirror image of :func:`read_info`."""
     for text in (info.dev_class, info.server_id, info.server_host):
         writer.string(text)
@@ -259,7 +259,7 @@ class Forwarded(TangoError):
         self.reference = reference
 
 
-def check(reply: Reply, reader: Reader) -> Reader:
+def check(reply: GiopReply, reader: CdrReader) -> CdrReader:
     """The reader, if a result follows.
 
     :raises DevFailed: the device said no
@@ -284,13 +284,13 @@ def check(reply: Reply, reader: Reader) -> Reader:
     raise Forwarded(read_reference(reader))
 
 
-def write_failure(writer: Writer, error: DevFailed) -> None:
+def write_failure(writer: CdrWriter, error: DevFailed) -> None:
     """Body of a reply with USER_EXCEPTION."""
     writer.string(DEV_FAILED)
     write_errors(writer, error.errors)
 
 
-def write_system_exception(writer: Writer, error: SystemException) -> None:
+def write_system_exception(writer: CdrWriter, error: SystemException) -> None:
     """Body of a reply with SYSTEM_EXCEPTION."""
     writer.string(f"{_SYSTEM}{error.name}:1.0")
     writer.ulong(error.minor)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ..giop.cdr import CdrError, Reader, Writer
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..types import (
     AlarmLimits,
     ArchiveCriteria,
@@ -45,37 +45,37 @@ class Struct:
     cls: type[Any]
     fields: tuple[tuple[str, str | type[IntEnum] | Struct], ...]
 
-    def read(self, reader: Reader) -> Any:
+    def read(self, reader: CdrReader) -> Any:
         """:raises CdrError: cut short, or a value out of range"""
         return self.cls(**{name: _read(reader, code) for name, code in self.fields})
 
-    def write(self, writer: Writer, value: Any) -> None:
+    def write(self, writer: CdrWriter, value: Any) -> None:
         """:raises CdrError: a value does not fit its field"""
         for name, code in self.fields:
             _write(writer, code, getattr(value, name))
 
 
-_READ: dict[str, Callable[[Reader], Any]] = {
-    "s": Reader.string,
+_READ: dict[str, Callable[[CdrReader], Any]] = {
+    "s": CdrReader.string,
     "S": lambda reader: tuple(reader.strings()),
-    "l": Reader.long,
-    "b": Reader.boolean,
+    "l": CdrReader.long,
+    "b": CdrReader.boolean,
 }
-_WRITE: dict[str, Callable[[Writer, Any], None]] = {
-    "s": Writer.string,
-    "S": Writer.strings,
-    "l": Writer.long,
-    "b": Writer.boolean,
+_WRITE: dict[str, Callable[[CdrWriter, Any], None]] = {
+    "s": CdrWriter.string,
+    "S": CdrWriter.strings,
+    "l": CdrWriter.long,
+    "b": CdrWriter.boolean,
 }
 
 
-def _read(reader: Reader, code: str | type[IntEnum] | Struct) -> Any:
+def _read(reader: CdrReader, code: str | type[IntEnum] | Struct) -> Any:
     if isinstance(code, str):
         return _READ[code](reader)
     return code.read(reader) if isinstance(code, Struct) else read_enum(reader, code)
 
 
-def _write(writer: Writer, code: str | type[IntEnum] | Struct, value: Any) -> None:
+def _write(writer: CdrWriter, code: str | type[IntEnum] | Struct, value: Any) -> None:
     if isinstance(code, str):
         _WRITE[code](writer, value)
     elif isinstance(code, Struct):
@@ -127,14 +127,14 @@ CONFIG_5 = Struct(
 CONFIG_3 = Struct(AttributeConfig, (*_CONFIG_BEGIN, *_CONFIG_MIDDLE, *_CONFIG_END))
 
 
-def read_interface(reader: Reader) -> InterfaceChange:
+def read_interface(reader: CdrReader) -> InterfaceChange:
     """DevIntrChange"""
     started = reader.boolean()
     commands = tuple(COMMAND_INFO.read(reader) for _ in range(reader.count(_COMMAND_SIZE)))
     return InterfaceChange(started, commands, tuple(CONFIG_5.read(reader) for _ in range(reader.count(_CONFIG_SIZE))))
 
 
-def write_interface(writer: Writer, change: InterfaceChange) -> None:
+def write_interface(writer: CdrWriter, change: InterfaceChange) -> None:
     """The mirror image of :func:`read_interface`."""
     writer.boolean(change.dev_started)
     writer.count(len(change.cmds))
@@ -145,12 +145,12 @@ def write_interface(writer: Writer, change: InterfaceChange) -> None:
         CONFIG_5.write(writer, attribute)
 
 
-def read_pipe(reader: Reader) -> PipeData:
+def read_pipe(reader: CdrReader) -> PipeData:
     """DevPipeData"""
     return PipeData(reader.string(), read_time(reader), PipeBlob(reader.string(), _read_elements(reader, MAX_DEPTH)))
 
 
-def _read_elements(reader: Reader, depth: int) -> tuple[PipeElement, ...]:
+def _read_elements(reader: CdrReader, depth: int) -> tuple[PipeElement, ...]:
     count = reader.count(_ELEMENT_SIZE)
     if count and not depth:
         raise CdrError(f"blobs nest more than {MAX_DEPTH} times")
@@ -161,7 +161,7 @@ def _read_elements(reader: Reader, depth: int) -> tuple[PipeElement, ...]:
     return tuple(elements)
 
 
-def write_pipe(writer: Writer, pipe: PipeData) -> None:
+def write_pipe(writer: CdrWriter, pipe: PipeData) -> None:
     """The mirror image of :func:`read_pipe`."""
     writer.string(pipe.name)
     write_time(writer, pipe.time)
@@ -169,7 +169,7 @@ def write_pipe(writer: Writer, pipe: PipeData) -> None:
     _write_elements(writer, pipe.blob.elements, MAX_DEPTH)
 
 
-def _write_elements(writer: Writer, elements: tuple[PipeElement, ...], depth: int) -> None:
+def _write_elements(writer: CdrWriter, elements: tuple[PipeElement, ...], depth: int) -> None:
     if elements and not depth:
         raise CdrError(f"blobs nest more than {MAX_DEPTH} times")
     writer.count(len(elements))

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from ..giop.cdr import CdrError, Reader, Writer
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..types import DTYPES, Content, DevState, Encoded, ValueKind
 
 _E = TypeVar("_E", bound=IntEnum)
@@ -39,18 +39,18 @@ def enum_of(enum: type[_E], value: int) -> _E:
     return found
 
 
-def read_enum(reader: Reader, enum: type[_E]) -> _E:
+def read_enum(reader: CdrReader, enum: type[_E]) -> _E:
     """An enumerated value that is one of the enumeration."""
     return enum_of(enum, reader.ulong())
 
 
-def read_union(reader: Reader) -> tuple[ValueKind, Content]:
+def read_union(reader: CdrReader) -> tuple[ValueKind, Content]:
     """AttrValUnion: the discriminator and what it says."""
     kind = read_enum(reader, ValueKind)
     return kind, read_content(reader, kind)
 
 
-def read_content(reader: Reader, kind: ValueKind) -> Content:
+def read_content(reader: CdrReader, kind: ValueKind) -> Content:
     """What stands behind a discriminator."""
     dtype = DTYPES.get(kind)
     if dtype is not None:
@@ -67,14 +67,14 @@ def read_content(reader: Reader, kind: ValueKind) -> Content:
     return None
 
 
-def _read_states(reader: Reader) -> tuple[DevState, ...]:
+def _read_states(reader: CdrReader) -> tuple[DevState, ...]:
     numbers = reader.array(np.uint32)
     if len(numbers) and numbers.max() >= len(_STATES):
         raise CdrError(f"{numbers.max()} is no DevState")
     return tuple(_STATES[n] for n in numbers.tolist())
 
 
-def write_union(writer: Writer, kind: ValueKind, content: Content) -> None:
+def write_union(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
     """The mirror image of :func:`read_union`.
 
     :raises CdrError: the content is none of this kind
@@ -83,7 +83,7 @@ def write_union(writer: Writer, kind: ValueKind, content: Content) -> None:
     write_content(writer, kind, content)
 
 
-def write_content(writer: Writer, kind: ValueKind, content: Content) -> None:
+def write_content(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
     """The mirror image of :func:`read_content`."""
     dtype = DTYPES.get(kind)
     if kind is ValueKind.NO_DATA:
@@ -104,7 +104,7 @@ def write_content(writer: Writer, kind: ValueKind, content: Content) -> None:
         _write_encoded(writer, _all(content, Encoded))
 
 
-def _write_encoded(writer: Writer, values: tuple[Encoded, ...]) -> None:
+def _write_encoded(writer: CdrWriter, values: tuple[Encoded, ...]) -> None:
     writer.count(len(values))
     for value in values:
         writer.string(value.format)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from ..giop.cdr import CdrError, Reader, Writer
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..types import (
     AttributeValue,
     Content,
@@ -39,7 +39,7 @@ _DIMS = _both("4i")
 # --- errors and time ---------------------------------------------------------------------------------------
 
 
-def read_errors(reader: Reader) -> tuple[DevError, ...]:
+def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
     """sequence<DevError>"""
     count = reader.count(_ERROR_SIZE)
     if not count:
@@ -49,7 +49,7 @@ def read_errors(reader: Reader) -> tuple[DevError, ...]:
     )
 
 
-def write_errors(writer: Writer, errors: Sequence[DevError]) -> None:
+def write_errors(writer: CdrWriter, errors: Sequence[DevError]) -> None:
     """sequence<DevError>"""
     writer.count(len(errors))
     for error in errors:
@@ -59,12 +59,12 @@ def write_errors(writer: Writer, errors: Sequence[DevError]) -> None:
         writer.string(error.origin)
 
 
-def read_time(reader: Reader) -> int:
+def read_time(reader: CdrReader) -> int:
     """TimeVal as nanoseconds since the epoch."""
     return reader.long() * 1_000_000_000 + reader.long() * 1000 + reader.long()
 
 
-def write_time(writer: Writer, time: int) -> None:
+def write_time(writer: CdrWriter, time: int) -> None:
     """TimeVal of nanoseconds since the epoch."""
     seconds, rest = divmod(time, 1_000_000_000)
     writer.long(seconds)
@@ -75,7 +75,7 @@ def write_time(writer: Writer, time: int) -> None:
 # --- the whole value ---------------------------------------------------------------------------------------
 
 
-def read_value(reader: Reader, idl: int = 5) -> AttributeValue:
+def read_value(reader: CdrReader, idl: int = 5) -> AttributeValue:
     """AttributeValue_5, _4 or _3.
 
     :param idl: 5, 4 or 3
@@ -95,7 +95,7 @@ def read_value(reader: Reader, idl: int = 5) -> AttributeValue:
     return AttributeValue(name, kind, content, time, quality, format_, data_type, r_dim, w_dim, read_errors(reader))
 
 
-def _numbers(reader: Reader, codes: tuple[struct.Struct, struct.Struct]) -> tuple[int, ...]:
+def _numbers(reader: CdrReader, codes: tuple[struct.Struct, struct.Struct]) -> tuple[int, ...]:
     code = codes[reader.little]
     reader.align(4)
     return code.unpack(reader.raw(code.size))
@@ -109,7 +109,7 @@ def _check_dims(content: Content, r_dim: Dim, w_dim: Dim) -> None:
         raise CdrError(f"{r_dim.size} elements in the dimensions, {len(content)} in the value")
 
 
-def write_value(writer: Writer, value: AttributeValue, idl: int = 5) -> None:
+def write_value(writer: CdrWriter, value: AttributeValue, idl: int = 5) -> None:
     """The mirror image of :func:`read_value`.
 
     :raises CdrError: a field does not fit its type, or the data type is needed and not known

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .records import UNKNOWN_COUNT, Cause, Kind, Recorded
+from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, RecordKind
 
 Numbers = tuple[int, int, int, int]  #: first, last, count, cause
-_VALUES = (Kind.EVENT, Kind.INITIAL, Kind.RESUBSCRIBED, Kind.ERROR)
-_GAPS = (Kind.GAP, Kind.RESTART)
+_VALUES = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.ERROR)
+_GAPS = (RecordKind.GAP, RecordKind.RESTART)
 
 
-class Owed:
+class PendingGaps:
     """Per topic of Tango: the counters from which and up to which something was refused, and how much."""
 
     def __init__(self) -> None:
@@ -24,15 +24,15 @@ class Owed:
     def __len__(self) -> int:
         return len(self._gaps)
 
-    def refuse(self, recorded: Recorded) -> None:
+    def refuse(self, recorded: DecodedRecords) -> None:
         """These records are not in the log: values, and gaps of which nobody was told so."""
         for row, kind in enumerate(recorded.kind.tolist()):
             topic = recorded.frames.topics[row]
             if kind in _VALUES:
-                ctr = int(recorded.ctr[row]) if kind == Kind.EVENT else 0
+                ctr = int(recorded.ctr[row]) if kind == RecordKind.EVENT else 0
                 self._add(topic, ctr, ctr, 1)
             elif kind in _GAPS:
-                count = int(recorded.count[row]) if kind == Kind.GAP else UNKNOWN_COUNT
+                count = int(recorded.count[row]) if kind == RecordKind.GAP else UNKNOWN_COUNT
                 self._add(topic, int(recorded.first[row]), int(recorded.last[row]), count)
 
     def _add(self, topic: bytes, first: int, last: int, count: int) -> None:
@@ -46,7 +46,7 @@ class Owed:
     def take(self) -> list[tuple[bytes, Numbers]]:
         """All of it, to be told now."""
         gaps, self._gaps = self._gaps, {}
-        return [(topic, (*numbers, Cause.REFUSED)) for topic, numbers in gaps.items()]
+        return [(topic, (*numbers, GapCause.REFUSED)) for topic, numbers in gaps.items()]
 
     # --- over the end of a recorder ---
 

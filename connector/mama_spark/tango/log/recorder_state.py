@@ -29,21 +29,21 @@ from mama_spark.errors import MamaError
 from mama_spark.message import MessageBatch
 
 from ..client import subscription_events as told
-from ..client.subscription_events import Batch, Lost, Notice
-from ..events.counters import WRAP, Gap, Restart
+from ..client.subscription_events import Batch, QueueOverflow, SubscriptionEvent
+from ..events.counters import WRAP, SequenceGap, SequenceRestart
 from ..events.events import Event, write_except
 from ..events.frames import LITTLE, usual_call
-from ..topics import BadTopic, Topic, event_topic, parse, read_topic
+from ..topics import BadEventTopic, Topic, event_topic, parse, read_topic
 from ..types import DevError, EventType, Quality, Severity
-from .pending_gaps import Owed
+from .pending_gaps import PendingGaps
 from .records import (
     PREFIX,
     UNKNOWN_COUNT,
-    Cause,
-    Frames,
-    Heads,
-    Kind,
-    Recorded,
+    DecodedRecords,
+    GapCause,
+    RecordFrames,
+    RecordHeads,
+    RecordKind,
     device_topic,
     encode,
     record_topic,
@@ -55,12 +55,12 @@ STATE_VERSION = 1
 _TOPICS_IN_PART = 4000
 _USERS_OWN = EventType.DATA_READY  #: whose counter is not the server's
 _UNCOUNTED = f".{_USERS_OWN.wire_name}".encode()
-_LIVES = (Kind.ONLINE, Kind.SUSPECT, Kind.OFFLINE)
+_LIVES = (RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.OFFLINE)
 _NO_FRAMES = (b"", b"", b"", b"")
 FrameRow = Sequence[bytes]
 
 
-class Device(NamedTuple):
+class RecordedDevice(NamedTuple):
     """What tells one device from another."""
 
     tango_host: str
@@ -73,7 +73,7 @@ class BadState(MamaError):
 
 
 @dataclass(slots=True)
-class Lines:
+class RecordBuilder:
     """Records on their way, as columns that grow."""
 
     topics: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Lines:
     def __len__(self) -> int:
         return len(self.topics)
 
-    def add(self, kind: Kind, topic: str, received: int, frames: FrameRow = _NO_FRAMES, ctr: int = 0) -> None:
+    def add(self, kind: RecordKind, topic: str, received: int, frames: FrameRow = _NO_FRAMES, ctr: int = 0) -> None:
         self.topics.append(topic)
         self.kinds.append(kind)
         self.received.append(received)
@@ -102,14 +102,14 @@ class Lines:
         for row, numbers in self.gaps.items():
             for column, number in zip(columns.values(), numbers, strict=True):
                 column[row] = number
-        heads = Heads(np.array(self.kinds), np.array(self.received), np.array(self.ctrs), **columns)
-        frames = Frames(*(list(column) for column in zip(*self.frames, strict=True)))
+        heads = RecordHeads(np.array(self.kinds), np.array(self.received), np.array(self.ctrs), **columns)
+        frames = RecordFrames(*(list(column) for column in zip(*self.frames, strict=True)))
         made = None if ids is None else pa.array(ids(len(self)), pa.string())
         topics = pa.array(self.topics, pa.string()).dictionary_encode()
         return MessageBatch(topics, encode(heads, frames), ids=made)
 
 
-class Recording:
+class RecorderState:
     """What one recorder knows.
 
     :param name: of the recorder
@@ -122,13 +122,13 @@ class Recording:
         self.gaps = 0  #: records of missing events so far
         self._last: dict[bytes, int] = {}
         self._resumed: set[bytes] = set()  #: topics whose last event stands in the log, and none came since
-        self._devices: dict[Device, Kind] = {}
-        self._online: dict[Device, bool] = {}
-        self._bad: dict[Device, dict[bytes, tuple[DevError, ...]]] = {}
+        self._devices: dict[RecordedDevice, RecordKind] = {}
+        self._online: dict[RecordedDevice, bool] = {}
+        self._bad: dict[RecordedDevice, dict[bytes, tuple[DevError, ...]]] = {}
         self._hosts: dict[str, str] = {}  #: address as given -> as the server's topics call it
-        self._places: dict[bytes, tuple[str, bool, Device]] = {}
-        self._owed = Owed()
-        self._unknown: set[Device] = set()  #: whose state the log would not take
+        self._places: dict[bytes, tuple[str, bool, RecordedDevice]] = {}
+        self._owed = PendingGaps()
+        self._unknown: set[RecordedDevice] = set()  #: whose state the log would not take
 
     def __repr__(self) -> str:
         counts = {kind: sum(k is kind for k in self._devices.values()) for kind in _LIVES}
@@ -136,13 +136,13 @@ class Recording:
         return f"<Recording {self.name}, {len(self._last)} topics, devices: {lives or 'none'}>"
 
     @property
-    def devices(self) -> dict[Device, Kind]:
+    def devices(self) -> dict[RecordedDevice, RecordKind]:
         """What each one is now."""
         return dict(self._devices)
 
     # --- what the log tells -----------------------------------------------------------------------------------
 
-    def restore(self, state: dict[str, Any] | None, tail: Iterable[Recorded]) -> None:
+    def restore(self, state: dict[str, Any] | None, tail: Iterable[DecodedRecords]) -> None:
         """Go on where the last recorder of this name ended.
 
         :param state: that it wrote last; None: the log has none
@@ -152,7 +152,7 @@ class Recording:
         if state is not None:
             try:
                 self._last = {topic.encode("latin-1"): int(ctr) for topic, ctr in state["counters"].items()}
-                self._devices = {Device(h, d, bool(b)): Kind[k] for h, d, b, k in state["devices"]}
+                self._devices = {RecordedDevice(h, d, bool(b)): RecordKind[k] for h, d, b, k in state["devices"]}
                 self._hosts = {str(k): str(v) for k, v in state["hosts"].items()}
                 self._owed.restore(state.get("owed", ()))
             except (KeyError, TypeError, ValueError, AttributeError, UnicodeEncodeError) as error:
@@ -161,23 +161,23 @@ class Recording:
             self._replay(recorded)
         self._resumed = set(self._last)
 
-    def _replay(self, recorded: Recorded) -> None:
+    def _replay(self, recorded: DecodedRecords) -> None:
         topics = recorded.frames.topics
         for row, kind in enumerate(recorded.kind.tolist()):
             topic_of = topics[row]
-            if kind == Kind.EVENT and recorded.ctr[row] and not topic_of.endswith(_UNCOUNTED):
+            if kind == RecordKind.EVENT and recorded.ctr[row] and not topic_of.endswith(_UNCOUNTED):
                 ctr = int(recorded.ctr[row])
                 self._last[topic_of] = self._owed.replay(topic_of, ctr, self._last.get(topic_of, 0))
-            elif kind == Kind.RESTART:
+            elif kind == RecordKind.RESTART:
                 self._last[topic_of] = 0
-            elif kind == Kind.GAP:
-                self._replay_gap(topic_of, int(recorded.last[row]), recorded.cause[row] == Cause.REFUSED)
+            elif kind == RecordKind.GAP:
+                self._replay_gap(topic_of, int(recorded.last[row]), recorded.cause[row] == GapCause.REFUSED)
             elif kind in _LIVES:
                 try:
                     topic = read_topic(topics[row])
-                except BadTopic:
+                except BadEventTopic:
                     continue
-                self._devices[Device(topic.tango_host, topic.device, topic.dbase)] = Kind(kind)
+                self._devices[RecordedDevice(topic.tango_host, topic.device, topic.dbase)] = RecordKind(kind)
 
     def _replay_gap(self, topic: bytes, last: int, refused: bool) -> None:
         if refused:
@@ -188,26 +188,26 @@ class Recording:
 
     # --- of the recorder itself ---------------------------------------------------------------------------------
 
-    def started(self, now: int, wanted: Callable[[str], bool]) -> Lines:
+    def started(self, now: int, wanted: Callable[[str], bool]) -> RecordBuilder:
         """It begins.
 
         :param wanted: whether it records a device of this name; the others end
         """
-        lines = Lines()
-        lines.add(Kind.STARTED, self.topic, now)
+        lines = RecordBuilder()
+        lines.add(RecordKind.STARTED, self.topic, now)
         for device in [device for device in self._devices if not wanted(device.name)]:
             self._end(lines, device, now, "it is not recorded any more")
         return lines
 
-    def stopped(self, now: int) -> Lines:
+    def stopped(self, now: int) -> RecordBuilder:
         """It ends in order."""
         lines = self.state(now)
-        lines.add(Kind.STOPPED, self.topic, now)
+        lines.add(RecordKind.STOPPED, self.topic, now)
         return lines
 
-    def state(self, now: int) -> Lines:
+    def state(self, now: int) -> RecordBuilder:
         """What is known, in as many records as it takes."""
-        lines, topics = Lines(), list(self._last.items())
+        lines, topics = RecordBuilder(), list(self._last.items())
         parts = [topics[at : at + _TOPICS_IN_PART] for at in range(0, len(topics), _TOPICS_IN_PART)] or [[]]
         for number, part in enumerate(parts):
             known = {
@@ -219,16 +219,16 @@ class Recording:
                 "hosts": self._hosts if not number else {},
                 "owed": self._owed.state() if not number else [],
             }
-            lines.add(Kind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", orjson.dumps(known)))
+            lines.add(RecordKind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", orjson.dumps(known)))
         return lines
 
     # --- what came ---------------------------------------------------------------------------------------------
 
-    def take(self, batch: Batch) -> Lines:
+    def take(self, batch: Batch) -> RecordBuilder:
         """The records of these notices, in their order."""
-        lines = Lines()
+        lines = RecordBuilder()
         health = self._health(batch)
-        event, resumed, last = told.Kind.EVENT, self._resumed, self._last
+        event, resumed, last = told.SubscriptionEventKind.EVENT, self._resumed, self._last
         for row, notice in enumerate(batch.notices):
             _, kind, received, frames, ctr, _ = notice
             if kind is event and frames is not None:
@@ -238,7 +238,7 @@ class Recording:
                     if resumed and topic in resumed:
                         self._resume(lines, topic, ctr, received)
                     last[topic] = ctr
-                lines.add(Kind.EVENT, place, received, frames, ctr)
+                lines.add(RecordKind.EVENT, place, received, frames, ctr)
             else:
                 _TAKE[kind](self, lines, notice)
             if health is not None and frames is not None:
@@ -247,23 +247,23 @@ class Recording:
 
     # --- what the log would not take ---
 
-    def refused(self, recorded: Recorded) -> None:
+    def refused(self, recorded: DecodedRecords) -> None:
         """These records are not in the log."""
         self._owed.refuse(recorded)
         for row in np.flatnonzero(np.isin(recorded.kind, _LIVES)).tolist():
             topic = read_topic(recorded.frames.topics[row])
-            self._unknown.add(Device(topic.tango_host, topic.device, topic.dbase))
+            self._unknown.add(RecordedDevice(topic.tango_host, topic.device, topic.dbase))
 
     @property
     def owes(self) -> bool:
         """Something was refused, and not told."""
         return bool(len(self._owed) or self._unknown)
 
-    def tell_owed(self, now: int) -> Lines:
+    def tell_owed(self, now: int) -> RecordBuilder:
         """What was refused, as gaps; and devices anew whose state was."""
-        lines = Lines()
+        lines = RecordBuilder()
         for topic, numbers in self._owed.take():
-            with contextlib.suppress(BadTopic):  # somebody else's record
+            with contextlib.suppress(BadEventTopic):  # somebody else's record
                 self._gap(lines, read_topic(topic), now, numbers)
         for device in self._unknown & self._devices.keys():
             del self._devices[device]
@@ -273,72 +273,77 @@ class Recording:
 
     # --- parts of records ---
 
-    def _place(self, frame: bytes) -> tuple[str, bool, Device]:
+    def _place(self, frame: bytes) -> tuple[str, bool, RecordedDevice]:
         """Topic in the log, whether its counters count, device."""
         topic = read_topic(frame)
         counted = topic.event is not _USERS_OWN
-        found = (record_topic(topic, self.prefix), counted, Device(topic.tango_host, topic.device, topic.dbase))
+        found = (record_topic(topic, self.prefix), counted, RecordedDevice(topic.tango_host, topic.device, topic.dbase))
         self._places[frame] = found
         return found
 
-    def _resume(self, lines: Lines, topic: bytes, ctr: int, now: int) -> None:
+    def _resume(self, lines: RecordBuilder, topic: bytes, ctr: int, now: int) -> None:
         """The first event since the recorder was away."""
         self._resumed.discard(topic)
         before = self._last[topic]
         if not ctr or not before or ctr == (before + 1) % WRAP:
             return
         if ctr > before:
-            self._gap(lines, read_topic(topic), now, (before + 1, ctr - 1, ctr - 1 - before, Cause.AWAY))
+            self._gap(lines, read_topic(topic), now, (before + 1, ctr - 1, ctr - 1 - before, GapCause.AWAY))
         else:
-            self._gap(lines, read_topic(topic), now, (before, ctr, UNKNOWN_COUNT, Cause.AWAY), Kind.RESTART)
+            self._gap(lines, read_topic(topic), now, (before, ctr, UNKNOWN_COUNT, GapCause.AWAY), RecordKind.RESTART)
 
     def _gap(
-        self, lines: Lines, topic: Topic, now: int, numbers: tuple[int, int, int, int], kind: Kind = Kind.GAP
+        self,
+        lines: RecordBuilder,
+        topic: Topic,
+        now: int,
+        numbers: tuple[int, int, int, int],
+        kind: RecordKind = RecordKind.GAP,
     ) -> None:
-        self.gaps += kind is Kind.GAP
+        self.gaps += kind is RecordKind.GAP
         lines.gaps[len(lines)] = numbers
         lines.add(kind, record_topic(topic, self.prefix, kind), now, (topic.encode(), LITTLE, usual_call(0)))
 
     # --- notices that are no events; by kind, see _TAKE ---
 
-    def _read(self, lines: Lines, notice: Notice) -> None:
+    def _read(self, lines: RecordBuilder, notice: SubscriptionEvent) -> None:
         frames = notice.frames
         assert frames is not None
-        kind = Kind.INITIAL if notice.kind is told.Kind.INITIAL else Kind.RESUBSCRIBED
+        kind = RecordKind.INITIAL if notice.kind is told.SubscriptionEventKind.INITIAL else RecordKind.RESUBSCRIBED
         place, _, _ = self._places.get(frames[0]) or self._place(frames[0])
         lines.add(kind, place, notice.received, frames)
 
-    def _missing(self, lines: Lines, notice: Notice) -> None:
+    def _missing(self, lines: RecordBuilder, notice: SubscriptionEvent) -> None:
         topic, detail = self._topic(notice.subscription, lines, notice.received), notice.detail
         self._resumed.discard(topic.encode())
-        if isinstance(detail, Gap):
-            self._gap(lines, topic, notice.received, (detail.first, detail.last, detail.size, Cause.WAY))
-        elif isinstance(detail, Restart):
-            numbers = (detail.last, detail.first, UNKNOWN_COUNT, Cause.WAY)
-            self._gap(lines, topic, notice.received, numbers, Kind.RESTART)
-        elif isinstance(detail, Lost):
-            numbers = (max(detail.first, 0), max(detail.last, 0), int(detail[0]), Cause.BUFFER)
+        if isinstance(detail, SequenceGap):
+            self._gap(lines, topic, notice.received, (detail.first, detail.last, detail.size, GapCause.WAY))
+        elif isinstance(detail, SequenceRestart):
+            numbers = (detail.last, detail.first, UNKNOWN_COUNT, GapCause.WAY)
+            self._gap(lines, topic, notice.received, numbers, RecordKind.RESTART)
+        elif isinstance(detail, QueueOverflow):
+            numbers = (max(detail.first, 0), max(detail.last, 0), int(detail[0]), GapCause.BUFFER)
             self._gap(lines, topic, notice.received, numbers)
 
-    def _error(self, lines: Lines, notice: Notice) -> None:
+    def _error(self, lines: RecordBuilder, notice: SubscriptionEvent) -> None:
         topic = self._topic(notice.subscription, lines, notice.received)
         errors = notice.errors
         frame = topic.encode()
         frames = (frame, LITTLE, usual_call(0, True), write_except(errors))
         place, _, device = self._places.get(frame) or self._place(frame)
-        lines.add(Kind.ERROR, place, notice.received, frames)
+        lines.add(RecordKind.ERROR, place, notice.received, frames)
         self._bad.setdefault(device, {})[frame] = errors
         self._settle(lines, device, notice.received)
 
-    def _life(self, lines: Lines, notice: Notice) -> None:
+    def _life(self, lines: RecordBuilder, notice: SubscriptionEvent) -> None:
         topic = self._topic(notice.subscription, lines, notice.received)
-        device = Device(topic.tango_host, topic.device, topic.dbase)
-        self._online[device] = notice.kind is told.Kind.ONLINE
+        device = RecordedDevice(topic.tango_host, topic.device, topic.dbase)
+        self._online[device] = notice.kind is told.SubscriptionEventKind.ONLINE
         if self._online[device]:
             self._bad.get(device, {}).pop(topic.encode(), None)
         self._settle(lines, device, notice.received)
 
-    def _topic(self, subscription: Any, lines: Lines, now: int) -> Topic:
+    def _topic(self, subscription: Any, lines: RecordBuilder, now: int) -> Topic:
         """Before a server told its topic, one as it should be."""
         name = subscription.device
         given = str(name.address).lower()
@@ -370,7 +375,7 @@ class Recording:
             found[int(batch.rows[row])] = errors
         return found
 
-    def _judge(self, lines: Lines, topic: bytes, errors: tuple[DevError, ...] | None, now: int) -> None:
+    def _judge(self, lines: RecordBuilder, topic: bytes, errors: tuple[DevError, ...] | None, now: int) -> None:
         device = self._places[topic][2]
         known = self._bad.get(device)
         if errors is not None:
@@ -379,39 +384,41 @@ class Recording:
             return
         self._settle(lines, device, now)
 
-    def _settle(self, lines: Lines, device: Device, now: int) -> None:
+    def _settle(self, lines: RecordBuilder, device: RecordedDevice, now: int) -> None:
         """Write down what the device is, if it is not what it was."""
         bad = self._bad.get(device)
         errors = next(iter(bad.values())) if bad else ()
-        kind = (Kind.SUSPECT if bad else Kind.ONLINE) if self._online.get(device) else Kind.OFFLINE
-        if kind is Kind.OFFLINE and not errors:
+        kind = (RecordKind.SUSPECT if bad else RecordKind.ONLINE) if self._online.get(device) else RecordKind.OFFLINE
+        if kind is RecordKind.OFFLINE and not errors:
             errors = (DevError("API_EventTimeout", Severity.ERR, "no heartbeat in time", ""),)
         if self._devices.get(device) is not kind:
             self._devices[device] = kind
             self._write_life(lines, device, kind, errors, now)
 
-    def _end(self, lines: Lines, device: Device, now: int, why: str) -> None:
-        if self._devices.pop(device) is not Kind.OFFLINE:
-            self._write_life(lines, device, Kind.OFFLINE, (DevError("NotRecorded", Severity.WARN, why, ""),), now)
+    def _end(self, lines: RecordBuilder, device: RecordedDevice, now: int, why: str) -> None:
+        if self._devices.pop(device) is not RecordKind.OFFLINE:
+            self._write_life(lines, device, RecordKind.OFFLINE, (DevError("NotRecorded", Severity.WARN, why, ""),), now)
         self._online.pop(device, None)
         self._bad.pop(device, None)
 
-    def _write_life(self, lines: Lines, device: Device, kind: Kind, errors: tuple[DevError, ...], now: int) -> None:
+    def _write_life(
+        self, lines: RecordBuilder, device: RecordedDevice, kind: RecordKind, errors: tuple[DevError, ...], now: int
+    ) -> None:
         topic = device_topic(*device)
-        data = write_except(errors) if errors and kind is not Kind.ONLINE else b""
+        data = write_except(errors) if errors and kind is not RecordKind.ONLINE else b""
         frames = (topic.encode(), LITTLE, usual_call(0, bool(data)), data)
         lines.add(kind, record_topic(topic, self.prefix), now, frames)
 
 
-_TAKE: dict[told.Kind, Callable[[Recording, Lines, Notice], None]] = {
-    told.Kind.INITIAL: Recording._read,
-    told.Kind.RESUBSCRIPTION: Recording._read,
-    told.Kind.ERROR: Recording._error,
-    told.Kind.GAP: Recording._missing,
-    told.Kind.RESTART: Recording._missing,
-    told.Kind.OVERFLOW: Recording._missing,
-    told.Kind.ONLINE: Recording._life,
-    told.Kind.OFFLINE: Recording._life,
+_TAKE: dict[told.SubscriptionEventKind, Callable[[RecorderState, RecordBuilder, SubscriptionEvent], None]] = {
+    told.SubscriptionEventKind.INITIAL: RecorderState._read,
+    told.SubscriptionEventKind.RESUBSCRIPTION: RecorderState._read,
+    told.SubscriptionEventKind.ERROR: RecorderState._error,
+    told.SubscriptionEventKind.GAP: RecorderState._missing,
+    told.SubscriptionEventKind.RESTART: RecorderState._missing,
+    told.SubscriptionEventKind.OVERFLOW: RecorderState._missing,
+    told.SubscriptionEventKind.ONLINE: RecorderState._life,
+    told.SubscriptionEventKind.OFFLINE: RecorderState._life,
 }
 
 

@@ -8,8 +8,8 @@ at octet  type    field        is
 ========= ======= ============ ================================================================================
 0         4 s     magic        ``MTGO``
 4         u8      version      1
-5         u8      kind         :class:`Kind`
-6         u8      cause        :class:`Cause` of a gap; else 0
+5         u8      kind         :class:`RecordKind`
+6         u8      cause        :class:`GapCause` of a gap; else 0
 7         u8      frames       how many there are: 0, 3 or 4
 8         i64     received     when it came, nanoseconds since the epoch, by the clock of the writer
 16        u32     ctr          counter of the event as its server counts (third frame); 0: none
@@ -54,7 +54,7 @@ UNKNOWN_COUNT = -1
 GAP, RESTART = "gap", "restart"
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record tells. What an event says (its type, data, errors) stand in its frames."""
 
     EVENT = 1  #: frames as they were received
@@ -72,7 +72,7 @@ class Kind(IntEnum):
     SUSPECT = 13  #: heartbeats of a device's server come, but a value of it is INVALID or could not be had
 
 
-class Cause(IntEnum):
+class GapCause(IntEnum):
     """Why events are missing."""
 
     NONE = 0
@@ -82,7 +82,7 @@ class Cause(IntEnum):
     REFUSED = 4  #: the log would not take their records
 
 
-class BadRecord(MamaError):
+class BadEventRecord(MamaError):
     """These octets are no record."""
 
 
@@ -94,13 +94,13 @@ _HEAD = np.dtype(
 )  # fmt: skip
 HEAD_SIZE = _HEAD.itemsize
 _KINDS = np.zeros(256, np.bool_)
-_KINDS[list(Kind)] = True
+_KINDS[list(RecordKind)] = True
 
 Numbers = npt.NDArray[Any] | int
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class RecordFrames:
     """The four frames of ``n`` records, as columns; empty octets where a record has none.
 
     :ivar topics: as sent: ``tango://host/device/attribute#dbase=no.idl5_change``
@@ -120,17 +120,17 @@ class Frames:
         return self.topics, self.orders, self.calls, self.datas
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[bytes]]) -> Frames:
+    def of(cls, rows: Sequence[Sequence[bytes]]) -> RecordFrames:
         """From the frames of each record, none or up to four."""
         full = [(*row, *(b"",) * (4 - len(row))) for row in rows]
         return cls(*([row[i] for row in full] for i in range(4)))
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class RecordHeads:
     """The numbers of ``n`` records; one number stands for all.
 
-    :ivar kind: :class:`Kind`
+    :ivar kind: :class:`RecordKind`
     :ivar received: nanoseconds since the epoch
     :ivar first: and ``last``, ``count``, ``cause``: see the table of the module
     """
@@ -145,7 +145,7 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class DecodedRecords:
     """``n`` records taken apart; in rows that are ``bad`` the numbers are 0 and the frames empty.
 
     :ivar frames: octets of their own
@@ -158,8 +158,8 @@ class Recorded:
     first: npt.NDArray[np.uint32]
     last: npt.NDArray[np.uint32]
     count: npt.NDArray[np.int64]
-    frames: Frames
-    bad: dict[int, BadRecord] = field(default_factory=dict)
+    frames: RecordFrames
+    bad: dict[int, BadEventRecord] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -168,7 +168,7 @@ class Recorded:
 # --- payloads ----------------------------------------------------------------------------------------------
 
 
-def encode(heads: Heads, frames: Frames) -> pa.Array:
+def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
     """The payloads of records: binary, or large_binary where they are too much for that.
 
     :raises ValueError: the columns differ in length, or a frame has 4 GiB
@@ -196,16 +196,16 @@ def encode(heads: Heads, frames: Frames) -> pa.Array:
     return pa.Array.from_buffers(kind, n, [None, places, pa.py_buffer(b"".join(parts))])
 
 
-def encode_one(kind: Kind, received: int, frames: Sequence[bytes] = (), **numbers: int) -> bytes:
+def encode_one(kind: RecordKind, received: int, frames: Sequence[bytes] = (), **numbers: int) -> bytes:
     """The payload of one record.
 
-    :param numbers: others of :class:`Heads`
+    :param numbers: others of :class:`RecordHeads`
     """
-    payload: bytes = encode(Heads(kind, received, **numbers), Frames.of([frames]))[0].as_py()
+    payload: bytes = encode(RecordHeads(kind, received, **numbers), RecordFrames.of([frames]))[0].as_py()
     return payload
 
 
-def decode(payloads: pa.Array) -> Recorded:
+def decode(payloads: pa.Array) -> DecodedRecords:
     """Records from their payloads (binary or large_binary). Nothing is raised for what they hold."""
     n = len(payloads)
     wide = pa.types.is_large_binary(payloads.type)
@@ -218,7 +218,7 @@ def decode(payloads: pa.Array) -> Recorded:
         starts, ends = offsets[:-1], offsets[1:]
         if payloads.null_count:
             ends = np.where(payloads.is_valid().to_numpy(zero_copy_only=False), ends, starts)
-    bad: dict[int, BadRecord] = {}
+    bad: dict[int, BadEventRecord] = {}
     heads = _heads(buffer, starts, ends)
     sizes = heads["sizes"].astype(np.int64)
     good = _check(heads, sizes, ends - starts, bad)
@@ -233,7 +233,7 @@ def decode(payloads: pa.Array) -> Recorded:
         at = end
     names = ("kind", "cause", "received", "ctr", "first", "last", "count")
     numbers = {name: np.ascontiguousarray(heads[name]) for name in names}
-    return Recorded(**numbers, frames=Frames(*columns), bad=bad)
+    return DecodedRecords(**numbers, frames=RecordFrames(*columns), bad=bad)
 
 
 def _heads(buffer: Any, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -247,7 +247,10 @@ def _heads(buffer: Any, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int6
 
 
 def _check(
-    heads: npt.NDArray[Any], sizes: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], bad: dict[int, BadRecord]
+    heads: npt.NDArray[Any],
+    sizes: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    bad: dict[int, BadEventRecord],
 ) -> npt.NDArray[np.bool_]:
     """Which are whole; why the others are not goes to ``bad``."""
     count = heads["frames"]
@@ -263,7 +266,7 @@ def _check(
     good = np.ones(len(heads), np.bool_)
     for passed, reason in checks:
         for row in np.flatnonzero(good & ~passed).tolist():
-            bad[row] = BadRecord(f"no record of Tango events: {reason}")
+            bad[row] = BadEventRecord(f"no record of Tango events: {reason}")
         good &= passed
     return good
 
@@ -291,14 +294,14 @@ class RecordTopic(NamedTuple):
 
 
 @lru_cache(16384)
-def record_topic(topic: Topic, prefix: str = PREFIX, kind: Kind = Kind.EVENT) -> str:
+def record_topic(topic: Topic, prefix: str = PREFIX, kind: RecordKind = RecordKind.EVENT) -> str:
     """Where a record of this topic stands in the log.
 
     :param prefix: one token, as the middleware writes it
     """
     event = HEARTBEAT if topic.event is None else topic.event.wire_name
-    if kind in (Kind.GAP, Kind.RESTART):
-        event = GAP if kind is Kind.GAP else RESTART
+    if kind in (RecordKind.GAP, RecordKind.RESTART):
+        event = GAP if kind is RecordKind.GAP else RESTART
     names = [topic.tango_host, *topic.device.split("/")]
     attribute = NOTHING if topic.attribute is None else _token(topic.attribute)
     return ".".join([prefix, *map(_token, names), attribute, event])
@@ -308,14 +311,14 @@ def record_topic(topic: Topic, prefix: str = PREFIX, kind: Kind = Kind.EVENT) ->
 def parse_record_topic(text: str) -> RecordTopic:
     """The mirror image of :func:`record_topic`; one of whether there is a database, the frames tell.
 
-    :raises BadRecord: this is no such topic
+    :raises BadEventRecord: this is no such topic
     """
     parts = text.rsplit(".", 6)
     if len(parts) < 7:
         parts = [""] * 7
     prefix, host, domain, family, member, attribute, event = parts
     if not host or (event not in (HEARTBEAT, GAP, RESTART) and event not in EVENT_NAMES):
-        raise BadRecord(f"no topic of a record of Tango events: {text[:200]!r}")
+        raise BadEventRecord(f"no topic of a record of Tango events: {text[:200]!r}")
     device = "/".join(map(unquote, (domain, family, member)))
     name = None if attribute == NOTHING else unquote(attribute)
     return RecordTopic(prefix, unquote(host), device, name, event)
@@ -331,10 +334,10 @@ def device_topic(tango_host: str, device: str, dbase: bool) -> Topic:
     return Topic(tango_host, device, None, None, dbase)
 
 
-def errors_of(recorded: Recorded, row: int) -> tuple[DevError, ...]:
+def errors_of(recorded: DecodedRecords, row: int) -> tuple[DevError, ...]:
     """Why, of records of a device's life and of the subscription's own trouble; empty where nobody said.
 
-    :raises BadRecord: these are no errors
+    :raises BadEventRecord: these are no errors
     """
     data = recorded.frames.datas[row]
     if not data:
@@ -342,7 +345,7 @@ def errors_of(recorded: Recorded, row: int) -> tuple[DevError, ...]:
     try:
         return read_except(data, recorded.frames.orders[row] != BIG)
     except CdrError as error:
-        raise BadRecord(f"no errors in a record: {error}") from None
+        raise BadEventRecord(f"no errors in a record: {error}") from None
 
 
 def _token(part: str) -> str:

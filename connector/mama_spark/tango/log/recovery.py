@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import RecordLog
 
-from .recorder_state import BadState, Recording, merge_states
-from .records import Kind, Recorded, decode
+from .recorder_state import BadState, RecorderState, merge_states
+from .records import DecodedRecords, RecordKind, decode
 
 _WINDOW = 50_000  #: records that are looked through at once for the last state
 
 
-def restore(recording: Recording, source: RecordLog) -> None:
+def restore(recording: RecorderState, source: RecordLog) -> None:
     """Read from the log where the last recorder of this name ended.
 
     :raises MamaError: it cannot be read
@@ -22,7 +22,7 @@ def restore(recording: Recording, source: RecordLog) -> None:
     data, at = last_state(source, bounds.first, bounds.last, recording.topic)
     topics = (f"{recording.prefix}.*.*.*.*.*.*",)
 
-    def tail() -> Iterator[Recorded]:
+    def tail() -> Iterator[DecodedRecords]:
         for records in source.read(at, bounds.last, topics):
             yield decode(records.payloads)
 
@@ -43,7 +43,7 @@ def last_state(source: RecordLog, first: int, last: int, topic: str) -> tuple[li
         for records in source.read(after, low, (topic,)):
             recorded = decode(records.payloads)
             for row, kind in enumerate(recorded.kind.tolist()):
-                if kind == Kind.STATE:
+                if kind == RecordKind.STATE:
                     found.append(recorded.frames.datas[row])
                     at = max(at, int(records.sequences[row]))
         data = found + data

@@ -47,7 +47,7 @@ def values_of(encoded: EncodedRows) -> list[AttributeValue]:
         if row in bad:
             continue
         assert row not in recorded.bad
-        assert recorded.kind[row] == records.Kind.PUSH
+        assert recorded.kind[row] == records.RecordKind.PUSH
         event = decode(frames)
         assert isinstance(event, Event)
         assert event.call.ctr == 0

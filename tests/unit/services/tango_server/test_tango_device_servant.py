@@ -20,11 +20,11 @@ from mama_spark.services.tango_server.value_batches import groups_of
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.events.events import Event, Heartbeat, decode, write_data
 from mama_spark.tango.giop import messages as giop
-from mama_spark.tango.giop.cdr import Reader, Writer
+from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
 from mama_spark.tango.giop.typecode import STRING, STRINGS, VOID, TypeCode, read_any
 from mama_spark.tango.idl import structs
 from mama_spark.tango.idl.calls import (
-    Client,
+    ClientIdent,
     CommandCall,
     Language,
     ReadCall,
@@ -75,25 +75,25 @@ class Source:
 
     def call(
         self, key: str, operation: str, body: giop.Body | None = None, minor: int = 2, little: bool = True
-    ) -> Reader:
+    ) -> CdrReader:
         """As a client calls: through the octets, both ways."""
-        asked = giop.Request(minor, little, id=9, key=key.encode(), operation=operation)
+        asked = giop.GiopRequest(minor, little, id=9, key=key.encode(), operation=operation)
         request, reader = giop.decode(giop.encode(asked, body))
-        assert isinstance(request, giop.Request)
+        assert isinstance(request, giop.GiopRequest)
         try:
             answer = self.machine.answer(request, reader, Caller("10.0.0.1", PAIRS), self.now)
             data = reply(request, answer)
         except (DevFailed, SystemException) as error:
             data = reply_exception(request, error)
         found, rest = giop.decode(data)
-        assert isinstance(found, giop.Reply)
+        assert isinstance(found, giop.GiopReply)
         assert (found.id, found.minor, found.little) == (9, minor, little)
         return check(found, rest)
 
     def command(
         self, key: str, name: str, argin: Any = None, code: TypeCode = STRINGS, pid: int = 1, operation: str = "_4"
     ) -> Any:
-        given = CommandCall(name, VOID if argin is None else code, argin, client=Client(Language.CPLUSPLUS, pid))
+        given = CommandCall(name, VOID if argin is None else code, argin, client=ClientIdent(Language.CPLUSPLUS, pid))
         operation = "command_inout" + operation
         return read_any(self.call(key, operation, lambda writer: write_command(writer, given, operation)))[1]
 
@@ -224,7 +224,7 @@ def test_objects_are_located(source: Source) -> None:
 
 
 def read(source: Source, *names: str, operation: str = "read_attributes_5") -> list[AttributeValue]:
-    given = ReadCall(names, client=Client())
+    given = ReadCall(names, client=ClientIdent())
     found = source.call(DEVICE, operation, lambda writer: write_reading(writer, given, operation))
     return read_values(found, operation)
 
@@ -692,7 +692,7 @@ def test_tables_that_say_nothing_clear_are_refused(columns: dict[str, Any]) -> N
 @pytest.mark.spec("TG-45")
 def test_arguments_that_are_cut_short_are_answered_too(source: Source) -> None:
     """Each cut of each call gets a reply, and nothing is subscribed to by half a call"""
-    writer = Writer(True)
+    writer = CdrWriter(True)
     write_command(writer, CommandCall("ZmqEventSubscriptionChange", STRINGS, [DEVICE, "scal", "subscribe", "change"]))
     whole = writer.getvalue()
     for size in range(len(whole)):

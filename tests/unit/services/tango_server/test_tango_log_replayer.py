@@ -15,7 +15,7 @@ from mama_spark.record_log import Records
 from mama_spark.services.tango_server.device import Attribute, Criteria
 from mama_spark.services.tango_server.event_source import TangoEventSource
 from mama_spark.services.tango_server.log_replayer import Rule, Serving
-from mama_spark.tango.log.records import Kind, encode_one
+from mama_spark.tango.log.records import RecordKind, encode_one
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
 
 DEVICE = "lab/cell/1"
@@ -99,7 +99,7 @@ def test_state_is_the_devices_own(source: TangoEventSource) -> None:
 def test_what_is_not_to_be_served_is_passed_over_and_what_is_broken_counted(source: TangoEventSource) -> None:
     serving = Serving(source, name="Lab")
     serving.take(records(pa.array([1.0]), source="other"))
-    payloads = pa.array([encode_one(Kind.STARTED, 5), b"no record"], pa.binary())
+    payloads = pa.array([encode_one(RecordKind.STARTED, 5), b"no record"], pa.binary())
     topics = pa.array(["tango.writer"] * 2).dictionary_encode()
     serving.take(Records(np.array([8, 9]), np.array([1, 1]), topics, payloads))
     counts = serving.counts
@@ -112,7 +112,7 @@ def test_the_newest_record_of_each_topic_is_known(source: TangoEventSource) -> N
     serving = Serving(source)
     serving.note(records(pa.array([1.0, 2.0]), first=4))
     serving.note(records(pa.array([1.0]), first=9, attribute=["Other"]))
-    payloads = pa.array([encode_one(Kind.STARTED, 5)], pa.binary())
+    payloads = pa.array([encode_one(RecordKind.STARTED, 5)], pa.binary())
     serving.note(Records(np.array([10]), np.array([1]), pa.array(["tango.recorder"]).dictionary_encode(), payloads))
     assert serving.last == {"tango.lab.lab.cell.1.level.change": 5, "tango.lab.lab.cell.1.other.change": 9}
 

@@ -19,8 +19,8 @@ from mama_spark.spark.discovery.tango import TangoReader
 from mama_spark.spark.subscribe.tango_rows import TYPE, VALUES, CorruptRecord, TangoColumns
 from mama_spark.tango.events.events import Event, encode, write_except
 from mama_spark.tango.events.frames import CallInfo, usual_call
-from mama_spark.tango.log.recorder_state import Device
-from mama_spark.tango.log.records import Cause, Kind, device_topic, encode_one, record_topic
+from mama_spark.tango.log.recorder_state import RecordedDevice
+from mama_spark.tango.log.records import GapCause, RecordKind, device_topic, encode_one, record_topic
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import (
     KIND_OF,
@@ -55,7 +55,7 @@ def row(payload: bytes, topic: str = "tango.db:1.a.b.c.attr.change", strict: boo
     return found
 
 
-def shown(value: AttributeValue, kind: Kind = Kind.EVENT) -> dict[str, Any]:
+def shown(value: AttributeValue, kind: RecordKind = RecordKind.EVENT) -> dict[str, Any]:
     return row(encode_one(kind, 5, encode(Event(TOPIC, CallInfo(3), value)), ctr=3))
 
 
@@ -128,43 +128,49 @@ def test_an_older_server_does_not_tell_the_type_and_the_value_does() -> None:
     for data_type in (D.DOUBLE, D.BOOLEAN):
         value = AttributeValue("attr", KIND_OF[data_type], array(data_type, 1), AT)
         frames = encode(Event(topic, CallInfo(1), value))
-        assert row(encode_one(Kind.EVENT, 5, frames))["data_type"] == data_type.name
+        assert row(encode_one(RecordKind.EVENT, 5, frames))["data_type"] == data_type.name
 
 
 @pytest.mark.parametrize(
     ("kind", "told", "origin"),
-    [(Kind.INITIAL, "event", "initial"), (Kind.RESUBSCRIBED, "event", "resubscription"), (Kind.PUSH, "event", "push")],
+    [
+        (RecordKind.INITIAL, "event", "initial"),
+        (RecordKind.RESUBSCRIBED, "event", "resubscription"),
+        (RecordKind.PUSH, "event", "push"),
+    ],
 )
-def test_where_a_value_comes_from_is_told(kind: Kind, told: str, origin: str) -> None:
+def test_where_a_value_comes_from_is_told(kind: RecordKind, told: str, origin: str) -> None:
     found = shown(AttributeValue("attr", ValueKind.DOUBLE, array(D.DOUBLE, 1.0), AT, data_type=D.DOUBLE), kind)
     assert (found["kind"], found["origin"]) == (told, origin)
 
 
 @pytest.mark.spec("TG-18", "TG-46")
 def test_errors_gaps_and_restarts_have_their_columns() -> None:
-    found = row(encode_one(Kind.EVENT, 5, encode(Event(TOPIC, CallInfo(4, True), None, ERRORS)), ctr=4))
+    found = row(encode_one(RecordKind.EVENT, 5, encode(Event(TOPIC, CallInfo(4, True), None, ERRORS)), ctr=4))
     told = [{"reason": "Broken", "severity": "ERR", "desc": "it broke", "origin": "here"}]
     assert (found["kind"], found["errors"], found["quality"]) == ("event", told, None)
     frames = (TOPIC.encode(), b"\1", usual_call(0))
     numbers = {"first": 4, "last": 8, "count": 5}
-    found = row(encode_one(Kind.GAP, 5, frames, **numbers, cause=Cause.REFUSED))
+    found = row(encode_one(RecordKind.GAP, 5, frames, **numbers, cause=GapCause.REFUSED))
     wanted = {"kind": "gap", "gap_from": 4, "gap_to": 8, "gap_count": 5, "cause": "refused", "event": "change"}
     assert {name: found[name] for name in wanted} == wanted
-    found = row(encode_one(Kind.RESTART, 5, frames, first=9, last=1, count=-1, cause=Cause.WAY))
+    found = row(encode_one(RecordKind.RESTART, 5, frames, first=9, last=1, count=-1, cause=GapCause.WAY))
     wanted = {"kind": "restart", "gap_from": 9, "gap_to": 1, "gap_count": None, "cause": "way", "device": "a/b/c"}
     assert {name: found[name] for name in wanted} == wanted
     why = (device_topic("db:1", "a/b/c", True).encode(), b"\1", usual_call(0, True), write_except(ERRORS))
-    found = row(encode_one(Kind.OFFLINE, 5, why))
+    found = row(encode_one(RecordKind.OFFLINE, 5, why))
     assert (found["kind"], found["errors"], found["event"]) == ("offline", told, "heartbeat")
 
 
 @pytest.mark.spec("TG-14", "TG-15")
 def test_what_has_no_columns_of_its_own_is_json() -> None:
     ready = event_topic("db:1", "a/b/c", "attr", EventType.DATA_READY, dbase=True)
-    found = row(encode_one(Kind.EVENT, 5, encode(Event(ready, CallInfo(0), DataReady("attr", 5, -7)))))
+    found = row(encode_one(RecordKind.EVENT, 5, encode(Event(ready, CallInfo(0), DataReady("attr", 5, -7)))))
     assert json.loads(found["detail"]) == {"name": "attr", "data_type": 5, "ctr": -7}
     pipe = event_topic("db:1", "a/b/c", "p", EventType.PIPE, dbase=True)
-    found = row(encode_one(Kind.EVENT, 5, encode(Event(pipe, CallInfo(1), PipeData("p", AT, PipeBlob("blob", ()))))))
+    found = row(
+        encode_one(RecordKind.EVENT, 5, encode(Event(pipe, CallInfo(1), PipeData("p", AT, PipeBlob("blob", ())))))
+    )
     assert json.loads(found["detail"])["name"] == "p"
     assert filled(found) == {}
 
@@ -182,7 +188,7 @@ def test_what_is_no_record_says_why_or_raises() -> None:
 
 def discovered(payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVENT) -> Row:
     reader = TangoReader.of(DiscoveryOptions.parse({"url": "nats://h/TANGO", "tango": "true"}))
-    key = source_key(Device("db:1", "a/b/c", True))
+    key = source_key(RecordedDevice("db:1", "a/b/c", True))
     return reader.row(DiscoveryEvent(kind, 9, "TANGO", 7, key, payload, record_topic(TOPIC)))
 
 
@@ -190,13 +196,13 @@ def discovered(payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVE
 @pytest.mark.parametrize(
     ("kind", "event", "state", "data_state"),
     [
-        (Kind.ONLINE, "online", "ONLINE", "OK"),
-        (Kind.SUSPECT, "suspect", "ONLINE", "SUSPECT"),
-        (Kind.OFFLINE, "offline", "OFFLINE", "SUSPECT"),
+        (RecordKind.ONLINE, "online", "ONLINE", "OK"),
+        (RecordKind.SUSPECT, "suspect", "ONLINE", "SUSPECT"),
+        (RecordKind.OFFLINE, "offline", "OFFLINE", "SUSPECT"),
     ],
 )
-def test_the_life_of_a_device_is_that_of_a_source(kind: Kind, event: str, state: str, data_state: str) -> None:
-    data = write_except(ERRORS) if kind is not Kind.ONLINE else b""
+def test_the_life_of_a_device_is_that_of_a_source(kind: RecordKind, event: str, state: str, data_state: str) -> None:
+    data = write_except(ERRORS) if kind is not RecordKind.ONLINE else b""
     frames: Sequence[bytes] = (device_topic("db:1", "a/b/c", True).encode(), b"\1", usual_call(0, bool(data)), data)
     found = discovered(encode_one(kind, 5_000, frames), DiscoveryEventKind.RECORD)
     assert (found.kind, found.event, found.source_state, found.source_data_state) == (
@@ -206,21 +212,29 @@ def test_the_life_of_a_device_is_that_of_a_source(kind: Kind, event: str, state:
         data_state,
     )
     assert (found.source_name, found.event_time, found.sequence) == ("tango://db:1/a/b/c", 5, 7)
-    assert found.info == (None if kind is Kind.ONLINE else "Broken: it broke")
+    assert found.info == (None if kind is RecordKind.ONLINE else "Broken: it broke")
 
 
 @pytest.mark.spec("TG-46")
 @pytest.mark.parametrize(
     ("kind", "count", "cause", "row_kind", "info"),
     [
-        (Kind.GAP, 5, Cause.WAY, "gap", "5 events missing: on the way"),
-        (Kind.GAP, 1, Cause.AWAY, "gap", "1 event missing: no recorder ran"),
-        (Kind.GAP, -1, Cause.BUFFER, "gap", "nobody knows how many events missing: the recorder could keep no more"),
-        (Kind.GAP, 5, Cause.REFUSED, "gap", "5 events missing: the log refused their records"),
-        (Kind.RESTART, -1, Cause.WAY, "restart", "counted anew: after 4 came 8"),
+        (RecordKind.GAP, 5, GapCause.WAY, "gap", "5 events missing: on the way"),
+        (RecordKind.GAP, 1, GapCause.AWAY, "gap", "1 event missing: no recorder ran"),
+        (
+            RecordKind.GAP,
+            -1,
+            GapCause.BUFFER,
+            "gap",
+            "nobody knows how many events missing: the recorder could keep no more",
+        ),
+        (RecordKind.GAP, 5, GapCause.REFUSED, "gap", "5 events missing: the log refused their records"),
+        (RecordKind.RESTART, -1, GapCause.WAY, "restart", "counted anew: after 4 came 8"),
     ],
 )
-def test_missing_events_and_restarts_are_rows(kind: Kind, count: int, cause: Cause, row_kind: str, info: str) -> None:
+def test_missing_events_and_restarts_are_rows(
+    kind: RecordKind, count: int, cause: GapCause, row_kind: str, info: str
+) -> None:
     frames = (TOPIC.encode(), b"\1", usual_call(0))
     found = discovered(encode_one(kind, 5, frames, first=4, last=8, count=count, cause=cause))
     assert (found.kind, found.gap_from, found.gap_to, found.symbol) == (row_kind, 4, 8, "attr")

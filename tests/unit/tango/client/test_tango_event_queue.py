@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import BackgroundTaskFailed
-from mama_spark.tango.client.dispatcher import Routes
-from mama_spark.tango.client.event_queue import Inbox
-from mama_spark.tango.client.subscription_events import Kind, Lost, Notice, decode_notices
+from mama_spark.tango.client.dispatcher import EventDispatcher
+from mama_spark.tango.client.event_queue import EventQueue
+from mama_spark.tango.client.subscription_events import (
+    QueueOverflow,
+    SubscriptionEvent,
+    SubscriptionEventKind,
+    decode_notices,
+)
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.counters import Gap, Restart
+from mama_spark.tango.events.counters import SequenceGap, SequenceRestart
 from mama_spark.tango.events.events import heartbeat
 from mama_spark.tango.events.frames import split, usual_call
 from mama_spark.tango.types import DevError, EventType, Severity
@@ -27,11 +32,11 @@ VALUE = bytes.fromhex(
 
 @dataclass(eq=False)
 class Target:
-    inbox: Inbox = field(default_factory=lambda: Inbox(0))
+    inbox: EventQueue = field(default_factory=lambda: EventQueue(0))
 
 
-def event(target: object, ctr: int) -> Notice:
-    return Notice(target, Kind.EVENT, 0, [TOPIC, b"\1", usual_call(ctr), VALUE], ctr)
+def event(target: object, ctr: int) -> SubscriptionEvent:
+    return SubscriptionEvent(target, SubscriptionEventKind.EVENT, 0, [TOPIC, b"\1", usual_call(ctr), VALUE], ctr)
 
 
 def frames(ctr: int, data: bytes = VALUE, topic: bytes = TOPIC) -> list[bytes]:
@@ -41,27 +46,27 @@ def frames(ctr: int, data: bytes = VALUE, topic: bytes = TOPIC) -> list[bytes]:
 # --- inbox -------------------------------------------------------------------------------------------------
 
 
-def large(ctr: int, octets: int) -> Notice:
-    return Notice("a", Kind.EVENT, 0, frames(ctr, bytes(octets)), ctr)
+def large(ctr: int, octets: int) -> SubscriptionEvent:
+    return SubscriptionEvent("a", SubscriptionEventKind.EVENT, 0, frames(ctr, bytes(octets)), ctr)
 
 
 @pytest.mark.spec("TG-44", "TG-45")
 def test_what_waits_is_bounded_in_octets_too() -> None:
     """A spectrum of 8 MB, again and again, is not kept a hundred thousand times."""
-    inbox, spectrum = Inbox(100_000, octets=64 << 20), bytes(8 << 20)
+    inbox, spectrum = EventQueue(100_000, octets=64 << 20), bytes(8 << 20)
     for ctr in range(1, 101):
-        inbox.put([Notice("a", Kind.EVENT, 0, frames(ctr, spectrum), ctr)])
+        inbox.put([SubscriptionEvent("a", SubscriptionEventKind.EVENT, 0, frames(ctr, spectrum), ctr)])
     assert len(inbox) == 7
     found = inbox.take(1000)
-    assert [n.ctr for n in found if n.kind is Kind.EVENT] == [94]  # an eighth at once
-    assert found[0].detail == Lost(93, 1, 93)
+    assert [n.ctr for n in found if n.kind is SubscriptionEventKind.EVENT] == [94]  # an eighth at once
+    assert found[0].detail == QueueOverflow(93, 1, 93)
     assert [[n.ctr for n in inbox.take(1000)] for _ in range(7)] == [[95], [96], [97], [98], [99], [100], []]
 
 
 def test_one_notice_that_is_larger_than_all_that_may_wait_comes() -> None:
-    inbox = Inbox(0, octets=1000)
+    inbox = EventQueue(0, octets=1000)
     inbox.put([large(1, 10), large(2, 5000)])
-    assert [n.ctr for n in inbox.take(10) if n.kind is Kind.EVENT] == [2]
+    assert [n.ctr for n in inbox.take(10) if n.kind is SubscriptionEventKind.EVENT] == [2]
     inbox.put([large(3, 10)])
     inbox.forget("a")
     inbox.put([large(4, 10)])
@@ -73,12 +78,12 @@ def test_one_notice_that_is_larger_than_all_that_may_wait_comes() -> None:
 @given(st.integers(0, 7), st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
 def test_what_is_taken_and_what_an_overflow_tells_is_all_that_came(limit: int, steps: list[tuple[str, bool]]) -> None:
     """Whoever takes when, nothing is lost without being told, and the order stays."""
-    inbox, put, got, n = Inbox(limit), {"a": 0, "b": 0}, {"a": 0, "b": 0}, 0
+    inbox, put, got, n = EventQueue(limit), {"a": 0, "b": 0}, {"a": 0, "b": 0}, 0
     taken: list[int] = []
     for who, take in [*steps, ("a", True)]:
         if take:
             for notice in inbox.take(3) + inbox.take(100):
-                if isinstance(notice.detail, Lost):
+                if isinstance(notice.detail, QueueOverflow):
                     got[notice.subscription] += notice.detail.size
                     assert notice.detail.first <= notice.detail.last
                 else:
@@ -95,22 +100,22 @@ def test_what_is_taken_and_what_an_overflow_tells_is_all_that_came(limit: int, s
 
 
 def test_an_overflow_names_the_counters_of_the_events_that_it_dropped() -> None:
-    inbox = Inbox(1)
-    inbox.put([Notice("s", Kind.ONLINE, 0), event("s", 4), event("s", 5), event("s", 6)])
+    inbox = EventQueue(1)
+    inbox.put([SubscriptionEvent("s", SubscriptionEventKind.ONLINE, 0), event("s", 4), event("s", 5), event("s", 6)])
     overflow, last = inbox.take(10)
-    assert (overflow.kind, overflow.detail, last.ctr) == (Kind.OVERFLOW, Lost(3, 4, 5), 6)
+    assert (overflow.kind, overflow.detail, last.ctr) == (SubscriptionEventKind.OVERFLOW, QueueOverflow(3, 4, 5), 6)
     assert repr(inbox) == "<Inbox 0 of 1, 3 dropped>"
 
 
 def test_who_wants_only_the_last_ones_is_told_nothing() -> None:
-    inbox = Inbox(2, tell=False)
+    inbox = EventQueue(2, tell=False)
     inbox.put([event("s", n) for n in range(5)])
     assert [n.ctr for n in inbox.take(10)] == [3, 4]
     assert inbox.dropped == 3
 
 
 def test_taking_waits_for_what_comes_and_closing_wakes_it() -> None:
-    inbox, got = Inbox(0), []
+    inbox, got = EventQueue(0), []
     ready = threading.Barrier(2)
 
     def run() -> None:
@@ -132,7 +137,7 @@ def test_taking_waits_for_what_comes_and_closing_wakes_it() -> None:
 
 
 def test_a_death_is_told_after_everything_that_had_come() -> None:
-    inbox = Inbox(0)
+    inbox = EventQueue(0)
     inbox.put([event("s", 1)])
     inbox.close(RuntimeError("broken"))
     assert [n.ctr for n in inbox.take(10)] == [1]
@@ -141,10 +146,13 @@ def test_a_death_is_told_after_everything_that_had_come() -> None:
 
 
 def test_what_was_cancelled_is_forgotten() -> None:
-    inbox = Inbox(2)
+    inbox = EventQueue(2)
     inbox.put([event(s, n) for n, s in enumerate("aabab")])
     inbox.forget("a")
-    assert [(n.subscription, n.kind) for n in inbox.take(10)] == [("b", Kind.OVERFLOW), ("b", Kind.EVENT)]
+    assert [(n.subscription, n.kind) for n in inbox.take(10)] == [
+        ("b", SubscriptionEventKind.OVERFLOW),
+        ("b", SubscriptionEventKind.EVENT),
+    ]
 
 
 # --- messages ----------------------------------------------------------------------------------------------
@@ -170,22 +178,22 @@ def test_events_behind_anything_are_found(before: list[bytes], messages: list[li
 # --- routes ------------------------------------------------------------------------------------------------
 
 
-def kinds(notices: list[Notice]) -> list[Kind]:
+def kinds(notices: list[SubscriptionEvent]) -> list[SubscriptionEventKind]:
     return [notice.kind for notice in notices]
 
 
 @pytest.mark.spec("TG-46")
 def test_markers_come_before_their_event_and_to_everybody_who_listens() -> None:
-    routes, one, two = Routes(), Target(), Target()
+    routes, one, two = EventDispatcher(), Target(), Target()
     assert routes.add(TOPIC, EventType.CHANGE, one)
     assert not routes.add(TOPIC, EventType.CHANGE, two)
     found = routes.number([frames(1), frames(1), frames(4), frames(2)], 99)
     assert [(n.subscription, n.kind, n.detail) for n in found if n.subscription is two] == [
-        (two, Kind.EVENT, None),
-        (two, Kind.GAP, Gap(2, 3)),
-        (two, Kind.EVENT, None),
-        (two, Kind.RESTART, Restart(4, 2)),
-        (two, Kind.EVENT, None),
+        (two, SubscriptionEventKind.EVENT, None),
+        (two, SubscriptionEventKind.GAP, SequenceGap(2, 3)),
+        (two, SubscriptionEventKind.EVENT, None),
+        (two, SubscriptionEventKind.RESTART, SequenceRestart(4, 2)),
+        (two, SubscriptionEventKind.EVENT, None),
     ]
     assert {n.received for n in found} == {99}
     counts = routes.counts
@@ -193,17 +201,17 @@ def test_markers_come_before_their_event_and_to_everybody_who_listens() -> None:
 
 
 def test_the_counter_of_data_ready_means_nothing() -> None:
-    routes, target = Routes(), Target()
+    routes, target = EventDispatcher(), Target()
     topic = b"tango://h:1/a/b/c/d.data_ready"
     routes.add(topic, EventType.DATA_READY, target)
     found = routes.number([frames(n, topic=topic) for n in (7, 7, 100, 3)], 0)
-    assert kinds(found) == 4 * [Kind.EVENT]
+    assert kinds(found) == 4 * [SubscriptionEventKind.EVENT]
 
 
 @pytest.mark.spec("TG-34", "TG-45")
 def test_what_is_no_event_or_wanted_by_nobody_is_counted() -> None:
     """Who sends is told by the topic alone."""
-    routes, target = Routes(), Target()
+    routes, target = EventDispatcher(), Target()
     routes.add(TOPIC, EventType.CHANGE, target)
     beat = heartbeat(b"tango://h:1/dserver/d/i.heartbeat")
     assert routes.number([beat, [b""], [b"I like beer"], [TOPIC], [TOPIC, b"", b"", b""], frames(1)[:3]], 0) == []
@@ -211,14 +219,14 @@ def test_what_is_no_event_or_wanted_by_nobody_is_counted() -> None:
 
 
 def test_big_endian_counters_are_read_as_such() -> None:
-    routes, target = Routes(), Target()
+    routes, target = EventDispatcher(), Target()
     routes.add(TOPIC, EventType.CHANGE, target)
     (found,) = routes.number([[TOPIC, b"\0", usual_call(258, little=False), VALUE]], 0)
     assert found.ctr == 258
 
 
 def test_the_last_one_to_leave_forgets_the_topic() -> None:
-    routes, one, two = Routes(), Target(), Target()
+    routes, one, two = EventDispatcher(), Target(), Target()
     for target in (one, two):
         routes.add(TOPIC, EventType.CHANGE, target)
     routes.number([frames(5)], 0)
@@ -227,16 +235,16 @@ def test_the_last_one_to_leave_forgets_the_topic() -> None:
     assert not routes.remove(TOPIC, two)
     assert TOPIC not in routes
     routes.add(TOPIC, EventType.CHANGE, one)
-    assert kinds(routes.number([frames(9)], 0)) == [Kind.EVENT]
+    assert kinds(routes.number([frames(9)], 0)) == [SubscriptionEventKind.EVENT]
     assert repr(routes) == "<Routes of 1 topics>"
 
 
 def test_behind_a_known_restart_the_first_event_says_so() -> None:
-    routes, target = Routes(), Target()
+    routes, target = EventDispatcher(), Target()
     routes.add(TOPIC, EventType.CHANGE, target)
     routes.number([frames(5)], 0)
     routes.restarted([TOPIC])
-    assert kinds(routes.number([frames(8)], 0)) == [Kind.RESTART, Kind.EVENT]
+    assert kinds(routes.number([frames(8)], 0)) == [SubscriptionEventKind.RESTART, SubscriptionEventKind.EVENT]
 
 
 # --- notices -----------------------------------------------------------------------------------------------
@@ -245,9 +253,9 @@ def test_behind_a_known_restart_the_first_event_says_so() -> None:
 def test_a_batch_tells_which_of_its_notices_have_frames() -> None:
     error = (DevError("R", Severity.ERR, "d", "o"),)
     notices = [
-        Notice("s", Kind.ERROR, 0, None, 0, error),
+        SubscriptionEvent("s", SubscriptionEventKind.ERROR, 0, None, 0, error),
         event("s", 1),
-        Notice("s", Kind.GAP, 0, None, 0, Gap(2, 3)),
+        SubscriptionEvent("s", SubscriptionEventKind.GAP, 0, None, 0, SequenceGap(2, 3)),
         event("s", 4),
     ]
     batch = decode_notices(notices, BatchDecoder())
@@ -256,6 +264,6 @@ def test_a_batch_tells_which_of_its_notices_have_frames() -> None:
     assert decode_notices(notices[1:2], BatchDecoder()).rows.tolist() == [0]
     assert notices[0].errors == error
     assert [(e.reason, e.desc) for e in notices[2].errors] == [("API_MissedEvents", "missed 2 events, 2 to 3")]
-    assert Notice("s", Kind.RESTART, 0, None, 0, Restart(3, 1)).errors == ()
-    assert Notice("s", Kind.ONLINE, 0).errors == ()
+    assert SubscriptionEvent("s", SubscriptionEventKind.RESTART, 0, None, 0, SequenceRestart(3, 1)).errors == ()
+    assert SubscriptionEvent("s", SubscriptionEventKind.ONLINE, 0).errors == ()
     assert notices[1].errors == ()

@@ -8,27 +8,27 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from mama_spark.tango.client.subscription_machine import Lives
+from mama_spark.tango.client.subscription_machine import SubscriptionMachine
 from mama_spark.tango.client.subscription_states import (
     TABLE,
     Action,
-    Agreement,
-    Confirm,
+    ConfirmSubscription,
     Connect,
     Disconnect,
-    Illegal,
-    Listen,
+    IllegalTransition,
+    MachineEvent,
     Negotiate,
-    Read,
-    Reading,
+    NegotiatedChannel,
+    ReadReason,
+    ReadValue,
+    ReportAvailability,
+    ReportError,
     Restarted,
-    State,
-    Step,
-    Tell,
-    TellState,
-    Times,
-    Unlisten,
-    Wanted,
+    SubscribeTopic,
+    SubscriptionRequest,
+    SubscriptionState,
+    Timeouts,
+    UnsubscribeTopic,
 )
 from mama_spark.tango.idl.negotiation import Confirmation, EndpointPair
 from mama_spark.tango.types import DevError, EventType, Severity
@@ -41,61 +41,63 @@ BEATS = (f"{CHANNEL}.heartbeat", f"{CHANNEL}#dbase=no.heartbeat")
 AWAY = (DevError("API_CantConnectToDevice", Severity.ERR, "away", "test"),)
 
 
-def wanted(attribute: str = "x", event: EventType = EventType.CHANGE, read: bool = True) -> Wanted:
-    return Wanted("tango://h:1/a/b/c", "a/b/c", attribute, event, read)
+def wanted(attribute: str = "x", event: EventType = EventType.CHANGE, read: bool = True) -> SubscriptionRequest:
+    return SubscriptionRequest("tango://h:1/a/b/c", "a/b/c", attribute, event, read)
 
 
-def agreement(attribute: str = "x", pair: EndpointPair = PAIR) -> Agreement:
-    return Agreement(f"tango://h:1/a/b/c/{attribute}.idl5_change", CHANNEL, pair)
+def agreement(attribute: str = "x", pair: EndpointPair = PAIR) -> NegotiatedChannel:
+    return NegotiatedChannel(f"tango://h:1/a/b/c/{attribute}.idl5_change", CHANNEL, pair)
 
 
-def one(event: EventType = EventType.CHANGE, read: bool = True, times: Times | None = None) -> tuple[Lives, int]:
-    lives = Lives(times)
+def one(
+    event: EventType = EventType.CHANGE, read: bool = True, times: Timeouts | None = None
+) -> tuple[SubscriptionMachine, int]:
+    lives = SubscriptionMachine(times)
     (id,), actions = lives.subscribe([wanted(event=event, read=read)])
     assert actions == [Negotiate((id,))]
     return lives, id
 
 
-def connected(now: float = 0.0, times: Times | None = None) -> tuple[Lives, int]:
+def connected(now: float = 0.0, times: Timeouts | None = None) -> tuple[SubscriptionMachine, int]:
     lives, id = one(times=times)
     lives.agreed(now, id, agreement())
     return lives, id
 
 
 def reasons(actions: list[Action]) -> list[str]:
-    return [action.errors[0].reason for action in actions if isinstance(action, Tell)]
+    return [action.errors[0].reason for action in actions if isinstance(action, ReportError)]
 
 
 # --- the table ---------------------------------------------------------------------------------------------
 
 
 def test_every_state_has_a_row_and_every_one_can_be_cancelled() -> None:
-    assert set(TABLE) == set(State)
+    assert set(TABLE) == set(SubscriptionState)
     for steps in TABLE.values():
-        assert steps[Step.CANCEL] is State.CANCELLED
-    assert set(TABLE[State.CANCELLED].values()) == {State.CANCELLED}
+        assert steps[MachineEvent.CANCEL] is SubscriptionState.CANCELLED
+    assert set(TABLE[SubscriptionState.CANCELLED].values()) == {SubscriptionState.CANCELLED}
 
 
 def test_every_state_can_be_reached() -> None:
-    reached, front = {State.NEGOTIATING}, [State.NEGOTIATING]
+    reached, front = {SubscriptionState.NEGOTIATING}, [SubscriptionState.NEGOTIATING]
     while front:
         for after in TABLE[front.pop()].values():
             if after not in reached:
                 reached.add(after)
                 front.append(after)
-    assert reached == set(State)
+    assert reached == set(SubscriptionState)
 
 
 def test_a_step_that_the_table_does_not_have_raises() -> None:
     lives, id = one()
     lives.failed(0.0, id, AWAY)
-    with pytest.raises(Illegal, match="AGREED in POSTPONED"):
+    with pytest.raises(IllegalTransition, match="AGREED in POSTPONED"):
         lives.agreed(0.0, id, agreement())
 
 
 @pytest.mark.spec("TG-36", "TG-37")
 def test_the_defaults_are_those_of_the_specification() -> None:
-    times = Times()
+    times = Timeouts()
     assert (times.check, times.late, times.confirm) == (10.0, 10.0, 200.0)
 
 
@@ -108,35 +110,39 @@ def test_an_agreement_connects_listens_and_reads_the_first_value() -> None:
     lives, id = one()
     assert lives.agreed(0.0, id, agreement()) == [
         Connect(CHANNEL, PAIR, BEATS),
-        Listen(agreement().topic, id),
-        TellState(id, True),
-        Read(id, Reading.INITIAL),
+        SubscribeTopic(agreement().topic, id),
+        ReportAvailability(id, True),
+        ReadValue(id, ReadReason.INITIAL),
     ]
-    assert lives.state(id) is State.CONNECTED
+    assert lives.state(id) is SubscriptionState.CONNECTED
 
 
 def test_a_second_subscription_at_the_same_server_uses_its_connections() -> None:
     lives, _ = connected()
     (id,), _ = lives.subscribe([wanted("y")])
     actions = lives.agreed(1.0, id, agreement("y"))
-    assert actions == [Listen(agreement("y").topic, id), TellState(id, True), Read(id, Reading.INITIAL)]
+    assert actions == [
+        SubscribeTopic(agreement("y").topic, id),
+        ReportAvailability(id, True),
+        ReadValue(id, ReadReason.INITIAL),
+    ]
 
 
 @pytest.mark.parametrize("event", list(EventType))
 def test_which_events_have_a_first_value_and_one_after_a_reconnection(event: EventType) -> None:
     lives, id = one(event)
-    first = [a for a in lives.agreed(0.0, id, agreement()) if isinstance(a, Read)]
+    first = [a for a in lives.agreed(0.0, id, agreement()) if isinstance(a, ReadValue)]
     lives.tick(11.0)
-    again = [a for a in lives.agreed(11.0, id, agreement()) if isinstance(a, Read)]
+    again = [a for a in lives.agreed(11.0, id, agreement()) if isinstance(a, ReadValue)]
     assert bool(first) is (event is not EventType.DATA_READY)
     assert bool(again) is (event not in (EventType.DATA_READY, EventType.PERIODIC))
 
 
 def test_who_wants_no_first_value_gets_one_after_a_reconnection_all_the_same() -> None:
     lives, id = one(read=False)
-    assert not [a for a in lives.agreed(0.0, id, agreement()) if isinstance(a, Read)]
+    assert not [a for a in lives.agreed(0.0, id, agreement()) if isinstance(a, ReadValue)]
     lives.tick(11.0)
-    assert Read(id, Reading.RESUBSCRIPTION) in lives.agreed(11.0, id, agreement())
+    assert ReadValue(id, ReadReason.RESUBSCRIPTION) in lives.agreed(11.0, id, agreement())
 
 
 @pytest.mark.spec("TG-38", "TG-39")
@@ -145,10 +151,10 @@ def test_the_last_one_to_cancel_ends_listening_and_the_connections() -> None:
     lives, first = connected()
     (second,), _ = lives.subscribe([wanted()])
     lives.agreed(0.0, second, agreement())
-    assert lives.cancel(first) == [Unlisten(agreement().topic, first)]
-    assert lives.cancel(second) == [Unlisten(agreement().topic, second), Disconnect(CHANNEL, PAIR, BEATS)]
+    assert lives.cancel(first) == [UnsubscribeTopic(agreement().topic, first)]
+    assert lives.cancel(second) == [UnsubscribeTopic(agreement().topic, second), Disconnect(CHANNEL, PAIR, BEATS)]
     assert lives.cancel(second) == []
-    assert (len(lives), lives.wake_at(), lives.state(second)) == (0, math.inf, State.CANCELLED)
+    assert (len(lives), lives.wake_at(), lives.state(second)) == (0, math.inf, SubscriptionState.CANCELLED)
 
 
 def test_what_was_cancelled_before_it_was_connected_changes_nothing_later() -> None:
@@ -173,18 +179,18 @@ def test_a_server_that_is_away_is_tried_for_ever_with_a_back_off_and_an_error_ea
         assert lives.tick(now) == [Negotiate((id,))]
         tries.append(now)
         told += [now for _ in reasons(lives.failed(now, id, AWAY))]
-        assert lives.state(id) is State.POSTPONED
+        assert lives.state(id) is SubscriptionState.POSTPONED
     assert tries[:6] == [1, 3, 7, 15, 25, 35]
     assert told[:3] == [15, 25, 35]
     now = lives.wake_at()
     lives.tick(now)
     lives.agreed(now, id, agreement())
-    assert lives.state(id) is State.CONNECTED
+    assert lives.state(id) is SubscriptionState.CONNECTED
 
 
 def test_attributes_of_one_device_are_negotiated_together() -> None:
-    lives = Lives()
-    other = Wanted("tango://h:1/a/b/d", "a/b/d", "z", EventType.CHANGE)
+    lives = SubscriptionMachine()
+    other = SubscriptionRequest("tango://h:1/a/b/d", "a/b/d", "z", EventType.CHANGE)
     ids, actions = lives.subscribe([wanted("x"), other, wanted("y")])
     assert actions == [Negotiate((ids[0], ids[2])), Negotiate((ids[1],))]
 
@@ -198,14 +204,14 @@ def test_heartbeats_in_time_keep_it_connected() -> None:
     for now in range(9, 190, 9):
         assert lives.beat(float(now), CHANNEL) == []
         assert lives.tick(float(now)) == []
-    assert lives.state(id) is State.CONNECTED
+    assert lives.state(id) is SubscriptionState.CONNECTED
 
 
 def test_the_heartbeat_of_either_spelling_counts() -> None:
     lives, id = connected()
     lives.beat(9.0, CHANNEL.upper() + "#dbase=no")
     lives.tick(10.0)
-    assert lives.state(id) is State.CONNECTED
+    assert lives.state(id) is SubscriptionState.CONNECTED
 
 
 @pytest.mark.spec("TG-41")
@@ -213,10 +219,10 @@ def test_a_missed_heartbeat_is_told_and_the_server_asked_again() -> None:
     lives, id = connected()
     assert lives.tick(10.0) == []  # not older than 10 s
     actions = lives.tick(20.0)
-    assert actions[0] == TellState(id, False)
+    assert actions[0] == ReportAvailability(id, False)
     assert reasons(actions) == ["API_EventTimeout"]
     assert actions[-1] == Negotiate((id,))
-    assert lives.state(id) is State.RECONNECTING
+    assert lives.state(id) is SubscriptionState.RECONNECTING
 
 
 @pytest.mark.spec("TG-42")
@@ -238,8 +244,8 @@ def test_a_reconnection_makes_the_connections_anew_and_reads_the_value() -> None
     lives.tick(20.0)
     assert lives.agreed(21.0, id, agreement()) == [
         Connect(CHANNEL, PAIR, BEATS, True),
-        TellState(id, True),
-        Read(id, Reading.RESUBSCRIPTION),
+        ReportAvailability(id, True),
+        ReadValue(id, ReadReason.RESUBSCRIPTION),
     ]
     assert lives.tick(30.0) == []  # its heartbeat counts from here
 
@@ -258,10 +264,10 @@ def test_a_server_that_was_only_stopped_is_connected_by_its_heartbeat_and_confir
     lives, id = connected()
     lives.tick(20.0)
     lives.failed(23.0, id, AWAY)
-    assert lives.state(id) is State.LATE
-    assert lives.beat(23.5, CHANNEL) == [TellState(id, True)]
-    assert lives.state(id) is State.CONNECTED
-    assert [type(action) for action in lives.tick(23.5)] == [Confirm]
+    assert lives.state(id) is SubscriptionState.LATE
+    assert lives.beat(23.5, CHANNEL) == [ReportAvailability(id, True)]
+    assert lives.state(id) is SubscriptionState.CONNECTED
+    assert [type(action) for action in lives.tick(23.5)] == [ConfirmSubscription]
 
 
 def test_a_heartbeat_does_not_connect_what_the_new_server_does_not_know() -> None:
@@ -272,7 +278,7 @@ def test_a_heartbeat_does_not_connect_what_the_new_server_does_not_know() -> Non
     lives.agreed(21.0, first, agreement(pair=OTHER))
     assert reasons(lives.failed(21.0, second, AWAY)) == []  # told by the missing heartbeat a moment ago
     assert lives.beat(22.0, CHANNEL) == []
-    assert [lives.state(id) for id in (first, second)] == [State.CONNECTED, State.LATE]
+    assert [lives.state(id) for id in (first, second)] == [SubscriptionState.CONNECTED, SubscriptionState.LATE]
     assert lives.tick(22.0) == [Negotiate((second,))]
     lives.beat(30.0, CHANNEL)
     assert reasons(lives.failed(31.0, second, AWAY)) == ["API_CantConnectToDevice"]
@@ -285,13 +291,13 @@ def test_a_device_that_is_found_at_another_server_leaves_the_first_one_and_its_c
     (second,), _ = lives.subscribe([wanted()])
     lives.agreed(0.0, second, agreement())
     lives.tick(20.0)
-    moved = Agreement(agreement().topic, "tango://h:1/dserver/ds/j", OTHER)
+    moved = NegotiatedChannel(agreement().topic, "tango://h:1/dserver/ds/j", OTHER)
     kinds = [type(action) for action in lives.agreed(21.0, first, moved)]
-    assert kinds == [Restarted, Connect, TellState, Read]
-    assert [type(action) for action in lives.agreed(21.0, second, moved)] == [Disconnect, TellState, Read]
+    assert kinds == [Restarted, Connect, ReportAvailability, ReadValue]
+    assert [type(action) for action in lives.agreed(21.0, second, moved)] == [Disconnect, ReportAvailability, ReadValue]
     assert lives.beat(22.0, CHANNEL) == []
     assert [type(action) for action in [*lives.cancel(first), *lives.cancel(second)]] == [
-        Unlisten, Unlisten, Disconnect,
+        UnsubscribeTopic, UnsubscribeTopic, Disconnect,
     ]  # fmt: skip
 
 
@@ -299,20 +305,20 @@ def test_a_server_that_names_another_topic_is_listened_to_there() -> None:
     lives, id = connected()
     lives.tick(20.0)
     kinds = [type(action) for action in lives.agreed(21.0, id, agreement("y", OTHER))]
-    assert kinds == [Unlisten, Disconnect, Connect, Listen, TellState, Read]
+    assert kinds == [UnsubscribeTopic, Disconnect, Connect, SubscribeTopic, ReportAvailability, ReadValue]
 
 
 @pytest.mark.spec("TG-41")
 def test_an_ended_connection_is_a_missed_heartbeat_at_once() -> None:
     lives, id = connected()
     actions = lives.lost(1.0, CHANNEL)
-    assert actions[0] == TellState(id, False)
+    assert actions[0] == ReportAvailability(id, False)
     assert reasons(actions) == ["API_EventTimeout"]
     assert lives.lost(1.0, CHANNEL) == lives.lost(1.0, "other") == []
     assert lives.tick(1.0) == [Negotiate((id,))]
     lives.failed(1.0, id, AWAY)
     assert lives.beat(1.5, CHANNEL) == []  # of before
-    assert lives.state(id) is State.LATE
+    assert lives.state(id) is SubscriptionState.LATE
     assert reasons(lives.tick(11.0)) == ["API_EventTimeout"]
     assert Connect(CHANNEL, PAIR, BEATS, True) in lives.agreed(12.0, id, agreement())
     assert lives.tick(21.0) == []
@@ -327,7 +333,7 @@ def test_the_heartbeat_of_an_unknown_channel_is_nothing() -> None:
 # --- confirmation ------------------------------------------------------------------------------------------
 
 
-def alive(lives: Lives, start: int, end: int) -> list[tuple[float, Action]]:
+def alive(lives: SubscriptionMachine, start: int, end: int) -> list[tuple[float, Action]]:
     """Heartbeats each 9 s; what was to be done."""
     done: list[tuple[float, Action]] = []
     for now in range(start, end):
@@ -343,7 +349,7 @@ def test_the_whole_channel_is_confirmed_each_200_seconds_with_the_names_of_its_t
     (second,), _ = lives.subscribe([wanted("y")])
     lives.agreed(0.0, second, agreement("y"))
     what = (Confirmation("a/b/c", "x", "idl5_change"), Confirmation("a/b/c", "y", "idl5_change"))
-    assert alive(lives, 1, 300) == [(200.0, Confirm(CHANNEL, (first, second), what))]
+    assert alive(lives, 1, 300) == [(200.0, ConfirmSubscription(CHANNEL, (first, second), what))]
     lives.confirmed(300.0, CHANNEL)
     assert [now for now, _ in alive(lives, 300, 502)] == [500.0]
 
@@ -353,7 +359,7 @@ def test_a_failed_confirmation_is_told_and_tried_again_with_the_next_check() -> 
     """Servers that reject it silently would end the events after 600 s."""
     lives, id = connected()
     alive(lives, 1, 201)
-    assert lives.unconfirmed(201.0, CHANNEL, AWAY, away=False, unknown=False) == [Tell(id, AWAY)]
+    assert lives.unconfirmed(201.0, CHANNEL, AWAY, away=False, unknown=False) == [ReportError(id, AWAY)]
     assert [now for now, _ in alive(lives, 201, 213)] == [211.0]
     assert lives.unconfirmed(212.0, CHANNEL, AWAY, away=True, unknown=False) == []
 
@@ -364,11 +370,11 @@ def test_what_a_server_refuses_to_confirm_is_told_alone_and_tried_again_with_the
     (second,), _ = lives.subscribe([wanted("y")])
     lives.agreed(0.0, second, agreement("y"))
     alive(lives, 1, 201)
-    assert lives.confirmed(201.0, CHANNEL, {second: AWAY, 99: AWAY}) == [Tell(second, AWAY)]
+    assert lives.confirmed(201.0, CHANNEL, {second: AWAY, 99: AWAY}) == [ReportError(second, AWAY)]
     assert [now for now, _ in alive(lives, 201, 213)] == [211.0]
     assert lives.confirmed(212.0, CHANNEL) == []
     assert [now for now, _ in alive(lives, 213, 413)] == [412.0]
-    assert lives.state(first) is lives.state(second) is State.CONNECTED
+    assert lives.state(first) is lives.state(second) is SubscriptionState.CONNECTED
 
 
 def test_a_server_without_the_command_is_negotiated_with_again_and_nothing_is_read() -> None:
@@ -377,8 +383,8 @@ def test_a_server_without_the_command_is_negotiated_with_again_and_nothing_is_re
     lives.unconfirmed(201.0, CHANNEL, AWAY, away=False, unknown=True)
     assert alive(lives, 201, 300) == [(201.0, Negotiate((id,)))]
     assert lives.agreed(300.0, id, agreement()) == []
-    assert lives.failed(300.0, id, AWAY) == [Tell(id, AWAY)]
-    assert lives.state(id) is State.CONNECTED
+    assert lives.failed(300.0, id, AWAY) == [ReportError(id, AWAY)]
+    assert lives.state(id) is SubscriptionState.CONNECTED
     assert alive(lives, 300, 402) == [(401.0, Negotiate((id,)))]
 
 
@@ -386,7 +392,7 @@ def test_repr_tells_the_states() -> None:
     lives, _ = connected()
     lives.subscribe([wanted("y")])
     assert repr(lives) == "<Lives 1 negotiating, 1 connected, 1 channels>"
-    assert repr(Lives()) == "<Lives none, 0 channels>"
+    assert repr(SubscriptionMachine()) == "<Lives none, 0 channels>"
 
 
 # --- whatever happens --------------------------------------------------------------------------------------
@@ -406,7 +412,7 @@ class World:
             match action:
                 case Negotiate():
                     self.calls += action.ids
-                case Confirm():
+                case ConfirmSubscription():
                     assert action.channel not in self.confirming
                     self.confirming.append(action.channel)
                 case Connect():
@@ -414,10 +420,10 @@ class World:
                     self.connected[action.channel] = action.pair
                 case Disconnect():
                     assert self.connected.pop(action.channel) == action.pair
-                case Listen():
+                case SubscribeTopic():
                     assert action.id not in self.topics
                     self.topics[action.id] = action.topic
-                case Unlisten():
+                case UnsubscribeTopic():
                     assert self.topics.pop(action.id) == action.topic
 
 
@@ -427,19 +433,21 @@ class AnyLife(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lives, self.world, self.now = Lives(), World(), 0.0
+        self.lives, self.world, self.now = SubscriptionMachine(), World(), 0.0
         self.ids: list[int] = []
         self.generation = {0: 0, 1: 0}
         self.server_of = {0: 0, 1: 1}
 
-    def _agreement(self, id: int) -> Agreement:
+    def _agreement(self, id: int) -> NegotiatedChannel:
         found = self.lives.wanted(id)
         device = 0 if found is None else int(found.place)
         attribute = "x" if found is None else found.attribute
         server = self.server_of[device]
         n = 10 * server + self.generation[server]
         pair = EndpointPair(f"tcp://h:{n}", f"tcp://h:{n + 5}")
-        return Agreement(f"tango://h:1/a/b/{device}/{attribute}.change", f"tango://h:1/dserver/d/{server}", pair)
+        return NegotiatedChannel(
+            f"tango://h:1/a/b/{device}/{attribute}.change", f"tango://h:1/dserver/d/{server}", pair
+        )
 
     @rule(device=st.sampled_from([0, 1]))
     def move(self, device: int) -> None:
@@ -447,7 +455,7 @@ class AnyLife(RuleBasedStateMachine):
 
     @rule(server=st.sampled_from("01"), attribute=st.sampled_from("xyz"))
     def subscribe(self, server: str, attribute: str) -> None:
-        ids, actions = self.lives.subscribe([Wanted(server, f"a/b/{server}", attribute, EventType.CHANGE)])
+        ids, actions = self.lives.subscribe([SubscriptionRequest(server, f"a/b/{server}", attribute, EventType.CHANGE)])
         self.ids += ids
         self.world.do(actions)
 
@@ -456,7 +464,7 @@ class AnyLife(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(self.ids))
         self.world.do(self.lives.cancel(id))
-        assert self.lives.state(id) is State.CANCELLED
+        assert self.lives.state(id) is SubscriptionState.CANCELLED
 
     @precondition(lambda self: self.world.calls)
     @rule(data=st.data(), good=st.booleans())
@@ -467,7 +475,7 @@ class AnyLife(RuleBasedStateMachine):
             self.world.do(self.lives.agreed(self.now, id, self._agreement(id)))
         else:
             self.world.do(self.lives.failed(self.now, id, AWAY))
-        assert self.lives.state(id) is TABLE[before][Step.AGREED if good else Step.FAILED]
+        assert self.lives.state(id) is TABLE[before][MachineEvent.AGREED if good else MachineEvent.FAILED]
 
     @precondition(lambda self: self.world.confirming)
     @rule(how=st.sampled_from(["good", "some", "away", "unknown", "refused"]))
@@ -512,11 +520,11 @@ class AnyLife(RuleBasedStateMachine):
         for id in self.ids:
             state = self.lives.state(id)
             listens = id in self.world.topics
-            if state is State.CANCELLED:
+            if state is SubscriptionState.CANCELLED:
                 assert not listens
-            elif state is State.CONNECTED:
+            elif state is SubscriptionState.CONNECTED:
                 assert listens
-            elif state in (State.NEGOTIATING, State.RECONNECTING):
+            elif state in (SubscriptionState.NEGOTIATING, SubscriptionState.RECONNECTING):
                 assert id in self.world.calls
             else:
                 assert self.lives.wake_at() < math.inf

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango.events import batch_decoder
-from mama_spark.tango.events.batch_decoder import BatchDecoder, Columns, decode_batch
+from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns, decode_batch
 from mama_spark.tango.events.events import Event, Heartbeat, decode, encode, write_data
-from mama_spark.tango.events.frame_layout import ScalarEncoder, Shape, shape_of
+from mama_spark.tango.events.frame_layout import FrameLayout, ScalarEncoder, layout_of
 from mama_spark.tango.events.frames import BadEvent, CallInfo, usual_call
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.topics import parse
@@ -48,12 +48,12 @@ def general(frames: Frames) -> Event | Heartbeat | str:
         return str(error)
 
 
-def batch(rows: list[Frames], decoder: BatchDecoder | None = None) -> Columns:
+def batch(rows: list[Frames], decoder: BatchDecoder | None = None) -> EventColumns:
     topics, orders, calls, datas = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
     return (decoder or BatchDecoder()).decode(topics, orders, calls, datas)
 
 
-def check(rows: list[Frames], columns: Columns) -> None:
+def check(rows: list[Frames], columns: EventColumns) -> None:
     """Each row is in one place, and what it holds there is what the general way says."""
     assert len(columns) == len(rows)
     places = [row for part in columns.scalars for row in part.rows.tolist()] + [*columns.others, *columns.bad]
@@ -78,7 +78,7 @@ def check(rows: list[Frames], columns: Columns) -> None:
             assert same_content(value.written, None if part.written is None else part.written[index : index + 1])
 
 
-def _check_common(columns: Columns, row: int, event: Event | Heartbeat) -> None:
+def _check_common(columns: EventColumns, row: int, event: Event | Heartbeat) -> None:
     value = event.data if isinstance(event, Event) else None
     assert columns.ctr[row] == event.call.ctr
     assert columns.time[row] == (value.time if isinstance(value, AttributeValue | PipeData) else 0)
@@ -203,7 +203,7 @@ def test_a_scalar_is_written_as_the_general_way_writes_it(frames: Frames) -> Non
     assert isinstance(event, Event)
     value = event.data
     assert isinstance(value, AttributeValue)
-    shape = shape_of(event.topic, value, event.little)
+    shape = layout_of(event.topic, value, event.little)
     data_type = next(t for t in NUMBERS if KIND_OF[t] is value.kind)
     assert isinstance(value.content, np.ndarray)
     encoder = ScalarEncoder(event.topic, value.name, data_type, len(value.content) == 2, event.little)
@@ -274,7 +274,7 @@ def test_shapes_tell_the_size_of_their_frames() -> None:
                     encoder = ScalarEncoder(NEW, name, data_type, settable, little)
                     numbers = [0] * (1 + settable)
                     assert len(encoder.data(0, Quality.VALID, *numbers)) == encoder.shape.dtype.itemsize
-                    assert encoder.shape == Shape(little, 5, KIND_OF[data_type], settable, len(name))
+                    assert encoder.shape == FrameLayout(little, 5, KIND_OF[data_type], settable, len(name))
 
 
 def test_a_call_info_with_a_method_of_the_usual_size_is_read_the_general_way() -> None:

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.events.counters import WRAP, Counters, Gap, Restart, Seen
+from mama_spark.tango.events.counters import WRAP, SequenceGap, SequenceRestart, SequenceResult, SequenceTracker
 from mama_spark.tango.events.frames import usual_call
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 SCENARIOS = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario" and "events" in v["input"]]
 
 
-def see(counters: Counters, ctr: int, data: bytes, topic: str = "t") -> Seen:
+def see(counters: SequenceTracker, ctr: int, data: bytes, topic: str = "t") -> SequenceResult:
     return counters.see(topic, ctr, usual_call(ctr), data)
 
 
 def told(events: list[tuple[int, str]]) -> list[str]:
-    counters, lines = Counters(), []
+    counters, lines = SequenceTracker(), []
     for ctr, data in events:
         seen = see(counters, ctr, data.encode())
-        if isinstance(seen.marker, Gap):
+        if isinstance(seen.marker, SequenceGap):
             lines.append(f"gap from {seen.marker.first} to {seen.marker.last} count {seen.marker.size}")
         elif seen.marker is not None:
             lines.append("restart")
@@ -51,13 +51,13 @@ def test_a_third_copy_is_dropped_as_the_second() -> None:
 
 
 def test_an_error_and_a_value_with_one_counter_are_two_events() -> None:
-    counters = Counters()
+    counters = SequenceTracker()
     assert counters.see("t", 3, usual_call(3), b"x").deliver
     assert counters.see("t", 3, usual_call(3, True), b"x").deliver
 
 
 def test_large_data_is_compared_and_not_kept() -> None:
-    counters = Counters()
+    counters = SequenceTracker()
     big = bytes(10_000)
     assert see(counters, 1, big).deliver
     assert not see(counters, 1, bytes(10_000)).deliver
@@ -67,39 +67,39 @@ def test_large_data_is_compared_and_not_kept() -> None:
 
 @pytest.mark.parametrize("ctr", [0, 1, 6, 7, 9])
 def test_a_server_that_is_known_to_be_new_makes_a_restart_of_any_counter(ctr: int) -> None:
-    counters = Counters()
+    counters = SequenceTracker()
     see(counters, 6, b"x")
     counters.restarted("t")
     counters.restarted("t")
     counters.restarted("unknown")
-    assert see(counters, ctr, b"x") == Seen(True, Restart(6, ctr))
-    assert see(counters, ctr + 1, b"y") == Seen(True)
-    assert see(counters, ctr + 3, b"z") == Seen(True, Gap(ctr + 2, ctr + 2))
+    assert see(counters, ctr, b"x") == SequenceResult(True, SequenceRestart(6, ctr))
+    assert see(counters, ctr + 1, b"y") == SequenceResult(True)
+    assert see(counters, ctr + 3, b"z") == SequenceResult(True, SequenceGap(ctr + 2, ctr + 2))
 
 
 def test_topics_are_counted_apart_and_forgotten_apart() -> None:
-    counters = Counters()
+    counters = SequenceTracker()
     for topic in ("a", "b"):
-        assert see(counters, 5, b"x", topic) == Seen(True)
+        assert see(counters, 5, b"x", topic) == SequenceResult(True)
     counters.forget("a")
     counters.forget("unknown")
-    assert see(counters, 9, b"y", "a") == Seen(True)
-    assert see(counters, 9, b"y", "b") == Seen(True, Gap(6, 8))
-    assert see(counters, 2, b"z", "b") == Seen(True, Restart(9, 2))
+    assert see(counters, 9, b"y", "a") == SequenceResult(True)
+    assert see(counters, 9, b"y", "b") == SequenceResult(True, SequenceGap(6, 8))
+    assert see(counters, 2, b"z", "b") == SequenceResult(True, SequenceRestart(9, 2))
     assert repr(counters) == "<Counters of 2 topics>"
 
 
 @given(st.sets(st.integers(1, 200), min_size=1), st.data())
 def test_what_came_and_what_the_gaps_tell_is_all_there_was(came: set[int], data: st.DataObject) -> None:
     """Conservation: between the first and the last event, each number came or is in one gap; doubles change nothing."""
-    counters = Counters()
+    counters = SequenceTracker()
     numbers = sorted(came)
     doubled = data.draw(st.sets(st.sampled_from(numbers)))
     found: list[int] = []
     for n in numbers:
         for _ in range(2 if n in doubled else 1):
             seen = see(counters, n, b"data %d" % n)
-            if isinstance(seen.marker, Gap):
+            if isinstance(seen.marker, SequenceGap):
                 found += range(seen.marker.first, seen.marker.last + 1)
             if seen.deliver:
                 found.append(n)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=20)
 NUMBERS: dict[str, st.SearchStrategy[Any]] = {
@@ -35,29 +35,29 @@ ORDERS = pytest.mark.parametrize("little", [True, False], ids=["little", "big"])
 
 @given(VALUES, st.booleans(), st.integers(0, 9), st.integers(0, 9))
 def test_what_is_written_is_read(values: list[tuple[str, Any]], little: bool, base: int, more: int) -> None:
-    writer = Writer(little, bytes(base + more), base)
+    writer = CdrWriter(little, bytes(base + more), base)
     for name, value in values:
         getattr(writer, name)(value)
     for data in (writer.getvalue(), bytearray(writer.getvalue()), memoryview(writer.getvalue())):
-        reader = Reader(data, little, base + more, base)
+        reader = CdrReader(data, little, base + more, base)
         assert [(name, getattr(reader, name)()) for name, _ in values] == values
         reader.finish()
 
 
 @given(VALUES, st.booleans())
 def test_every_cut_is_an_error_and_nothing_else(values: list[tuple[str, Any]], little: bool) -> None:
-    writer = Writer(little)
+    writer = CdrWriter(little)
     for name, value in values:
         getattr(writer, name)(value)
     data = writer.getvalue()
 
-    def read_all(reader: Reader) -> None:
+    def read_all(reader: CdrReader) -> None:
         for name, _ in values:
             getattr(reader, name)()
 
     for end in range(len(data)):
         with pytest.raises(CdrError):
-            read_all(Reader(data[:end], little))
+            read_all(CdrReader(data[:end], little))
 
 
 @ORDERS
@@ -65,11 +65,11 @@ def test_every_cut_is_an_error_and_nothing_else(values: list[tuple[str, Any]], l
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_sequences_of_numbers_are_arrays_of_the_machines_order(code: str, count: int, little: bool) -> None:
     values = (np.arange(count) % 2).astype(code) if code == "?" else np.arange(count).astype(code)
-    writer = Writer(little)
+    writer = CdrWriter(little)
     writer.octet(7)  # so that there is a gap before the elements
     writer.array(values, code)
     writer.octet(8)
-    reader = Reader(writer.getvalue(), little)
+    reader = CdrReader(writer.getvalue(), little)
     assert reader.octet() == 7
     found = reader.array(code)
     assert reader.octet() == 8
@@ -81,46 +81,46 @@ def test_sequences_of_numbers_are_arrays_of_the_machines_order(code: str, count:
 
 def test_a_sequence_in_the_machines_order_is_not_copied() -> None:
     little = np.dtype("i4").newbyteorder("<") == np.dtype("i4")
-    writer = Writer(little)
+    writer = CdrWriter(little)
     writer.array(np.arange(100), "i4")
     data = bytearray(writer.getvalue())
-    found = Reader(data, little).array("i4")
+    found = CdrReader(data, little).array("i4")
     data[4:8] = (77).to_bytes(4, "little" if little else "big")
     assert found[0] == 77
 
 
 @ORDERS
 def test_an_empty_sequence_has_no_padding(little: bool) -> None:
-    writer = Writer(little)
+    writer = CdrWriter(little)
     writer.array([], "f8")
     writer.octet(1)
     assert len(writer) == 5
-    reader = Reader(writer.getvalue(), little)
+    reader = CdrReader(writer.getvalue(), little)
     assert len(reader.array("f8")) == 0
     assert reader.octet() == 1
 
 
 @ORDERS
 def test_padding_is_written_as_zeros_and_read_as_anything(little: bool) -> None:
-    writer = Writer(little)
+    writer = CdrWriter(little)
     writer.octet(1)
     writer.long(5)
     data = bytearray(writer.getvalue())
     assert data[1:4] == b"\0\0\0"
     data[1:4] = b"\xde\xad\xbe"
-    reader = Reader(data, little)
+    reader = CdrReader(data, little)
     assert (reader.octet(), reader.long()) == (1, 5)
 
 
 @ORDERS
 def test_what_is_wrapped_has_its_own_order_and_alignment(little: bool) -> None:
-    inner = Writer.inner(not little)
+    inner = CdrWriter.inner(not little)
     inner.long(-5)
-    writer = Writer(little)
+    writer = CdrWriter(little)
     writer.octet(9)
     writer.encapsulation(inner)
     writer.octet(3)
-    reader = Reader(writer.getvalue(), little)
+    reader = CdrReader(writer.getvalue(), little)
     assert reader.octet() == 9
     wrapped = reader.encapsulation()
     assert (wrapped.little, wrapped.long(), reader.octet()) == (not little, -5, 3)
@@ -129,23 +129,23 @@ def test_what_is_wrapped_has_its_own_order_and_alignment(little: bool) -> None:
         wrapped.octet()
 
 
-HOSTILE: dict[str, tuple[bytes, Callable[[Reader], Any]]] = {
-    "boolean of 2": (b"\2", Reader.boolean),
-    "string of length 0": (bytes(4), Reader.string),
-    "string without NUL": (b"\2\0\0\0ab", Reader.string),
-    "string with NUL inside": (b"\3\0\0\0\0a\0", Reader.string),
-    "string beyond the end": (b"\xff\xff\xff\x7fa\0", Reader.string),
-    "octets beyond the end": (b"\xff\xff\xff\xff", Reader.octets),
-    "strings beyond the end": (b"\xff\xff\xff\xff" + bytes(100), Reader.strings),
+HOSTILE: dict[str, tuple[bytes, Callable[[CdrReader], Any]]] = {
+    "boolean of 2": (b"\2", CdrReader.boolean),
+    "string of length 0": (bytes(4), CdrReader.string),
+    "string without NUL": (b"\2\0\0\0ab", CdrReader.string),
+    "string with NUL inside": (b"\3\0\0\0\0a\0", CdrReader.string),
+    "string beyond the end": (b"\xff\xff\xff\x7fa\0", CdrReader.string),
+    "octets beyond the end": (b"\xff\xff\xff\xff", CdrReader.octets),
+    "strings beyond the end": (b"\xff\xff\xff\xff" + bytes(100), CdrReader.strings),
     "array beyond the end": (b"\xff\xff\xff\x1f" + bytes(100), lambda reader: reader.array("f8")),
     "array that its padding takes beyond the end": (b"\1\0\0\0" + bytes(8), lambda reader: reader.array("f8")),
     "array of booleans of 2": (b"\1\0\0\0\2", lambda reader: reader.array("?")),
-    "encapsulation without an order": (bytes(4), Reader.encapsulation),
-    "encapsulation of order 2": (b"\1\0\0\0\2", Reader.encapsulation),
-    "encapsulation beyond the end": (b"\2\0\0\0\1", Reader.encapsulation),
+    "encapsulation without an order": (bytes(4), CdrReader.encapsulation),
+    "encapsulation of order 2": (b"\1\0\0\0\2", CdrReader.encapsulation),
+    "encapsulation beyond the end": (b"\2\0\0\0\1", CdrReader.encapsulation),
     "raw beyond the end": (b"ab", lambda reader: reader.raw(3)),
     "raw of less than nothing": (b"ab", lambda reader: reader.raw(-1)),
-    "octets left": (b"a", Reader.finish),
+    "octets left": (b"a", CdrReader.finish),
 }
 
 
@@ -153,16 +153,18 @@ HOSTILE: dict[str, tuple[bytes, Callable[[Reader], Any]]] = {
 def test_octets_that_are_no_value_are_refused(name: str) -> None:
     data, read = HOSTILE[name]
     with pytest.raises(CdrError):
-        read(Reader(data, True))
+        read(CdrReader(data, True))
 
 
-@pytest.mark.parametrize("read", [Reader.octets, Reader.strings, Reader.string, lambda r: r.array("f8"), Reader.count])
-def test_counts_are_not_believed(read: Callable[[Reader], Any]) -> None:
+@pytest.mark.parametrize(
+    "read", [CdrReader.octets, CdrReader.strings, CdrReader.string, lambda r: r.array("f8"), CdrReader.count]
+)
+def test_counts_are_not_believed(read: Callable[[CdrReader], Any]) -> None:
     data = b"\xff\xff\xff\x7f" + bytes(1000)
     tracemalloc.start()
     try:
         with pytest.raises(CdrError):
-            read(Reader(data, True))
+            read(CdrReader(data, True))
         assert tracemalloc.get_traced_memory()[1] < 20_000
     finally:
         tracemalloc.stop()
@@ -189,7 +191,7 @@ def test_counts_are_not_believed(read: Callable[[Reader], Any]) -> None:
 )
 def test_values_that_do_not_fit_are_refused(name: str, value: Any) -> None:
     with pytest.raises(CdrError):
-        getattr(Writer(True), name)(value)
+        getattr(CdrWriter(True), name)(value)
 
 
 @pytest.mark.parametrize(
@@ -201,12 +203,12 @@ def test_values_that_do_not_fit_are_refused(name: str, value: Any) -> None:
 )  # fmt: skip
 def test_arrays_are_not_changed_to_fit(values: list[Any], code: str) -> None:
     with pytest.raises(CdrError):
-        Writer(True).array(values, code)
+        CdrWriter(True).array(values, code)
 
 
 @given(st.binary(max_size=60), st.booleans(), st.lists(st.sampled_from([*NUMBERS, "encapsulation"]), max_size=8))
 def test_any_octets_give_values_or_the_error(data: bytes, little: bool, names: list[str]) -> None:
-    reader = Reader(data, little)
+    reader = CdrReader(data, little)
     try:
         for name in names:
             getattr(reader, name)()

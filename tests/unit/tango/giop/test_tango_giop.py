@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from mama_spark.errors import MamaError
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.giop import messages as giop
-from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.giop.messages import (
     CancelRequest,
     CloseConnection,
     Context,
+    GiopMessage,
+    GiopReply,
+    GiopRequest,
     LocateReply,
     LocateRequest,
     LocateStatus,
-    Message,
+    MessageAssembler,
     MessageError,
-    Reply,
     ReplyStatus,
-    Request,
-    Splitter,
     decode,
     encode,
 )
@@ -63,7 +63,7 @@ def operation_of(vector: dict[str, Any]) -> str:
     return Operation.COMMAND_4
 
 
-def read_arguments(reader: Reader, operation: str) -> Any:
+def read_arguments(reader: CdrReader, operation: str) -> Any:
     if operation == Operation.IS_A:
         return reader.string()
     if operation.startswith("command_inout"):
@@ -71,7 +71,7 @@ def read_arguments(reader: Reader, operation: str) -> Any:
     return calls.read_reading(reader, operation) if operation.startswith("read_") else None
 
 
-def write_arguments(writer: Writer, operation: str, value: Any) -> None:
+def write_arguments(writer: CdrWriter, operation: str, value: Any) -> None:
     if operation == Operation.IS_A:
         writer.string(value)
     elif operation.startswith("command_inout"):
@@ -80,7 +80,7 @@ def write_arguments(writer: Writer, operation: str, value: Any) -> None:
         calls.write_reading(writer, value, operation)
 
 
-def read_result(reply: Reply, reader: Reader, operation: str) -> Any:
+def read_result(reply: GiopReply, reader: CdrReader, operation: str) -> Any:
     try:
         calls.check(reply, reader)
     except DevFailed as error:
@@ -94,7 +94,7 @@ def read_result(reply: Reply, reader: Reader, operation: str) -> Any:
     return calls.read_values(reader, operation) if operation.startswith("read_") else read_any(reader)
 
 
-def write_result(writer: Writer, operation: str, value: Any) -> None:
+def write_result(writer: CdrWriter, operation: str, value: Any) -> None:
     if isinstance(value, DevFailed):
         calls.write_failure(writer, value)
     elif operation in (Operation.IS_A, Operation.NON_EXISTENT):
@@ -109,32 +109,32 @@ def write_result(writer: Writer, operation: str, value: Any) -> None:
         write_any(writer, *value)
 
 
-def understand(data: bytes, operation: str) -> tuple[Message, Any, Reader]:
+def understand(data: bytes, operation: str) -> tuple[GiopMessage, Any, CdrReader]:
     """A message and the values of its body."""
     message, reader = decode(data)
     value: Any = None
-    if isinstance(message, Request):
+    if isinstance(message, GiopRequest):
         value = read_arguments(reader, message.operation)
-    elif isinstance(message, Reply):
+    elif isinstance(message, GiopReply):
         value = read_result(message, reader, operation)
     return message, value, reader
 
 
-def express(message: Message, value: Any, operation: str) -> bytes:
+def express(message: GiopMessage, value: Any, operation: str) -> bytes:
     """The way back."""
-    if isinstance(message, Request):
+    if isinstance(message, GiopRequest):
         has_body = operation == Operation.IS_A or operation.startswith(("command_inout", "read_"))
         return encode(message, (lambda w: write_arguments(w, operation, value)) if has_body else None)
-    if isinstance(message, Reply):
+    if isinstance(message, GiopReply):
         return encode(message, lambda w: write_result(w, operation, value))
     return encode(message)
 
 
-def plain(message: Message, value: Any) -> dict[str, Any]:
+def plain(message: GiopMessage, value: Any) -> dict[str, Any]:
     """In the words of the vectors."""
     told: dict[str, Any] = {"giop": f"1.{message.minor}", "endian": "little" if message.little else "big"}
     told |= {"message": type(message).__name__, "request_id": message.id}  # type: ignore[attr-defined]
-    if isinstance(message, Request):
+    if isinstance(message, GiopRequest):
         told |= {"response_expected": message.wants_reply, "object_key": message.key.decode()}
         told |= {"operation": message.operation}
         if isinstance(value, calls.CommandCall):
@@ -147,7 +147,7 @@ def plain(message: Message, value: Any) -> dict[str, Any]:
             told |= {"source": value.source}
             if value.client:
                 told |= {"client": {"kind": value.client.language.name, "pid": value.client.pid}}
-    elif isinstance(message, Reply):
+    elif isinstance(message, GiopReply):
         told |= {"reply_status": message.status.name, **plain_result(value)}
     elif isinstance(message, LocateRequest):
         told |= {"object_key": message.key.decode()}
@@ -203,10 +203,10 @@ def test_every_recorded_message_is_written_as_it_was(vector: dict[str, Any], mon
     message, value, _ = understand(data, operation)
     written = express(message, value, operation)
 
-    def fill(writer: Writer, size: int) -> None:
+    def fill(writer: CdrWriter, size: int) -> None:
         writer._data += b"\xff" * ((writer._base - len(writer._data)) % size)
 
-    monkeypatch.setattr(Writer, "align", fill)
+    monkeypatch.setattr(CdrWriter, "align", fill)
     filled = express(message, value, operation)
     assert len(written) == len(filled) == len(data)
     assert all(a == b for a, b, c in zip(data, written, filled, strict=True) if b == c)
@@ -284,9 +284,9 @@ KEYS = st.binary(max_size=20)
 NAMES = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=12)
 CONTEXTS = st.lists(st.builds(Context, IDS, KEYS), max_size=3).map(tuple)
 VERSION = {"minor": st.integers(0, 2), "little": st.booleans()}
-MESSAGES: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Request, id=IDS, key=KEYS, operation=NAMES, wants_reply=st.booleans(), contexts=CONTEXTS, **VERSION),
-    st.builds(Reply, id=IDS, status=st.sampled_from(ReplyStatus), contexts=CONTEXTS, **VERSION),
+MESSAGES: st.SearchStrategy[GiopMessage] = st.one_of(
+    st.builds(GiopRequest, id=IDS, key=KEYS, operation=NAMES, wants_reply=st.booleans(), contexts=CONTEXTS, **VERSION),
+    st.builds(GiopReply, id=IDS, status=st.sampled_from(ReplyStatus), contexts=CONTEXTS, **VERSION),
     st.builds(CancelRequest, id=IDS, **VERSION),
     st.builds(LocateRequest, id=IDS, key=KEYS, **VERSION),
     st.builds(LocateReply, id=IDS, status=st.sampled_from(LocateStatus), **VERSION),
@@ -296,7 +296,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 
 
 @given(MESSAGES, st.none() | st.binary(min_size=1, max_size=40))
-def test_all_messages_come_back_in_every_version_and_order(message: Message, body: bytes | None) -> None:
+def test_all_messages_come_back_in_every_version_and_order(message: GiopMessage, body: bytes | None) -> None:
     data = encode(message, None if body is None else lambda writer: writer.raw(body))
     found, reader = decode(data)
     assert found == message
@@ -307,7 +307,7 @@ def test_all_messages_come_back_in_every_version_and_order(message: Message, bod
 
 def test_a_body_of_1_2_stands_at_a_multiple_of_8_and_without_one_there_is_no_gap() -> None:
     for key in (b"", b"a", b"ab", b"abcdefg"):
-        request = Request(id=1, key=key, operation="op")
+        request = GiopRequest(id=1, key=key, operation="op")
         data = encode(request, lambda writer: writer.double(1.0))
         _, reader = decode(data)
         assert reader.at % 8 == 0
@@ -319,7 +319,7 @@ def test_a_body_of_1_2_stands_at_a_multiple_of_8_and_without_one_there_is_no_gap
 
 
 def split(data: bytes, cuts: list[int], limit: int = giop.LIMIT) -> list[bytes]:
-    splitter, found = Splitter(limit), []
+    splitter, found = MessageAssembler(limit), []
     places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     for begin, end in itertools.pairwise(places):
         splitter.feed(data[begin:end])
@@ -329,7 +329,7 @@ def split(data: bytes, cuts: list[int], limit: int = giop.LIMIT) -> list[bytes]:
 
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(0, 400), max_size=8))
-def test_a_stream_gives_the_same_messages_however_it_is_cut(messages: list[Message], cuts: list[int]) -> None:
+def test_a_stream_gives_the_same_messages_however_it_is_cut(messages: list[GiopMessage], cuts: list[int]) -> None:
     parts = [encode(message) for message in messages]
     assert split(b"".join(parts), cuts) == parts
 
@@ -352,8 +352,8 @@ def fragments(data: bytes, size: int) -> list[bytes]:
 
 @given(st.booleans(), st.sampled_from([16, 24, 80]), st.lists(st.integers(0, 900), max_size=8))
 def test_fragments_of_several_messages_are_put_together(little: bool, size: int, cuts: list[int]) -> None:
-    first = encode(Reply(little=little, id=1), lambda writer: writer.octets(bytes(range(200))))
-    second = encode(Reply(little=little, id=2), lambda writer: writer.octets(b"x" * 100))
+    first = encode(GiopReply(little=little, id=1), lambda writer: writer.octets(bytes(range(200))))
+    second = encode(GiopReply(little=little, id=2), lambda writer: writer.octets(b"x" * 100))
     a, b = fragments(first, size), fragments(second, size)
     mixed = [piece for pair in zip(a, [*b, *[b""] * (len(a) - len(b))], strict=True) for piece in pair]
     assert sorted(split(b"".join(mixed), cuts)) == sorted([first, second])
@@ -363,7 +363,7 @@ def test_fragments_of_1_1_follow_their_message() -> None:
     first = b"GIOP\1\1\3\1" + (8).to_bytes(4, "little") + bytes(8)
     last = b"GIOP\1\1\1\7" + (4).to_bytes(4, "little") + (3).to_bytes(4, "little")
     (found,) = split(first + last, [])
-    assert decode(found)[0] == Reply(1, True, id=0, status=ReplyStatus.LOCATION_FORWARD)
+    assert decode(found)[0] == GiopReply(1, True, id=0, status=ReplyStatus.LOCATION_FORWARD)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_fragments_that_cannot_be_put_together_are_refused(data: bytes) -> None:
 
 
 def test_a_size_is_refused_before_the_message_is_there() -> None:
-    splitter = Splitter(limit=100)
+    splitter = MessageAssembler(limit=100)
     splitter.feed(b"GIOP\1\2\1\1" + (101).to_bytes(4, "little"))
     with pytest.raises(CdrError, match="limit"):
         splitter.next_message()
@@ -391,7 +391,7 @@ def test_a_size_is_refused_before_the_message_is_there() -> None:
 
 @given(st.binary(max_size=80))
 def test_any_octets_behind_the_magic_give_messages_or_the_error(data: bytes) -> None:
-    splitter = Splitter(limit=1000)
+    splitter = MessageAssembler(limit=1000)
     splitter.feed(b"GIOP\1" + data)
     try:
         while (found := splitter.next_message()) is not None:

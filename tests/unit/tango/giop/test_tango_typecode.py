@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.giop.typecode import (
     DOUBLES,
     LONGS,
@@ -17,35 +17,35 @@ from mama_spark.tango.giop.typecode import (
     STRING,
     STRINGS,
     VOID,
-    Kind,
     TypeCode,
+    TypeKind,
     read_any,
     write_any,
     write_typecode,
 )
 
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=12)
-STATE = TypeCode(Kind.ENUM, "IDL:Tango/DevState:1.0", "DevState", ("ON", "OFF"))
+STATE = TypeCode(TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", ("ON", "OFF"))
 CHARS = TypeCode(
-    Kind.ALIAS,
+    TypeKind.ALIAS,
     "IDL:Tango/DevVarCharArray:1.0",
     "DevVarCharArray",
     (),
-    (TypeCode(Kind.SEQUENCE, members=(TypeCode(Kind.OCTET),)),),
+    (TypeCode(TypeKind.SEQUENCE, members=(TypeCode(TypeKind.OCTET),)),),
 )
 ENCODED = TypeCode(
-    Kind.STRUCT, "IDL:Tango/DevEncoded:1.0", "DevEncoded", ("encoded_format", "encoded_data"), (STRING, CHARS)
+    TypeKind.STRUCT, "IDL:Tango/DevEncoded:1.0", "DevEncoded", ("encoded_format", "encoded_data"), (STRING, CHARS)
 )
 ANYS: dict[str, tuple[TypeCode, st.SearchStrategy[Any]]] = {
     "void": (VOID, st.none()),
-    "void of other senders": (TypeCode(Kind.VOID), st.none()),
+    "void of other senders": (TypeCode(TypeKind.VOID), st.none()),
     "DevString": (STRING, LATIN),
     "DevVarStringArray": (STRINGS, st.lists(LATIN, max_size=5)),
-    "DevShort": (TypeCode(Kind.SHORT), st.integers(-(2**15), 2**15 - 1)),
-    "DevLong": (TypeCode(Kind.LONG), st.integers(-(2**31), 2**31 - 1)),
-    "DevULong64": (TypeCode(Kind.ULONGLONG), st.integers(0, 2**64 - 1)),
-    "DevBoolean": (TypeCode(Kind.BOOLEAN), st.booleans()),
-    "DevDouble": (TypeCode(Kind.DOUBLE), st.floats(allow_nan=False)),
+    "DevShort": (TypeCode(TypeKind.SHORT), st.integers(-(2**15), 2**15 - 1)),
+    "DevLong": (TypeCode(TypeKind.LONG), st.integers(-(2**31), 2**31 - 1)),
+    "DevULong64": (TypeCode(TypeKind.ULONGLONG), st.integers(0, 2**64 - 1)),
+    "DevBoolean": (TypeCode(TypeKind.BOOLEAN), st.booleans()),
+    "DevDouble": (TypeCode(TypeKind.DOUBLE), st.floats(allow_nan=False)),
     "DevState": (STATE, st.integers(0, 13)),
     "DevEncoded": (ENCODED, st.tuples(LATIN, st.binary(max_size=20))),
     "DevVarCharArray": (CHARS, st.binary(max_size=20)),
@@ -53,7 +53,7 @@ ANYS: dict[str, tuple[TypeCode, st.SearchStrategy[Any]]] = {
 
 
 def written(code: TypeCode, value: Any, little: bool, head: int = 0) -> bytes:
-    writer = Writer(little, bytes(head))
+    writer = CdrWriter(little, bytes(head))
     write_any(writer, code, value)
     return writer.getvalue()
 
@@ -62,7 +62,7 @@ def written(code: TypeCode, value: Any, little: bool, head: int = 0) -> bytes:
 def test_every_type_comes_back_with_its_value(data: st.DataObject, name: str, little: bool, head: int) -> None:
     code, values = ANYS[name]
     value = data.draw(values)
-    reader = Reader(written(code, value, little, head), little, head)
+    reader = CdrReader(written(code, value, little, head), little, head)
     assert read_any(reader) == (code, value)
     reader.finish()
 
@@ -71,7 +71,7 @@ def test_every_type_comes_back_with_its_value(data: st.DataObject, name: str, li
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6), st.lists(LATIN, max_size=4), st.booleans())
 def test_numbers_and_strings_come_back_together(numbers: list[int], texts: list[str], little: bool) -> None:
     """DevVarLongStringArray, the form of SUBSCRIPTION_INFO."""
-    reader = Reader(written(LONGS_AND_STRINGS, (numbers, texts), little), little)
+    reader = CdrReader(written(LONGS_AND_STRINGS, (numbers, texts), little), little)
     code, (found, strings) = read_any(reader)
     assert code == LONGS_AND_STRINGS
     assert (found.tolist(), strings) == (numbers, texts)
@@ -81,7 +81,7 @@ def test_numbers_and_strings_come_back_together(numbers: list[int], texts: list[
 @pytest.mark.parametrize("little", [True, False])
 def test_sequences_of_numbers_are_arrays(little: bool) -> None:
     for code, dtype in ((LONGS, "i4"), (DOUBLES, "f8")):
-        _, found = read_any(Reader(written(code, [1, 2], little), little))
+        _, found = read_any(CdrReader(written(code, [1, 2], little), little))
         np.testing.assert_array_equal(found, np.array([1, 2], dtype))
 
 
@@ -95,7 +95,7 @@ def test_sequences_of_numbers_are_arrays(little: bool) -> None:
         (LONGS, [2**31]),
         (LONGS_AND_STRINGS, ([1],)),
         (LONGS_AND_STRINGS, 5),
-        (TypeCode(Kind.LONG), None),
+        (TypeCode(TypeKind.LONG), None),
     ],
 )
 def test_a_value_of_another_type_is_refused(code: TypeCode, value: Any) -> None:
@@ -106,7 +106,7 @@ def test_a_value_of_another_type_is_refused(code: TypeCode, value: Any) -> None:
 def nested(depth: int) -> TypeCode:
     code = STRING
     for _ in range(depth):
-        code = TypeCode(Kind.ALIAS, "", "", (), (code,))
+        code = TypeCode(TypeKind.ALIAS, "", "", (), (code,))
     return code
 
 
@@ -114,32 +114,32 @@ def nested(depth: int) -> TypeCode:
     "code",
     [
         nested(9),
-        TypeCode(Kind.SEQUENCE, members=(VOID,)),
-        TypeCode(Kind.SEQUENCE, members=(TypeCode(Kind.STRUCT),)),
-        TypeCode(Kind.SEQUENCE, members=(STRINGS,)),
-        TypeCode(Kind.STRUCT, names=("a",), members=(VOID,)),
+        TypeCode(TypeKind.SEQUENCE, members=(VOID,)),
+        TypeCode(TypeKind.SEQUENCE, members=(TypeCode(TypeKind.STRUCT),)),
+        TypeCode(TypeKind.SEQUENCE, members=(STRINGS,)),
+        TypeCode(TypeKind.STRUCT, names=("a",), members=(VOID,)),
     ],
     ids=["deep", "sequence of nothing", "sequence of empty structures", "sequence of sequences", "member of nothing"],
 )
 def test_types_that_no_command_has_are_refused(code: TypeCode) -> None:
-    writer = Writer(True)
+    writer = CdrWriter(True)
     write_typecode(writer, code)
     with pytest.raises(CdrError):
-        read_any(Reader(writer.getvalue() + bytes(64), True))
+        read_any(CdrReader(writer.getvalue() + bytes(64), True))
 
 
 @pytest.mark.parametrize("kind", [11, 12, 13, 14, 16, 20, 22, 25, 0xFFFFFFFF])
 def test_kinds_that_tango_has_not_are_refused(kind: int) -> None:
     """0xFFFFFFFF is an indirection: a type that contains itself."""
     with pytest.raises(CdrError):
-        read_any(Reader(kind.to_bytes(4, "little") + bytes(64), True))
+        read_any(CdrReader(kind.to_bytes(4, "little") + bytes(64), True))
 
 
 def test_the_value_may_not_reach_into_what_follows_the_type() -> None:
     data = bytearray(written(STRINGS, ["a"], True))
     data[4] -= 4  # the type says that it is shorter than it is
     with pytest.raises(CdrError):
-        read_any(Reader(data, True))
+        read_any(CdrReader(data, True))
 
 
 @given(st.sampled_from(sorted(ANYS)), st.data())
@@ -149,7 +149,7 @@ def test_every_changed_octet_gives_a_value_or_the_error(name: str, data: st.Data
     octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
     tracemalloc.start()
     try:
-        read_any(Reader(octets, True))
+        read_any(CdrReader(octets, True))
     except CdrError:
         pass
     finally:

@@ -11,10 +11,10 @@ from mama_spark.errors import MamaError, Unavailable
 from mama_spark.tango import errors
 from mama_spark.tango.errors import BadReply, Completed, DevFailed, refusal
 from mama_spark.tango.giop import messages
-from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.giop.ior import Address, Reference, write_reference
 from mama_spark.tango.idl import calls
-from mama_spark.tango.idl.calls import Client, DeviceInfo, Forwarded, Language, Operation
+from mama_spark.tango.idl.calls import ClientIdent, DeviceInfo, Forwarded, Language, Operation
 from mama_spark.tango.idl.negotiation import (
     Confirmation,
     EndpointPair,
@@ -150,21 +150,21 @@ def test_confirmations_are_triples() -> None:
 
 @pytest.mark.parametrize("little", [True, False])
 def test_clients_come_back_and_what_idl_6_adds_is_skipped(little: bool) -> None:
-    for client in (Client(pid=7035), Client(Language.JAVA, 0, "Main", (1, 2**63))):
-        writer = Writer(little)
+    for client in (ClientIdent(pid=7035), ClientIdent(Language.JAVA, 0, "Main", (1, 2**63))):
+        writer = CdrWriter(little)
         calls.write_client(writer, client)
-        assert calls.read_client(Reader(writer.getvalue(), little)) == client
+        assert calls.read_client(CdrReader(writer.getvalue(), little)) == client
     with pytest.raises(CdrError):
-        calls.write_client(Writer(little), Client(Language.CPLUSPLUS_6))
-    writer = Writer(little)
+        calls.write_client(CdrWriter(little), ClientIdent(Language.CPLUSPLUS_6))
+    writer = CdrWriter(little)
     writer.ulong(2)
     writer.ulong(77)
     writer.string("00-trace-00")
-    reader = Reader(writer.getvalue(), little)
-    assert calls.read_client(reader) == Client(Language.CPLUSPLUS_6, 77)
+    reader = CdrReader(writer.getvalue(), little)
+    assert calls.read_client(reader) == ClientIdent(Language.CPLUSPLUS_6, 77)
     reader.finish()
     with pytest.raises(CdrError):
-        calls.read_client(Reader(b"\xff\xff\xff\xff\0\0\0\0", little))
+        calls.read_client(CdrReader(b"\xff\xff\xff\xff\0\0\0\0", little))
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_clients_come_back_and_what_idl_6_adds_is_skipped(little: bool) -> None:
     ],
 )
 def test_information_of_devices_comes_back(operation: Operation, info: DeviceInfo) -> None:
-    writer = Writer(False)
+    writer = CdrWriter(False)
     calls.write_info(writer, info, operation)
-    reader = Reader(writer.getvalue(), False)
+    reader = CdrReader(writer.getvalue(), False)
     assert calls.read_info(reader, operation) == info
     reader.finish()
 
@@ -187,10 +187,10 @@ def test_information_of_devices_comes_back(operation: Operation, info: DeviceInf
 
 
 def outcome(status: messages.ReplyStatus, write: Any, little: bool = True) -> Any:
-    writer = Writer(little)
+    writer = CdrWriter(little)
     write(writer)
     with pytest.raises(MamaError) as caught:
-        calls.check(messages.Reply(id=1, status=status), Reader(writer.getvalue(), little))
+        calls.check(messages.GiopReply(id=1, status=status), CdrReader(writer.getvalue(), little))
     return caught.value
 
 
@@ -256,7 +256,7 @@ def test_exceptions_that_no_device_declares_are_no_replies() -> None:
     assert isinstance(outcome(messages.ReplyStatus.USER_EXCEPTION, lambda w: w.string("IDL:x:1.0")), CdrError)
     assert isinstance(outcome(messages.ReplyStatus.NEEDS_ADDRESSING_MODE, lambda w: w.short(0)), CdrError)
 
-    def unknown(writer: Writer) -> None:
+    def unknown(writer: CdrWriter) -> None:
         writer.string("IDL:omg.org/CORBA/UNKNOWN:1.0")
         writer.ulong(0)
         writer.ulong(7)

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as npst
 from mama_spark.tango.events import events
 from mama_spark.tango.events.events import Event, decode, encode
 from mama_spark.tango.events.frames import MAGIC, CallInfo
-from mama_spark.tango.giop.cdr import CdrError, Reader, Writer
+from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.idl import structs
 from mama_spark.tango.idl.any_value import read_any
 from mama_spark.tango.idl.union import read_union, write_union
@@ -88,15 +88,15 @@ TOPICS = {5: "tango://h:1/a/b/c/d.idl5_change", 4: "tango://h:1/a/b/c/d.change",
 @given(st.data(), st.booleans())
 def test_every_value_comes_back(idl: int, data: st.DataObject, little: bool) -> None:
     value = data.draw(values(idl))
-    writer = Writer(little)
+    writer = CdrWriter(little)
     write_value(writer, value, idl)
     octets = writer.getvalue()
-    reader = Reader(octets, little)
+    reader = CdrReader(octets, little)
     assert read_value(reader, idl) == value
     reader.finish()
     for size in range(len(octets)):
         with pytest.raises(CdrError):
-            read_value(Reader(octets[:size], little), idl)
+            read_value(CdrReader(octets[:size], little), idl)
 
 
 @examples(200)
@@ -123,7 +123,7 @@ def test_on_plain_topics_the_octets_tell_idl_3_from_idl_4(kind: ValueKind, littl
         content = DevState.FAULT
     dims = Dim(0, 0) if kind is ValueKind.NO_DATA else Dim(2, 0)
     value = AttributeValue("spec", kind, content, 1_700_000_000_123_456_789, format=Format.UNKNOWN, r_dim=dims)
-    writer = Writer(little, MAGIC, len(MAGIC))
+    writer = CdrWriter(little, MAGIC, len(MAGIC))
     write_value(writer, value, 3)
     assert events.read_data(parse(TOPICS[3]), writer.getvalue(), little) == value
     quality = parse("tango://h:1/a/b/c/d.quality")
@@ -133,16 +133,16 @@ def test_on_plain_topics_the_octets_tell_idl_3_from_idl_4(kind: ValueKind, littl
 def type_code(*parts: int | str | list[Any]) -> bytes:
     """A TypeCode written by hand: numbers, strings, and lists that are encapsulations."""
 
-    def put(writer: Writer, part: Any) -> None:
+    def put(writer: CdrWriter, part: Any) -> None:
         if isinstance(part, list):
-            inner = Writer.inner(writer.little)
+            inner = CdrWriter.inner(writer.little)
             for one in part:
                 put(inner, one)
             writer.encapsulation(inner)
         else:
             (writer.string if isinstance(part, str) else writer.ulong)(part)
 
-    writer = Writer(True)
+    writer = CdrWriter(True)
     for part in parts:
         put(writer, part)
     return writer.getvalue()
@@ -159,7 +159,7 @@ def test_aliases_of_elements_and_of_sequences_are_followed() -> None:
         type_code(21, ["", "", 19, [21, ["", "", 7], 0]]),
         type_code(21, nested(6)),
     ):
-        writer = Writer(True, code)
+        writer = CdrWriter(True, code)
         writer.array([1.5, 2.5], np.float64)
         value = AttributeValue("d", ValueKind.DOUBLE, np.array([1.5, 2.5]), 0)
         kind, content = _read_any(writer.getvalue())
@@ -181,7 +181,7 @@ def test_types_that_no_attribute_has_are_refused(code: bytes) -> None:
 
 
 def _read_any(octets: bytes) -> tuple[ValueKind, Content]:
-    return read_any(Reader(octets, True))
+    return read_any(CdrReader(octets, True))
 
 
 @pytest.mark.parametrize("data_type", list(DataType))
@@ -243,16 +243,16 @@ def test_equality_is_by_octets() -> None:
 )  # fmt: skip
 def test_content_of_another_kind_is_not_written(kind: ValueKind, content: Any) -> None:
     with pytest.raises(CdrError):
-        write_union(Writer(True), kind, content)
+        write_union(CdrWriter(True), kind, content)
 
 
 @pytest.mark.parametrize("little", [True, False])
 def test_states_beyond_the_last_are_refused(little: bool) -> None:
-    writer = Writer(little)
+    writer = CdrWriter(little)
     writer.ulong(ValueKind.STATE)
     writer.array([0, 14], np.uint32)
     with pytest.raises(CdrError, match="DevState"):
-        read_union(Reader(writer.getvalue(), little))
+        read_union(CdrReader(writer.getvalue(), little))
 
 
 def test_times_before_and_after_the_epoch_come_back_in_nanoseconds() -> None:
@@ -260,7 +260,7 @@ def test_times_before_and_after_the_epoch_come_back_in_nanoseconds() -> None:
         value = AttributeValue("d", ValueKind.DOUBLE, np.array([1.0]), time, data_type=5)
         assert decode(encode(Event(parse(TOPICS[5]), CallInfo(1), value))).data.time == time  # type: ignore[union-attr]
     with pytest.raises(CdrError):
-        write_value(Writer(True), AttributeValue("d", ValueKind.DOUBLE, np.array([1.0]), 2**31 * 10**9, data_type=5))
+        write_value(CdrWriter(True), AttributeValue("d", ValueKind.DOUBLE, np.array([1.0]), 2**31 * 10**9, data_type=5))
 
 
 # --- the other data of events ----------------------------------------------------------------------------------

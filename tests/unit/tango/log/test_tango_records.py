@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.client import subscription_events
-from mama_spark.tango.client.subscription_events import Lost, Notice, decode_notices
+from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent, decode_notices
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.counters import Gap, Restart
+from mama_spark.tango.events.counters import SequenceGap, SequenceRestart
 from mama_spark.tango.events.events import Event, write_except
 from mama_spark.tango.events.events import encode as encode_event
 from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.giop.ior import parse_device
-from mama_spark.tango.log.recorder_state import BadState, Lines, Recording, merge_states
+from mama_spark.tango.log.recorder_state import BadState, RecordBuilder, RecorderState, merge_states
 from mama_spark.tango.log.records import (
     HEAD_SIZE,
-    BadRecord,
-    Cause,
-    Frames,
-    Heads,
-    Kind,
-    Recorded,
+    BadEventRecord,
+    DecodedRecords,
+    GapCause,
+    RecordFrames,
+    RecordHeads,
+    RecordKind,
     decode,
     encode,
     encode_one,
@@ -53,18 +53,18 @@ rows = st.lists(
 # --- payloads ----------------------------------------------------------------------------------------------
 
 
-@given(rows, st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63 - 1))
-def test_what_is_written_is_read(frames: list[tuple[bytes, ...]], kind: Kind, ctr: int, at: int) -> None:
-    found = decode(encode(Heads(kind, at, ctr, ctr, 5, -1, Cause.WAY), Frames.of(frames)))
+@given(rows, st.sampled_from(RecordKind), st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63 - 1))
+def test_what_is_written_is_read(frames: list[tuple[bytes, ...]], kind: RecordKind, ctr: int, at: int) -> None:
+    found = decode(encode(RecordHeads(kind, at, ctr, ctr, 5, -1, GapCause.WAY), RecordFrames.of(frames)))
     assert not found.bad
     assert list(zip(*found.frames.columns(), strict=True)) == frames
     numbers = (found.kind, found.received, found.ctr, found.first, found.last, found.count, found.cause)
-    assert [set(column.tolist()) for column in numbers] == [{kind}, {at}, {ctr}, {ctr}, {5}, {-1}, {Cause.WAY}]
+    assert [set(column.tolist()) for column in numbers] == [{kind}, {at}, {ctr}, {ctr}, {5}, {-1}, {GapCause.WAY}]
 
 
 @given(st.lists(st.binary(max_size=120), max_size=5))
 def test_foreign_octets_are_bad_and_leave_their_neighbours_alone(foreign: list[bytes]) -> None:
-    good = encode_one(Kind.EVENT, 7, [b"t", b"o", b"c", b"d"], ctr=9)
+    good = encode_one(RecordKind.EVENT, 7, [b"t", b"o", b"c", b"d"], ctr=9)
     found = decode(pa.array([good, *foreign, good], pa.binary()))
     assert sorted(found.bad) == list(range(1, len(foreign) + 1))
     assert (found.ctr[0], found.ctr[-1], found.frames.datas[-1]) == (9, 9, b"d")
@@ -73,7 +73,7 @@ def test_foreign_octets_are_bad_and_leave_their_neighbours_alone(foreign: list[b
 
 @given(st.integers(0, HEAD_SIZE - 1), st.integers(1, 255))
 def test_a_changed_head_is_never_read_as_another_length(at: int, change: int) -> None:
-    good = bytearray(encode_one(Kind.EVENT, 7, [b"topic", b"o", b"call", b"data"]))
+    good = bytearray(encode_one(RecordKind.EVENT, 7, [b"topic", b"o", b"call", b"data"]))
     good[at] ^= change
     found = decode(pa.array([bytes(good)], pa.binary()))
     if not found.bad:
@@ -81,7 +81,9 @@ def test_a_changed_head_is_never_read_as_another_length(at: int, change: int) ->
 
 
 def test_slices_nulls_and_large_arrays_are_read() -> None:
-    payloads = encode(Heads(Kind.EVENT, np.arange(5), np.arange(5)), Frames.of([(b"t", b"", b"", b"")] * 5))
+    payloads = encode(
+        RecordHeads(RecordKind.EVENT, np.arange(5), np.arange(5)), RecordFrames.of([(b"t", b"", b"", b"")] * 5)
+    )
     assert decode(payloads.slice(2, 2)).ctr.tolist() == [2, 3]
     assert decode(payloads.cast(pa.large_binary())[1:]).ctr.tolist() == [1, 2, 3, 4]
     assert list(decode(pa.array([None, payloads[1].as_py()], pa.binary())).bad) == [0]
@@ -89,7 +91,7 @@ def test_slices_nulls_and_large_arrays_are_read() -> None:
 
 
 def test_the_layout_is_the_one_of_the_page() -> None:
-    octets = encode_one(Kind.GAP, 1, [b"T"], ctr=2, first=3, last=4, count=5, cause=Cause.BUFFER)
+    octets = encode_one(RecordKind.GAP, 1, [b"T"], ctr=2, first=3, last=4, count=5, cause=GapCause.BUFFER)
     assert octets.hex() == (
         "4d54474f" "01" "05" "03" "03" "0100000000000000" "02000000" "03000000" "04000000" "0500000000000000"
         "01000000" "00000000" "00000000" "00000000" "54"
@@ -117,8 +119,8 @@ def test_topics_are_seven_tokens_and_reversible(
 
 def test_what_is_no_event_has_a_token_of_its_own() -> None:
     topic = event_topic("vm:1", "a/b/c", "x", EventType.CHANGE, False)
-    assert record_topic(topic, "p", Kind.GAP) == "p.vm:1.a.b.c.x.gap"
-    assert record_topic(topic, "p", Kind.RESTART) == "p.vm:1.a.b.c.x.restart"
+    assert record_topic(topic, "p", RecordKind.GAP) == "p.vm:1.a.b.c.x.gap"
+    assert record_topic(topic, "p", RecordKind.RESTART) == "p.vm:1.a.b.c.x.restart"
     assert (
         record_topic(event_topic("vm:1", "a/b/c", None, EventType.INTERFACE_CHANGE)) == "tango.vm:1.a.b.c.-.intr_change"
     )
@@ -127,7 +129,7 @@ def test_what_is_no_event_has_a_token_of_its_own() -> None:
 
 @pytest.mark.parametrize("text", ["", "tango", "tango.recorder", "tango.h.a.b.c.x.nothing", "tango..a.b.c.x.change"])
 def test_other_topics_are_refused(text: str) -> None:
-    with pytest.raises(BadRecord):
+    with pytest.raises(BadEventRecord):
         parse_record_topic(text)
 
 
@@ -140,40 +142,42 @@ SUBSCRIPTION = SimpleNamespace(
 ERRORS = (DevError("Broken", Severity.ERR, "it broke", "here"),)
 
 
-def event(ctr: int, quality: Quality = Quality.VALID, errors: tuple[DevError, ...] = ()) -> Notice:
+def event(ctr: int, quality: Quality = Quality.VALID, errors: tuple[DevError, ...] = ()) -> SubscriptionEvent:
     value = AttributeValue("x", ValueKind.DOUBLE, np.array([1.0]), 5, quality, data_type=DataType.DOUBLE)
     frames = encode_event(Event(CHANGE, CallInfo(ctr, bool(errors)), None if errors else value, errors))
-    return Notice(SUBSCRIPTION, subscription_events.Kind.EVENT, 100 + ctr, frames, ctr)
+    return SubscriptionEvent(SUBSCRIPTION, subscription_events.SubscriptionEventKind.EVENT, 100 + ctr, frames, ctr)
 
 
-def told(kind: subscription_events.Kind, detail: Any = None) -> Notice:
-    return Notice(SUBSCRIPTION, kind, 50, None, 0, detail)
+def told(kind: subscription_events.SubscriptionEventKind, detail: Any = None) -> SubscriptionEvent:
+    return SubscriptionEvent(SUBSCRIPTION, kind, 50, None, 0, detail)
 
 
-def take(recording: Recording, *given: Notice) -> Recorded:
+def take(recording: RecorderState, *given: SubscriptionEvent) -> DecodedRecords:
     return read(recording.take(decode_notices(list(given), BatchDecoder())))
 
 
-def read(lines: Lines) -> Recorded:
+def read(lines: RecordBuilder) -> DecodedRecords:
     return decode(lines.messages().payloads) if len(lines) else decode(pa.array([], pa.binary()))
 
 
-def kinds(found: Recorded) -> list[Kind]:
-    return [Kind(kind) for kind in found.kind.tolist()]
+def kinds(found: DecodedRecords) -> list[RecordKind]:
+    return [RecordKind(kind) for kind in found.kind.tolist()]
 
 
-def restored(recording: Recording) -> Recording:
+def restored(recording: RecorderState) -> RecorderState:
     """The next recorder, after a state was written."""
-    after = Recording(recording.name)
+    after = RecorderState(recording.name)
     after.restore(merge_states(list(read(recording.state(1)).frames.datas)), ())
     return after
 
 
 @pytest.mark.spec("TG-46")
 def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
-    found = take(Recording("r"), event(1), told(subscription_events.Kind.GAP, Gap(2, 4)), event(5))
-    assert kinds(found) == [Kind.EVENT, Kind.GAP, Kind.EVENT]
-    assert (found.first[1], found.last[1], found.count[1], found.cause[1]) == (2, 4, 3, Cause.WAY)
+    found = take(
+        RecorderState("r"), event(1), told(subscription_events.SubscriptionEventKind.GAP, SequenceGap(2, 4)), event(5)
+    )
+    assert kinds(found) == [RecordKind.EVENT, RecordKind.GAP, RecordKind.EVENT]
+    assert (found.first[1], found.last[1], found.count[1], found.cause[1]) == (2, 4, 3, GapCause.WAY)
     assert found.frames.topics[1] == CHANGE.encode()
 
 
@@ -182,35 +186,35 @@ def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
     [
         (5, 6, None),
         (2**32 - 1, 0, None),
-        (5, 9, (Kind.GAP, 6, 8, 3)),
-        (5, 2, (Kind.RESTART, 5, 2, -1)),
-        (5, 5, (Kind.RESTART, 5, 5, -1)),
+        (5, 9, (RecordKind.GAP, 6, 8, 3)),
+        (5, 2, (RecordKind.RESTART, 5, 2, -1)),
+        (5, 5, (RecordKind.RESTART, 5, 5, -1)),
         (5, 0, None),
     ],
 )
 def test_the_next_recorder_tells_what_came_in_between(last: int, first: int, wanted: tuple[int, ...] | None) -> None:
-    recording = Recording("r")
+    recording = RecorderState("r")
     take(recording, event(last))
     found = take(restored(recording), event(first), event(first + 1))
     if wanted is None:
-        assert kinds(found) == [Kind.EVENT, Kind.EVENT]
+        assert kinds(found) == [RecordKind.EVENT, RecordKind.EVENT]
     else:
-        assert kinds(found)[1:] == [Kind.EVENT, Kind.EVENT]
+        assert kinds(found)[1:] == [RecordKind.EVENT, RecordKind.EVENT]
         assert (found.kind[0], found.first[0], found.last[0], found.count[0]) == wanted
-        assert found.cause[0] == Cause.AWAY
+        assert found.cause[0] == GapCause.AWAY
 
 
 def test_records_behind_the_last_state_count_too() -> None:
-    recording, after = Recording("r"), Recording("r")
+    recording, after = RecorderState("r"), RecorderState("r")
     state = merge_states(list(read(recording.state(1)).frames.datas))
-    behind = take(recording, told(subscription_events.Kind.ONLINE), event(7))
+    behind = take(recording, told(subscription_events.SubscriptionEventKind.ONLINE), event(7))
     after.restore(state, [behind])
     assert after.devices == recording.devices
-    assert kinds(take(after, event(9))) == [Kind.GAP, Kind.EVENT]
+    assert kinds(take(after, event(9))) == [RecordKind.GAP, RecordKind.EVENT]
 
 
 def test_a_state_of_many_topics_is_in_parts_that_fit_together() -> None:
-    recording = Recording("r")
+    recording = RecorderState("r")
     recording.restore({"counters": {f"t{n}": n for n in range(9000)}, "devices": [], "hosts": {}}, ())
     parts = list(read(recording.state(1)).frames.datas)
     assert len(parts) == 3
@@ -223,150 +227,155 @@ def test_a_state_of_many_topics_is_in_parts_that_fit_together() -> None:
 
 
 def test_restarts_and_overflows_are_told() -> None:
-    recording = Recording("r")
+    recording = RecorderState("r")
     found = take(
         recording,
-        told(subscription_events.Kind.RESTART, Restart(9, 1)),
-        told(subscription_events.Kind.OVERFLOW, Lost(4, 2, 5)),
+        told(subscription_events.SubscriptionEventKind.RESTART, SequenceRestart(9, 1)),
+        told(subscription_events.SubscriptionEventKind.OVERFLOW, QueueOverflow(4, 2, 5)),
     )
-    assert kinds(found) == [Kind.RESTART, Kind.GAP]
+    assert kinds(found) == [RecordKind.RESTART, RecordKind.GAP]
     assert (found.first.tolist(), found.last.tolist(), found.count.tolist()) == ([9, 2], [1, 5], [-1, 4])
-    assert found.cause[1] == Cause.BUFFER
+    assert found.cause[1] == GapCause.BUFFER
     assert recording.gaps == 1
 
 
 @pytest.mark.spec("TG-36", "TG-41")
 def test_a_device_is_written_when_it_changes_and_only_then() -> None:
-    recording = Recording("r")
-    lives = (Kind.ONLINE, Kind.SUSPECT, Kind.OFFLINE)
+    recording = RecorderState("r")
+    lives = (RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.OFFLINE)
 
-    def after(*given: Notice) -> list[Kind]:
+    def after(*given: SubscriptionEvent) -> list[RecordKind]:
         return [kind for kind in kinds(take(recording, *given)) if kind in lives]
 
-    assert after(told(subscription_events.Kind.ONLINE), event(1), event(2)) == [Kind.ONLINE]
-    assert after(event(3, errors=ERRORS), event(4, errors=ERRORS)) == [Kind.SUSPECT]
-    assert after(event(5), event(6)) == [Kind.ONLINE]
-    assert after(event(7, Quality.INVALID)) == [Kind.SUSPECT]
-    assert after(told(subscription_events.Kind.OFFLINE)) == [Kind.OFFLINE]
-    assert after(told(subscription_events.Kind.ERROR, ERRORS)) == []
-    assert after(told(subscription_events.Kind.ONLINE), event(8)) == [Kind.ONLINE]
+    assert after(told(subscription_events.SubscriptionEventKind.ONLINE), event(1), event(2)) == [RecordKind.ONLINE]
+    assert after(event(3, errors=ERRORS), event(4, errors=ERRORS)) == [RecordKind.SUSPECT]
+    assert after(event(5), event(6)) == [RecordKind.ONLINE]
+    assert after(event(7, Quality.INVALID)) == [RecordKind.SUSPECT]
+    assert after(told(subscription_events.SubscriptionEventKind.OFFLINE)) == [RecordKind.OFFLINE]
+    assert after(told(subscription_events.SubscriptionEventKind.ERROR, ERRORS)) == []
+    assert after(told(subscription_events.SubscriptionEventKind.ONLINE), event(8)) == [RecordKind.ONLINE]
 
 
 def test_why_a_device_is_suspect_stands_in_its_record() -> None:
-    found = take(Recording("r"), told(subscription_events.Kind.ONLINE), event(1, errors=ERRORS))
+    found = take(RecorderState("r"), told(subscription_events.SubscriptionEventKind.ONLINE), event(1, errors=ERRORS))
     assert errors_of(found, 2) == ERRORS
     assert errors_of(found, 0) == ()
     assert found.frames.datas[2] == write_except(ERRORS)
 
 
 def test_a_server_is_called_as_it_calls_itself() -> None:
-    recording = Recording("r")
+    recording = RecorderState("r")
     away = SimpleNamespace(**{**vars(SUBSCRIPTION), "device": parse_device("tango://127.0.0.1:1/a/b/c#dbase=no")})
     away.topic = None
-    lines = take(recording, told(subscription_events.Kind.ERROR, ERRORS)._replace(subscription=away))
+    lines = take(recording, told(subscription_events.SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
     assert parse(lines.frames.topics[0].decode()).tango_host == "127.0.0.1:1"
     away.topic = str(CHANGE)
-    take(recording, told(subscription_events.Kind.ONLINE)._replace(subscription=away))
+    take(recording, told(subscription_events.SubscriptionEventKind.ONLINE)._replace(subscription=away))
     assert [device.tango_host for device in recording.devices] == ["vm:1"]
     again = restored(recording)
     away.topic = None
-    lines = take(again, told(subscription_events.Kind.ERROR, ERRORS)._replace(subscription=away))
+    lines = take(again, told(subscription_events.SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
     assert parse(lines.frames.topics[0].decode()).tango_host == "vm:1"
 
 
 def test_a_device_that_is_not_recorded_any_more_is_offline() -> None:
-    recording = Recording("r")
-    take(recording, told(subscription_events.Kind.ONLINE))
+    recording = RecorderState("r")
+    take(recording, told(subscription_events.SubscriptionEventKind.ONLINE))
     found = read(restored(recording).started(9, lambda name: name == "other/device/1"))
-    assert kinds(found) == [Kind.STARTED, Kind.OFFLINE]
+    assert kinds(found) == [RecordKind.STARTED, RecordKind.OFFLINE]
 
 
 # --- what the log would not take ---------------------------------------------------------------------------
 
 
-def some(found: Recorded, *wanted: int) -> Recorded:
+def some(found: DecodedRecords, *wanted: int) -> DecodedRecords:
     """These records of those that were made."""
-    frames = Frames(*([column[row] for row in wanted] for column in found.frames.columns()))
+    frames = RecordFrames(*([column[row] for row in wanted] for column in found.frames.columns()))
     names = ("kind", "cause", "received", "ctr", "first", "last", "count")
-    return Recorded(**{name: getattr(found, name)[list(wanted)] for name in names}, frames=frames)
+    return DecodedRecords(**{name: getattr(found, name)[list(wanted)] for name in names}, frames=frames)
 
 
-def gaps(found: Recorded) -> list[tuple[int, int, int, int]]:
+def gaps(found: DecodedRecords) -> list[tuple[int, int, int, int]]:
     return list(zip(*(getattr(found, n).tolist() for n in ("first", "last", "count", "cause")), strict=True))
 
 
 @pytest.mark.spec("TG-46")
 def test_what_the_log_refused_is_told_until_it_takes_it() -> None:
     """Events, values that were read, and gaps of which nobody was told so."""
-    recording = Recording("r")
+    recording = RecorderState("r")
     made = take(recording, *map(event, range(1, 6)))
     recording.refused(some(made, 1, 2))
     recording.refused(some(made, 4))
     assert recording.owes
     told_once = read(recording.tell_owed(9))
-    assert (kinds(told_once), gaps(told_once)) == ([Kind.GAP], [(2, 5, 3, Cause.REFUSED)])
+    assert (kinds(told_once), gaps(told_once)) == ([RecordKind.GAP], [(2, 5, 3, GapCause.REFUSED)])
     assert told_once.frames.topics == [CHANGE.encode()]
     assert not recording.owes
     recording.refused(take(recording, event(6)))
     recording.refused(told_once)  # later than what came after it
     again = read(recording.tell_owed(9))
-    assert gaps(again) == [(2, 6, 4, Cause.REFUSED)]
+    assert gaps(again) == [(2, 6, 4, GapCause.REFUSED)]
     recording.refused(again)
-    recording.refused(take(recording, told(subscription_events.Kind.RESTART, Restart(9, 1))))
-    assert gaps(read(recording.tell_owed(9))) == [(2, 6, -1, Cause.REFUSED)]
+    recording.refused(take(recording, told(subscription_events.SubscriptionEventKind.RESTART, SequenceRestart(9, 1))))
+    assert gaps(read(recording.tell_owed(9))) == [(2, 6, -1, GapCause.REFUSED)]
 
 
 def test_what_is_owed_outlives_the_recorder() -> None:
-    recording = Recording("r")
+    recording = RecorderState("r")
     recording.refused(take(recording, *map(event, (1, 2))))
     after = restored(recording)
-    assert gaps(read(after.tell_owed(9))) == [(1, 2, 2, Cause.REFUSED)]
+    assert gaps(read(after.tell_owed(9))) == [(1, 2, 2, GapCause.REFUSED)]
     with pytest.raises(BadState):
         after.restore({"counters": {}, "devices": [], "hosts": {}, "owed": [["t", "x"]]}, ())
 
 
 def test_a_recorder_that_was_killed_before_it_told_is_found_out_by_the_counters() -> None:
-    recording = Recording("r")
-    made = take(recording, *map(event, range(1, 10)), told(subscription_events.Kind.GAP, Gap(10, 11)), event(12))
+    recording = RecorderState("r")
+    made = take(
+        recording,
+        *map(event, range(1, 10)),
+        told(subscription_events.SubscriptionEventKind.GAP, SequenceGap(10, 11)),
+        event(12),
+    )
     recording.refused(some(made, 2, 3, 7))
     refused = read(recording.tell_owed(9))
 
-    def after(*parts: Recorded) -> list[tuple[int, int, int, int]]:
-        recording = Recording("r")
+    def after(*parts: DecodedRecords) -> list[tuple[int, int, int, int]]:
+        recording = RecorderState("r")
         recording.restore(None, parts)
         lines = recording.tell_owed(9)
         return gaps(read(lines))
 
     stored = some(made, 0, 1, 4, 5, 6, 8, 9, 10)
-    assert after(stored) == [(3, 8, 3, Cause.REFUSED)]
+    assert after(stored) == [(3, 8, 3, GapCause.REFUSED)]
     assert after(stored, refused) == []
     assert after(some(made, 8), some(made, 9, 10)) == []  # that gap was told
     assert after(some(made, 0, 3, 2, 1, 4)) == []  # a log that keeps no order
-    assert after(some(made, 0, 3, 1, 4)) == [(2, 3, 1, Cause.REFUSED)]
+    assert after(some(made, 0, 3, 1, 4)) == [(2, 3, 1, GapCause.REFUSED)]
 
 
 @pytest.mark.spec("TG-15")
 def test_counters_that_are_the_users_own_tell_of_nothing_missing() -> None:
     ready = Topic(CHANGE.tango_host, CHANGE.device, CHANGE.attribute, EventType.DATA_READY, CHANGE.dbase)
-    after = Recording("r")
-    made = [encode_one(Kind.EVENT, 5, [ready.encode(), b"\1", b"c" * 21, b"d"], ctr=ctr) for ctr in (3, 900)]
+    after = RecorderState("r")
+    made = [encode_one(RecordKind.EVENT, 5, [ready.encode(), b"\1", b"c" * 21, b"d"], ctr=ctr) for ctr in (3, 900)]
     after.restore(None, [decode(pa.array(made, pa.binary()))])
     assert not after.owes
 
 
 def test_a_gap_that_was_told_is_not_told_again_by_the_next_recorder() -> None:
-    recording = Recording("r")
+    recording = RecorderState("r")
     made = take(recording, event(5), event(6), event(7))
     recording.refused(some(made, 1, 2))
-    after = Recording("r")
+    after = RecorderState("r")
     after.restore(None, [some(made, 0), read(recording.tell_owed(9))])
-    assert kinds(take(after, event(8))) == [Kind.EVENT]
+    assert kinds(take(after, event(8))) == [RecordKind.EVENT]
 
 
 def test_the_state_of_a_device_that_the_log_refused_is_written_again() -> None:
-    recording = Recording("r")
-    recording.refused(take(recording, told(subscription_events.Kind.ONLINE)))
-    assert kinds(read(recording.tell_owed(9))) == [Kind.ONLINE]
+    recording = RecorderState("r")
+    recording.refused(take(recording, told(subscription_events.SubscriptionEventKind.ONLINE)))
+    assert kinds(read(recording.tell_owed(9))) == [RecordKind.ONLINE]
     assert not recording.owes
 
 
