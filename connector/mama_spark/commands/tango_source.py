@@ -28,7 +28,7 @@ from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..options.values import log_urls, split_stream
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
-from ..services.tango_server.log_replayer import Counts, Rule, Serving
+from ..services.tango_server.log_replayer import LogReplayer, ReplayCounts, Rule
 from ..tango.types import EventType
 from .arguments import options
 from .signals import stopping
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     place = args.position or default_position(urls, args.server)
     place.parent.mkdir(parents=True, exist_ok=True)
-    serving = Serving(source, read_rules(args.conf_file), args.name)
+    serving = LogReplayer(source, read_rules(args.conf_file), args.name)
     reach = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     with stopping() as stop, _one_at_a_time(place):
         try:
@@ -121,7 +121,7 @@ class _Server:
     def __init__(
         self,
         source: TangoEventSource,
-        serving: Serving,
+        serving: LogReplayer,
         reach: ReconnectingBridge[RecordLogBridge],
         stream: str,
         place: Path,
@@ -180,7 +180,7 @@ class _Server:
                 f"the log {self._stream} holds what a recorder wrote (mama record), and no rows of mamapub: there is "
                 "nothing to serve; recorded events are read with mamasub"
             )
-        self._serving.counts = Counts()
+        self._serving.counts = ReplayCounts()
         self._save()
 
     def _load(self, log: RecordLog, last: dict[str, int] | None, bounds: Bounds) -> None:

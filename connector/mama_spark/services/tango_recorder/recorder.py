@@ -46,7 +46,7 @@ _NO_SUCH_EVENTS = frozenset(
 )
 
 
-class Writer(Protocol):
+class RecordWriter(Protocol):
     """Where records go, in order; see :class:`mama_spark.publisher.resilient_publisher.ResilientPublisher`."""
 
     stored: int
@@ -91,7 +91,7 @@ class Recorder:
     :param ids: messages carry ids, so that the broker stores none twice
     """
 
-    def __init__(self, settings: RecorderSettings, writer: Writer, *, ids: bool = True) -> None:
+    def __init__(self, settings: RecorderSettings, writer: RecordWriter, *, ids: bool = True) -> None:
         self.settings, self._writer = settings, writer
         self.recording = RecorderState(settings.name, settings.prefix)
         self._subscriber = TangoSubscriber(

@@ -31,13 +31,13 @@ from mama_spark.tango.types import (
 from .commands import DEVICE_COMMANDS
 from .criteria import AlarmFilter, ChangeFilter
 from .device import Attribute, Criteria, Device
-from .readings import Reading, Readings
+from .readings import AttributeReading, Readings
 
 Frames = list[bytes]
 _WRAP = 2**32
 
 
-class Channel:
+class EventChannel:
     """The events of one type, of one attribute, pipe or interface, while somebody wants them.
 
     :ivar ctr: of the next event
@@ -77,7 +77,7 @@ class Channel:
         for form in [form for form, seen in self.forms.items() if seen <= before]:
             del self.forms[form]
 
-    def of_reading(self, reading: Reading) -> list[Frames]:
+    def of_reading(self, reading: AttributeReading) -> list[Frames]:
         """An event with a value, or with errors; one message for each form."""
         numbers = reading.numbers
         if numbers is None or reading.errors or len(self._encoders) < len(self.forms):
@@ -128,16 +128,16 @@ class Channel:
         return ctr
 
 
-class Slot:
+class AttributeState:
     """One attribute of one device: its declaration, its last value, its channels."""
 
     __slots__ = ("alarm", "attribute", "channels", "config", "device", "filters", "reading", "readings")
 
-    def __init__(self, device: str, attribute: Attribute, reading: Reading) -> None:
+    def __init__(self, device: str, attribute: Attribute, reading: AttributeReading) -> None:
         self.device, self.attribute, self.reading = device, attribute, reading
         self.readings = Readings(attribute)
         self.config: AttributeConfig = attribute.config()
-        self.channels: dict[EventType, Channel] = {}
+        self.channels: dict[EventType, EventChannel] = {}
         self.alarm = AlarmFilter()
         self.filters = {
             event: ChangeFilter(attribute, criteria)
@@ -171,7 +171,7 @@ class Slot:
         }.get(event, False)
         return "API_AttributePollingNotStarted" if missing else None
 
-    def live(self, event: EventType) -> Channel | None:
+    def live(self, event: EventType) -> EventChannel | None:
         """The channel, if somebody wants its events."""
         channel = self.channels.get(event)
         return channel if channel is not None and channel.forms else None
@@ -185,14 +185,15 @@ class DeviceState:
     def __init__(self, device: Device, time: int) -> None:
         self.device, self.key = device, device.name.lower()
         self.slots = {
-            attribute.key: Slot(self.key, attribute, Reading.invalid(time)) for attribute in device.attributes
+            attribute.key: AttributeState(self.key, attribute, AttributeReading.invalid(time))
+            for attribute in device.attributes
         }
         for attribute, content in ((_STATE, DevState.ON), (_STATUS, "The device is in ON state.")):
-            slot = Slot(self.key, attribute, Reading.invalid(time))
+            slot = AttributeState(self.key, attribute, AttributeReading.invalid(time))
             slot.reading = slot.readings.make(content, time)
             self.slots[attribute.key] = slot
-        self.channel: Channel | None = None  # of interface changes
-        self.pipes: dict[str, tuple[Channel, PipeData | None]] = {}
+        self.channel: EventChannel | None = None  # of interface changes
+        self.pipes: dict[str, tuple[EventChannel, PipeData | None]] = {}
 
     def interface(self, started: bool) -> InterfaceChange:
         """What the device has."""

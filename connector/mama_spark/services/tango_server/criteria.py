@@ -34,7 +34,7 @@ import numpy.typing as npt
 from mama_spark.tango.types import Content, Quality, same_content
 
 from .device import Attribute, Criteria
-from .readings import Reading
+from .readings import AttributeReading
 
 _ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
 
@@ -52,15 +52,15 @@ class ChangeFilter:
     def __init__(self, attribute: Attribute, criteria: Criteria) -> None:
         self._attribute, self._criteria = attribute, criteria
         self._thresholds = attribute.numeric and bool(criteria.absolute or criteria.relative)
-        self._last: Reading | None = None
+        self._last: AttributeReading | None = None
         self.due: float | None = None
 
     @property
-    def last(self) -> Reading | None:
+    def last(self) -> AttributeReading | None:
         """What was sent last."""
         return self._last
 
-    def wants(self, reading: Reading, now: float) -> bool:
+    def wants(self, reading: AttributeReading, now: float) -> bool:
         """Whether this one is to be sent; then :meth:`sent` is told.
 
         :param now: seconds, of a clock that only goes on
@@ -79,7 +79,7 @@ class ChangeFilter:
         kind = self._attribute.kind
         return self._differs(last.content(kind), reading.content(kind))
 
-    def sent(self, reading: Reading, now: float) -> None:
+    def sent(self, reading: AttributeReading, now: float) -> None:
         """It was."""
         self._last = reading
         self.due = None if self._criteria.period is None else now + self._criteria.period / 1000
@@ -132,13 +132,13 @@ class AlarmFilter:
     def __init__(self) -> None:
         self._last: tuple[Quality, bool] = (Quality.VALID, False)
 
-    def wants(self, reading: Reading) -> bool:
+    def wants(self, reading: AttributeReading) -> bool:
         """Whether this one is to be sent; then :meth:`sent` is told."""
         quality, failed = self._last
         if bool(reading.errors) is not failed:
             return True
         return reading.quality is not quality and not _ALARMS.isdisjoint((reading.quality, quality))
 
-    def sent(self, reading: Reading) -> None:
+    def sent(self, reading: AttributeReading) -> None:
         """It was, or nothing need be sent for it."""
         self._last = (reading.quality, bool(reading.errors))

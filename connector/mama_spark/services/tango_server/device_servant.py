@@ -38,10 +38,10 @@ from mama_spark.tango.types import (
     ValueKind,
 )
 
-from .attribute_state import DeviceState, Slot
+from .attribute_state import AttributeState, DeviceState
 from .commands import ADMIN_COMMANDS, DEVICE_COMMANDS
-from .dserver_servant import IDL, AdminDesk, Caller, Identity
-from .event_supplier import Board
+from .dserver_servant import IDL, Caller, DServerServant, Identity
+from .event_supplier import EventSupplier
 
 _ALL = frozenset(("all attributes", "all attributes_3"))
 _OBJECT = "IDL:omg.org/CORBA/Object:1.0"
@@ -55,13 +55,13 @@ def _bad(name: str) -> SystemException:
     return system_exception(name, 0, Completed.NO)
 
 
-class SourceMachine:
+class DeviceServant:
     """Answers requests from what the board knows. Called with the lock of the source held; the bodies it gives write
     what was true then, without the lock."""
 
-    def __init__(self, board: Board, identity: Identity) -> None:
+    def __init__(self, board: EventSupplier, identity: Identity) -> None:
         self._board, self._identity = board, identity
-        self._admin = AdminDesk(board, identity)
+        self._admin = DServerServant(board, identity)
         self._operations: dict[str, Callable[[_Call], messages.Body]] = {
             **dict.fromkeys((Operation.INFO, "info_3"), self._info),
             **dict.fromkeys((Operation.COMMAND, Operation.COMMAND_2, Operation.COMMAND_4), self._command),
@@ -253,7 +253,7 @@ class _Call:
     def description(self) -> str:
         return self.state.device.description if self.state else "A device server device !!"
 
-    def slots(self) -> dict[str, Slot]:
+    def slots(self) -> dict[str, AttributeState]:
         return self.state.slots if self.state else {}
 
 

@@ -22,7 +22,7 @@ from mama_spark.tango.idl.negotiation import (
 )
 from mama_spark.tango.topics import BadEventTopic
 
-from .event_supplier import Board
+from .event_supplier import EventSupplier
 
 IDL = 5  #: of the devices
 RELEASE = 1033  #: of the library that this answers as
@@ -53,10 +53,10 @@ class Identity:
     release: int = RELEASE
 
 
-class AdminDesk:
+class DServerServant:
     """The commands of the admin device. Called with the lock of the source held."""
 
-    def __init__(self, board: Board, identity: Identity) -> None:
+    def __init__(self, board: EventSupplier, identity: Identity) -> None:
         self._board, self._identity = board, identity
         self._commands: dict[str, Callable[[Caller, float, CommandCall], tuple[TypeCode, Any]]] = {
             SUBSCRIBE.lower(): self._subscribe,

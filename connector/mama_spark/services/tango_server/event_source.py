@@ -46,15 +46,15 @@ from mama_spark.tango.types import (
     Quality,
 )
 
-from .attribute_state import Channel, DeviceState, Frames, Slot
+from .attribute_state import AttributeState, DeviceState, EventChannel, Frames
 from .device import Attribute, Criteria, Device
-from .device_servant import SourceMachine
+from .device_servant import DeviceServant
 from .dserver_servant import Caller, Identity
-from .event_supplier import EXPIRY, HEARTBEAT, Board
-from .giop_server import Service
-from .readings import Reading
+from .event_supplier import EXPIRY, HEARTBEAT, EventSupplier
+from .giop_server import GiopServer
+from .readings import AttributeReading
 from .value_batches import Group, groups_of
-from .zmq_publisher import Outlet
+from .zmq_publisher import ZmqPublisher
 
 __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 
@@ -106,12 +106,12 @@ class TangoEventSource:
             except BadEndpoint as error:
                 raise ConfigError(f"nothing to advertise: {error}") from None
         self._lock = threading.RLock()
-        self._board = Board(server, little=little, expiry=expiry, heartbeat_period=heartbeat_period)
+        self._board = EventSupplier(server, little=little, expiry=expiry, heartbeat_period=heartbeat_period)
         _check(f"{self._host_name}:1", self._board.admin)
-        self._slots: dict[tuple[str, str], Slot] = {}
-        self._outlet: Outlet | None = None
-        self._service: Service | None = None
-        self._machine = SourceMachine(self._board, Identity(self._host_name, hwm))
+        self._slots: dict[tuple[str, str], AttributeState] = {}
+        self._outlet: ZmqPublisher | None = None
+        self._service: GiopServer | None = None
+        self._machine = DeviceServant(self._board, Identity(self._host_name, hwm))
         self._event_ports = (0, 0)
         self._sent = 0
         for device in devices:
@@ -130,11 +130,11 @@ class TangoEventSource:
         """
         if self.running:
             return self
-        service: Service | None = None
+        service: GiopServer | None = None
         try:
             host = "0.0.0.0" if self._host in _ANY else socket.gethostbyname(self._host)
-            service = Service(_Desk(self), host, self._ports[0])
-            outlet = Outlet(host, self._ports[1:], self._hwm)
+            service = GiopServer(_RequestHandler(self), host, self._ports[0])
+            outlet = ZmqPublisher(host, self._ports[1:], self._hwm)
         except (OSError, zmq.ZMQError) as error:
             if service is not None:
                 service.stop()
@@ -269,7 +269,7 @@ class TangoEventSource:
             fixed = {name: state.slots.pop(name) for name in ("state", "status")}
             now = _clock.time_ns()
             for attribute in found:
-                state.slots[attribute.key] = Slot(state.key, attribute, Reading.invalid(now))
+                state.slots[attribute.key] = AttributeState(state.key, attribute, AttributeReading.invalid(now))
             state.slots.update(fixed)
             self._interface_changed(state)
 
@@ -374,7 +374,7 @@ class TangoEventSource:
             found = self._board.push(slot, event, reading, _clock.monotonic())
             return self._send(found) if found else 0
 
-    def _find(self, device: str, attribute: str) -> Slot:
+    def _find(self, device: str, attribute: str) -> AttributeState:
         with self._lock:
             found = self._slots[device, attribute] = self._board.slot(device, attribute)
         return found
@@ -406,7 +406,10 @@ class TangoEventSource:
         now = _clock.time_ns() if time is None else time
         with self._lock:
             state = self._board.device(device)
-            channel, last = state.pipes.get(pipe.lower()) or (Channel(EventType.PIPE, None, self._board.little), None)
+            channel, last = state.pipes.get(pipe.lower()) or (
+                EventChannel(EventType.PIPE, None, self._board.little),
+                None,
+            )
             if errors or blob is None:
                 state.pipes[pipe.lower()] = channel, last
                 return self._send(self._board.tell_errors(channel, errors))
@@ -437,7 +440,7 @@ class TangoEventSource:
             sent += self._push_group(slot, group)
         return sent
 
-    def _push_group(self, slot: Slot, group: Group) -> int:
+    def _push_group(self, slot: AttributeState, group: Group) -> int:
         sent = 0
         readings = group.readings(slot.readings)
         for at in range(0, len(readings), _CHUNK):
@@ -460,11 +463,11 @@ class TangoEventSource:
         :raises CdrError: the last one is no such value
         """
         slot = self._slots.get((device, attribute)) or self._find(device, attribute)
-        last: Reading | None = None
+        last: AttributeReading | None = None
         if datas and event.carries_value and not is_except:
             frame = datas[-1]
             reader = CdrReader(frame, little, 4, 4)
-            last = Reading.of(read_value(reader))
+            last = AttributeReading.of(read_value(reader))
             reader.finish()
         sent = 0
         for at in range(0, len(datas), _CHUNK):
@@ -486,7 +489,7 @@ class TangoEventSource:
         return len(messages)
 
 
-class _Desk:
+class _RequestHandler:
     """What the service asks of a source."""
 
     def __init__(self, source: TangoEventSource) -> None:
@@ -515,10 +518,10 @@ class _Desk:
 
 
 def _reading(
-    slot: Slot, value: Any, time: int | None, quality: Quality, written: Any, errors: Sequence[DevError]
-) -> Reading:
+    slot: AttributeState, value: Any, time: int | None, quality: Quality, written: Any, errors: Sequence[DevError]
+) -> AttributeReading:
     when = _clock.time_ns() if time is None else time
-    return Reading.failed(errors, when) if errors else slot.readings.make(value, when, quality, written)
+    return AttributeReading.failed(errors, when) if errors else slot.readings.make(value, when, quality, written)
 
 
 def _pair_of(host: str | EndpointPair, ports: tuple[int, int]) -> EndpointPair:

@@ -17,8 +17,8 @@ from mama_spark.tango.idl.negotiation import SUBSCRIBE
 from mama_spark.tango.topics import NO_DATABASE, SCHEME, Topic, event_topic, heartbeat_topics
 from mama_spark.tango.types import DevError, EventType
 
-from .attribute_state import Channel, DeviceState, Frames, Slot
-from .readings import Reading
+from .attribute_state import AttributeState, DeviceState, EventChannel, Frames
+from .readings import AttributeReading
 
 EXPIRY = 600.0  #: seconds after which a subscription that nobody confirmed ends (TG-37, TG-43)
 HEARTBEAT = 9.0  #: seconds between heartbeats (TG-36)
@@ -31,7 +31,7 @@ _HAS_FORMS = frozenset(
 )  # fmt: skip
 
 
-class Board:
+class EventSupplier:
     """Devices, subscriptions, counters.
 
     :param server: ``exe/instance``; the admin device is ``dserver/<server>``
@@ -48,7 +48,7 @@ class Board:
         self._beats: list[Frames] = []
         self._beat_at: float | None = None  # None: nobody subscribed yet
         self._periodic: dict[tuple[str, str], float] = {}
-        self._archiving: list[Slot] = []
+        self._archiving: list[AttributeState] = []
         self._expire_at: float | None = None
         self.doubled = False  #: the next event goes out twice
         self.double_beat = False
@@ -75,7 +75,7 @@ class Board:
         for state in self.devices.values():
             state.channel = None
             state.pipes = {
-                name: (Channel(EventType.PIPE, None, self.little), p) for name, (_, p) in state.pipes.items()
+                name: (EventChannel(EventType.PIPE, None, self.little), p) for name, (_, p) in state.pipes.items()
             }
             for slot in state.slots.values():
                 slot.channels = {}
@@ -89,7 +89,7 @@ class Board:
             raise refusal("API_DeviceNotFound", f"There is no device {name:.200} here", SUBSCRIBE)
         return found
 
-    def slot(self, device: str, attribute: str) -> Slot:
+    def slot(self, device: str, attribute: str) -> AttributeState:
         """:raises DevFailed: API_DeviceNotFound, API_AttrNotFound"""
         slots = self.device(device).slots
         found = slots.get(attribute) or slots.get(attribute.lower())
@@ -97,7 +97,7 @@ class Board:
             raise refusal("API_AttrNotFound", f"{device:.200} has no attribute {attribute:.200}", SUBSCRIBE)
         return found
 
-    def all_channels(self) -> Iterator[Channel]:
+    def all_channels(self) -> Iterator[EventChannel]:
         for state in self.devices.values():
             if state.channel is not None:
                 yield state.channel
@@ -117,7 +117,7 @@ class Board:
         state = self.device(device)
         if event is EventType.INTERFACE_CHANGE:
             if state.channel is None:
-                state.channel = Channel(event, None, self.little)
+                state.channel = EventChannel(event, None, self.little)
             channel = state.channel
         elif event is EventType.PIPE:
             if attribute not in state.pipes:
@@ -131,14 +131,14 @@ class Board:
         self._see(client, now)
         return topic
 
-    def _attribute_channel(self, slot: Slot, event: EventType, now: float) -> Channel:
+    def _attribute_channel(self, slot: AttributeState, event: EventType, now: float) -> EventChannel:
         why = slot.refuses(event)
         if why:
             text = f"The {event.wire_name} event of {slot.device}/{slot.attribute.name} is not sent"
             raise refusal(why, text, SUBSCRIBE)
         channel = slot.channels.get(event)
         if channel is None:
-            channel = slot.channels[event] = Channel(event, slot.attribute, self.little)
+            channel = slot.channels[event] = EventChannel(event, slot.attribute, self.little)
         if not channel.forms:  # clients read the value that they begin with
             if event in slot.filters:
                 slot.filters[event].sent(slot.reading, now)
@@ -163,7 +163,7 @@ class Board:
 
     # --- what is to be sent ----------------------------------------------------------------------------------
 
-    def push(self, slot: Slot, event: EventType, reading: Reading, now: float) -> list[Frames]:
+    def push(self, slot: AttributeState, event: EventType, reading: AttributeReading, now: float) -> list[Frames]:
         """Code pushes an event; without a subscription, this is only the new value."""
         slot.reading = reading
         channels = slot.channels
@@ -174,7 +174,7 @@ class Board:
             found = found + self._alarmed(slot, reading)
         return found
 
-    def _pushed(self, slot: Slot, event: EventType, reading: Reading, now: float) -> list[Frames]:
+    def _pushed(self, slot: AttributeState, event: EventType, reading: AttributeReading, now: float) -> list[Frames]:
         channel = slot.channels.get(event)
         if channel is None or not channel.forms:
             return []
@@ -188,12 +188,14 @@ class Board:
             slot.alarm.sent(reading)
         return self._once_or_twice(channel.of_reading(reading))
 
-    def push_frames(self, slot: Slot, event: EventType, frame: bytes, is_except: bool, little: bool) -> list[Frames]:
+    def push_frames(
+        self, slot: AttributeState, event: EventType, frame: bytes, is_except: bool, little: bool
+    ) -> list[Frames]:
         """As :meth:`push`, of data that are encoded already; the last value is the caller's business."""
         channel = slot.live(event)
         return [] if channel is None else self._once_or_twice(channel.of_frame(frame, is_except, little))
 
-    def told(self, slot: Slot, reading: Reading, now: float) -> list[Frames]:
+    def told(self, slot: AttributeState, reading: AttributeReading, now: float) -> list[Frames]:
         """A new value: events as far as the criteria say."""
         slot.reading = reading
         found: list[Frames] = []
@@ -204,7 +206,7 @@ class Board:
                 found += self._once_or_twice(channel.of_reading(reading))
         return found + self._alarmed(slot, reading)
 
-    def _alarmed(self, slot: Slot, reading: Reading) -> list[Frames]:
+    def _alarmed(self, slot: AttributeState, reading: AttributeReading) -> list[Frames]:
         channel = slot.live(EventType.ALARM)
         if channel is None:
             return []
@@ -212,11 +214,11 @@ class Board:
         slot.alarm.sent(reading)
         return self._once_or_twice(channel.of_reading(reading)) if wanted else []
 
-    def tell(self, channel: Channel | None, data: Data) -> list[Frames]:
+    def tell(self, channel: EventChannel | None, data: Data) -> list[Frames]:
         """An event that is no value: a configuration, an interface, a pipe, data ready."""
         return self._once_or_twice(channel.of_data(data)) if channel is not None and channel.forms else []
 
-    def tell_errors(self, channel: Channel | None, errors: Sequence[DevError]) -> list[Frames]:
+    def tell_errors(self, channel: EventChannel | None, errors: Sequence[DevError]) -> list[Frames]:
         """As :meth:`tell`, with errors instead."""
         return self._once_or_twice(channel.of_errors(errors)) if channel is not None and channel.forms else []
 
@@ -261,7 +263,7 @@ class Board:
         self._periodic[device, attribute] = _next(at, period, now)
         return self._once_or_twice(channel.of_reading(slot.reading))
 
-    def _archived(self) -> Iterator[tuple[float, Slot, Channel]]:
+    def _archived(self) -> Iterator[tuple[float, AttributeState, EventChannel]]:
         """Archive events with a period, while somebody wants them: when each is due."""
         self._archiving = [slot for slot in self._archiving if slot.live(EventType.ARCHIVE)]
         for slot in self._archiving:

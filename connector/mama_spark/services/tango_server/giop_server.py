@@ -28,7 +28,7 @@ _MAX_CLIENTS = 4096
 _LONGEST_WAIT = 5.0
 
 
-class Desk(Protocol):
+class RequestHandler(Protocol):
     """What the loop asks."""
 
     def call(self, request: messages.GiopRequest, reader: CdrReader, at: tuple[str, str]) -> messages.Body:
@@ -53,14 +53,14 @@ class _Client:
         self.at = (sock.getpeername()[0], sock.getsockname()[0])
 
 
-class Service:
+class GiopServer:
     """The loop, in a thread of its own.
 
     :param desk: what it asks
     :ivar port: that it listens at
     """
 
-    def __init__(self, desk: Desk, host: str, port: int) -> None:
+    def __init__(self, desk: RequestHandler, host: str, port: int) -> None:
         self._desk = desk
         self._listener = socket.create_server((host, port), backlog=256, family=_family(host))
         self._listener.setblocking(False)

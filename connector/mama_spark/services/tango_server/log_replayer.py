@@ -31,7 +31,7 @@ _OF_ROWS = f".{EventType.CHANGE.wire_name}"  #: end of topics
 _STATE_AND_STATUS = {"state": DataType.STATE, "status": DataType.STRING}
 
 
-class Source(Protocol):
+class ReplayTarget(Protocol):
     """What is asked of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource`."""
 
     @property
@@ -107,7 +107,7 @@ def _detecting(criteria: Criteria) -> Criteria:
 
 
 @dataclass
-class Counts:
+class ReplayCounts:
     """:ivar records: that were served
     :ivar passed: others: not for this source, or nothing to serve
     :ivar recorded: of these, what a recorder wrote
@@ -136,7 +136,7 @@ class _Value:
     time: int
 
 
-class Serving:
+class LogReplayer:
     """
     :param source: that serves
     :param rules: the first that matches an attribute holds for it
@@ -146,14 +146,14 @@ class Serving:
 
     _MOST_REASONS = 20
 
-    def __init__(self, source: Source, rules: Sequence[Rule] = (), name: str | None = None) -> None:
+    def __init__(self, source: ReplayTarget, rules: Sequence[Rule] = (), name: str | None = None) -> None:
         self._source, self._rules = source, tuple(rules)
         self._name = None if name is None else name.lower()
         self._decoder = BatchDecoder()
         self._declared: dict[tuple[str, str], tuple[DataType, Format]] = {}
         self._devices = set(source.devices)
         self.last: dict[str, int] = {}
-        self.counts = Counts()
+        self.counts = ReplayCounts()
 
     def __repr__(self) -> str:
         return f"<Serving {len(self._declared)} attributes, {self.counts.records} records>"

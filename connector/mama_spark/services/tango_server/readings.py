@@ -37,7 +37,7 @@ _CODES = {
 }  # fmt: skip
 
 
-class Reading:
+class AttributeReading:
     """One value of one attribute, or why there is none.
 
     :ivar numbers: what was read, and what was set, if both are single numbers; else None
@@ -85,17 +85,17 @@ class Reading:
         )  # fmt: skip
 
     @classmethod
-    def failed(cls, errors: Sequence[DevError], time: int) -> Reading:
+    def failed(cls, errors: Sequence[DevError], time: int) -> AttributeReading:
         """There is no value, for these reasons."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM, tuple(errors))
 
     @classmethod
-    def invalid(cls, time: int) -> Reading:
+    def invalid(cls, time: int) -> AttributeReading:
         """There is no value."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM)
 
     @classmethod
-    def of(cls, value: AttributeValue) -> Reading:
+    def of(cls, value: AttributeValue) -> AttributeReading:
         """What somebody else read."""
         return cls(None, value.content, value.time, value.quality, value.r_dim, value.w_dim, value.errors)
 
@@ -111,7 +111,7 @@ class Readings:
         self._count = 2 if attribute.settable else 1
         self._code = struct.Struct("<" + _CODES[attribute.kind] * self._count) if single else None
 
-    def make(self, value: Any, time: int, quality: Quality = Quality.VALID, written: Any = None) -> Reading:
+    def make(self, value: Any, time: int, quality: Quality = Quality.VALID, written: Any = None) -> AttributeReading:
         """A reading of what Python has: numbers, text, arrays (an image has two dimensions), :class:`Encoded` or
         octets, :class:`DevState`.
 
@@ -120,7 +120,7 @@ class Readings:
         :raises CdrError: no value of this attribute
         """
         if quality is Quality.INVALID:
-            return Reading.invalid(time)
+            return AttributeReading.invalid(time)
         if self._code is None:
             return self._general(value, time, quality, written)
         numbers = (value,) if self._count == 1 else (value, 0 if written is None else written)
@@ -130,17 +130,17 @@ class Readings:
                 raise TypeError
         except (struct.error, OverflowError, TypeError):
             return self._general(value, time, quality, written)
-        return Reading(numbers, None, time, quality, ONE, NO_DIM if self._count == 1 else ONE)
+        return AttributeReading(numbers, None, time, quality, ONE, NO_DIM if self._count == 1 else ONE)
 
-    def _general(self, value: Any, time: int, quality: Quality, written: Any) -> Reading:
+    def _general(self, value: Any, time: int, quality: Quality, written: Any) -> AttributeReading:
         read, r_dim = self._part(value)
         if written is None and self.attribute.format is Format.SCALAR:
             written = _ZERO.get(self.attribute.data_type, 0)
         if not self.attribute.settable or written is None:
-            return Reading(None, read, time, quality, r_dim)
+            return AttributeReading(None, read, time, quality, r_dim)
         more, w_dim = self._part(written)
         both = np.concatenate((read, more)) if isinstance(read, np.ndarray) else cast(Any, read) + cast(Any, more)
-        return Reading(None, both, time, quality, r_dim, w_dim)
+        return AttributeReading(None, both, time, quality, r_dim, w_dim)
 
     def _part(self, value: Any) -> tuple[Any, Dim]:
         """Elements and dimensions of one part."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from mama_spark.errors import ConfigError
 from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
 
-from .readings import Reading, Readings
+from .readings import AttributeReading, Readings
 
 _KNOWN = ("device", "attribute", "value", "quality", "time", "written", "event")
 _QUALITIES = {quality.name: quality for quality in Quality}
@@ -36,12 +36,12 @@ class Group:
     qualities: Sequence[Quality]
     written: Sequence[Any] | None
 
-    def readings(self, maker: Readings) -> list[Reading]:
+    def readings(self, maker: Readings) -> list[AttributeReading]:
         """:raises CdrError: no value of the attribute's type"""
         written = self.written if self.written is not None else [None] * len(self.values)
         make = maker.make
         return [
-            Reading.invalid(time) if value is None else make(value, time, quality, more)
+            AttributeReading.invalid(time) if value is None else make(value, time, quality, more)
             for value, time, quality, more in zip(self.values, self.times, self.qualities, written, strict=True)
         ]
 

@@ -15,7 +15,7 @@ _OFTEN = 1024  #: events between two looks at what subscribers said, which waits
 _MOST = 65_536  #: subscriptions that are taken at one look
 
 
-class Outlet:
+class ZmqPublisher:
     """Both sockets, listening. Whoever uses it holds a lock.
 
     :param host: an address, of IPv4 or IPv6

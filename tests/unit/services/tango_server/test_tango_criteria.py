@@ -11,7 +11,7 @@ import pytest
 from mama_spark.errors import ConfigError, SchemaError
 from mama_spark.services.tango_server.criteria import AlarmFilter, ChangeFilter
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
-from mama_spark.services.tango_server.readings import Reading, Readings
+from mama_spark.services.tango_server.readings import AttributeReading, Readings
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.types import DataType, DevError, DevState, Dim, Encoded, Format, Quality, Severity, ValueKind
 
@@ -21,9 +21,9 @@ BROKEN, WORSE = DevError("Broken", Severity.ERR, "d", "o"), DevError("Worse", Se
 Told = Any  # a value, or (value, quality), or an error
 
 
-def reading(attribute: Attribute, told: Told) -> Reading:
+def reading(attribute: Attribute, told: Told) -> AttributeReading:
     if isinstance(told, DevError):
-        return Reading.failed([told], 0)
+        return AttributeReading.failed([told], 0)
     value, quality = told if isinstance(told, tuple) and isinstance(told[-1], Quality) else (told, Quality.VALID)
     return Readings(attribute).make(value, 0, quality)
 

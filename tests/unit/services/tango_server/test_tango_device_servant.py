@@ -12,10 +12,10 @@ import pytest
 from mama_spark.errors import ConfigError
 from mama_spark.services.tango_server.attribute_state import DeviceState
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
-from mama_spark.services.tango_server.device_servant import SourceMachine, locate_reply, reply, reply_exception
+from mama_spark.services.tango_server.device_servant import DeviceServant, locate_reply, reply, reply_exception
 from mama_spark.services.tango_server.dserver_servant import Caller, Identity
-from mama_spark.services.tango_server.event_supplier import Board
-from mama_spark.services.tango_server.readings import Reading
+from mama_spark.services.tango_server.event_supplier import EventSupplier
+from mama_spark.services.tango_server.readings import AttributeReading
 from mama_spark.services.tango_server.value_batches import groups_of
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.events.events import Event, Heartbeat, decode, write_data
@@ -67,10 +67,10 @@ class Source:
     """A source whose clock is a number."""
 
     def __init__(self, **settings: Any) -> None:
-        self.board = Board("mama/t", **settings)
+        self.board = EventSupplier("mama/t", **settings)
         self.board.devices[DEVICE] = DeviceState(Device(DEVICE, ATTRIBUTES), 7)
         self.board.begin("vm:11001")
-        self.machine = SourceMachine(self.board, Identity("vm", 1000))
+        self.machine = DeviceServant(self.board, Identity("vm", 1000))
         self.now = 100.0
 
     def call(
@@ -473,7 +473,7 @@ def test_events_come_in_the_order_that_was_set(little: bool) -> None:
 def test_errors_are_events_with_the_flag(source: Source) -> None:
     source.settled()
     slot, error = source.board.slot(DEVICE, "scal"), DevError("Broken", Severity.PANIC, "d", "o")
-    (event,) = events(source.board.push(slot, EventType.CHANGE, Reading.failed([error], 5), source.now))
+    (event,) = events(source.board.push(slot, EventType.CHANGE, AttributeReading.failed([error], 5), source.now))
     assert (event.call.is_except, event.errors, event.data) == (True, (error,), None)
     assert read(source, "scal")[0].errors == (error,)
 

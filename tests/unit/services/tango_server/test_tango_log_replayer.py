@@ -14,7 +14,7 @@ from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
 from mama_spark.services.tango_server.device import Attribute, Criteria
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.services.tango_server.log_replayer import Rule, Serving
+from mama_spark.services.tango_server.log_replayer import LogReplayer, Rule
 from mama_spark.tango.log.records import RecordKind, encode_one
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
 
@@ -45,7 +45,7 @@ def last(source: TangoEventSource, name: str) -> AttributeValue:
 
 
 def test_devices_and_attributes_are_declared_as_they_appear(source: TangoEventSource) -> None:
-    serving = Serving(source)
+    serving = LogReplayer(source)
     serving.take(records(pa.array([1.5, 2.5])))
     serving.take(records(pa.array([[1, 2]], pa.list_(pa.int32())), attribute=["Profile"]))
     assert source.devices == (DEVICE,)
@@ -58,7 +58,7 @@ def test_devices_and_attributes_are_declared_as_they_appear(source: TangoEventSo
 
 
 def test_an_attribute_whose_type_changes_is_declared_anew(source: TangoEventSource) -> None:
-    serving = Serving(source)
+    serving = LogReplayer(source)
     serving.take(records(pa.array([1.5])))
     serving.take(records(pa.array(["high"])))
     assert attribute(source, "Level").data_type is DataType.STRING
@@ -66,7 +66,7 @@ def test_an_attribute_whose_type_changes_is_declared_anew(source: TangoEventSour
 
 
 def test_a_value_without_a_time_has_that_of_the_log(source: TangoEventSource) -> None:
-    serving = Serving(source)
+    serving = LogReplayer(source)
     serving.take(records(pa.array([1.5])))
     assert last(source, "Level").time == STORED * 1000
     serving.take(records(pa.array([1.5]), time=pa.array([7])))
@@ -74,7 +74,7 @@ def test_a_value_without_a_time_has_that_of_the_log(source: TangoEventSource) ->
 
 
 def test_quality_images_and_missing_values_stay_as_they_are(source: TangoEventSource) -> None:
-    serving = Serving(source)
+    serving = LogReplayer(source)
     serving.take(records(pa.array([1.5]), quality=["WARNING"]))
     assert last(source, "Level").quality is Quality.WARNING
     serving.take(records(pa.array([None], pa.float64()), quality=["INVALID"]))
@@ -85,7 +85,7 @@ def test_quality_images_and_missing_values_stay_as_they_are(source: TangoEventSo
 
 
 def test_state_is_the_devices_own(source: TangoEventSource) -> None:
-    serving = Serving(source)
+    serving = LogReplayer(source)
     serving.take(records(pa.array(["FAULT"]), attribute=["State"]))
     assert last(source, "State").content == 8
     # rows of such a kind are refused before they are published; another writer may do what it likes
@@ -97,7 +97,7 @@ def test_state_is_the_devices_own(source: TangoEventSource) -> None:
 
 
 def test_what_is_not_to_be_served_is_passed_over_and_what_is_broken_counted(source: TangoEventSource) -> None:
-    serving = Serving(source, name="Lab")
+    serving = LogReplayer(source, name="Lab")
     serving.take(records(pa.array([1.0]), source="other"))
     payloads = pa.array([encode_one(RecordKind.STARTED, 5), b"no record"], pa.binary())
     topics = pa.array(["tango.writer"] * 2).dictionary_encode()
@@ -109,7 +109,7 @@ def test_what_is_not_to_be_served_is_passed_over_and_what_is_broken_counted(sour
 
 
 def test_the_newest_record_of_each_topic_is_known(source: TangoEventSource) -> None:
-    serving = Serving(source)
+    serving = LogReplayer(source)
     serving.note(records(pa.array([1.0, 2.0]), first=4))
     serving.note(records(pa.array([1.0]), first=9, attribute=["Other"]))
     payloads = pa.array([encode_one(RecordKind.STARTED, 5)], pa.binary())
@@ -122,7 +122,7 @@ def test_the_newest_record_of_each_topic_is_known(source: TangoEventSource) -> N
 
 def test_the_first_rule_that_matches_holds(source: TangoEventSource) -> None:
     rules = [Rule("LAB/*/lev*", abs_change=0.5, archive_period=1000, unit="mm"), Rule("*", unit="K")]
-    serving = Serving(source, rules)
+    serving = LogReplayer(source, rules)
     serving.take(records(pa.array([1.0, 2.0]), attribute=["Level", "other"]))
     level = attribute(source, "Level")
     assert (level.unit, attribute(source, "other").unit) == ("mm", "K")
