@@ -24,8 +24,8 @@ from mama_spark.mama import (
     TransportEvent,
     TransportTopicEvent,
 )
-from mama_spark.mama.bridge_loop import Sent
-from mama_spark.mama.callback_delivery import Delivery
+from mama_spark.mama.bridge_loop import PendingSend
+from mama_spark.mama.callback_delivery import CallbackDelivery
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.waiting import until
 
@@ -146,12 +146,12 @@ def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
     transport = stage.transport()
     made: list[object] = []
 
-    def sent(*args: Any) -> Sent:
+    def sent(*args: Any) -> PendingSend:
         made.append(args)
-        return Sent(*args)
+        return PendingSend(*args)
 
-    monkeypatch.setattr("mama_spark.mama.bridge_loop.Sent", sent)
-    monkeypatch.setattr(Delivery, "add", lambda *args: made.append(args))
+    monkeypatch.setattr("mama_spark.mama.bridge_loop.PendingSend", sent)
+    monkeypatch.setattr(CallbackDelivery, "add", lambda *args: made.append(args))
     stage.deny()
     for source in (stage.source, stage.denied):
         publisher = Publisher.create(transport, stage.symbol, source)

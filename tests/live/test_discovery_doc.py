@@ -23,8 +23,8 @@ from mama_spark.mama.discovery.discovery_rows import (
     SOURCE_ONLINE,
     SOURCE_SUSPECT,
     SOURCE_UNKNOWN,
-    Reader,
-    Row,
+    DiscoveryRow,
+    DiscoveryRowReader,
 )
 from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, LIVE, TOPIC
 from mama_spark.mama.states import TransportTopicEvent
@@ -47,7 +47,7 @@ def snippet(name: str) -> str:
 
 def test_the_page_has_every_column_kind_and_event() -> None:
     cells = {cell.strip() for line in PAGE.splitlines() if line.startswith("|") for cell in line.split("|")[1:2]}
-    assert set(Row._fields) <= {name.strip() for cell in cells for name in cell.split(",")}
+    assert set(DiscoveryRow._fields) <= {name.strip() for cell in cells for name in cell.split(",")}
     for word in (*KINDS, *EVENTS):
         assert f"`{word}`" in PAGE
 
@@ -69,7 +69,7 @@ def test_the_example_announces_lives_and_ends_in_order(nats_server: NatsServer, 
     ran = subprocess.run([sys.executable, str(script), nats_server.url], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     found = eventually(lambda: len(told := changes(nats_server.url)) >= 2 and told, "both records")
-    rows = list(Reader("nats", "t").rows(found))
+    rows = list(DiscoveryRowReader("nats", "t").rows(found))
     assert [(row.kind, row.event, row.source_name, row.source_id) for row in rows] == [
         ("source", "online", "prices", 7),
         ("source", "offline", "prices", 7),

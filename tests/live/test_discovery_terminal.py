@@ -20,7 +20,7 @@ from mama_spark.cli import main
 from mama_spark.commands import discovery_follow as follow
 from mama_spark.commands.events import line_of as event_line
 from mama_spark.commands.sources import line_of as source_line
-from mama_spark.mama.discovery.discovery_rows import Row
+from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.testing.waiting import eventually
 
@@ -118,7 +118,7 @@ def test_sources_once_ends_by_itself_and_json_has_the_columns_of_the_rows(
     assert (told["kind"], told["source_name"], told["source_id"]) == ("source", "desk", str(most))
     assert told["capabilities"] == {"Region": "eu"}
     assert told["event_time"].endswith("+00:00")
-    assert set(told) <= set(Row._fields)
+    assert set(told) <= set(DiscoveryRow._fields)
 
 
 def test_events_come_as_they_happen_or_from_the_earliest_on(nats_server: NatsServer, stranger: Stranger) -> None:
@@ -190,10 +190,13 @@ def test_a_transport_without_discovery_is_not_implemented(tmp_path: Path, capsys
 
 
 def test_lines_of_losses_and_of_hostile_names_are_harmless() -> None:
-    gap = Row("gap", "gap", gap_from=3, gap_to=9, origin="MAMA_EVENTS", event_time=0)
+    gap = DiscoveryRow("gap", "gap", gap_from=3, gap_to=9, origin="MAMA_EVENTS", event_time=0)
     for line in (source_line(gap), event_line(gap)):
         assert "records 3 to 9 of MAMA_EVENTS were lost" in line
     hostile: dict[str, Any] = {"source_name": "a\nb\x07", "info": "c\x1b]0;d"}
-    told = source_line(Row("source", "online", **hostile))
+    told = source_line(DiscoveryRow("source", "online", **hostile))
     assert told.isprintable()
-    assert json.loads(follow.as_json(Row("source", "online", raw=b"\xff", event_time=5, **hostile)))["raw"] == "/w=="
+    assert (
+        json.loads(follow.as_json(DiscoveryRow("source", "online", raw=b"\xff", event_time=5, **hostile)))["raw"]
+        == "/w=="
+    )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ..bridge import DiscoveryBridge, DiscoveryEvent, Position
 from ..bridges import discovery_bridge
 from ..bridges.reconnecting import ReconnectingBridge
-from ..mama.discovery.discovery_rows import Reader, Row
+from ..mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
 from ..options import DiscoveryOptions, option_names
@@ -31,7 +31,7 @@ _AT_ONCE = 10_000  #: changes that are held; the past may be long
 class Watch:
     """One place of discovery, open; to be closed."""
 
-    reader: Reader
+    reader: DiscoveryRowReader
     reach: ReconnectingBridge[DiscoveryBridge]
 
     @classmethod
@@ -48,9 +48,9 @@ class Watch:
         o = DiscoveryOptions.parse(full.options)
         reach = ReconnectingBridge(lambda: discovery_bridge(o), o.wait_timeout)
         reach.call(lambda bridge: None, patience=0.0)  # a wrong URL is told at once, an outage later is waited for
-        return cls(Reader.of(o, full.fields), reach)
+        return cls(DiscoveryRowReader.of(o, full.fields), reach)
 
-    def image(self) -> list[Row]:
+    def image(self) -> list[DiscoveryRow]:
         """The sources there are, by name and id."""
         rows = self.reader.image(self.reach.call(lambda bridge: bridge.image()))
         return sorted(rows, key=lambda row: (row.source_name or "", row.source_id or 0))
@@ -58,7 +58,7 @@ class Watch:
     def begin(self, where: str) -> Position:
         return self.reach.call(lambda bridge: bridge.begin(where))
 
-    def changes(self, at: Position, sleep: Callable[[float], None] = time.sleep) -> Iterator[list[Row]]:
+    def changes(self, at: Position, sleep: Callable[[float], None] = time.sleep) -> Iterator[list[DiscoveryRow]]:
         """What comes after ``at``, without end; an empty list after each look that found nothing."""
         while True:
             start = at
@@ -76,7 +76,7 @@ class Watch:
         self.reach.close()
 
 
-def as_json(row: Row) -> str:
+def as_json(row: DiscoveryRow) -> str:
     """One line: the columns that are not null; times in ISO 8601, ids as text, bytes in base64."""
     return json.dumps({name: _plain(name, value) for name, value in row._asdict().items() if value is not None},
                       ensure_ascii=False)  # fmt: skip
@@ -94,7 +94,7 @@ def instant(micros: int) -> datetime:
     return datetime.fromtimestamp(micros // 1_000_000, UTC).replace(microsecond=micros % 1_000_000)
 
 
-def clock(row: Row) -> str:
+def clock(row: DiscoveryRow) -> str:
     """Time of day, for a line of the table."""
     return "" if row.event_time is None else f"{instant(row.event_time):%H:%M:%S}.{row.event_time // 1000 % 1000:03}"
 
@@ -104,7 +104,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
-def shown_source(row: Row) -> str:
+def shown_source(row: DiscoveryRow) -> str:
     name = printable(row.source_name or "")
     return name if row.source_id is None else f"{name} {row.source_id}"
 

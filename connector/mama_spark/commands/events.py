@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..mama.discovery.discovery_rows import GAP, PUBLISHER, Row
+from ..mama.discovery.discovery_rows import GAP, PUBLISHER, DiscoveryRow
 from ..mama.messages.event_records import TOPIC
 from . import discovery_follow as follow
 
@@ -28,7 +28,7 @@ def run(given: Mapping[str, str], *, begin: str, as_json: bool) -> int:
     return 0
 
 
-def line_of(row: Row) -> str:
+def line_of(row: DiscoveryRow) -> str:
     """One event."""
     if row.kind == GAP:
         return f"{follow.clock(row)}  gap        records {row.gap_from} to {row.gap_to} of {row.origin} were lost"

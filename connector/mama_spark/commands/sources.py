@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..mama.discovery.discovery_rows import GAP, SOURCE, Row
+from ..mama.discovery.discovery_rows import GAP, SOURCE, DiscoveryRow
 from . import discovery_follow as follow
 
 _COLUMNS = ("SOURCE", "ID", "STATE", "DATA", "RATE", "TIMELINESS", "DICTIONARY", "SINCE (UTC)", "")
@@ -39,7 +39,7 @@ def run(given: Mapping[str, str], *, once: bool, as_json: bool) -> int:
     return 0
 
 
-def table(rows: list[Row]) -> list[str]:
+def table(rows: list[DiscoveryRow]) -> list[str]:
     """Head and one line a source, in columns as wide as they need to be."""
     cells = [_COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(_COLUMNS))]
@@ -47,7 +47,7 @@ def table(rows: list[Row]) -> list[str]:
     return [*lines, f"{len(rows):,} source{'' if len(rows) == 1 else 's'}"]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: DiscoveryRow) -> tuple[str, ...]:
     texts = (row.source_state, row.source_data_state, row.source_qos_rate, row.source_qos_timeliness,
              row.source_data_dict)  # fmt: skip
     return (
@@ -59,7 +59,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def line_of(row: Row) -> str:
+def line_of(row: DiscoveryRow) -> str:
     """One change."""
     if row.kind == GAP:
         return f"{follow.clock(row)}  gap      records {row.gap_from} to {row.gap_to} of {row.origin} were lost"

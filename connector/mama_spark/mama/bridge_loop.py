@@ -39,27 +39,27 @@ _SHORT, _LONG, _IDLE = 0.0005, 0.02, 0.05  #: seconds between polls: answers are
 _REMEMBERED = 4096  #: sends that are remembered over a bridge without acknowledgements, to find the denied ones
 
 
-class Outcome(NamedTuple):
+class SendOutcome(NamedTuple):
     """A positive acknowledgement, as far as the middleware tells."""
 
     stream: str | None
     sequence: int | None
 
 
-class Waiter(Protocol):
+class SendListener(Protocol):
     """Who is told, once, what became of a send; on the loop's thread."""
 
-    def settled(self, topic: str, outcome: Outcome | PublishError | None) -> None:
+    def settled(self, topic: str, outcome: SendOutcome | PublishError | None) -> None:
         """``None``: nothing will be known (the bridge acknowledges nothing)."""
         ...
 
 
 @dataclass(slots=True)
-class Sent:
+class PendingSend:
     """One send that somebody waits for."""
 
     topic: str
-    waiter: Waiter
+    waiter: SendListener
     deadline: float
 
 
@@ -98,7 +98,7 @@ class BridgeLoop:
         self._call_timeout, self._answer_timeout = call_timeout, answer_timeout
         self._on_event = on_event
         self._work: deque[_Work] = deque()
-        self._flights: dict[int, Sent] = {}
+        self._flights: dict[int, PendingSend] = {}
         self._token = 0
         self._owed = 0  # answers, those that nobody waits for included
         self._owed_from = 0  # token; what was sent before is in doubt, and its answers are no more waited for
@@ -217,7 +217,7 @@ class BridgeLoop:
 
     # --- the loop's thread: sending --------------------------------------------------------------------------
 
-    def send(self, batch: MessageBatch, topic: str, waiter: Waiter | None) -> None:
+    def send(self, batch: MessageBatch, topic: str, waiter: SendListener | None) -> None:
         """Send one message; for :meth:`call`.
 
         :raises PublishError: the bridge refuses it, or has lost its connection for good
@@ -228,7 +228,7 @@ class BridgeLoop:
         if not self.bridge.send(batch, self._token):
             raise _NotNow
         if waiter is not None:
-            self._flights[self._token] = Sent(topic, waiter, time.monotonic() + self._answer_timeout)
+            self._flights[self._token] = PendingSend(topic, waiter, time.monotonic() + self._answer_timeout)
             if self.bridge.capabilities.ack is Ack.NONE and len(self._flights) > _REMEMBERED:
                 self._settle(next(iter(self._flights)), None)
         self._token += 1
@@ -333,7 +333,7 @@ class BridgeLoop:
             nothing = self.bridge.capabilities.ack is Ack.NONE
             for i, token in enumerate(acks.tokens.tolist()):
                 if token in self._flights:
-                    outcome = Outcome(acks.stream, None if sequences is None else sequences[i])
+                    outcome = SendOutcome(acks.stream, None if sequences is None else sequences[i])
                     self._settle(token, None if nothing else outcome)
         for refusals in polled.refusals:
             self._owed -= int((refusals.tokens >= self._owed_from).sum())
@@ -369,7 +369,7 @@ class BridgeLoop:
             self._owed -= 1
             self._settle(token, None if silent else AckTimeout(f"no answer within {self._answer_timeout:g} s"))
 
-    def _settle(self, token: int, outcome: Outcome | PublishError | None) -> None:
+    def _settle(self, token: int, outcome: SendOutcome | PublishError | None) -> None:
         sent = self._flights.pop(token, None)  # answers to what nobody waits for, or no longer, are nobody's
         if sent is not None:
             sent.waiter.settled(sent.topic, outcome)

@@ -15,7 +15,7 @@ log = logging.getLogger("mama_spark")
 Call = Callable[[], None]
 
 
-class Delivery:
+class CallbackDelivery:
     """Makes calls on a queue, or where they come up when there is none.
 
     The thread on which they come up never waits for a call that another thread makes: that call may be waiting for it.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bridge import RequestMessage
 from .bridge_loop import text_of
-from .callback_delivery import Delivery
+from .callback_delivery import CallbackDelivery
 from .messages.msg import MamaMsg
 from .messages.omnm import BadMessage, decode
 from .messages.status import Status, StatusError
@@ -52,7 +52,7 @@ class _Receiver:
         self.transport, self.closure = transport, closure
         self.dropped = 0  #: letters for which the queue had no place
         self._key = key
-        self._delivery = Delivery(queue, transport.loop.post)
+        self._delivery = CallbackDelivery(queue, transport.loop.post)
         self._live = True
         self._lock = threading.Lock()
         if queue is not None:

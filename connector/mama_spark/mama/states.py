@@ -1,9 +1,9 @@
 """The life of a publisher as a table, and the events that transports and topics report.
 
 A publisher is in exactly one :class:`PublisherState` (PE-48..PE-54); :data:`TABLE` holds every legal step and anything
-else raises :class:`IllegalStep`. Two paths lead out of LIVE, because a publisher is gone only when the bridge has said
-so (PE-55): the bridge's onDestroy comes *during* its destroy, or later. Errors are no steps: they never change the
-state.
+else raises :class:`IllegalPublisherStep`. Two paths lead out of LIVE, because a publisher is gone only when the bridge
+has said so (PE-55): the bridge's onDestroy comes *during* its destroy, or later. Errors are no steps: they never change
+the state.
 
 Events are stored and compared by their names, never by numbers: those of the specification's text and those that were
 released collide.
@@ -35,7 +35,7 @@ class PublisherStep(Enum):
     FREED = "freed"  #: the last of the clean-up
 
 
-class IllegalStep(AssertionError):
+class IllegalPublisherStep(AssertionError):
     """A publisher was asked to do what its state does not allow: a defect of this package."""
 
 
@@ -56,12 +56,12 @@ TABLE: dict[PublisherState, dict[PublisherStep, PublisherState]] = {
 def step(state: PublisherState, event: PublisherStep) -> PublisherState:
     """The state after ``event``.
 
-    :raises IllegalStep: if the table has no such step
+    :raises IllegalPublisherStep: if the table has no such step
     """
     try:
         return TABLE[state][event]
     except KeyError:
-        raise IllegalStep(f"{event.value} is not a step of {state.name}") from None
+        raise IllegalPublisherStep(f"{event.value} is not a step of {state.name}") from None
 
 
 def string_for_state(state: int) -> str:

@@ -21,7 +21,7 @@ from mama_spark.mama.messages.status import (
 )
 from mama_spark.mama.states import (
     TABLE,
-    IllegalStep,
+    IllegalPublisherStep,
     PublisherState,
     PublisherStep,
     TransportEvent,
@@ -50,7 +50,7 @@ def test_a_publisher_makes_the_steps_of_the_table_and_no_other(state: S, event: 
     if event in TABLE[state]:
         assert step(state, event) is TABLE[state][event]
     else:
-        with pytest.raises(IllegalStep, match=f"{event.value} is not a step of {state.name}"):
+        with pytest.raises(IllegalPublisherStep, match=f"{event.value} is not a step of {state.name}"):
             step(state, event)
 
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Self
 from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
 
-from ..callback_delivery import Delivery
+from ..callback_delivery import CallbackDelivery
 from ..messages.msg import MamaMsg
 from ..messages.omnm import BadMessage, decode
 from ..messages.source_records import (
     OFFLINE,
     SUSPECT,
-    BadRecord,
+    BadSourceRecord,
     SourceFields,
     SourceRecord,
     decode_source,
@@ -109,7 +109,7 @@ class Sources:
         try:
             msg = decode(change.payload or b"")
             record, collisions = decode_source(msg, self._fields)
-        except (BadMessage, BadRecord) as error:
+        except (BadMessage, BadSourceRecord) as error:
             yield f"{shown} cannot be read: {error}"
             return
         key = change.source or SourceKey(*record.key)
@@ -142,7 +142,7 @@ class SourceDiscovery:
         )
         self._closure: Any = None
         self._loop = loop
-        self._delivery = Delivery(queue, loop.transport.loop.post)
+        self._delivery = CallbackDelivery(queue, loop.transport.loop.post)
         self._sources = Sources(loop.transport.fields)
         self._pending: deque[MamaMsg | str | None] = deque()  # None: the end of the image
         self._position: Position | None = None

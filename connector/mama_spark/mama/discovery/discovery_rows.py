@@ -1,4 +1,4 @@
-"""What discovery tells, as rows: one :class:`Row` for each :class:`~mama_spark.bridge.DiscoveryEvent`.
+"""What discovery tells, as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.bridge.DiscoveryEvent`.
 
 Everything that came is a row: bytes that are no record, or no event, are kept in ``raw`` with the reason in ``info``.
 """
@@ -20,7 +20,7 @@ from ..messages.source_records import (
     OFFLINE,
     ONLINE,
     SUSPECT,
-    BadRecord,
+    BadSourceRecord,
     SourceFields,
     SourceRecord,
     decode_source,
@@ -37,7 +37,7 @@ BAD_RECORD = "bad_record"  #: event of bytes that cannot be read; also their sta
 INFO_LENGTH = 1000  #: characters; reasons may quote what strangers wrote
 
 
-class Row(NamedTuple):
+class DiscoveryRow(NamedTuple):
     """The columns of ``mamadiscovery``, in order. ``event_time``: microseconds since 1970 UTC."""
 
     kind: str
@@ -67,7 +67,7 @@ class Row(NamedTuple):
     sequence: int | None = None
 
 
-class Reader:
+class DiscoveryRowReader:
     """Makes rows of changes.
 
     :param bridge: name of the bridge that tells them
@@ -84,7 +84,7 @@ class Reader:
         shown = ",".join(redact_url(url).replace("***@", "") for url in o.url)
         return cls(o.bridge_name, o.transport or shown, fields)
 
-    def row(self, change: DiscoveryEvent) -> Row:
+    def row(self, change: DiscoveryEvent) -> DiscoveryRow:
         """Never raises, whatever the bytes are."""
         made = _MAKE[change.kind](change, self._fields)
         first, last = change.gap or (None, None)
@@ -101,12 +101,12 @@ class Reader:
             sequence=change.sequence,
         )
 
-    def rows(self, changes: Iterable[DiscoveryEvent], image_log: str | None = None) -> Iterator[Row]:
+    def rows(self, changes: Iterable[DiscoveryEvent], image_log: str | None = None) -> Iterator[DiscoveryRow]:
         """One a change; in an image one a source.
 
         :param image_log: what tells it is an image: its changes stand in this log
         """
-        before: tuple[DiscoveryEvent, Row] | None = None
+        before: tuple[DiscoveryEvent, DiscoveryRow] | None = None
         for change in changes:
             row = self.row(change)
             if before is not None:
@@ -119,9 +119,9 @@ class Reader:
         if before is not None:
             yield before[1]
 
-    def image(self, changes: Iterable[DiscoveryEvent]) -> list[Row]:
+    def image(self, changes: Iterable[DiscoveryEvent]) -> list[DiscoveryRow]:
         """One a source: what it says of itself, with what the middleware says of it. Without ``image_end``."""
-        found: dict[SourceKey, Row] = {}
+        found: dict[SourceKey, DiscoveryRow] = {}
         for change in changes:
             if change.kind is DiscoveryEventKind.IMAGE_END:
                 continue
@@ -141,7 +141,7 @@ def _is_verdict(change: DiscoveryEvent) -> bool:
     return change.kind in (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
 
 
-def _onto(record: Row, said: Row) -> Row:
+def _onto(record: DiscoveryRow, said: DiscoveryRow) -> DiscoveryRow:
     """The record of a source, as it is after what the middleware said of it."""
     return record._replace(
         event=said.event if record.event != BAD_RECORD else BAD_RECORD,
@@ -158,11 +158,11 @@ def _onto(record: Row, said: Row) -> Row:
 # --- one function a kind of change ---------------------------------------------------------------------------------
 
 
-def _record(change: DiscoveryEvent, fields: SourceFields) -> Row:
+def _record(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     key = change.source
     try:
         record, collisions = decode_source(decode(change.payload or b""), fields)
-    except (BadMessage, BadRecord) as e:
+    except (BadMessage, BadSourceRecord) as e:
         return _unreadable(SOURCE, e, key)
     told = [change.info] if change.info else []
     if collisions:
@@ -170,7 +170,7 @@ def _record(change: DiscoveryEvent, fields: SourceFields) -> Row:
     if key is not None and key != (record.name, record.id):
         told.append(f"the record names itself {_shown(*record.key)}, its subject {_shown(*key)}")
     name, number = key if key is not None else record.key
-    return Row(
+    return DiscoveryRow(
         SOURCE,
         _event_of(record),
         name,
@@ -197,21 +197,21 @@ def _shown(name: str, number: int | None) -> str:
     return f"{name[:100]!r}" if number is None else f"{name[:100]!r} {number}"
 
 
-def _expired(change: DiscoveryEvent, fields: SourceFields, *, event: str, state: str) -> Row:
+def _expired(change: DiscoveryEvent, fields: SourceFields, *, event: str, state: str) -> DiscoveryRow:
     name, number = change.source or SourceKey("", None)
     info = change.info or f"not renewed in time: the middleware calls it {event.upper()}"
     status = Status.EXPIRED
-    return Row(SOURCE, event, name, number, state, SUSPECT, status=status.name, code=int(status), info=info)
+    return DiscoveryRow(SOURCE, event, name, number, state, SUSPECT, status=status.name, code=int(status), info=info)
 
 
-def _event(change: DiscoveryEvent, fields: SourceFields) -> Row:
+def _event(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
     key = change.source
     try:
         record = decode_event(decode(change.payload or b""))
-    except (BadMessage, BadRecord) as e:
+    except (BadMessage, BadSourceRecord) as e:
         return _unreadable(PUBLISHER, e, key)
     name, number = key if key is not None else (record.source_name, record.source_id)
-    return Row(
+    return DiscoveryRow(
         record.kind,
         record.event,
         name,
@@ -240,25 +240,25 @@ def _instant(micros: int) -> str:
         return f"{micros} us"
 
 
-def _unreadable(kind: str, error: BadMessage | BadRecord, key: SourceKey | None) -> Row:
+def _unreadable(kind: str, error: BadMessage | BadSourceRecord, key: SourceKey | None) -> DiscoveryRow:
     name, number = key if key is not None else (None, None)
     status = Status.WRONG_FIELD_TYPE
     known = isinstance(error, BadMessage) and error.status is status
     reason = error.info if isinstance(error, BadMessage) else str(error)
-    return Row(kind, BAD_RECORD, name, number, status=status.name if known else BAD_RECORD.upper(),
+    return DiscoveryRow(kind, BAD_RECORD, name, number, status=status.name if known else BAD_RECORD.upper(),
                code=int(status) if known else None, info=reason)  # fmt: skip
 
 
-def _topic(change: DiscoveryEvent, fields: SourceFields, *, event: TransportTopicEvent) -> Row:
+def _topic(change: DiscoveryEvent, fields: SourceFields, *, event: TransportTopicEvent) -> DiscoveryRow:
     name, number = change.source if change.source is not None else (None, None)
-    return Row(TOPIC, event.value, name, number, topic=change.topic, info=change.info)
+    return DiscoveryRow(TOPIC, event.value, name, number, topic=change.topic, info=change.info)
 
 
-def _plain(change: DiscoveryEvent, fields: SourceFields, *, kind: str) -> Row:
-    return Row(kind, kind, info=change.info)
+def _plain(change: DiscoveryEvent, fields: SourceFields, *, kind: str) -> DiscoveryRow:
+    return DiscoveryRow(kind, kind, info=change.info)
 
 
-_MAKE: dict[DiscoveryEventKind, Callable[[DiscoveryEvent, SourceFields], Row]] = {
+_MAKE: dict[DiscoveryEventKind, Callable[[DiscoveryEvent, SourceFields], DiscoveryRow]] = {
     DiscoveryEventKind.RECORD: _record,
     DiscoveryEventKind.SUSPECT: partial(_expired, event=SOURCE_SUSPECT, state=ONLINE),
     DiscoveryEventKind.OFFLINE: partial(_expired, event=SOURCE_OFFLINE, state=OFFLINE),

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .msg import FieldType, MamaMsg, MamaTime
-from .source_records import BadRecord
+from .source_records import BadSourceRecord
 
 PUBLISHER, TOPIC = "publisher", "topic"
 CREATE, LIVE, ERROR, DESTROY = "create", "live", "error", "destroy"  #: events of a publisher
@@ -81,7 +81,7 @@ _ATTRIBUTES = {(name, fid): (attribute, kind) for attribute, (name, fid, kind) i
 
 
 def encode_event(record: EventRecord) -> MamaMsg:
-    """:raises BadRecord: for a kind that is none, or an event without a name
+    """:raises BadSourceRecord: for a kind that is none, or an event without a name
     :raises StatusError: for what no message can hold
     """
     _check(record.kind, record.event)
@@ -99,7 +99,7 @@ def encode_event(record: EventRecord) -> MamaMsg:
 
 
 def decode_event(msg: MamaMsg) -> EventRecord:
-    """:raises BadRecord: for a message that is no event, or a field of another type"""
+    """:raises BadSourceRecord: for a message that is no event, or a field of another type"""
     found: dict[str, Any] = {}
     for name, fid, kind, value in msg.fields:
         ours = _ATTRIBUTES.get((name, fid))
@@ -107,17 +107,17 @@ def decode_event(msg: MamaMsg) -> EventRecord:
             continue
         attribute, wanted = ours
         if kind is not wanted:
-            raise BadRecord(f"{name}[{fid}] must be {wanted.name}, got {kind.name}")
+            raise BadSourceRecord(f"{name}[{fid}] must be {wanted.name}, got {kind.name}")
         found.setdefault(attribute, value.us if kind is FieldType.TIME else value)
     missing = [FIELDS[attribute][0] for attribute in ("kind", "event", "at_us") if attribute not in found]
     if missing:
-        raise BadRecord(f"no event: {', '.join(missing)} missing")
+        raise BadSourceRecord(f"no event: {', '.join(missing)} missing")
     _check(found["kind"], found["event"])
     return EventRecord(**found)
 
 
 def _check(kind: str, event: str) -> None:
     if kind not in (PUBLISHER, TOPIC):
-        raise BadRecord(f"an event is of kind {PUBLISHER} or {TOPIC}, got {kind!r}")
+        raise BadSourceRecord(f"an event is of kind {PUBLISHER} or {TOPIC}, got {kind!r}")
     if not event or event.isdigit():
-        raise BadRecord(f"events have names, got {event!r}")
+        raise BadSourceRecord(f"events have names, got {event!r}")

@@ -35,7 +35,7 @@ UNKNOWN = "UNKNOWN"  #: dictionary that nobody named (SD-12)
 PREFIX = "mama.sourcediscovery."
 
 
-class BadRecord(MamaError):
+class BadSourceRecord(MamaError):
     """A message is no source record, or no event; says why."""
 
 
@@ -148,11 +148,11 @@ class DecodedSource(NamedTuple):
 def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -> MamaMsg:
     """The record as a message: name STRING, id U64, one STRING for each capability (SD-05..SD-07).
 
-    :raises BadRecord: without a name, and for a capability that is named like one of ``fields``
+    :raises BadSourceRecord: without a name, and for a capability that is named like one of ``fields``
     :raises StatusError: for an id that is no U64, or text that no message can hold
     """
     if not record.name:
-        raise BadRecord("a source record needs a name")
+        raise BadSourceRecord("a source record needs a name")
     msg = MamaMsg()
     add = msg.add
     add(FieldType.STRING, *fields.source, record.name)
@@ -169,7 +169,7 @@ def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -
             add(FieldType.STRING, name, fid, value)
     for name, value in record.capabilities.items():
         if name in fields.by_name:
-            raise BadRecord(f"capability {name!r} is named like a field of the record")
+            raise BadSourceRecord(f"capability {name!r} is named like a field of the record")
         add(FieldType.STRING, name, 0, value)
     return msg
 
@@ -180,7 +180,7 @@ def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> Decode
     A field without a fid is ours by its name, one without a name by its fid; with both, both must be ours. Fields that
     are not ours become capabilities, those with a name of ours under ``name[fid]``.
 
-    :raises BadRecord: if there is no usable name, or a field of ours has another type
+    :raises BadSourceRecord: if there is no usable name, or a field of ours has another type
     """
     found: dict[str, Any] = {}
     capabilities: dict[str, str] = {}
@@ -199,7 +199,7 @@ def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> Decode
             collisions.append(_collision(f, by_fid, by_name, fields, repeated=ours or word is None))
         capabilities.setdefault(name, text_of(f))
     if not found.get("source"):
-        raise BadRecord(f"no field {fields.source.name}[{fields.source.fid}] with a name in it")
+        raise BadSourceRecord(f"no field {fields.source.name}[{fields.source.fid}] with a name in it")
     known = {attribute: found[word] for word, attribute in _STRINGS.items() if word in found}
     return DecodedSource(SourceRecord(id=found.get("sourceid"), capabilities=capabilities, **known), tuple(collisions))
 
@@ -207,9 +207,9 @@ def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> Decode
 def _value(word: str, f: Field) -> Any:
     if word == "sourceid":
         if f.type not in _INTEGERS or f.value < 0:
-            raise BadRecord(f"{f.name}[{f.fid}] must be U64, got {f.type.name} {text_of(f)[:64]!r}")
+            raise BadSourceRecord(f"{f.name}[{f.fid}] must be U64, got {f.type.name} {text_of(f)[:64]!r}")
     elif f.type is not FieldType.STRING:
-        raise BadRecord(f"{f.name}[{f.fid}] must be STRING, got {f.type.name}")
+        raise BadSourceRecord(f"{f.name}[{f.fid}] must be STRING, got {f.type.name}")
     return f.value
 
 

@@ -18,8 +18,8 @@ from mama_spark.bridge import EventStyle
 from mama_spark.errors import PublishError
 from mama_spark.message import MessageBatch
 
-from ..bridge_loop import Outcome, text_of
-from ..callback_delivery import Delivery
+from ..bridge_loop import SendOutcome, text_of
+from ..callback_delivery import CallbackDelivery
 from ..messages.source_records import MAMA_SOURCE_DISCOVERY_TOPIC
 from ..messages.status import Status, StatusError
 from ..queue import Queue
@@ -53,7 +53,7 @@ class BridgePublisher:
         self._parent = parent
         self._callbacks: PublisherCallbacks | None = None
         self._closure: Any = None
-        self._delivery = Delivery(None, self._loop.post)
+        self._delivery = CallbackDelivery(None, self._loop.post)
         self._unanswered = 0  # sends that this publisher waits for
         self._dead = False
         self._done = threading.Event()
@@ -113,7 +113,7 @@ class BridgePublisher:
         :param callbacks: None, or any of them None = do not call (PE-46)
         """
         self._callbacks, self._closure = callbacks, closure
-        self._delivery = Delivery(queue, self._loop.post)
+        self._delivery = CallbackDelivery(queue, self._loop.post)
 
     # --- sending ---------------------------------------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class BridgePublisher:
     def _topic_events(self) -> bool:
         return self._transport.events is EventStyle.TRANSPORT and self._transport.topic_callback is not None
 
-    def settled(self, topic: str, outcome: Outcome | PublishError | None) -> None:
-        """See :class:`~mama_spark.mama.bridge_loop.Waiter`."""
+    def settled(self, topic: str, outcome: SendOutcome | PublishError | None) -> None:
+        """See :class:`~mama_spark.mama.bridge_loop.SendListener`."""
         if self._transport.events is EventStyle.TRANSPORT:
             if isinstance(outcome, PublishError):
                 self._transport._tell_topic(topic_event_for(status_of(outcome)), topic, text_of(outcome))
@@ -209,7 +209,7 @@ class BridgePublisher:
         self._unanswered -= 1
         self._check_done()
 
-    def _call_for(self, outcome: Outcome | PublishError | None) -> Callable[[], None] | None:
+    def _call_for(self, outcome: SendOutcome | PublishError | None) -> Callable[[], None] | None:
         cb = self._callbacks
         if cb is None or outcome is None:
             return None

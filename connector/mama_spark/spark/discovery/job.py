@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mama_spark.bridge import DiscoveryBridge
 from mama_spark.bridges.reconnecting import ReconnectingBridge
-from mama_spark.mama.discovery.discovery_rows import Reader
+from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.source_records import SourceFields
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import SUPPORTED
@@ -26,8 +26,8 @@ class DiscoveryJob:
     fields: SourceFields
 
     @property
-    def reader(self) -> Reader:
-        return (TangoReader if self.options.tango else Reader).of(self.options, self.fields)
+    def reader(self) -> DiscoveryRowReader:
+        return (TangoReader if self.options.tango else DiscoveryRowReader).of(self.options, self.fields)
 
     def reach(self) -> ReconnectingBridge[DiscoveryBridge]:
         o = self.options

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from mama_spark.mama.discovery.discovery_rows import Row
+from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 
 SCHEMA = pa.schema(
     [
@@ -54,9 +54,9 @@ DDL = (
 BATCH = 4096  #: rows
 
 
-def batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+def batches(rows: Iterable[DiscoveryRow]) -> Iterator[pa.RecordBatch]:
     """Rows in order, at most :data:`BATCH` a batch; none for no rows."""
-    waiting: list[Row] = []
+    waiting: list[DiscoveryRow] = []
     for row in rows:
         waiting.append(row)
         if len(waiting) == BATCH:
@@ -66,7 +66,7 @@ def batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
         yield record_batch(waiting)
 
 
-def record_batch(rows: list[Row]) -> pa.RecordBatch:
+def record_batch(rows: list[DiscoveryRow]) -> pa.RecordBatch:
     """All of ``rows``, which are at least one."""
     columns = zip(*rows, strict=True)
     arrays = [_array(column, field) for column, field in zip(columns, SCHEMA, strict=True)]

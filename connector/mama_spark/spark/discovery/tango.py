@@ -20,8 +20,8 @@ from mama_spark.mama.discovery.discovery_rows import (
     SOURCE_OFFLINE,
     SOURCE_ONLINE,
     SOURCE_SUSPECT,
-    Reader,
-    Row,
+    DiscoveryRow,
+    DiscoveryRowReader,
 )
 from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
 from mama_spark.tango.events.events import Event
@@ -47,10 +47,10 @@ _CAUSES = {
 }
 
 
-class TangoReader(Reader):
-    """See :class:`~mama_spark.mama.discovery.discovery_rows.Reader`."""
+class TangoReader(DiscoveryRowReader):
+    """See :class:`~mama_spark.mama.discovery.discovery_rows.DiscoveryRowReader`."""
 
-    def row(self, change: DiscoveryEvent) -> Row:
+    def row(self, change: DiscoveryEvent) -> DiscoveryRow:
         if change.kind not in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
             return super().row(change)._replace(bridge="tango")
         recorded = decode(pa.array([change.payload], pa.binary()))
@@ -59,7 +59,9 @@ class TangoReader(Reader):
                 raise recorded.bad[0]
             made = _MAKE[RecordKind(int(recorded.kind[0]))](recorded)
         except (BadEventRecord, BadEvent, BadEventTopic) as error:
-            made = Row(SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000])
+            made = DiscoveryRow(
+                SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000]
+            )
         at = int(recorded.received[0]) // 1000 or change.at
         return made._replace(
             source_name=None if change.source is None else change.source.name,
@@ -77,44 +79,46 @@ def _topic(recorded: DecodedRecords) -> Topic:
     return read_topic(recorded.frames.topics[0])
 
 
-def _life(recorded: DecodedRecords) -> Row:
+def _life(recorded: DecodedRecords) -> DiscoveryRow:
     event, state, data_state = _LIVES[RecordKind(int(recorded.kind[0]))]
-    return Row(SOURCE, event, source_state=state, source_data_state=data_state, info=_shown(errors_of(recorded, 0)))
+    return DiscoveryRow(
+        SOURCE, event, source_state=state, source_data_state=data_state, info=_shown(errors_of(recorded, 0))
+    )
 
 
 def _shown(errors: tuple[DevError, ...]) -> str | None:
     return "; ".join(f"{e.reason}: {e.desc}" for e in errors)[:1000] or None
 
 
-def _gap(recorded: DecodedRecords) -> Row:
+def _gap(recorded: DecodedRecords) -> DiscoveryRow:
     topic, count = _topic(recorded), int(recorded.count[0])
     cause = _CAUSES[GapCause(int(recorded.cause[0]))]
     many = "nobody knows how many events" if count < 0 else f"{count} event{'' if count == 1 else 's'}"
-    return _of(topic, Row(GAP, GAP, gap_from=int(recorded.first[0]), gap_to=int(recorded.last[0]),
+    return _of(topic, DiscoveryRow(GAP, GAP, gap_from=int(recorded.first[0]), gap_to=int(recorded.last[0]),
                           info=f"{many} missing: {cause}"))  # fmt: skip
 
 
-def _restart(recorded: DecodedRecords) -> Row:
+def _restart(recorded: DecodedRecords) -> DiscoveryRow:
     topic = _topic(recorded)
     first, last = int(recorded.first[0]), int(recorded.last[0])
-    return _of(topic, Row(RESTART, SERVER, gap_from=first, gap_to=last,
+    return _of(topic, DiscoveryRow(RESTART, SERVER, gap_from=first, gap_to=last,
                           info=f"counted anew: after {first} came {last}"))  # fmt: skip
 
 
-def _of(topic: Topic, row: Row) -> Row:
+def _of(topic: Topic, row: DiscoveryRow) -> DiscoveryRow:
     return row._replace(topic=str(topic), symbol=topic.attribute)
 
 
-def _writer(event: str) -> Callable[[DecodedRecords], Row]:
-    return lambda recorded: Row(RESTART, event)
+def _writer(event: str) -> Callable[[DecodedRecords], DiscoveryRow]:
+    return lambda recorded: DiscoveryRow(RESTART, event)
 
 
-def _event(recorded: DecodedRecords) -> Row:
+def _event(recorded: DecodedRecords) -> DiscoveryRow:
     frames = [column[0] for column in recorded.frames.columns()]
     event = decode_event(frames)
     topic = event.topic
     kind = INTR_CHANGE if topic.event is EventType.INTERFACE_CHANGE else ATTR_CONF
-    row = _of(topic, Row(kind, kind))
+    row = _of(topic, DiscoveryRow(kind, kind))
     if not isinstance(event, Event):
         return row
     if event.errors:
@@ -149,7 +153,7 @@ def _flat(config: AttributeConfig) -> dict[str, str]:
     return found
 
 
-_MAKE: dict[RecordKind, Callable[[DecodedRecords], Row]] = {
+_MAKE: dict[RecordKind, Callable[[DecodedRecords], DiscoveryRow]] = {
     **dict.fromkeys(_LIVES, _life),
     RecordKind.GAP: _gap,
     RecordKind.RESTART: _restart,

@@ -12,7 +12,7 @@ from mama_spark.mama.messages import event_records
 from mama_spark.mama.messages.event_records import FIELDS, EventRecord, decode_event, encode_event
 from mama_spark.mama.messages.msg import FieldType
 from mama_spark.mama.messages.omnm import decode, encode
-from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, BadRecord
+from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, BadSourceRecord
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.states import PublisherState, TransportTopicEvent, string_for_state
 
@@ -62,13 +62,13 @@ def test_what_a_middleware_says_gets_through_whatever_it_is() -> None:
 
 @pytest.mark.parametrize("change", [{"kind": "flight"}, {"event": ""}, {"event": "4"}])
 def test_what_is_no_event_is_not_written_and_not_read(change: dict[str, Any]) -> None:
-    with pytest.raises(BadRecord):
+    with pytest.raises(BadSourceRecord):
         encode_event(replace(ERROR, **change))
     msg = encode_event(ERROR)
     for attribute, value in change.items():
         name, fid, kind = FIELDS[attribute]
         msg.update(kind, name, fid, value)
-    with pytest.raises(BadRecord):
+    with pytest.raises(BadSourceRecord):
         decode_event(msg)
 
 
@@ -76,7 +76,7 @@ def test_what_is_no_event_is_not_written_and_not_read(change: dict[str, Any]) ->
 def test_an_event_has_a_kind_a_name_and_a_time(attribute: str) -> None:
     msg = encode_event(ERROR)
     msg.fields[:] = [f for f in msg if f.name != FIELDS[attribute][0]]
-    with pytest.raises(BadRecord, match=f"{FIELDS[attribute][0]} missing"):
+    with pytest.raises(BadSourceRecord, match=f"{FIELDS[attribute][0]} missing"):
         decode_event(msg)
 
 
@@ -86,7 +86,7 @@ def test_a_field_of_another_type_is_refused_and_foreign_fields_are_ignored() -> 
     msg.add_string("Other", 10112, "x")
     assert decode_event(msg) == ERROR
     msg.add_u8("EventInfo", 10112, 1)
-    with pytest.raises(BadRecord, match=r"EventInfo\[10112\] must be STRING, got U8"):
+    with pytest.raises(BadSourceRecord, match=r"EventInfo\[10112\] must be STRING, got U8"):
         decode_event(msg)
 
 

@@ -17,7 +17,7 @@ from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.source_records import (
     DEFAULT_FIELDS,
     WORDS,
-    BadRecord,
+    BadSourceRecord,
     FieldId,
     SourceFields,
     SourceRecord,
@@ -159,16 +159,16 @@ def test_an_id_of_any_integer_width_is_taken() -> None:
     ],
 )
 def test_what_is_no_record_is_refused_with_the_reason(fields: list[Any], why: str) -> None:
-    with pytest.raises(BadRecord, match=why) as e:
+    with pytest.raises(BadSourceRecord, match=why) as e:
         decode_source(message(*fields))
     assert isinstance(e.value, MamaError)
     assert not e.value.retryable
 
 
 def test_what_no_message_can_say_is_not_written() -> None:
-    with pytest.raises(BadRecord, match="needs a name"):
+    with pytest.raises(BadSourceRecord, match="needs a name"):
         encode_source(SourceRecord(""))
-    with pytest.raises(BadRecord, match="'SourceState' is named like"):
+    with pytest.raises(BadSourceRecord, match="'SourceState' is named like"):
         encode_source(SourceRecord("S", capabilities={"SourceState": "x"}))
     for bad in (SourceRecord("S", -1), SourceRecord("S", 2**64), SourceRecord("S\0"), SourceRecord("S", state="\0")):
         with pytest.raises(StatusError):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, INFO_LENGTH, Reader, Row
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, INFO_LENGTH, DiscoveryRow, DiscoveryRowReader
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.msg import FieldType, MamaMsg
 from mama_spark.mama.messages.omnm import encode
@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 AT = 1_800_000_000_123_456
 DESK = SourceKey("desk", 7)
-READER = Reader("nats", "nats://there:4222")
+READER = DiscoveryRowReader("nats", "nats://there:4222")
 
 COLUMNS = [
     "kind",
@@ -73,14 +73,14 @@ def record(
     return DiscoveryEvent(DiscoveryEventKind.RECORD, AT, "MAMA_EVENTS", 12, key, data, info=info)
 
 
-def row(change: DiscoveryEvent, reader: Reader = READER) -> dict[str, Any]:
+def row(change: DiscoveryEvent, reader: DiscoveryRowReader = READER) -> dict[str, Any]:
     """The row, through Arrow, without the columns that are null."""
     (made,) = record_batch([reader.row(change)]).to_pylist()
     return {name: value for name, value in made.items() if value is not None}
 
 
 def test_columns_are_those_of_the_design_in_order_and_what_spark_makes_of_the_schema() -> None:
-    assert tuple(SCHEMA.names) == Row._fields == tuple(COLUMNS)
+    assert tuple(SCHEMA.names) == DiscoveryRow._fields == tuple(COLUMNS)
     types = {
         "source_id": DecimalType(20, 0),
         "capabilities": MapType(StringType(), StringType()),
@@ -157,7 +157,7 @@ def test_fields_are_found_by_the_names_and_numbers_of_the_properties_and_collisi
     msg.add_string("Feed", 20001, "desk")
     msg.add_u64("SourceID", 10002, 7)
     msg.add_string("PublisherTopic", 10003, "a.b")  # another program's use of the number of SourceState
-    got = row(record(msg), Reader("nats", "t", fields))
+    got = row(record(msg), DiscoveryRowReader("nats", "t", fields))
     assert got["source_name"] == "desk"
     assert "source_state" not in got
     assert "PublisherTopic[10003]" in got["info"]

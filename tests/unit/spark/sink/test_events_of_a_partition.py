@@ -10,7 +10,7 @@ import pytest
 from mama_spark.errors import AckTimeout, BadTopic, ConfigError, NotEntitled, PublishError, Rejected, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.mama.publisher.partition_events import MAX_ERRORS, MAX_TOPICS, PartitionEvents
-from mama_spark.mama.states import IllegalStep, PublisherState
+from mama_spark.mama.states import IllegalPublisherStep, PublisherState
 from mama_spark.message import MessageBatch
 
 NEVER = -(2**63)
@@ -50,7 +50,7 @@ def test_publisher_walks_the_states_of_the_specification() -> None:
     assert told(events.destroyed(4)) == [("publisher", "destroy", None, "DESTROYED", 4)]
     assert events.state is PublisherState.DESTROYED
     assert (events.destroy(5), events.destroyed(5)) == ([], [])
-    with pytest.raises(IllegalStep):
+    with pytest.raises(IllegalPublisherStep):
         events.live(6)
 
 

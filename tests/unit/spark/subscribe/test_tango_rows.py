@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.bridges.tango.discovery import source_key
-from mama_spark.mama.discovery.discovery_rows import Row
+from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery.tango import TangoReader
 from mama_spark.spark.subscribe.tango_rows import TYPE, VALUES, CorruptRecord, TangoColumns
@@ -186,7 +186,7 @@ def test_what_is_no_record_says_why_or_raises() -> None:
 # --- mamadiscovery -----------------------------------------------------------------------------------------
 
 
-def discovered(payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVENT) -> Row:
+def discovered(payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVENT) -> DiscoveryRow:
     reader = TangoReader.of(DiscoveryOptions.parse({"url": "nats://h/TANGO", "tango": "true"}))
     key = source_key(RecordedDevice("db:1", "a/b/c", True))
     return reader.row(DiscoveryEvent(kind, 9, "TANGO", 7, key, payload, record_topic(TOPIC)))
