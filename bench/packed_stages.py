@@ -13,7 +13,7 @@ from mama_spark.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.core.ids import IdMaker
 from mama_spark.spark.sink.columns import ColumnPlan, plan_columns
-from mama_spark.spark.sink.packed_messages import Packs
+from mama_spark.spark.sink.packed_messages import PackedMessages
 from mama_spark.spark.sink.partition_writer import PACKED_IDS_MEMORY
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -29,11 +29,11 @@ class PackWriter(DataSourceArrowWriter):
         self._options, self._plan = options, plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        packs: Packs | None = None
+        packs: PackedMessages | None = None
         ids, first = IdMaker("bench", 0, 0, PACKED_IDS_MEMORY), 0
         for rows in iterator:
             if packs is None:
-                packs = Packs(SinkOptions.parse(self._options), self._plan, rows.schema, _NATS)
+                packs = PackedMessages(SinkOptions.parse(self._options), self._plan, rows.schema, _NATS)
             for load in packs.add(rows, first):
                 ids.ids(load.batch)
             first += rows.num_rows

@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from ..errors import ConfigError
 from ..mama.messages.source_records import SourceRecord
 from ..options import SinkOptions
-from .option_loading import DiscoveryTerms, read_options
+from .option_loading import DiscoveryProperties, read_options
 from .sink.announcer import source_record, withdraw
 
 #: Seconds that a query may take to plan itself.
 _PLANNED_WITHIN = 120.0
 
 
-def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced:
+def announced(query: Any, options: Mapping[str, str] | None = None) -> AnnouncedQuery:
     """Withdraw the source of a query (``announce=true``) as soon as the query has ended, for whatever reason::
 
         with mama_spark.announced(query):       # leaving the block stops a query that still runs
@@ -38,23 +38,23 @@ def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced
     """
     given = _options_of(query) if options is None else dict(options)
     if given is None:
-        return Announced(query, None)
+        return AnnouncedQuery(query, None)
     found = read_options(SinkOptions, given)
     if not found.options.announce:
-        return Announced(query, None)
+        return AnnouncedQuery(query, None)
     name = {key.lower(): value for key, value in given.items()}.get("queryname") or query.name
     session = getattr(query, "_session", None) or SparkSession.active()  # Connect's queries know theirs
     app_name, app_id = session.conf.get("spark.app.name", None), session.conf.get("spark.app.id", None)
     record = source_record(
         found.options, str(query.id), streaming=True, query_name=name, app_name=app_name, app_id=app_id
     )
-    return Announced(query, (found.options, found.discovery, record))
+    return AnnouncedQuery(query, (found.options, found.discovery, record))
 
 
-class Announced:
+class AnnouncedQuery:
     """See :func:`announced`, which makes it."""
 
-    def __init__(self, query: Any, source: tuple[SinkOptions, DiscoveryTerms, SourceRecord] | None) -> None:
+    def __init__(self, query: Any, source: tuple[SinkOptions, DiscoveryProperties, SourceRecord] | None) -> None:
         self._query, self._source = query, source
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

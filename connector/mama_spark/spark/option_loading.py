@@ -22,7 +22,7 @@ O = TypeVar("O", bound=TransportOptions)  # noqa: E741 - as everywhere, options 
 
 
 @dataclass(frozen=True, slots=True)
-class DiscoveryTerms:
+class DiscoveryProperties:
     """What a properties file says of discovery; plain data that travels to the tasks.
 
     :ivar fields: names and FIDs of the fields of source messages
@@ -48,11 +48,11 @@ class DiscoveryTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Given(Generic[O]):
+class LoadedOptions(Generic[O]):
     """Options, checked, and what else stands in the properties file."""
 
     options: O
-    discovery: DiscoveryTerms
+    discovery: DiscoveryProperties
 
 
 def check_spark(what: str) -> None:
@@ -61,7 +61,7 @@ def check_spark(what: str) -> None:
         raise ConfigError(f"{what} needs Spark 4.2 or newer, this is {pyspark.__version__}")
 
 
-def read_options(cls: type[O], given: Mapping[str, str]) -> Given[O]:
+def read_options(cls: type[O], given: Mapping[str, str]) -> LoadedOptions[O]:
     """Options as Spark hands them over, completed by the transport that they name.
 
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
@@ -69,5 +69,5 @@ def read_options(cls: type[O], given: Mapping[str, str]) -> Given[O]:
     """
     known = [*option_names(cls), "storage.*"] if "storage" in cls.__dataclass_fields__ else option_names(cls)
     expanded = expand(given, known, os.environ)
-    terms = DiscoveryTerms(expanded.fields, expanded.discovery_supported, expanded.supported_key)
-    return Given(cls.parse(expanded.options), terms)
+    terms = DiscoveryProperties(expanded.fields, expanded.discovery_supported, expanded.supported_key)
+    return LoadedOptions(cls.parse(expanded.options), terms)

@@ -9,7 +9,7 @@ from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import DataLost, MamaError
 
 
-class _ToldOtherwise(MamaError):
+class _RecordsDiffer(MamaError):
     """The log tells something else than before: records went away while they were read."""
 
 
@@ -51,7 +51,7 @@ class _Replay:
         for changes in bridge.read(self._start, self._end):
             known = min(skip, len(changes))
             if known and known == skip and changes[known - 1] != self._last:
-                raise _ToldOtherwise(
+                raise _RecordsDiffer(
                     "what was read before the connection broke is not what is there now: read it again"
                 )
             skip -= known

@@ -21,7 +21,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.options.values import redact_url
 
 from ..bridge_factory import make_discovery
-from ..option_loading import DiscoveryTerms
+from ..option_loading import DiscoveryProperties
 
 log = logging.getLogger("mama_spark")
 
@@ -73,7 +73,7 @@ def source_id(identity: str) -> int:
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big")
 
 
-def check_announce(o: SinkOptions, terms: DiscoveryTerms) -> None:
+def check_announce(o: SinkOptions, terms: DiscoveryProperties) -> None:
     """On the driver, without I/O: can the write be announced at all?
 
     :raises StatusError: NOT_IMPLEMENTED: bridge or transport have no source discovery
@@ -85,13 +85,13 @@ def check_announce(o: SinkOptions, terms: DiscoveryTerms) -> None:
     encode(encode_source(every, terms.fields))
 
 
-class Announcer:
+class SourceAnnouncer:
     """One task's hold on its source. Calls: :meth:`start`, :meth:`tell`, :meth:`finish`; by one thread at a time.
 
     :param ids: what the ids of its events begin with; no other attempt has the same
     """
 
-    def __init__(self, o: SinkOptions, terms: DiscoveryTerms, record: SourceRecord, ids: str) -> None:
+    def __init__(self, o: SinkOptions, terms: DiscoveryProperties, record: SourceRecord, ids: str) -> None:
         self._options, self._terms, self._ids = o, terms, ids
         self.record = record
         self._key = SourceKey(record.name, record.id)
@@ -177,7 +177,7 @@ class Announcer:
         bridge.tell(self._key, [encode(encode_event(e)) for e in ours], [f"{self._ids}-{n}" for n in numbers])
 
 
-def withdraw(o: SinkOptions, terms: DiscoveryTerms, record: SourceRecord) -> None:
+def withdraw(o: SinkOptions, terms: DiscoveryProperties, record: SourceRecord) -> None:
     """Say OFFLINE for a source that is announced by other processes. Never raises: there is a warning, and the source
     goes when it expires."""
     try:

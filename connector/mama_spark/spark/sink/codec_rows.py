@@ -11,18 +11,18 @@ from mama_spark.message import MessageBatch
 
 from ..json_rows import json_rows
 from .columns import ColumnPlan
-from .row_encoder import Encoded
+from .row_encoder import EncodedBatch
 
 
-class NativeRows:
-    """Turns record batches into :class:`~mama_spark.spark.sink.row_encoder.Encoded`, by a plan made on the driver. A
-    row that cannot become a message keeps its columns, as JSON: that is what dead letters and the flight log show of
+class CodecRows:
+    """Turns record batches into :class:`~mama_spark.spark.sink.row_encoder.EncodedBatch`, by a plan made on the driver.
+    A row that cannot become a message keeps its columns, as JSON: that is what dead letters and the flight log show of
     it."""
 
     def __init__(self, plan: ColumnPlan, codec: RowCodec) -> None:
         self._plan, self._codec = plan, codec
 
-    def encode(self, rows: pa.RecordBatch) -> Encoded:
+    def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
         made = self._codec.encode(self._named(rows))
         bad, payloads = dict(made.bad), made.payloads
         ids = None
@@ -34,7 +34,7 @@ class NativeRows:
         if bad:
             payloads = self._with_json(rows, payloads, sorted(bad))
         extra = rows.select(list(self._plan.log)) if self._plan.log else None
-        return Encoded(MessageBatch(made.topics, payloads, ids=ids), sorted(bad.items()), extra)
+        return EncodedBatch(MessageBatch(made.topics, payloads, ids=ids), sorted(bad.items()), extra)
 
     def places(self, rows: pa.RecordBatch) -> MessageBatch:
         """Where the rows go, without payloads; those that go nowhere are left out."""

@@ -26,9 +26,9 @@ from mama_spark.options import SinkOptions
 from ..option_loading import check_spark, read_options
 from .announcer import check_announce, withdraw
 from .columns import plan_columns
-from .outcomes import Tally
+from .outcomes import OutcomeCounts
 from .packed_messages import log_fields
-from .partition_writer import PartitionReport, SinkJob, publish_partition, task_facts
+from .partition_writer import PartitionReport, SinkJob, publish_partition, task_info
 
 log = logging.getLogger("mama_spark")
 
@@ -80,7 +80,7 @@ class _Committer:
         self.job = job
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
-        return publish_partition(self.job, task_facts(self.job.streaming), batches)
+        return publish_partition(self.job, task_info(self.job.streaming), batches)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         reports = [m for m in messages if isinstance(m, PartitionReport)]
@@ -88,7 +88,7 @@ class _Committer:
         if fatal is not None:
             self._abort(reports, app)
             raise ConfigError(fatal)
-        total = Tally()
+        total = OutcomeCounts()
         for report in reports:
             total.add(report.tally)
         failures = self._failures(total)
@@ -104,7 +104,7 @@ class _Committer:
             parts = [p for r in reports for p in r.parts]
             flight_log.commit(o.flight_log, o.storage_options, run, parts, app=app, extra=self.job.log_fields)
 
-    def _failures(self, total: Tally) -> int:
+    def _failures(self, total: OutcomeCounts) -> int:
         """Failed rows that the options do not tolerate."""
         o = self.job.options
         if o.on_error == "fail":

@@ -18,7 +18,7 @@ _INFO_CHARS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class DeadTag:
+class DeadLetterContext:
     """Marks the blocks of dead letters in the publisher."""
 
 

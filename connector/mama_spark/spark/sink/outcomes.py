@@ -146,7 +146,7 @@ def _reasons(block: FlightBatch) -> dict[int, tuple[str, int | None, str | None]
 
 
 @dataclass(slots=True)
-class Tally:
+class OutcomeCounts:
     """What became of the rows of one partition, small enough to travel in a commit message.
 
     :ivar guilty: failed rows of which the row itself is the cause; ``outage``: all others
@@ -181,7 +181,7 @@ class Tally:
         bad = (block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED) & (weights > 0)
         for row in np.flatnonzero(bad).tolist():
             error, n = block.errors[row], int(weights[row])
-            if is_guilty(error):
+            if is_row_error(error):
                 self.guilty += n
             else:
                 self.outage += n
@@ -191,7 +191,7 @@ class Tally:
         if len(self.reasons) > 50:  # reasons may quote the topic: the commit message stays small
             self.reasons = Counter(dict(self.reasons.most_common(20)))
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: OutcomeCounts) -> None:
         for name in ("rows", "acked", "published", "duplicates", "failed", "timed_out", "guilty", "outage"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.dead_lettered += other.dead_lettered
@@ -214,7 +214,7 @@ class Tally:
         return text
 
 
-def is_guilty(error: PublishError) -> bool:
+def is_row_error(error: PublishError) -> bool:
     """The row itself is the cause: nothing that passes by itself, and somebody said so."""
     return error.answered and not error.retryable and not error.may_have_landed
 

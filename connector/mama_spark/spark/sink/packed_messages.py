@@ -30,9 +30,9 @@ from mama_spark.packing import (
 from mama_spark.publisher.core.flight import FlightState
 from mama_spark.publisher.core.flight_batch import FlightBatch
 
-from .codec_rows import NativeRows
+from .codec_rows import CodecRows
 from .columns import ColumnPlan
-from .row_encoder import Encoded, RowEncoder
+from .row_encoder import EncodedBatch, RowEncoder
 
 Bad = list[tuple[int, PublishError]]
 
@@ -41,7 +41,7 @@ _STEERING = r"(?i)^(nats-|mama-pack$|mama-pack-rows$)"
 
 
 @dataclass(frozen=True, slots=True)
-class Cargo:
+class FlightContext:
     """What stands behind a block of flights.
 
     :ivar numbers: of each flight's first row in the partition
@@ -64,36 +64,36 @@ class Cargo:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class PublishBatch:
     """One block for the publisher. ``batch`` has the user's ids, or none."""
 
     batch: MessageBatch
     bad: Bad
-    cargo: Cargo
+    cargo: FlightContext
 
 
-class Singles:
-    """A flight a row: what :class:`Packs` does where nothing is packed."""
+class RowMessages:
+    """A flight a row: what :class:`PackedMessages` does where nothing is packed."""
 
-    def __init__(self, encoder: RowEncoder | NativeRows) -> None:
+    def __init__(self, encoder: RowEncoder | CodecRows) -> None:
         self._encoder = encoder
 
-    def add(self, rows: pa.RecordBatch, first: int) -> Iterator[Load]:
+    def add(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
         encoded = self._encoder.encode(rows)
         numbers = np.arange(first, first + rows.num_rows)
-        yield Load(encoded.batch, encoded.bad, Cargo(numbers, encoded.extra, encoded.batch.ids))
+        yield PublishBatch(encoded.batch, encoded.bad, FlightContext(numbers, encoded.extra, encoded.batch.ids))
 
-    def finish(self) -> Iterator[Load]:
+    def finish(self) -> Iterator[PublishBatch]:
         return iter(())
 
-    def again(self) -> list[Load]:
+    def again(self) -> list[PublishBatch]:
         return []
 
-    def split(self, block: FlightBatch, batch: MessageBatch, cargo: Cargo) -> Bools | None:
+    def split(self, block: FlightBatch, batch: MessageBatch, cargo: FlightContext) -> Bools | None:
         return None
 
 
-class Packs:
+class PackedMessages:
     """The packs of one partition. Two threads: the task's makes them, the pump's brings back what was refused.
 
     :param schema: of the rows that Spark gives
@@ -115,11 +115,11 @@ class Packs:
         most = min(o.pack_max_bytes, capabilities.max_payload - HEADER_BYTES)
         self._packer = Packer(self._codec, max_rows=o.pack_max_rows, max_bytes=most)
         self._lock = threading.Lock()
-        self._refused: list[Load] = []
+        self._refused: list[PublishBatch] = []
 
     # --- the task's thread -----------------------------------------------------------------------------------
 
-    def add(self, rows: pa.RecordBatch, first: int) -> Iterator[Load]:
+    def add(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
         """Rows of the partition from number ``first`` on: flights of those that cannot travel, and the packs that are
         full. Iterate to the end."""
         encoded = self._encoder.encode(rows)
@@ -139,17 +139,17 @@ class Packs:
         if len(good):
             yield from map(_load, self._packer.add(all_rows.take(good)))
 
-    def finish(self) -> Iterator[Load]:
+    def finish(self) -> Iterator[PublishBatch]:
         """The packs of all rows that still wait."""
         yield from map(_load, self._packer.finish())
 
-    def again(self) -> list[Load]:
+    def again(self) -> list[PublishBatch]:
         """Halves of packs that were refused as too large, to be sent."""
         with self._lock:
             loads, self._refused = self._refused, []
         return loads
 
-    def _columns(self, encoded: Encoded) -> pa.RecordBatch:
+    def _columns(self, encoded: EncodedBatch) -> pa.RecordBatch:
         if encoded.typed is not None:
             return encoded.typed
         batch = encoded.batch
@@ -158,7 +158,7 @@ class Packs:
             found["headers"] = pa.nulls(len(batch), HEADERS_TYPE)
         return pa.RecordBatch.from_arrays([found[name] for name in self._names], self._names)
 
-    def _check(self, encoded: Encoded, bad: dict[int, PublishError]) -> None:
+    def _check(self, encoded: EncodedBatch, bad: dict[int, PublishError]) -> None:
         if self._lines:
             for row in _with_line_feeds(encoded.batch.payloads):
                 bad.setdefault(row, BadRow("the value has a line feed, which pack=lines takes for its end"))
@@ -166,7 +166,7 @@ class Packs:
             for row, name in _steering(encoded.batch.headers):
                 bad.setdefault(row, BadRow(f"header {name!r} has no effect inside a pack"))
 
-    def _by_itself(self, rows: pa.RecordBatch, encoded: Encoded, all_rows: Rows, which: Int64s) -> Load:
+    def _by_itself(self, rows: pa.RecordBatch, encoded: EncodedBatch, all_rows: Rows, which: Int64s) -> PublishBatch:
         """Rows that cannot be packed, as they would have been without packing; a typed row is a pack of one."""
         some = all_rows.take(which)
         if encoded.typed is not None:
@@ -174,11 +174,11 @@ class Packs:
             return _load(packed(self._codec, normal, np.arange(len(which) + 1)))
         batch = self._alone.encode(rows.take(pa.array(which))).batch
         starts = np.arange(len(which) + 1)
-        return Load(batch, [], Cargo(some.numbers, _lists(some.extra, starts), batch.ids))
+        return PublishBatch(batch, [], FlightContext(some.numbers, _lists(some.extra, starts), batch.ids))
 
     # --- the pump's thread -----------------------------------------------------------------------------------
 
-    def split(self, block: FlightBatch, batch: MessageBatch, cargo: Cargo) -> Bools | None:
+    def split(self, block: FlightBatch, batch: MessageBatch, cargo: FlightContext) -> Bools | None:
         """Take packs that were refused as too large out of a finished block: their halves are flights of their own.
 
         :returns: which ones; None = none
@@ -212,7 +212,7 @@ def check_bridge(o: SinkOptions, capabilities: Capabilities) -> None:
 
 
 def rows_apart(
-    batch: MessageBatch, flight_id: pa.Array, cargo: Cargo, errors: list[PublishError], at: Int64s
+    batch: MessageBatch, flight_id: pa.Array, cargo: FlightContext, errors: list[PublishError], at: Int64s
 ) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
     """Failed flights row by row, for the dead letters.
 
@@ -231,9 +231,11 @@ def rows_apart(
     return replace(rows, ids=None), ids, [errors[i] for i in of.tolist()], at[of]
 
 
-def _load(packs: Packed) -> Load:
-    return Load(
-        packs.batch, [], Cargo(packs.numbers[packs.starts[:-1]], _lists(packs.extra, packs.starts), packed=packs)
+def _load(packs: Packed) -> PublishBatch:
+    return PublishBatch(
+        packs.batch,
+        [],
+        FlightContext(packs.numbers[packs.starts[:-1]], _lists(packs.extra, packs.starts), packed=packs),
     )
 
 

@@ -32,14 +32,14 @@ from mama_spark.publisher.core.ids import IDS_MEMORY, IdMaker
 from mama_spark.publisher.core.retry import RetryPolicy
 from mama_spark.publisher.core.window import WindowPolicy
 
-from ..option_loading import DiscoveryTerms
-from .announcer import Announcer, source_record
-from .codec_rows import NativeRows
+from ..option_loading import DiscoveryProperties
+from .announcer import SourceAnnouncer, source_record
+from .codec_rows import CodecRows
 from .columns import ColumnPlan
-from .dead_letters import DeadLetters, DeadTag
+from .dead_letters import DeadLetterContext, DeadLetters
 from .event_reporter import EventReporter
-from .outcomes import Tally, flight_columns, is_guilty, joined_ids, published_columns
-from .packed_messages import Cargo, Load, Packs, Singles, rows_apart
+from .outcomes import OutcomeCounts, flight_columns, is_row_error, joined_ids, published_columns
+from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages, rows_apart
 from .progress import Progress
 from .row_encoder import RowEncoder
 
@@ -60,12 +60,12 @@ class SinkJob:
     streaming: bool
     run_id: str
     log_fields: tuple[pa.Field, ...]
-    discovery: DiscoveryTerms = field(default_factory=DiscoveryTerms)
+    discovery: DiscoveryProperties = field(default_factory=DiscoveryProperties)
     query_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFacts:
+class TaskInfo:
     """What only the task knows."""
 
     partition: int
@@ -89,14 +89,14 @@ class PartitionReport(WriterCommitMessage):
     run: WriteId
     partition: int
     attempt: int
-    tally: Tally = field(default_factory=Tally)
+    tally: OutcomeCounts = field(default_factory=OutcomeCounts)
     parts: list[Part] = field(default_factory=list)
     dead_parts: list[Part] = field(default_factory=list)
     fatal: str | None = None
     source: SourceRecord | None = None
 
 
-def task_facts(streaming: bool) -> TaskFacts:
+def task_info(streaming: bool) -> TaskInfo:
     """Read from Spark's task context. The names of the properties are internals of Spark, read only here.
 
     :raises ConfigError: a streaming task does not know its query or batch
@@ -116,12 +116,12 @@ def task_facts(streaming: bool) -> TaskFacts:
         stream_run = context.getLocalProperty("spark.jobGroup.id")
     speculation = (context.getLocalProperty("spark.speculation") or "false").lower() == "true"
     app_name, app_id = context.getLocalProperty("spark.app.name"), context.getLocalProperty("spark.app.id")
-    return TaskFacts(
+    return TaskInfo(
         context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation, app_name, app_id
     )
 
 
-def run_of(job: SinkJob, facts: TaskFacts) -> WriteId:
+def run_of(job: SinkJob, facts: TaskInfo) -> WriteId:
     """Whose rows these are, in the words of the flight log."""
     o = job.options
     if facts.query_id is not None:
@@ -129,13 +129,13 @@ def run_of(job: SinkJob, facts: TaskFacts) -> WriteId:
     return WriteId(None, job.run_id, o.txn_version, o.bridge_name)
 
 
-def publish_partition(job: SinkJob, facts: TaskFacts, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
+def publish_partition(job: SinkJob, facts: TaskInfo, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
     """Publish the rows of one partition.
 
     :raises Unavailable: for trouble that a retry of the task may cure (broker or storage gone); everything else travels
         in the report, so that one bad row does not make Spark publish the partition again
     """
-    session = _Session(job, facts)
+    session = _PartitionWriter(job, facts)
     try:
         return session.run(batches)
     except ConfigError as e:
@@ -149,8 +149,8 @@ def publish_partition(job: SinkJob, facts: TaskFacts, batches: Iterator[pa.Recor
         session.close()
 
 
-class _Session:
-    def __init__(self, job: SinkJob, facts: TaskFacts) -> None:
+class _PartitionWriter:
+    def __init__(self, job: SinkJob, facts: TaskInfo) -> None:
         o = job.options
         run = run_of(job, facts)
         self.report = PartitionReport(run, facts.partition, facts.attempt)
@@ -170,12 +170,12 @@ class _Session:
         self._clock = WallClock.anchored()
         events = PartitionEvents(o.topic_events, f"{run.prefix}/{facts.partition}/{facts.attempt}")
         self.reporter = EventReporter(events, self._clock, self._staging)
-        self._announcer: Announcer | None = None
+        self._announcer: SourceAnnouncer | None = None
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._dead: DeadLetters | None = None
         self._ids = self._id_maker()
-        self._loader: Singles | Packs
+        self._loader: RowMessages | PackedMessages
         self._rows = 0
         self._unsettled = 0
         self._settled = threading.Condition()
@@ -220,10 +220,10 @@ class _Session:
         self._bridge = publisher_bridge(o)
         self._bridge.open()
         codec = row_codec(o)
-        encoder = RowEncoder(plan, o.topic, o.topic_prefix) if codec is None else NativeRows(plan, codec)
+        encoder = RowEncoder(plan, o.topic, o.topic_prefix) if codec is None else CodecRows(plan, codec)
         self._bridge.prepare(encoder.places(first))  # what the bridge can do may depend on where the topics lead
-        packs = None if o.pack == "off" else Packs(o, plan, first.schema, self._bridge.capabilities)
-        self._loader = Singles(encoder) if packs is None else packs
+        packs = None if o.pack == "off" else PackedMessages(o, plan, first.schema, self._bridge.capabilities)
+        self._loader = RowMessages(encoder) if packs is None else packs
         if o.on_error == "deadletter":
             self._dead = DeadLetters(o.dead_letter_topic, self._dead_staging, self._with_ids)
         if o.announce:
@@ -251,7 +251,7 @@ class _Session:
             app_name=facts.app_name, app_id=facts.app_id,
         )  # fmt: skip
         ids = f"{run.run_id}-{run.batch_id or 0}-{facts.partition}-{facts.attempt}"
-        self._announcer = Announcer(self._options, job.discovery, record, ids)
+        self._announcer = SourceAnnouncer(self._options, job.discovery, record, ids)
         if self._announcer.start():
             self.report.source = record
             self.reporter.announce(self._announcer.tell)
@@ -270,7 +270,7 @@ class _Session:
             return IdMaker(o.id_prefix or o.txn_app_id, o.txn_version, facts.partition, memory)
         return IdMaker(o.id_prefix or self._job.run_id, 0, facts.partition, memory)
 
-    def _ship(self, publisher: BatchPublisher, load: Load) -> None:
+    def _ship(self, publisher: BatchPublisher, load: PublishBatch) -> None:
         batch = load.batch
         if not self._with_ids:
             batch = replace(batch, ids=None)
@@ -294,7 +294,7 @@ class _Session:
     def _put_dead_letters(self, publisher: BatchPublisher, *, all_of_them: bool) -> None:
         letters = self._dead.take(all_of_them=all_of_them) if self._dead is not None else None
         if letters is not None:
-            self._put(publisher, letters, (), DeadTag())
+            self._put(publisher, letters, (), DeadLetterContext())
 
     def _wait_settled(self, publisher: BatchPublisher) -> None:
         """Until every row has its outcome, and so every dead letter is known. Each flight has its deadline; what has
@@ -322,18 +322,18 @@ class _Session:
         try:
             tag: BatchContext = block.tag
             cargo = tag.tag
-            apart = self._loader.split(block, tag.batch, cargo) if isinstance(cargo, Cargo) else None
+            apart = self._loader.split(block, tag.batch, cargo) if isinstance(cargo, FlightContext) else None
             self.reporter.finished(block, tag.batch, apart)
-            if isinstance(cargo, DeadTag):
+            if isinstance(cargo, DeadLetterContext):
                 self._check_dead_letters(block)
-            elif isinstance(cargo, Cargo):
+            elif isinstance(cargo, FlightContext):
                 self._log(block, tag.batch, cargo, apart)
         finally:
             with self._settled:
                 self._unsettled -= 1
                 self._settled.notify_all()
 
-    def _log(self, block: FlightBatch, batch: MessageBatch, cargo: Cargo, apart: Bools | None) -> None:
+    def _log(self, block: FlightBatch, batch: MessageBatch, cargo: FlightContext, apart: Bools | None) -> None:
         """:param apart: flights whose rows go on in others"""
         assert self._publisher is not None
         assert self._bridge is not None
@@ -362,7 +362,7 @@ class _Session:
         self._staging.flights(columns)
 
     def _dead_letters_of(
-        self, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, cargo: Cargo, apart: Bools | None
+        self, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, cargo: FlightContext, apart: Bools | None
     ) -> Bools | None:
         if self._dead is None or not block.errors:
             return None
@@ -370,7 +370,7 @@ class _Session:
         if apart is not None:
             bad = bad[~apart[bad]]
         if self._options.error_tolerance == "data":
-            bad = np.array([row for row in bad.tolist() if is_guilty(block.errors[row])], np.int64)
+            bad = np.array([row for row in bad.tolist() if is_row_error(block.errors[row])], np.int64)
         if not len(bad):
             return None
         errors = [block.errors[row] for row in bad.tolist()]
@@ -389,7 +389,7 @@ class _Session:
         for row in failed.tolist():
             error = block.errors[row]
             text = f"deadLetterTopic {self._options.dead_letter_topic!r} does not take what failed: {error}"
-            raise ConfigError(text) if is_guilty(error) else Unavailable(text)
+            raise ConfigError(text) if is_row_error(error) else Unavailable(text)
 
     # --- the end ---------------------------------------------------------------------------------------------
 

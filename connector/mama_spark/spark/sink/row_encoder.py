@@ -19,7 +19,7 @@ _PART_HEADERS = {"root": "Mama-Root", "source": "Mama-Source", "symbol": "Mama-S
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedBatch:
     """One Arrow batch as messages, row for row.
 
     :ivar batch: placeholders stand in for what is bad
@@ -37,7 +37,7 @@ class Encoded:
 
 
 class RowEncoder:
-    """Turns record batches into :class:`Encoded`, by a plan made on the driver.
+    """Turns record batches into :class:`EncodedBatch`, by a plan made on the driver.
 
     :param apart: parts of the topic become columns of their own: they are headers of the message in which several rows
         travel. They are headers of each row, too, where rows have some of their own
@@ -49,7 +49,7 @@ class RowEncoder:
         self._topic = topic
         self._prefix = f"{topic_prefix.rstrip('.')}." if topic_prefix else ""
 
-    def encode(self, rows: pa.RecordBatch) -> Encoded:
+    def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
         plan, bad = self._plan, dict[int, PublishError]()
         topics = self._topics(rows, bad)
         typed = rows.select(list(plan.typed)) if plan.typed else None
@@ -70,7 +70,7 @@ class RowEncoder:
                 ids = ids.fill_null("")
         extra = rows.select(list(plan.log)) if plan.log else None
         batch = MessageBatch(topics, payloads, self._headers(rows, bad), ids, self._streams(rows, bad))
-        return Encoded(batch, sorted(bad.items()), extra, self._parts(rows), typed)
+        return EncodedBatch(batch, sorted(bad.items()), extra, self._parts(rows), typed)
 
     def places(self, rows: pa.RecordBatch) -> MessageBatch:
         """Where the rows go, without payloads."""

@@ -25,12 +25,12 @@ from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import check_spark, read_options
 from . import log_reader
-from .message_columns import Shape, schema_of, shape_of
+from .message_columns import MessageColumns, message_columns_of, schema_of
 from .offsets import (
     Loss,
     Offsets,
-    Position,
-    Range,
+    ReadRange,
+    StreamPosition,
     advance,
     backlog_of,
     beginning,
@@ -64,14 +64,14 @@ def batch_reader(given: dict[str, str], schema: StructType) -> MamaSubReader:
     options = _options(given)
     if options.starting_offsets == "latest":
         raise OptionError("option startingOffsets=latest is for streams: a batch would read nothing")
-    return MamaSubReader(options, shape_of(schema, options))
+    return MamaSubReader(options, message_columns_of(schema, options))
 
 
 def stream_reader(given: dict[str, str], schema: StructType) -> MamaSubStreamReader:
     options = _options(given)
     if options.ending_offsets != "latest":
         raise OptionError("option endingOffsets is for batch reads: a stream has no end")
-    return MamaSubStreamReader(options, shape_of(schema, options))
+    return MamaSubStreamReader(options, message_columns_of(schema, options))
 
 
 def _options(given: dict[str, str]) -> SubscribeOptions:
@@ -80,25 +80,25 @@ def _options(given: dict[str, str]) -> SubscribeOptions:
 
 
 @dataclass
-class Part(InputPartition):
+class LogPartition(InputPartition):
     """What one task reads.
 
     :ivar gone: gaps that were known when the batch was planned, and tolerated
     """
 
-    range: Range
+    range: ReadRange
     gone: tuple[tuple[int, int], ...] = ()
 
 
-class _Reader:
+class _LogReader:
     """What batch and streaming have in common."""
 
-    def __init__(self, options: SubscribeOptions, shape: Shape) -> None:
+    def __init__(self, options: SubscribeOptions, shape: MessageColumns) -> None:
         self.options, self.shape = options, shape
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
-        if not isinstance(partition, Part):  # Spark's own, when there is nothing to read
+        if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
             return
         o, r = self.options, partition.range
 
@@ -109,7 +109,7 @@ class _Reader:
         for records in log_reader.read(o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check):
             yield from unpacking.batches(records)
 
-    def _find(self, bridge: RecordLogBridge, r: Range) -> RecordLog | None:
+    def _find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
         """The log that the range is of; None if it is lost."""
         whole = ((r.after + 1, r.up_to),)
         try:
@@ -123,7 +123,7 @@ class _Reader:
         self._treat([Loss(r.stream, whole, MADE_AGAIN)])
         return None
 
-    def _plan(self, bridge: RecordLogBridge, whole: list[Range]) -> list[Part]:
+    def _plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
         """Tasks for these ranges. What is missing in them is lost already."""
         gone: dict[str, tuple[tuple[int, int], ...]] = {}
         for r in whole:
@@ -133,9 +133,9 @@ class _Reader:
         there = [r for r in whole if r.stream in gone]
         total = round(sum(map(len, there)) * self._rows_each(bridge, there))
         n = parts(total, self.options.min_partitions, len(os.sched_getaffinity(0)))
-        return [Part(r, _within(gone[r.stream], r)) for r in split(there, n)]
+        return [LogPartition(r, _within(gone[r.stream], r)) for r in split(there, n)]
 
-    def _rows_each(self, bridge: RecordLogBridge, there: list[Range]) -> float:
+    def _rows_each(self, bridge: RecordLogBridge, there: list[ReadRange]) -> float:
         """Rows of a sequence, about: in the longest range, where it matters for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
@@ -178,11 +178,11 @@ class _Reader:
         return beginning(bounds, o.starting_offsets, times), bounds
 
 
-class MamaSubReader(_Reader, DataSourceReader):
+class MamaSubReader(_LogReader, DataSourceReader):
     """Batch reads."""
 
-    def partitions(self) -> list[Part]:
-        def plan(bridge: RecordLogBridge) -> list[Part]:
+    def partitions(self) -> list[LogPartition]:
+        def plan(bridge: RecordLogBridge) -> list[LogPartition]:
             start, bounds = self._first(bridge)
             end = ending(bounds, self.options.ending_offsets)
             start, losses = reconcile(start, bounds)
@@ -192,10 +192,10 @@ class MamaSubReader(_Reader, DataSourceReader):
         return log_reader.ask(self.options, plan)
 
 
-class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming reads. On the driver, one object for the life of the query."""
 
-    def __init__(self, options: SubscribeOptions, shape: Shape) -> None:
+    def __init__(self, options: SubscribeOptions, shape: MessageColumns) -> None:
         super().__init__(options, shape)
         self._initial: Offsets | None = None
         self._target: dict[str, Bounds] | None = None
@@ -244,9 +244,9 @@ class MamaSubStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvaila
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What the streams held when the batch was planned, so that the lag shows in the progress of the query."""
-        return to_json({name: Position(b.last + 1, b.identity) for name, b in self._seen.items()}) or None
+        return to_json({name: StreamPosition(b.last + 1, b.identity) for name, b in self._seen.items()}) or None
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Part]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
         whole = ranges(from_json(start), from_json(end))
         return log_reader.ask(self.options, lambda bridge: self._plan(bridge, whole)) if whole else []
 
@@ -309,7 +309,7 @@ def _raise_unless_gone(bridge: RecordLogBridge, name: str, error: ConfigError) -
         raise error
 
 
-def _changed(found: RecordLog, r: Range, known: tuple[tuple[int, int], ...]) -> list[Loss]:
+def _changed(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
     """What was lost between the planning of a task and its end."""
     if found.bounds().identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), MADE_AGAIN)]
@@ -317,5 +317,5 @@ def _changed(found: RecordLog, r: Range, known: tuple[tuple[int, int], ...]) -> 
     return [] if gaps == known else [Loss(r.stream, gaps, "deleted before or while they were read")]
 
 
-def _within(gaps: tuple[tuple[int, int], ...], r: Range) -> tuple[tuple[int, int], ...]:
+def _within(gaps: tuple[tuple[int, int], ...], r: ReadRange) -> tuple[tuple[int, int], ...]:
     return tuple((max(a, r.after + 1), min(b, r.up_to)) for a, b in gaps if a <= r.up_to and b > r.after)

@@ -20,7 +20,7 @@ from mama_spark.record_log import RecordLog, RecordLogBridge, Records
 T = TypeVar("T")
 
 
-class Patience:
+class OutageTimer:
     """How long to go on while nobody answers: ``waitTimeout`` from the last sign of life."""
 
     def __init__(self, seconds: float) -> None:
@@ -68,7 +68,7 @@ def read(
     :param check: called with the log when all have been read
     :raises Unavailable: nothing came for ``waitTimeout``
     """
-    patience = Patience(o.wait_timeout)
+    patience = OutageTimer(o.wait_timeout)
     while True:
         try:
             with contextlib.closing(log_bridge(o, o.wait_timeout)) as bridge:

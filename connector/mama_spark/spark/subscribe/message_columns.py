@@ -67,7 +67,7 @@ def schema_of(o: SubscribeOptions) -> StructType:
 
 
 @dataclass(frozen=True)
-class Shape:
+class MessageColumns:
     """The columns that a query reads.
 
     :ivar arrow: all of them
@@ -83,7 +83,7 @@ class Shape:
         return not len(self.typed) and "value" in self.arrow.names
 
 
-def shape_of(given: StructType, o: SubscribeOptions) -> Shape:
+def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns:
     """What to read for this schema: the format's own or the user's.
 
     :raises SchemaError: a column of the format with another type, one that must not be null, one of its names twice;
@@ -108,7 +108,7 @@ def shape_of(given: StructType, o: SubscribeOptions) -> Shape:
     names = [f.name for f in given.fields]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
-    return Shape(arrow, pa.schema([f for f in arrow if f.name not in known]))
+    return MessageColumns(arrow, pa.schema([f for f in arrow if f.name not in known]))
 
 
 def _may_be_null(kind: pa.DataType) -> bool:
@@ -125,7 +125,7 @@ def rows(
     records: Records,
     found: Unpacked,
     stream: str,
-    shape: Shape,
+    shape: MessageColumns,
     include_headers: bool = True,
     tango: TangoColumns | None = None,
 ) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ Wanted = str | tuple[tuple[str, int], ...]  #: ``earliest``, ``latest``, or a se
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """Where a query stands in one stream.
 
     :ivar next: first sequence that was not read yet
@@ -38,11 +38,11 @@ class Position:
     rows: int | None = None
 
 
-Offsets = dict[str, Position]
+Offsets = dict[str, StreamPosition]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ReadRange:
     """Records of one stream with ``after < sequence <= up_to``."""
 
     stream: str
@@ -93,7 +93,7 @@ def to_json(offsets: Offsets) -> dict[str, Any]:
     return {stream: _position_json(p) for stream, p in sorted(offsets.items())}
 
 
-def _position_json(p: Position) -> dict[str, Any]:
+def _position_json(p: StreamPosition) -> dict[str, Any]:
     begin = {} if p.begin is None else {"from": p.begin}
     return {"next": p.next, "identity": p.identity, **begin, **({} if p.rows is None else {"rows": p.rows})}
 
@@ -102,7 +102,7 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
     """:raises ConfigError: this is no offset of this format"""
     try:
         return {
-            str(stream): Position(
+            str(stream): StreamPosition(
                 int(p["next"]), str(p["identity"]), *(int(p[k]) if k in p else None for k in ("from", "rows"))
             )
             for stream, p in value.items()
@@ -121,9 +121,9 @@ def beginning(bounds: Mapping[str, Bounds], wanted: Wanted, at: Mapping[str, int
     :raises ConfigError: the JSON names other streams than the topics, or a sequence that is yet to come
     """
     if at is not None:
-        return {stream: Position(max(1, at[stream]), b.identity) for stream, b in bounds.items()}
+        return {stream: StreamPosition(max(1, at[stream]), b.identity) for stream, b in bounds.items()}
     found = _resolve("startingOffsets", bounds, wanted, EARLIEST)
-    return {stream: Position(found[stream], b.identity) for stream, b in bounds.items()}
+    return {stream: StreamPosition(found[stream], b.identity) for stream, b in bounds.items()}
 
 
 def ending(bounds: Mapping[str, Bounds], wanted: Wanted) -> Offsets:
@@ -132,7 +132,7 @@ def ending(bounds: Mapping[str, Bounds], wanted: Wanted) -> Offsets:
     :raises ConfigError: as :func:`beginning`
     """
     found = _resolve("endingOffsets", bounds, wanted, LATEST)
-    return {stream: Position(found[stream], b.identity) for stream, b in bounds.items()}
+    return {stream: StreamPosition(found[stream], b.identity) for stream, b in bounds.items()}
 
 
 def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: Wanted, default: int) -> dict[str, int]:
@@ -187,13 +187,13 @@ def reconcile(start: Offsets, bounds: Mapping[str, Bounds]) -> tuple[Offsets, li
             losses.append(Loss(stream, ((position.next, found.first - 1),), "removed before they were read"))
             now[stream] = _from(found.first, found.identity)
     for stream, found in bounds.items():
-        now.setdefault(stream, Position(found.first, found.identity))
+        now.setdefault(stream, StreamPosition(found.first, found.identity))
     return now, losses
 
 
-def _from(sequence: int, identity: str) -> Position:
+def _from(sequence: int, identity: str) -> StreamPosition:
     """The end of an empty batch at this place."""
-    return Position(sequence, identity, sequence)
+    return StreamPosition(sequence, identity, sequence)
 
 
 def backlog_of(start: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, int]:
@@ -250,7 +250,7 @@ def share(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
     return taken
 
 
-def ranges(start: Offsets, end: Offsets) -> list[Range]:
+def ranges(start: Offsets, end: Offsets) -> list[ReadRange]:
     """What the batch between two offsets reads. Where ``end`` says where it began, that counts: ``start`` may be the
     initial offset, asked for once more, and what was lost in between has been told already."""
     found = []
@@ -262,7 +262,7 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
         if begin is None:
             begin = before.next if before is not None and before.identity == p.identity else p.next
         if begin < p.next:
-            found.append(Range(stream, p.identity, begin - 1, p.next - 1))
+            found.append(ReadRange(stream, p.identity, begin - 1, p.next - 1))
     return found
 
 
@@ -285,7 +285,7 @@ def parts(total: int, wanted: int | None, cores: int) -> int:
     return max(1, min(-(-total // SMALLEST), max(cores, -(-total // LARGEST))))
 
 
-def split(whole: Iterable[Range], n: int) -> list[Range]:
+def split(whole: Iterable[ReadRange], n: int) -> list[ReadRange]:
     """At least ``n`` ranges (as far as there are sequences) of about the same length. The same input gives the same
     ranges, so that a batch that is planned again has the same tasks."""
     whole = [r for r in whole if len(r)]

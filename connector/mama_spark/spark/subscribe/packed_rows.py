@@ -14,7 +14,7 @@ from mama_spark.packing import SchemaCast, Unpacked, announced_rows, check_json_
 from mama_spark.record_log import RecordLog, Records
 
 from ..json_rows import json_rows
-from .message_columns import Shape, rows, tango_columns
+from .message_columns import MessageColumns, rows, tango_columns
 
 log = logging.getLogger("mama_spark")
 
@@ -30,7 +30,7 @@ class Unpacking:
     :param stream: that they are of
     """
 
-    def __init__(self, o: SubscribeOptions, shape: Shape, stream: str) -> None:
+    def __init__(self, o: SubscribeOptions, shape: MessageColumns, stream: str) -> None:
         self._o, self._shape, self._stream = o, shape, stream
         self._make = SchemaCast(shape.typed) if len(shape.typed) else _as_json if shape.as_json else None
         self._tango = tango_columns(o.fail_on_corrupt) if o.tango else None

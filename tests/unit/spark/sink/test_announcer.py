@@ -21,15 +21,15 @@ from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, decode_source
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
-from mama_spark.spark.option_loading import DiscoveryTerms, read_options
+from mama_spark.spark.option_loading import DiscoveryProperties, read_options
 from mama_spark.spark.sink import announcer
 from mama_spark.spark.sink.announcer import check_announce, source_id, source_record
 from mama_spark.spark.sink.columns import ColumnPlan
 from mama_spark.spark.sink.data_source import MamaPubWriter
-from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskInfo, publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
-FACTS = TaskFacts(3, 1, None, None, None, False, "the app", "app-1")
+FACTS = TaskInfo(3, 1, None, None, None, False, "the app", "app-1")
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def options(name: str, **given: str) -> SinkOptions:
 
 
 def publish(
-    o: SinkOptions, *topics: str, terms: DiscoveryTerms | None = None, facts: TaskFacts = FACTS
+    o: SinkOptions, *topics: str, terms: DiscoveryProperties | None = None, facts: TaskInfo = FACTS
 ) -> PartitionReport:
-    job = SinkJob(o, PLAN, facts.query_id is not None, "run", (), terms or DiscoveryTerms())
+    job = SinkJob(o, PLAN, facts.query_id is not None, "run", (), terms or DiscoveryProperties())
     rows = pa.record_batch({"topic": list(topics), "value": [str(i).encode() for i in range(len(topics))]})
     return publish_partition(job, facts, iter([rows]))
 
@@ -132,7 +132,7 @@ def test_name_of_a_source(given: dict[str, str], query: str | None, app: str | N
 
 
 def test_stream_is_known_by_its_query_and_a_repeated_batch_by_its_transaction(name: str) -> None:
-    stream = TaskFacts(0, 0, "query-7", 4, "run-of-it", False, "app", None)
+    stream = TaskInfo(0, 0, "query-7", 4, "run-of-it", False, "app", None)
     assert publish(options(name), "a", facts=stream).source == records(name)[0]
     assert records(name)[0].id == source_id("query-7")
     report = publish(options(name, txnAppId="daily", txnVersion="3"), "a")
@@ -143,7 +143,7 @@ def test_stream_is_known_by_its_query_and_a_repeated_batch_by_its_transaction(na
 def test_events_of_two_attempts_are_told_apart(name: str) -> None:
     publish(options(name), "a")
     before = len(events(name))
-    publish(options(name), "a", facts=TaskFacts(3, 2, None, None, None, False))
+    publish(options(name), "a", facts=TaskInfo(3, 2, None, None, None, False))
     assert len(events(name)) == 2 * before
 
 
@@ -222,7 +222,7 @@ def test_partition_without_rows_announces_nothing_and_writes_nothing(name: str, 
 
 def test_commit_of_a_batch_says_offline_once(name: str) -> None:
     o = options(name)
-    reports = [publish(o, "a", facts=TaskFacts(p, 0, None, None, None, False, "app", "1")) for p in range(2)]
+    reports = [publish(o, "a", facts=TaskInfo(p, 0, None, None, None, False, "app", "1")) for p in range(2)]
     writer = MamaPubWriter(SinkJob(o, PLAN, False, "run", ()))
     writer.commit(list(reports))
     assert [r.state for r in records(name)] == ["ONLINE", "OFFLINE"]
@@ -283,7 +283,7 @@ def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pyte
     monkeypatch.setattr(bridges, "load", lambda name: None)  # none of those that are there lacks it
     monkeypatch.setattr(SinkOptions, "bridge_name", "malamute")
     with pytest.raises(StatusError, match="the bridge 'malamute' has no source discovery") as e:
-        check_announce(SinkOptions.parse({"announce": "true"}), DiscoveryTerms())
+        check_announce(SinkOptions.parse({"announce": "true"}), DiscoveryProperties())
     assert e.value.status is Status.NOT_IMPLEMENTED
 
 

@@ -29,8 +29,8 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.columns import ColumnPlan
 from mama_spark.spark.sink.dead_letters import DeadLetters
-from mama_spark.spark.sink.outcomes import Tally, is_guilty
-from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.sink.outcomes import OutcomeCounts, is_row_error
+from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskInfo, publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}
@@ -46,7 +46,7 @@ def broker() -> Iterator[MemoryBroker]:
 def publish(broker: MemoryBroker, log: Path, topics: list[str], **options: str) -> PartitionReport:
     given = {"url": f"memory://{broker.name}", "flightLog": str(log), **options}
     rows = pa.record_batch({"topic": topics, "value": [b"%d" % i for i in range(len(topics))]})
-    facts = TaskFacts(0, 0, None, None, None, False)
+    facts = TaskInfo(0, 0, None, None, None, False)
     return publish_partition(SinkJob(SinkOptions.parse(given), PLAN, False, "run", ()), facts, iter([rows]))
 
 
@@ -70,15 +70,17 @@ def flights(log: Path) -> list[dict[str, Any]]:
 def test_a_row_is_to_blame_for_what_was_refused_for_good_and_is_surely_not_stored(
     error: PublishError, guilty: bool
 ) -> None:
-    assert is_guilty(error) is guilty
+    assert is_row_error(error) is guilty
 
 
 def test_counts_of_tasks_add_up() -> None:
-    total = Tally()
+    total = OutcomeCounts()
     for n in (1, 2):
-        one = Tally(n, n, n, n, n, n, n, n, n, [("t", str(n), "why")], Counter({"why": n}))
+        one = OutcomeCounts(n, n, n, n, n, n, n, n, n, [("t", str(n), "why")], Counter({"why": n}))
         total.add(one)
-    assert total == Tally(3, 3, 3, 3, 3, 3, 3, 3, 3, [("t", "1", "why"), ("t", "2", "why")], Counter({"why": 3}))
+    assert total == OutcomeCounts(
+        3, 3, 3, 3, 3, 3, 3, 3, 3, [("t", "1", "why"), ("t", "2", "why")], Counter({"why": 3})
+    )
 
 
 def test_a_flight_that_was_acknowledged_in_the_end_has_no_reason(broker: MemoryBroker, tmp_path: Path) -> None:

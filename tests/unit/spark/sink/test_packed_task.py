@@ -20,7 +20,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.columns import ColumnPlan, plan_columns
 from mama_spark.spark.sink.packed_messages import check_bridge, log_fields
-from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskInfo, publish_partition
 from mama_spark.spark.subscribe.message_columns import SCHEMA
 from pyspark.sql import types as T
 
@@ -29,7 +29,7 @@ from tests.support.packed_harness import rows_of
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ("k",))
 TYPED = replace(PLAN, value=None, typed=("n", "id"), log=())
 MESSAGES = replace(PLAN, headers="headers", headers_form="map", id="id")
-FACTS = TaskFacts(0, 0, None, None, None, False)
+FACTS = TaskInfo(0, 0, None, None, None, False)
 LOG = log_fields((pa.field("k", pa.int64()),))
 
 

@@ -18,10 +18,10 @@ from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.columns import ColumnPlan
-from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskFacts, publish_partition
+from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskInfo, publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
-FACTS = TaskFacts(0, 0, None, None, None, False)
+FACTS = TaskInfo(0, 0, None, None, None, False)
 
 
 @pytest.fixture

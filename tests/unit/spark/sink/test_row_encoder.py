@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.spark.json_rows import json_rows
 from mama_spark.spark.sink.columns import ColumnPlan
-from mama_spark.spark.sink.row_encoder import Encoded, RowEncoder
+from mama_spark.spark.sink.row_encoder import EncodedBatch, RowEncoder
 
 
 def plan(**given_columns: Any) -> ColumnPlan:
@@ -26,7 +26,7 @@ def plan(**given_columns: Any) -> ColumnPlan:
 
 def encode(
     columns: dict[str, pa.Array], *, prefix: str | None = None, plan_topic: str | None = "topic", **p: Any
-) -> Encoded:
+) -> EncodedBatch:
     return RowEncoder(plan(topic=plan_topic, **p), None, prefix).encode(pa.record_batch(columns))
 
 
@@ -38,7 +38,7 @@ def blobs(*values: bytes | None) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def header_lists(encoded: Encoded) -> list[Any]:
+def header_lists(encoded: EncodedBatch) -> list[Any]:
     assert encoded.batch.headers is not None
     lists: list[Any] = encoded.batch.headers.to_pylist()
     return lists

@@ -11,7 +11,7 @@ from mama_spark.errors import SchemaError
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
-from mama_spark.spark.subscribe.message_columns import PLAIN_SCHEMA, SCHEMA, schema_of, shape_of
+from mama_spark.spark.subscribe.message_columns import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from mama_spark.spark.subscribe.packed_rows import Unpacking
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
@@ -39,7 +39,7 @@ ARROW = to_arrow_schema(SCHEMA, timezone="UTC")
 
 def rows(what: Records, stream: str, **given: str) -> pa.RecordBatch:
     o = options(**given)
-    (batch,) = Unpacking(o, shape_of(schema_of(o), o), stream).batches(what)
+    (batch,) = Unpacking(o, message_columns_of(schema_of(o), o), stream).batches(what)
     return batch
 
 
@@ -113,12 +113,12 @@ def test_headers_can_be_left_out_and_ids_stay() -> None:
 )
 def test_schemas_that_cannot_be_are_refused(field: StructField, given: dict[str, str], reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
-        shape_of(StructType([StructField("topic", StringType()), field]), options(**given))
+        message_columns_of(StructType([StructField("topic", StringType()), field]), options(**given))
 
 
 def test_any_choice_of_columns_in_any_order_will_do() -> None:
     given = StructType([StructField("n", LongType()), StructField("timestamp", TimestampType())])
-    shape = shape_of(given, options())
+    shape = message_columns_of(given, options())
     assert shape.typed.names == ["n"]
     (batch,) = Unpacking(options(), shape, "S").batches(records(2))
     assert batch.schema.equals(to_arrow_schema(given, timezone="UTC"))

@@ -14,8 +14,8 @@ from mama_spark.spark.subscribe.offsets import (
     SMALLEST,
     Loss,
     Offsets,
-    Position,
-    Range,
+    ReadRange,
+    StreamPosition,
     advance,
     beginning,
     ending,
@@ -65,7 +65,7 @@ def test_time_decides_when_it_is_given() -> None:
 
 def test_end_is_the_first_sequence_that_is_not_read() -> None:
     plan = ranges(beginning(ORDERS, (("ORDERS", 7),)), ending(ORDERS, (("ORDERS", 10),)))
-    assert plan == [Range("ORDERS", "a", 6, 9)]
+    assert plan == [ReadRange("ORDERS", "a", 6, 9)]
     assert ranges(beginning(ORDERS, (("ORDERS", 10),)), ending(ORDERS, (("ORDERS", 7),))) == []
 
 
@@ -78,7 +78,7 @@ def test_no_data_gives_the_same_offset() -> None:
 
 
 def test_offsets_survive_json() -> None:
-    offsets = {"B": Position(1, "x"), "A": Position(18, "y", 3)}
+    offsets = {"B": StreamPosition(1, "x"), "A": StreamPosition(18, "y", 3)}
     text = json.dumps(to_json(offsets))
     assert text == '{"A": {"next": 18, "identity": "y", "from": 3}, "B": {"next": 1, "identity": "x"}}'
     assert from_json(json.loads(text)) == offsets
@@ -95,53 +95,53 @@ def test_first_batch_that_is_run_again_reads_from_where_it_began_although_latest
     began = beginning(ORDERS, "latest")
     end = advance(began, {"ORDERS": Bounds(5, 30, "a")}, None)
     again = beginning({"ORDERS": Bounds(5, 50, "a")}, "latest")
-    for start in (began, again, {"ORDERS": Position(31, "a")}):
-        assert ranges(start, end) == [Range("ORDERS", "a", 20, 30)]
+    for start in (began, again, {"ORDERS": StreamPosition(31, "a")}):
+        assert ranges(start, end) == [ReadRange("ORDERS", "a", 20, 30)]
 
 
 def test_batch_is_planned_from_the_checkpoint() -> None:
     first = advance(beginning(ORDERS, "earliest"), ORDERS, 10)
     second = advance(first, ORDERS, None)
-    assert ranges(first, second) == [Range("ORDERS", "a", 14, 20)]
-    assert ranges(from_json(to_json(first)), from_json(to_json(second))) == [Range("ORDERS", "a", 14, 20)]
+    assert ranges(first, second) == [ReadRange("ORDERS", "a", 14, 20)]
+    assert ranges(from_json(to_json(first)), from_json(to_json(second))) == [ReadRange("ORDERS", "a", 14, 20)]
 
 
 def test_stream_without_news_has_no_part_in_a_batch() -> None:
     both = {**ORDERS, "TRADES": Bounds(1, 9, "t")}
     first = advance(beginning(both, "earliest"), both, None)
     second = advance(first, {**both, "TRADES": Bounds(1, 12, "t")}, None)
-    assert ranges(first, second) == [Range("TRADES", "t", 9, 12)]
+    assert ranges(first, second) == [ReadRange("TRADES", "t", 9, 12)]
 
 
 # --- losses ----------------------------------------------------------------------------------------------------
 
 
 def test_records_below_the_first_sequence_are_lost() -> None:
-    now, losses = reconcile({"ORDERS": Position(2, "a", 1)}, ORDERS)
+    now, losses = reconcile({"ORDERS": StreamPosition(2, "a", 1)}, ORDERS)
     assert losses == [Loss("ORDERS", ((2, 4),), "removed before they were read")]
     end = advance(now, ORDERS, None)
-    assert ranges({"ORDERS": Position(2, "a", 1)}, end) == [Range("ORDERS", "a", 4, 20)]
+    assert ranges({"ORDERS": StreamPosition(2, "a", 1)}, end) == [ReadRange("ORDERS", "a", 4, 20)]
     assert at(now) == {"ORDERS": 5}
 
 
 def test_stream_made_again_begins_anew() -> None:
-    now, losses = reconcile({"ORDERS": Position(15, "old", 2)}, ORDERS)
+    now, losses = reconcile({"ORDERS": StreamPosition(15, "old", 2)}, ORDERS)
     assert "deleted and made again" in losses[0].why
-    assert ranges({"ORDERS": Position(15, "old", 2)}, now) == []
+    assert ranges({"ORDERS": StreamPosition(15, "old", 2)}, now) == []
     end = advance(now, ORDERS, None)
-    assert ranges({"ORDERS": Position(15, "old", 2)}, end) == [Range("ORDERS", "a", 4, 20)]
+    assert ranges({"ORDERS": StreamPosition(15, "old", 2)}, end) == [ReadRange("ORDERS", "a", 4, 20)]
 
 
 def test_stream_that_ends_before_what_was_read_is_a_loss() -> None:
     """As after a power failure, or when it was restored from an older copy."""
-    now, losses = reconcile({"ORDERS": Position(31, "a", 2)}, ORDERS)
+    now, losses = reconcile({"ORDERS": StreamPosition(31, "a", 2)}, ORDERS)
     assert "its last sequence is 20, but the query has read up to 30" in losses[0].why
     assert at(now) == {"ORDERS": 21}
 
 
 def test_stream_that_is_gone_keeps_its_place() -> None:
-    now, losses = reconcile({"ORDERS": Position(15, "a", 2)}, {})
-    assert now == {"ORDERS": Position(15, "a", 2)}
+    now, losses = reconcile({"ORDERS": StreamPosition(15, "a", 2)}, {})
+    assert now == {"ORDERS": StreamPosition(15, "a", 2)}
     assert "it is gone; sequence 15 was to be read next" in losses[0].why
     assert advance(now, {}, None) == now
 
@@ -151,7 +151,7 @@ def test_stream_that_appears_is_read_from_its_beginning() -> None:
     now, losses = reconcile(start, {**ORDERS, "NEW": Bounds(3, 8, "n")})
     assert losses == []
     end = advance(now, {**ORDERS, "NEW": Bounds(3, 8, "n")}, None)
-    assert ranges(start, end) == [Range("NEW", "n", 2, 8)]
+    assert ranges(start, end) == [ReadRange("NEW", "n", 2, 8)]
 
 
 def test_error_names_stream_sequences_and_both_ways_out() -> None:
@@ -188,7 +188,7 @@ lengths = st.lists(st.integers(0, 5_000), min_size=1, max_size=5)
 
 @given(lengths, st.integers(1, 64))
 def test_tasks_cover_every_sequence_once_and_in_order(lengths: list[int], n: int) -> None:
-    whole = [Range(f"S{i}", "x", 7, 7 + length) for i, length in enumerate(lengths)]
+    whole = [ReadRange(f"S{i}", "x", 7, 7 + length) for i, length in enumerate(lengths)]
     tasks = split(whole, n)
     for r in whole:
         mine = [t for t in tasks if t.stream == r.stream]
