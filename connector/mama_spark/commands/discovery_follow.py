@@ -28,14 +28,14 @@ _AT_ONCE = 10_000  #: changes that are held; the past may be long
 
 
 @dataclass
-class Watch:
+class DiscoveryFollower:
     """One place of discovery, open; to be closed."""
 
     reader: DiscoveryRowReader
     reach: ReconnectingBridge[DiscoveryBridge]
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Watch:
+    def of(cls, given: Mapping[str, str]) -> DiscoveryFollower:
         """
         :param given: options as of ``mamadiscovery``
         :raises ConfigError: one is wrong

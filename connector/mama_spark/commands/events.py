@@ -15,7 +15,7 @@ def run(given: Mapping[str, str], *, begin: str, as_json: bool) -> int:
     :param begin: ``earliest`` or ``latest``
     :raises MamaError: the place of discovery cannot be read
     """
-    place = follow.Watch.of(given)
+    place = follow.DiscoveryFollower.of(given)
     try:
         for rows in place.changes(place.begin(begin)):
             for row in rows:

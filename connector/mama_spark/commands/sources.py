@@ -16,7 +16,7 @@ def run(given: Mapping[str, str], *, once: bool, as_json: bool) -> int:
     :param once: only what there is now
     :raises MamaError: the place of discovery cannot be read
     """
-    place = follow.Watch.of(given)
+    place = follow.DiscoveryFollower.of(given)
     try:
         at = None if once else place.begin("latest")  # before the image, so that nothing is between the two
         image = place.image()

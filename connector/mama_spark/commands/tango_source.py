@@ -43,7 +43,7 @@ _WATCHED = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER, EventType.ALARM
 
 
 @dataclass
-class Position:
+class StartPosition:
     """How far a source has come.
 
     :ivar identity: of the log, which changes when it is made again
@@ -58,7 +58,7 @@ class Position:
     wanted: list[tuple[str, str, str, int]] = field(default_factory=list)
 
     @classmethod
-    def load(cls, path: Path) -> Position | None:
+    def load(cls, path: Path) -> StartPosition | None:
         """:raises ConfigError: the file is something else"""
         try:
             found = orjson.loads(path.read_bytes())
@@ -129,7 +129,7 @@ class _Server:
     ) -> None:
         self._source, self._serving, self._reach, self._stream = source, serving, reach, stream
         self._place, self._stop = place, stop
-        self._at = Position("", 0)
+        self._at = StartPosition("", 0)
         self._warned = False
         self._looked = self._reported = time.monotonic()
 
@@ -159,7 +159,7 @@ class _Server:
 
     def _begin(self, begin: str) -> None:
         """Last values of all attributes, and the position to go on from."""
-        saved = Position.load(self._place)
+        saved = StartPosition.load(self._place)
         bounds = self._reach.call(lambda bridge: bridge.log(self._stream).bounds(), patience=0.0)
         known = saved is not None and saved.identity == bounds.identity
         served = bounds.last
@@ -171,7 +171,7 @@ class _Server:
             served = bounds.first - 1
         elif begin.isdigit():
             served = max(int(begin), 1) - 1
-        self._at = Position(bounds.identity, served, wanted=saved.wanted if saved else [])
+        self._at = StartPosition(bounds.identity, served, wanted=saved.wanted if saved else [])
         last = saved.last if saved is not None and known and begin == "saved" else None
         self._reach.call(lambda bridge: self._load(bridge.log(self._stream), last, bounds))
         counts = self._serving.counts

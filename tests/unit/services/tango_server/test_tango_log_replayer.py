@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.tango import RecordCodec
-from mama_spark.commands.tango_source import Position, default_position, read_rules
+from mama_spark.commands.tango_source import StartPosition, default_position, read_rules
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
 from mama_spark.services.tango_server.device import Attribute, Criteria
@@ -155,16 +155,16 @@ def test_rules_that_cannot_be_are_refused_with_the_file(tmp_path: Path, text: st
 
 def test_a_position_comes_back_and_what_is_none_is_told(tmp_path: Path) -> None:
     path = tmp_path / "position.json"
-    assert Position.load(path) is None
-    at = Position("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE", 2)])
+    assert StartPosition.load(path) is None
+    at = StartPosition("id", 7, {"a.b": 3}, [("d/f/m", "a", "CHANGE", 2)])
     at.save(path)
-    assert Position.load(path) == at
+    assert StartPosition.load(path) == at
     assert [p.name for p in tmp_path.iterdir()] == ["position.json"]
     whole = '{"identity": "x", "served": %s, "last": {}, "wanted": %s}'
     for text in ("", "{}", whole % ('"y"', "[]"), whole % (1, '[["d/f/m", "a", "OTHER", 1]]'), "[]"):
         path.write_text(text)
         with pytest.raises(ConfigError, match="remove it to begin anew"):
-            Position.load(path)
+            StartPosition.load(path)
 
 
 def test_each_log_and_server_has_a_position_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
