@@ -28,8 +28,8 @@ from .packed_ways import (
     WAYS,
     MemorySource,
     ReadWay,
-    Stage,
     Way,
+    Workload,
     found_in,
     frame,
     keep_batches,
@@ -50,7 +50,7 @@ KAFKA_WAYS = {"kafka", "kafka-tuned", "kafka-source"}
 class PackedBench:
     """What all runs share. ``runs`` collects one record a run."""
 
-    stage: Stage
+    stage: Workload
     broker: Broker
     scale: float
     patient: bool
@@ -190,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
         spark = session(work, jars()["connector_jars"] if kafka is not None else (), SETTINGS)
         spark.dataSource.register(MemorySource)
         spark.dataSource.register(PackSource)
-        stage = Stage(spark, broker.url, broker.port, work, kafka)
+        stage = Workload(spark, broker.url, broker.port, work, kafka)
         if any(way.name == "c-acks" for way in ways):
             stage.program = compile_ceiling(work)
         bench = PackedBench(stage, broker, args.scale, patient=not args.quick)

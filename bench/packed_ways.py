@@ -24,7 +24,7 @@ TOPICS = 16
 
 
 @dataclass
-class Stage:
+class Workload:
     """What all ways share."""
 
     spark: SparkSession
@@ -62,7 +62,7 @@ def trades(spark: SparkSession, rows: int) -> DataFrame:
 # --- publishing ------------------------------------------------------------------------------------------------
 
 #: Stage, rows as a DataFrame (the C program needs none), how many, and bytes a value.
-Publish = Callable[[Stage, DataFrame, int, int], None]
+Publish = Callable[[Workload, DataFrame, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -85,34 +85,34 @@ class Way:
 def _mamapub(pack: str, **options: str) -> Publish:
     write = sink(log=True, pack=pack, **options)
 
-    def publish(stage: Stage, df: DataFrame, rows: int, size: int) -> None:
+    def publish(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
         write(df, stage.url, stage.work)
 
     return publish
 
 
-def _without_log(stage: Stage, df: DataFrame, rows: int, size: int) -> None:
+def _without_log(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
     sink(log=False, pack="lines")(df, stage.url, stage.work)
 
 
-def _pack_and_drop(stage: Stage, df: DataFrame, rows: int, size: int) -> None:
+def _pack_and_drop(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
     df.write.format("benchpack").option("url", stage.url).option("pack", "lines").mode("append").save()
 
 
 def _kafka(settings: dict[str, str]) -> Publish:
-    def publish(stage: Stage, df: DataFrame, rows: int, size: int) -> None:
+    def publish(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
         assert stage.kafka is not None
         stage.kafka.write(df, settings)
 
     return publish
 
 
-def _ceiling(stage: Stage, df: DataFrame, rows: int, size: int) -> None:
+def _ceiling(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
     assert stage.program is not None
     run_ceiling(stage.program, stage.port, rows, size, "acks")
 
 
-def _drop(stage: Stage, df: DataFrame, rows: int, size: int) -> None:
+def _drop(stage: Workload, df: DataFrame, rows: int, size: int) -> None:
     drop_everything(df, stage.url, stage.work)
 
 
@@ -193,18 +193,18 @@ def _unpacked(headers: dict[str, str], payload: bytes) -> int:
 class ReadWay:
     name: str
     title: str
-    read: Callable[[Stage], DataFrame]
+    read: Callable[[Workload], DataFrame]
 
 
-def _mamasub(stage: Stage) -> DataFrame:
+def _mamasub(stage: Workload) -> DataFrame:
     return stage.spark.read.format("mamasub").options(**_subscription(stage.url)).load()
 
 
-def _memory(stage: Stage) -> DataFrame:
+def _memory(stage: Workload) -> DataFrame:
     return stage.spark.read.format("benchmemory").option("folder", str(memory(stage.work))).load()
 
 
-def _kafka_source(stage: Stage) -> DataFrame:
+def _kafka_source(stage: Workload) -> DataFrame:
     assert stage.kafka is not None
     return stage.kafka.read(stage.spark)
 
@@ -224,7 +224,7 @@ def memory(work: Path) -> Path:
     return work / "memory"
 
 
-def keep_batches(stage: Stage) -> None:
+def keep_batches(stage: Workload) -> None:
     """Write down what each task of ``mamasub`` yields, in files that stay in the page cache."""
     source = MamaSubDataSource(_subscription(stage.url))
     schema = source.schema()

@@ -29,7 +29,7 @@ from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.testing.waiting import until
 
-from tests.support.restartable_broker import MalamuteRoom
+from tests.support.restartable_broker import RestartableMalamuteBroker
 
 from .machine import process_cpu
 from .tango_replay import HWM, VALUES, names
@@ -256,7 +256,7 @@ def _log(kind: str, folder: Path) -> Iterator[tuple[str, int]]:
         with NatsServer(folder / "nats", jetstream="max_file: 60GB") as nats:
             yield nats.url, nats.pid
     else:
-        with MalamuteRoom(folder / "broker") as room:
+        with RestartableMalamuteBroker(folder / "broker") as room:
             yield room.url, room.pid
 
 

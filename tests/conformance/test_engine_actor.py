@@ -9,19 +9,19 @@ import pytest
 import zmq
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.actor import CommandDone, DeliverySocket
-from mama_spark.testing.engine_site import PATIENCE, EngineKind, Ref, Site
+from mama_spark.testing.engine_site import PATIENCE, EngineKind, EngineSetup, Ref
 from mama_spark.testing.waiting import until
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site(EngineKind("simple"))
+def site() -> Iterator[EngineSetup]:
+    site = EngineSetup(EngineKind("simple"))
     yield site
     site.close()
 
 
 @pytest.mark.spec("ML-09", "ML-11", "E1")
-def test_start_verbose_destroy(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_start_verbose_destroy(site: EngineSetup, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mama_spark.malamute")
     stream = site.stream()
     stream.verbose()
@@ -32,13 +32,13 @@ def test_start_verbose_destroy(site: Site, caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.spec("ML-10")
-def test_a_stream_that_was_never_used_ends(site: Site) -> None:
+def test_a_stream_that_was_never_used_ends(site: EngineSetup) -> None:
     site.stream(traffic=False).destroy(PATIENCE)
     assert site.threads() == []
 
 
 @pytest.mark.spec("ML-05", "ML-08", "ML-10")
-def test_an_actor_has_one_thread_which_term_ends_behind_what_was_said_before(site: Site) -> None:
+def test_an_actor_has_one_thread_which_term_ends_behind_what_was_said_before(site: EngineSetup) -> None:
     stream, r = site.stream(b"of its own"), Ref("r")
     assert site.threads() == ["stream-of its own"], "it is there when the constructor returns"
     stream.compile(r, b"")
@@ -49,7 +49,7 @@ def test_an_actor_has_one_thread_which_term_ends_behind_what_was_said_before(sit
 
 
 @pytest.mark.spec("ML-04", "ML-16", "ML-17")
-def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_named(site: Site) -> None:
+def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_named(site: EngineSetup) -> None:
     """Any PULL on ``inproc://`` hears from each stream when there is something to take."""
     pull = site.context.socket(zmq.PULL)
     try:
@@ -74,7 +74,7 @@ def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_name
 
 
 @pytest.mark.spec("ML-18")
-def test_traffic_is_idempotent_and_goes_to_the_first_endpoint(site: Site) -> None:
+def test_traffic_is_idempotent_and_goes_to_the_first_endpoint(site: EngineSetup) -> None:
     stream, r = site.stream(), Ref("r")
     site.compile(stream, r, b"")
     other = DeliverySocket(site.context)
@@ -86,7 +86,7 @@ def test_traffic_is_idempotent_and_goes_to_the_first_endpoint(site: Site) -> Non
     other.close()
 
 
-def test_unknown_commands_are_logged_and_nothing_else(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_commands_are_logged_and_nothing_else(site: EngineSetup, caplog: pytest.LogCaptureFixture) -> None:
     stream, r = site.stream(), Ref("r")
     site.compile(stream, r, b"")
     stream._frames(b"NONSENSE", b"and", b"more")

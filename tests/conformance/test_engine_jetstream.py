@@ -11,11 +11,11 @@ from mama_spark.services.malamute_broker.engines.jetstream import engine
 from mama_spark.testing.engine_suite import EngineKind, EngineSuite
 
 from tests.support.nats import account
-from tests.support.nats_accounts import Accounts, SharedServer
+from tests.support.nats_accounts import Accounts, SharedNatsServer
 
 
 @pytest.fixture(scope="module")
-def server(nats_accounts: Accounts) -> Iterator[SharedServer]:
+def server(nats_accounts: Accounts) -> Iterator[SharedNatsServer]:
     with account(nats_accounts, config="max_payload: 16MB") as server:
         yield server
 
@@ -28,7 +28,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class InJetStream:
     @pytest.fixture
-    def kind(self, server: SharedServer, request: pytest.FixtureRequest) -> EngineKind:
+    def kind(self, server: SharedNatsServer, request: pytest.FixtureRequest) -> EngineKind:
         mark = f"{type(self).__name__}-{request.node.name}"  # one server serves all tests, each with its own streams
         settings = {"servers": server.url, "stream": mark + "-{stream}", "subjects": mark + ".{stream}"}
         return EngineKind("jetstream", settings, stored=True)

@@ -15,7 +15,7 @@ from mama_spark.services.malamute_broker.engines import StreamEngine, engine_cla
 from mama_spark.services.malamute_broker.engines.actor import DeliverySocket, EngineFailed, EngineStream
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.engines.subscription_index import REMEMBERED
-from mama_spark.testing.engine_suite import EngineKind, EngineSuite, Ref, Site
+from mama_spark.testing.engine_suite import EngineKind, EngineSetup, EngineSuite, Ref
 
 
 class TestSimple(EngineSuite):
@@ -23,7 +23,7 @@ class TestSimple(EngineSuite):
     def kind(self) -> EngineKind:
         return EngineKind("simple")
 
-    def test_more_subjects_than_are_remembered(self, site: Site) -> None:
+    def test_more_subjects_than_are_remembered(self, site: EngineSetup) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"5$")
         got = site.publish(stream, Ref("w"), *[b"%d" % n for n in range(REMEMBERED + 100)] * 2)

@@ -49,7 +49,7 @@ from mama_spark.testing.waiting import eventually
 from tests.support.examples import FULL
 from tests.support.fault_driver import Driver
 from tests.support.nats_servers import Admin
-from tests.support.plain_nats_connection import PlainWire
+from tests.support.plain_nats_connection import PlainNatsConnection
 
 FAST: dict[str, Any] = {"ack_mode": "batch", "dedup": False}
 WRONG = {"Nats-Expected-Last-Sequence": ["99"]}
@@ -92,7 +92,7 @@ def test_add_commit_message_headers_and_state(admin: Admin, bridge: NatsBridge) 
 
 def test_wire_operations_and_requested_prefix_are_stable(bridge: NatsBridge, nats_server: NatsServer) -> None:
     """Also orbit.go's ReplyPrefixUnchangedOnFlowChange: the flow that was asked for stays in every reply subject."""
-    with PlainWire(nats_server.url) as observer:
+    with PlainNatsConnection(nats_server.url) as observer:
         observer.subscribe(b"s.>")
         assert bridge.send(batch_of(1), 0) == 1
         start = observer.message().reply
@@ -404,7 +404,7 @@ def test_invalid_configuration_cannot_be_reached_from_the_window(
         NatsSettings((nats_server.url,), stream="S", ack_mode="batch", dedup=False, max_in_flight=window)
     )
     bridge.open()
-    with PlainWire(nats_server.url) as observer:
+    with PlainNatsConnection(nats_server.url) as observer:
         observer.subscribe(b"s.>")
         assert bridge.send(batch_of(1), 0) == 1
         assert b".%d.fail." % flow in (observer.message().reply or b"")

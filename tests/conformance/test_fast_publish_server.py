@@ -51,7 +51,7 @@ from mama_spark.testing.waiting import eventually
 from tests.support.nats import account
 from tests.support.nats_accounts import Accounts
 from tests.support.nats_servers import Admin
-from tests.support.plain_nats_connection import PlainWire
+from tests.support.plain_nats_connection import PlainNatsConnection
 
 WRONG = {"Nats-Expected-Last-Sequence": "100"}
 APPEND = 1
@@ -61,7 +61,7 @@ APPEND = 1
 class Sent:
     """A batch as it goes over the wire, and what the state machine makes of the answers."""
 
-    wire: PlainWire
+    wire: PlainNatsConnection
     subject: str
     batch: FastBatch
     acked: list[int] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Stream:
     """One of the test's own, which takes batches."""
 
     def __init__(self, admin: Admin, name: str, url: str) -> None:
-        self.admin, self.name, self.wire = admin, name, PlainWire(url)
+        self.admin, self.name, self.wire = admin, name, PlainNatsConnection(url)
         self._wires = [self.wire]
         self._url = url
 
@@ -129,11 +129,11 @@ class Stream:
         for one in self._wires:
             one.close()
 
-    def another_wire(self) -> PlainWire:
-        self._wires.append(PlainWire(self._url))
+    def another_wire(self) -> PlainNatsConnection:
+        self._wires.append(PlainNatsConnection(self._url))
         return self._wires[-1]
 
-    def batch(self, name: str = "uuid", flow: int = 10, wire: PlainWire | None = None) -> Sent:
+    def batch(self, name: str = "uuid", flow: int = 10, wire: PlainNatsConnection | None = None) -> Sent:
         return Sent(wire or self.wire, f"{self.name}.a", FastBatch(name, flow))
 
     def stored(self) -> list[bytes]:

@@ -38,7 +38,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "BARRIER", PATIENCE)
 
 
-class Desk:
+class EngineHarness:
     """One engine, called as its thread calls it, and what it delivered."""
 
     def __init__(self, name: bytes = b"st", **settings: Any) -> None:
@@ -100,11 +100,11 @@ def settings(server: NatsServer) -> dict[str, Any]:
 
 
 @pytest.fixture
-def desk(settings: dict[str, Any]) -> Iterator[Callable[..., Desk]]:
-    made: list[Desk] = []
+def desk(settings: dict[str, Any]) -> Iterator[Callable[..., EngineHarness]]:
+    made: list[EngineHarness] = []
 
-    def make(**more: Any) -> Desk:
-        made.append(Desk(**{**settings, **more}))
+    def make(**more: Any) -> EngineHarness:
+        made.append(EngineHarness(**{**settings, **more}))
         return made[-1]
 
     yield make
@@ -120,7 +120,9 @@ def numbered(n: int) -> list[bytes]:
 
 
 @pytest.mark.spec("ML-01", "ML-22")
-def test_what_was_acknowledged_is_there_for_another_engine_and_numbers_go_on(desk: Callable[..., Desk]) -> None:
+def test_what_was_acknowledged_is_there_for_another_engine_and_numbers_go_on(
+    desk: Callable[..., EngineHarness],
+) -> None:
     one = desk()
     assert one.publish(b"a", b"b") == (AckRun(StoreOutcome.STORED, 2, 1),)
     two = desk()
@@ -128,7 +130,7 @@ def test_what_was_acknowledged_is_there_for_another_engine_and_numbers_go_on(des
     assert two.read(3) == [1, 2, 3]
 
 
-def test_an_id_is_stored_once_and_told_by_its_first_sequence(desk: Callable[..., Desk]) -> None:
+def test_an_id_is_stored_once_and_told_by_its_first_sequence(desk: Callable[..., EngineHarness]) -> None:
     one, two = desk(), desk()
     assert one.publish(b"a", b"b", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
     assert two.publish(b"b", b"c", ids=True) == (
@@ -138,7 +140,7 @@ def test_an_id_is_stored_once_and_told_by_its_first_sequence(desk: Callable[...,
     assert two.read(3) == [1, 2, 3]
 
 
-def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) -> None:
+def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     accept, sync = one.engine.accept, one.engine.sync
     accept("a", b"", b"1", [], NOTHING)
@@ -160,7 +162,7 @@ def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) 
 
 
 def test_a_message_that_the_server_does_not_take_is_refused_and_the_others_are_stored(
-    desk: Callable[..., Desk],
+    desk: Callable[..., EngineHarness],
 ) -> None:
     one = desk()
     one.engine.accept("w", b"", b"a", [b"x" * 2_000_000], NOTHING)
@@ -174,7 +176,7 @@ def test_a_message_that_the_server_does_not_take_is_refused_and_the_others_are_s
     assert one.read(1) == [1]
 
 
-def test_live_and_replayed_are_alike(desk: Callable[..., Desk]) -> None:
+def test_live_and_replayed_are_alike(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("live", b"")
     extension = Extension(message_id=b"i\xff", headers=((b"k", b"1"), (b"k", b"2"), (b"\xff", b"")))
@@ -194,7 +196,7 @@ def test_live_and_replayed_are_alike(desk: Callable[..., Desk]) -> None:
 
 
 @pytest.mark.spec("ML-22")
-def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., Desk]) -> None:
+def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(10))
     assert one.read(3, after=7) == [8, 9, 10]
@@ -202,7 +204,7 @@ def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., De
     assert one.taken(2) == [11, 12]
 
 
-def test_without_a_position_only_what_comes(desk: Callable[..., Desk]) -> None:
+def test_without_a_position_only_what_comes(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(10))
     one.engine.compile("r", b"")
@@ -210,7 +212,7 @@ def test_without_a_position_only_what_comes(desk: Callable[..., Desk]) -> None:
     assert one.taken(1) == [11]
 
 
-def test_a_position_behind_the_end_is_the_end(desk: Callable[..., Desk]) -> None:
+def test_a_position_behind_the_end_is_the_end(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(3))
     assert one.read(0, after=1000) == []
@@ -218,7 +220,7 @@ def test_a_position_behind_the_end_is_the_end(desk: Callable[..., Desk]) -> None
     assert one.taken(1) == [4]
 
 
-def test_a_position_that_another_broker_told_is_not_behind_the_end(desk: Callable[..., Desk]) -> None:
+def test_a_position_that_another_broker_told_is_not_behind_the_end(desk: Callable[..., EngineHarness]) -> None:
     one, two = desk(), desk()
     assert two.read(0, client="other", after=None) == []
     one.publish(*numbered(50))
@@ -226,7 +228,7 @@ def test_a_position_that_another_broker_told_is_not_behind_the_end(desk: Callabl
 
 
 @pytest.mark.spec("ML-25")
-def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Callable[..., Desk]) -> None:
+def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"^1")
     one.publish(*numbered(12))
@@ -237,7 +239,7 @@ def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Call
 
 
 @pytest.mark.spec("ML-15")
-def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., Desk]) -> None:
+def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 0)
@@ -249,7 +251,7 @@ def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., Desk
     assert one.read(3, client="other") == [1, 2, 3]
 
 
-def test_a_large_stream_is_replayed_with_little_credit_at_a_time(desk: Callable[..., Desk]) -> None:
+def test_a_large_stream_is_replayed_with_little_credit_at_a_time(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(3000))
     one.engine.compile("r", b"", 0)
@@ -263,7 +265,7 @@ def test_a_large_stream_is_replayed_with_little_credit_at_a_time(desk: Callable[
     assert found == list(range(1, 3001))
 
 
-def test_more_readers_than_catch_up_at_once_take_turns(desk: Callable[..., Desk]) -> None:
+def test_more_readers_than_catch_up_at_once_take_turns(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(20))
     for n in range(40):
@@ -273,7 +275,7 @@ def test_more_readers_than_catch_up_at_once_take_turns(desk: Callable[..., Desk]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_live_and_replay_meet_without_a_hole_or_a_double(desk: Callable[..., Desk], seed: int) -> None:
+def test_live_and_replay_meet_without_a_hole_or_a_double(desk: Callable[..., EngineHarness], seed: int) -> None:
     """Any mix of publishing, subscribing with and without position, credit and idleness."""
     dice = random.Random(seed)
     one = desk()
@@ -316,7 +318,7 @@ def test_live_and_replay_meet_without_a_hole_or_a_double(desk: Callable[..., Des
 
 
 def test_what_retention_took_from_a_reader_is_noted_and_the_rest_comes(
-    desk: Callable[..., Desk], caplog: pytest.LogCaptureFixture
+    desk: Callable[..., EngineHarness], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "mama_spark.malamute")
     one = desk(max_messages=10)
@@ -329,7 +331,7 @@ def test_what_retention_took_from_a_reader_is_noted_and_the_rest_comes(
 
 
 @pytest.mark.spec("ML-07", "ML-21")
-def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Callable[..., Desk]) -> None:
+def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 2)
@@ -342,7 +344,7 @@ def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Call
     assert one.taken(3) == [4, 5, 6]
 
 
-def test_credit_that_was_taken_back_is_not_used(desk: Callable[..., Desk]) -> None:
+def test_credit_that_was_taken_back_is_not_used(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 5)
@@ -356,7 +358,7 @@ def test_credit_that_was_taken_back_is_not_used(desk: Callable[..., Desk]) -> No
 # --- several engines, and other clients of NATS ------------------------------------------------------------------
 
 
-def test_engines_over_one_stream_hear_each_other_in_one_order(desk: Callable[..., Desk]) -> None:
+def test_engines_over_one_stream_hear_each_other_in_one_order(desk: Callable[..., EngineHarness]) -> None:
     one, two = desk(), desk()
     for each in (one, two):
         each.engine.compile("r", b"")
@@ -367,7 +369,7 @@ def test_engines_over_one_stream_hear_each_other_in_one_order(desk: Callable[...
 
 
 def test_streams_that_share_one_of_jetstream_do_not_hear_each_other(
-    desk: Callable[..., Desk], settings: dict[str, Any]
+    desk: Callable[..., EngineHarness], settings: dict[str, Any]
 ) -> None:
     """Sequences have holes then, and a reader that is behind catches up all the same."""
     name = settings["stream"]
@@ -386,7 +388,7 @@ def test_streams_that_share_one_of_jetstream_do_not_hear_each_other(
 
 @pytest.mark.spec("ML-15")
 def test_a_client_known_by_its_address_does_not_get_its_messages_from_another_broker(
-    desk: Callable[..., Desk],
+    desk: Callable[..., EngineHarness],
 ) -> None:
     """ML-15, as far as the record says who sent"""
     one, two = desk(), desk()
@@ -400,7 +402,7 @@ def test_a_client_known_by_its_address_does_not_get_its_messages_from_another_br
 
 
 def test_nats_clients_see_plain_subjects_payloads_and_headers_and_are_heard(
-    desk: Callable[..., Desk], settings: dict[str, Any]
+    desk: Callable[..., EngineHarness], settings: dict[str, Any]
 ) -> None:
     one = desk()
     extension = Extension(message_id=b"id-1", headers=((b"Mama-Root", b"r"),))
@@ -431,7 +433,7 @@ def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_gu
 ) -> None:
     """What was on the way may be stored or not, and a resend could be stored twice."""
     with NatsServer(tmp_path) as server:
-        one = Desk(**{**settings, "servers": server.url, "dedup_window": 1})
+        one = EngineHarness(**{**settings, "servers": server.url, "dedup_window": 1})
         one.publish(b"a")
         monkeypatch.setattr(async_publisher, "ANSWER", 0.2)
         server.pause()
@@ -447,7 +449,7 @@ def test_what_waits_when_the_connection_is_lost_is_sent_once_it_is_back(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     with NatsServer(tmp_path) as server:
-        one = Desk(**{**settings, "servers": server.url, "storage": "file"})
+        one = EngineHarness(**{**settings, "servers": server.url, "storage": "file"})
         one.engine.compile("r", b"")
         one.publish(b"a")
         server.kill()
@@ -466,14 +468,14 @@ def test_what_waits_when_the_connection_is_lost_is_sent_once_it_is_back(
 
 def test_a_stream_that_is_not_there_or_does_not_fit_is_named(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="stream not found"):
-        Desk(**settings, create=False)
+        EngineHarness(**settings, create=False)
     with Admin(settings["servers"]) as admin:
         admin.create_stream(settings["stream"], ["elsewhere.>"])
     with pytest.raises(ConfigError, match="does not take"):
-        Desk(**settings)
+        EngineHarness(**settings)
 
 
-def test_a_stream_that_is_deleted_ends_the_engine(desk: Callable[..., Desk], settings: dict[str, Any]) -> None:
+def test_a_stream_that_is_deleted_ends_the_engine(desk: Callable[..., EngineHarness], settings: dict[str, Any]) -> None:
     one = desk()
     one.publish(b"a")
     one.engine.compile("r", b"")

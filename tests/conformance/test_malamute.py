@@ -30,7 +30,7 @@ from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSett
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session.clients import SessionSettings
-from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, Site, Stored, publish
+from mama_spark.testing.bridge_suite import PATIENCE, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
 
 from tests.support.ports import lasting_port
 
@@ -77,7 +77,7 @@ def start(bind: str = "", engines: tuple[EngineChoice, ...] = NUMBERED, **machin
             time.sleep(0.05)
 
 
-class Reader:
+class OracleClient:
     """The oracle: a client that was there before."""
 
     def __init__(self, url: str, stream: str) -> None:
@@ -85,9 +85,9 @@ class Reader:
         self.client.read(stream)
         self.marker = MalamuteClient(url, "marker", timeout=PATIENCE).open()
         self.marker.write(stream)
-        self.stored: list[Stored] = []
+        self.stored: list[PublishedMessage] = []
 
-    def all(self) -> list[Stored]:
+    def all(self) -> list[PublishedMessage]:
         """What came before a message that is sent now."""
         self.marker.send("marker")
         while (m := self.client.receive()).sender != "marker":
@@ -95,7 +95,7 @@ class Reader:
             for name, value in m.headers:
                 headers.setdefault(name, []).append(value)
             number = m.sequence or len(self.stored) + 1
-            self.stored.append(Stored(number, m.subject, b"".join(m.content), headers))
+            self.stored.append(PublishedMessage(number, m.subject, b"".join(m.content), headers))
         return self.stored
 
     def close(self) -> None:
@@ -117,11 +117,11 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def reader(broker: Broker) -> Iterator[Callable[[str], Reader]]:
-    made: list[Reader] = []
+def reader(broker: Broker) -> Iterator[Callable[[str], OracleClient]]:
+    made: list[OracleClient] = []
 
-    def make(stream: str) -> Reader:
-        made.append(Reader(broker.endpoint, stream))
+    def make(stream: str) -> OracleClient:
+        made.append(OracleClient(broker.endpoint, stream))
         return made[-1]
 
     yield make
@@ -138,14 +138,14 @@ class TestMemoryStream(BridgeSuite):
     without = frozenset({"sequence", "dedup", "ordered"})
 
     @pytest.fixture
-    def site(self, broker: Broker, reader: Any) -> Site:
-        return Site(
+    def site(self, broker: Broker, reader: Any) -> SuiteSetup:
+        return SuiteSetup(
             make=lambda: bridge_of(broker.endpoint),
             silent=lambda: bridge_of(broker.endpoint, acks=False),
             stored=reader("st").all,
         )
 
-    def test_it_says_accepted(self, site: Site) -> None:
+    def test_it_says_accepted(self, site: SuiteSetup) -> None:
         bridge = site.make()
         bridge.open()
         able = bridge.capabilities
@@ -178,14 +178,14 @@ class TestForeignBroker(BridgeSuite):
         broker.stop()
 
     @pytest.fixture
-    def site(self, broker: Broker, reader: Any) -> Site:
-        return Site(
+    def site(self, broker: Broker, reader: Any) -> SuiteSetup:
+        return SuiteSetup(
             make=lambda: bridge_of(broker.endpoint, "numbered"),
             silent=lambda: bridge_of(broker.endpoint, "numbered", acks=False),
             stored=reader("numbered").all,
         )
 
-    def test_it_says_accepted_and_carries_no_ids(self, site: Site) -> None:
+    def test_it_says_accepted_and_carries_no_ids(self, site: SuiteSetup) -> None:
         bridge = site.make()
         bridge.open()
         able = bridge.capabilities
@@ -324,14 +324,14 @@ class TestDurableStream(BridgeSuite):
         broker.stop()
 
     @pytest.fixture
-    def site(self, broker: Broker, reader: Any) -> Site:
-        return Site(
+    def site(self, broker: Broker, reader: Any) -> SuiteSetup:
+        return SuiteSetup(
             make=lambda: bridge_of(broker.endpoint, "kept"),
             silent=lambda: bridge_of(broker.endpoint, "kept", acks=False),
             stored=reader("kept").all,
         )
 
-    def test_it_says_stored(self, site: Site) -> None:
+    def test_it_says_stored(self, site: SuiteSetup) -> None:
         bridge = site.make()
         bridge.open()
         able = bridge.capabilities

@@ -44,7 +44,7 @@ from mama_spark.mama.messages.source_records import (
 from mama_spark.mama.properties import Properties, TransportProperties
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_harness import MemoryStage, Told, a_message
+from tests.support.mama_harness import CallbackRecorder, MemoryMamaHarness, a_message
 
 TTL = 30.0
 
@@ -58,7 +58,7 @@ def as_bytes(made: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -> bytes
     return encode(encode_source(made, fields))
 
 
-class Place:
+class DiscoverySetup:
     """A board, and transports to it."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Place:
         MemorySources.forget(self.name)
 
 
-class Ear:
+class DiscoveryRecorder:
     """What a source discovery tells."""
 
     def __init__(self, fields: SourceFields = DEFAULT_FIELDS) -> None:
@@ -123,8 +123,8 @@ class Ear:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    made = Place()
+def place() -> Iterator[DiscoverySetup]:
+    made = DiscoverySetup()
     yield made
     made.close()
 
@@ -140,13 +140,13 @@ def not_implemented(transport: Transport, key: str) -> None:
 
 
 @pytest.mark.spec("SD-01", "SD-02", "SD-04-SD-12", "SD-14", "SD-16", "SD-17", "SD-25", "SD-26", "SD-30", "SD-31")
-def test_the_image_is_a_message_a_source_and_then_its_end_and_then_changes(place: Place) -> None:
+def test_the_image_is_a_message_a_source_and_then_its_end_and_then_changes(place: DiscoverySetup) -> None:
     """With full support"""
     desk, twin = record(capabilities={"Region": "EU"}), record(number=8, state="NEW_WORD", data_dict=None)
     nameless = record(number=None)
     for made in (desk, twin, nameless):
         place.announce(made)
-    ear = Ear()
+    ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
     assert sorted(ear.wait(4)[:3], key=str) == sorted([desk, twin, nameless], key=str)
     assert ear.heard[3] == "end of the image"
@@ -158,9 +158,9 @@ def test_the_image_is_a_message_a_source_and_then_its_end_and_then_changes(place
 
 
 @pytest.mark.spec("SD-08", "SD-09", "SD-14")
-def test_a_vanished_source_is_never_silence(place: Place) -> None:
+def test_a_vanished_source_is_never_silence(place: DiscoverySetup) -> None:
     """SUSPECT and OFFLINE come with the last known record"""
-    ear, known = Ear(), record(capabilities={"Region": "EU"})
+    ear, known = DiscoveryRecorder(), record(capabilities={"Region": "EU"})
     announcer = place.dying(known)
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
     ear.wait(2)
@@ -176,19 +176,19 @@ def test_a_vanished_source_is_never_silence(place: Place) -> None:
 
 
 @pytest.mark.spec("SD-04")
-def test_in_the_image_a_suspect_source_is_one_message(place: Place) -> None:
+def test_in_the_image_a_suspect_source_is_one_message(place: DiscoverySetup) -> None:
     place.dying(record()).close()
     place.board.advance(TTL * 0.6)
-    ear = Ear()
+    ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
     assert ear.wait(2) == [record(data_state="SUSPECT"), "end of the image"]
 
 
 @pytest.mark.spec("SD-19-SD-23")
-def test_messages_wait_for_a_message_callback(place: Place) -> None:
+def test_messages_wait_for_a_message_callback(place: DiscoverySetup) -> None:
     """Created without callbacks, which are set later, with the closure"""
     place.announce(record())
-    ear, discovery = Ear(), SourceDiscovery.create(None, None, place.transport())
+    ear, discovery = DiscoveryRecorder(), SourceDiscovery.create(None, None, place.transport())
     until(lambda: len(discovery._pending) == 2)
     discovery.set_closure("mine")
     discovery.set_error_callback(ear.on_error)
@@ -205,9 +205,9 @@ def test_messages_wait_for_a_message_callback(place: Place) -> None:
 
 
 @pytest.mark.spec("SD-16")
-def test_callbacks_come_on_the_queue_and_a_full_one_loses_nothing(place: Place) -> None:
+def test_callbacks_come_on_the_queue_and_a_full_one_loses_nothing(place: DiscoverySetup) -> None:
     """No more is read than the queue and the waiting room take"""
-    queue, ear = Queue("sources", max_events=3), Ear()
+    queue, ear = Queue("sources", max_events=3), DiscoveryRecorder()
     for i in range(10):
         place.announce(record(f"s{i}", i))
     discovery = SourceDiscovery.create(ear.callbacks(), queue, place.transport())
@@ -223,10 +223,10 @@ def test_callbacks_come_on_the_queue_and_a_full_one_loses_nothing(place: Place) 
     queue.destroy()
 
 
-def test_a_callback_may_destroy_its_own_discovery(place: Place) -> None:
+def test_a_callback_may_destroy_its_own_discovery(place: DiscoverySetup) -> None:
     for i in range(5):
         place.announce(record(f"s{i}", i))
-    ear = Ear()
+    ear = DiscoveryRecorder()
 
     def once(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
         ear.on_msg(discovery, msg, closure)
@@ -238,8 +238,8 @@ def test_a_callback_may_destroy_its_own_discovery(place: Place) -> None:
     assert len(ear.heard) == 1
 
 
-def test_several_discoveries_on_one_transport_each_see_everything(place: Place) -> None:
-    transport, ears = place.transport(), [Ear(), Ear()]
+def test_several_discoveries_on_one_transport_each_see_everything(place: DiscoverySetup) -> None:
+    transport, ears = place.transport(), [DiscoveryRecorder(), DiscoveryRecorder()]
     for ear in ears:
         SourceDiscovery.create(ear.callbacks(), None, transport)
     place.announce(record())
@@ -251,10 +251,10 @@ def test_several_discoveries_on_one_transport_each_see_everything(place: Place) 
 
 
 @pytest.mark.spec("SD-21", "SD-24")
-def test_without_an_image_in_time_there_is_an_error_once_and_the_image_later(place: Place) -> None:
+def test_without_an_image_in_time_there_is_an_error_once_and_the_image_later(place: DiscoverySetup) -> None:
     place.announce(record())
     place.board.up = False
-    ear = Ear()
+    ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport(), image_timeout=0.1)
     (error,) = ear.wait(1)
     assert error.startswith("no image of the sources within 0.1 s: ")
@@ -267,40 +267,40 @@ def test_without_an_image_in_time_there_is_an_error_once_and_the_image_later(pla
     assert ear.wait(5)[4:] == [record("later", 1)]
 
 
-def test_what_the_user_must_change_is_said_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_must_change_is_said_at_once(place: DiscoverySetup, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(self: object) -> None:
         raise ConfigError("no permission to read MAMA_SOURCES")
 
     monkeypatch.setattr(MemoryDiscovery, "open", forbidden)
-    ear = Ear()
+    ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
     assert ear.wait(1) == ["no permission to read MAMA_SOURCES"]
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xff" * 20, encode(a_message())])
-def test_a_record_that_cannot_be_read_is_an_error_and_no_crash(place: Place, payload: bytes) -> None:
+def test_a_record_that_cannot_be_read_is_an_error_and_no_crash(place: DiscoverySetup, payload: bytes) -> None:
     place.source.announce(SourceKey("bad", 1), payload, TTL)
     place.announce(record())
-    ear = Ear()
+    ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
     heard = ear.wait(3)
     assert sum(isinstance(h, str) and "'bad' cannot be read" in h for h in heard) == 1
     assert record() in heard
 
 
-def test_a_collision_is_reported_and_the_record_is_told(place: Place) -> None:
+def test_a_collision_is_reported_and_the_record_is_told(place: DiscoverySetup) -> None:
     msg = encode_source(record())
     msg.add_i32("PublisherTopic", 10002, 5)
     place.source.announce(SourceKey("desk", 7), encode(msg), TTL)
-    ear = Ear()
+    ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport())
     heard = ear.wait(3)
     assert "PublisherTopic[10002] has the fid of SourceID" in heard[0]
     assert heard[1].key == ("desk", 7)
 
 
-def test_lost_changes_are_said_and_made_good_by_a_new_image(place: Place) -> None:
-    ear = Ear()
+def test_lost_changes_are_said_and_made_good_by_a_new_image(place: DiscoverySetup) -> None:
+    ear = DiscoveryRecorder()
     stays, goes = record("stays", 1), record("goes", 2)
     for made in (stays, goes):
         place.announce(made)
@@ -328,9 +328,9 @@ def test_a_source_that_is_missing_in_a_new_image_is_told_as_offline() -> None:
 
 
 @pytest.mark.spec("PE-17")
-def test_readers_that_come_and_go_are_topic_events(place: Place) -> None:
+def test_readers_that_come_and_go_are_topic_events(place: DiscoverySetup) -> None:
     """SUBSCRIBED and UNSUBSCRIBED"""
-    transport, told, ear = place.transport(), Told(), Ear()
+    transport, told, ear = place.transport(), CallbackRecorder(), DiscoveryRecorder()
     transport.set_transport_topic_callback(told.on_topic)
     SourceDiscovery.create(ear.callbacks(), None, transport)
     ear.wait(1)
@@ -345,7 +345,7 @@ def test_readers_that_come_and_go_are_topic_events(place: Place) -> None:
 
 
 @pytest.mark.spec("SD-18", "SD-31")
-def test_a_bridge_without_discovery_says_not_implemented_and_names_the_property(place: Place) -> None:
+def test_a_bridge_without_discovery_says_not_implemented_and_names_the_property(place: DiscoverySetup) -> None:
     """The default bridge is shown not to support it"""
     not_implemented(place.transport(discovery=False), "mama.memory.transport.disc.sourcediscovery.supported")
     with pytest.raises(StatusError, match="INVALID_ARG"):
@@ -354,14 +354,14 @@ def test_a_bridge_without_discovery_says_not_implemented_and_names_the_property(
 
 @pytest.mark.spec("SD-49", "SD-50")
 @pytest.mark.parametrize(("value", "supported"), [("true", True), ("Y", True), ("false", False), (None, False)])
-def test_the_property_of_the_transport_decides(place: Place, value: str | None, supported: bool) -> None:
+def test_the_property_of_the_transport_decides(place: DiscoverySetup, value: str | None, supported: bool) -> None:
     """Missing is false for a transport of a properties file"""
     key = "mama.memory.transport.disc.sourcediscovery.supported"
     text = "mama.memory.transport.disc.url=memory://x\n" + (f"{key}={value}\n" if value is not None else "")
     properties = TransportProperties(Properties.parse(text, os.environ), "memory", "disc")
     transport = place.transport(properties=properties)
     if supported:
-        ear = Ear()
+        ear = DiscoveryRecorder()
         SourceDiscovery.create(ear.callbacks(), None, transport)
         assert ear.wait(1) == ["end of the image"]
     else:
@@ -370,7 +370,7 @@ def test_the_property_of_the_transport_decides(place: Place, value: str | None, 
 
 @pytest.mark.spec("SD-13", "SD-49")
 def test_a_transport_is_made_as_a_properties_file_describes_it(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: DiscoverySetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its path, and along WOMBAT_PATH"""
     place.announce(record())
@@ -381,7 +381,7 @@ def test_a_transport_is_made_as_a_properties_file_describes_it(
         "mama.sourcediscovery.sourcedatadict.name=Dictionary\n"
     )
     with Transport.from_properties("disc", "memory", str(tmp_path / "mama.properties")) as transport:
-        ear = Ear(transport.fields)
+        ear = DiscoveryRecorder(transport.fields)
         SourceDiscovery.create(ear.callbacks(), None, transport)
         assert [h.key for h in ear.wait(3) if isinstance(h, SourceRecord)] == [("desk", 7)]
         assert transport.fields.sourcedatadict.name == "Dictionary"
@@ -394,13 +394,13 @@ def test_a_transport_is_made_as_a_properties_file_describes_it(
 
 
 @pytest.mark.spec("SD-13", "SD-35-SD-48")
-def test_names_and_fids_of_the_fields_come_from_the_properties(place: Place) -> None:
+def test_names_and_fids_of_the_fields_come_from_the_properties(place: DiscoverySetup) -> None:
     text = "mama.sourcediscovery.source.name=Who\nmama.sourcediscovery.source.fid=20001\n"
     fields = SourceFields.from_properties(Properties.parse(text, os.environ))
     announcer = MemoryDiscovery(place.name)
     announcer.open()
     announcer.announce(SourceKey("desk", 7), as_bytes(record(), fields), TTL)
-    ear = Ear(fields)
+    ear = DiscoveryRecorder(fields)
     SourceDiscovery.create(ear.callbacks(), None, place.transport(fields=fields))
     assert ear.wait(2)[0] == record()
     announcer.close()
@@ -409,7 +409,7 @@ def test_names_and_fids_of_the_fields_come_from_the_properties(place: Place) -> 
 
 
 @pytest.mark.spec("SD-15", "SD-17", "SD-50")
-def test_a_request_on_the_discovery_topic_is_answered_with_the_image(place: Place) -> None:
+def test_a_request_on_the_discovery_topic_is_answered_with_the_image(place: DiscoverySetup) -> None:
     """The way of the specification, by send_from_inbox"""
     place.announce(record())
     place.source.announce(SourceKey("bad", 1), b"", TTL)
@@ -433,7 +433,7 @@ def test_a_request_on_the_discovery_topic_is_answered_with_the_image(place: Plac
 
 
 @pytest.mark.spec("SD-50")
-def test_the_bridge_itself_knows_the_discovery_topic(place: Place) -> None:
+def test_the_bridge_itself_knows_the_discovery_topic(place: DiscoverySetup) -> None:
     """By sendFromInboxByIndex"""
     place.announce(record())
     transport, found = place.transport(), list[SourceRecord]()
@@ -445,7 +445,7 @@ def test_the_bridge_itself_knows_the_discovery_topic(place: Place) -> None:
 
 
 def test_an_error_that_nobody_foresaw_ends_neither_requests_nor_readers(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: DiscoverySetup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.announce(record())
     transport, found, errors = place.transport(), list[SourceRecord](), list[str]()
@@ -460,13 +460,13 @@ def test_an_error_that_nobody_foresaw_ends_neither_requests_nor_readers(
     assert "source discovery" in caplog.text
     publisher.send_from_inbox(inbox, a_message())
     until(lambda: found == [record()])
-    ear = Ear()
+    ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, transport)
     assert ear.wait(2) == [record(), "end of the image"]
 
 
 def test_a_question_that_nobody_answers_does_not_keep_a_transport(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: DiscoverySetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, answer, closed = threading.Event(), threading.Event(), threading.Event()
 
@@ -477,7 +477,7 @@ def test_a_question_that_nobody_answers_does_not_keep_a_transport(
 
     monkeypatch.setattr(MemoryDiscovery, "image", image)
     monkeypatch.setattr(MemoryDiscovery, "close", lambda self: closed.set())
-    transport, ear = place.transport(destroy_timeout=0.1), Ear()
+    transport, ear = place.transport(destroy_timeout=0.1), DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, transport)
     assert asked.wait(60)
     transport.destroy()
@@ -488,9 +488,9 @@ def test_a_question_that_nobody_answers_does_not_keep_a_transport(
 
 
 @pytest.mark.spec("SD-29")
-def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: Place) -> None:
+def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: DiscoverySetup) -> None:
     """Nothing else changes"""
-    transport, ear = place.transport(), Ear()
+    transport, ear = place.transport(), DiscoveryRecorder()
     discovery = SourceDiscovery.create(ear.callbacks(), None, transport)
     ear.wait(1)
     transport.destroy()
@@ -499,13 +499,13 @@ def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: P
         SourceDiscovery.create(None, None, transport)
 
 
-def test_a_transport_made_of_a_url_follows_its_bridge(place: Place) -> None:
+def test_a_transport_made_of_a_url_follows_its_bridge(place: DiscoverySetup) -> None:
     """Section 2 of the specification's gaps: no properties file, so that the bridge's own capability counts"""
     place.announce(record())
-    transport, ear = Transport.create("pub", f"memory://{place.name}"), Ear()
+    transport, ear = Transport.create("pub", f"memory://{place.name}"), DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, transport)
     assert ear.wait(2) == [record(), "end of the image"]
     transport.destroy()
-    on = MemoryStage(EventStyle.PUBLISHER)
+    on = MemoryMamaHarness(EventStyle.PUBLISHER)
     not_implemented(on.transport(), "mama.memory.transport.pub.sourcediscovery.supported")
     on.close()

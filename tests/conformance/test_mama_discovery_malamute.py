@@ -12,21 +12,21 @@ from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.testing.waiting import until
 
-from tests.support.malamute_discovery import LASTING, Desks, discovering_broker
-from tests.support.mama_harness import Told
+from tests.support.malamute_discovery import LASTING, SourceAnnouncers, discovering_broker
+from tests.support.mama_harness import CallbackRecorder
 
 
 @pytest.mark.spec("SD-14", "SD-26", "SD-31", "PE-05", "PE-17")
 def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) -> None:
     """Image, its end, changes, and what the broker itself says"""
     heard: list[Any] = []
-    told = Told()
+    told = CallbackRecorder()
 
     def on_msg(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
         heard.append(decode_source(msg).record)
 
     first, second = SourceRecord("desk", 7, ONLINE, OK), SourceRecord("desk", 7, ONLINE, OK, data_dict="MARKETDATA")
-    with discovering_broker(tmp_path) as broker, Desks(broker.url) as desks:
+    with discovering_broker(tmp_path) as broker, SourceAnnouncers(broker.url) as desks:
         desks.say(first, ttl=LASTING)
         transport = Transport.create("disc", f"{broker.url}/prices")
         transport.set_transport_topic_callback(told.on_topic)

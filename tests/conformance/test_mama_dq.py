@@ -10,7 +10,7 @@ from mama_spark.mama import DQPublisher, MamaMsg, MsgStatus, MsgType, Queue, Sta
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_harness import MemoryStage, Stage, Told, a_message
+from tests.support.mama_harness import CallbackRecorder, MamaHarness, MemoryMamaHarness, a_message
 
 
 def of_type(kind: MsgType | None) -> MamaMsg:
@@ -20,13 +20,13 @@ def of_type(kind: MsgType | None) -> MamaMsg:
     return msg
 
 
-def sent(memory: MemoryStage) -> list[MamaMsg]:
+def sent(memory: MemoryMamaHarness) -> list[MamaMsg]:
     return [decode(m.payload) for m in memory.held()]
 
 
 @pytest.mark.spec("PE-37")
-def test_the_callbacks_are_there_too(stage: Stage) -> None:
-    told, queue = Told(), Queue()
+def test_the_callbacks_are_there_too(stage: MamaHarness) -> None:
+    told, queue = CallbackRecorder(), Queue()
     dq = DQPublisher.create_with_callbacks(
         stage.transport(), queue, stage.symbol, stage.source, None, told.callbacks(), "mine"
     )
@@ -39,7 +39,7 @@ def test_the_callbacks_are_there_too(stage: Stage) -> None:
     assert dq.state.name == "DESTROYED"
 
 
-def test_the_first_update_carries_two_with_status_and_sender(memory: MemoryStage) -> None:
+def test_the_first_update_carries_two_with_status_and_sender(memory: MemoryMamaHarness) -> None:
     dq = DQPublisher.create(memory.transport(), memory.symbol, memory.source)
     assert (dq.seq_num, dq.status) == (1, MsgStatus.OK)
     msg = of_type(None)
@@ -56,7 +56,7 @@ def test_the_first_update_carries_two_with_status_and_sender(memory: MemoryStage
 
 
 @pytest.mark.parametrize("kind", ["INITIAL", "BOOK_INITIAL", "RECAP", "BOOK_RECAP"])
-def test_what_repeats_is_not_counted(memory: MemoryStage, kind: str) -> None:
+def test_what_repeats_is_not_counted(memory: MemoryMamaHarness, kind: str) -> None:
     dq = DQPublisher.create(memory.transport(), memory.symbol, memory.source)
     dq.set_status(MsgStatus.STALE)
     for k in (None, MsgType[kind], None):
@@ -65,14 +65,14 @@ def test_what_repeats_is_not_counted(memory: MemoryStage, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["REFRESH", "SYNC_REQUEST", "MISC", "NOT_PERMISSIONED", "NOT_FOUND"])
-def test_what_is_no_data_carries_the_number_as_it_is_and_no_status(memory: MemoryStage, kind: str) -> None:
+def test_what_is_no_data_carries_the_number_as_it_is_and_no_status(memory: MemoryMamaHarness, kind: str) -> None:
     dq = DQPublisher.create(memory.transport(), memory.symbol, memory.source)
     for k in (MsgType.QUOTE, MsgType[kind], MsgType.TRADE):
         dq.send(of_type(k))
     assert [(m.get("MdSeqNum"), m.get("MdMsgStatus")) for m in sent(memory)] == [(2, 0), (2, None), (3, 0)]
 
 
-def test_number_zero_switches_numbering_off(memory: MemoryStage) -> None:
+def test_number_zero_switches_numbering_off(memory: MemoryMamaHarness) -> None:
     dq = DQPublisher.create(memory.transport(), memory.symbol, memory.source)
     dq.set_seq_num(0)
     dq.send(of_type(None))
@@ -84,7 +84,7 @@ def test_number_zero_switches_numbering_off(memory: MemoryStage) -> None:
     assert [m.get("MdSeqNum") for m in sent(memory)][2:] == [0xFFFF_FFFF, 1], "around without becoming 0"
 
 
-def test_sender_number_and_time_can_be_set(memory: MemoryStage) -> None:
+def test_sender_number_and_time_can_be_set(memory: MemoryMamaHarness) -> None:
     dq = DQPublisher.create(memory.transport(), memory.symbol, memory.source)
     dq.set_sender_id(2**64 - 1)
     dq.set_seq_num(41)
@@ -100,7 +100,7 @@ def test_sender_number_and_time_can_be_set(memory: MemoryStage) -> None:
         assert error.value.status is Status.INVALID_ARG
 
 
-def test_a_message_that_was_not_sent_takes_no_number(memory: MemoryStage) -> None:
+def test_a_message_that_was_not_sent_takes_no_number(memory: MemoryMamaHarness) -> None:
     dq = DQPublisher.create(memory.transport(call_timeout=0.05), memory.symbol, memory.source)
     memory.broker.up = False
     with pytest.raises(StatusError, match="TIMEOUT"):
@@ -112,7 +112,7 @@ def test_a_message_that_was_not_sent_takes_no_number(memory: MemoryStage) -> Non
     assert [m.get("MdSeqNum") for m in sent(memory)] == [2]
 
 
-def test_numbers_leave_in_order_whoever_sends(memory: MemoryStage) -> None:
+def test_numbers_leave_in_order_whoever_sends(memory: MemoryMamaHarness) -> None:
     dq = DQPublisher.create(memory.transport(), memory.symbol, memory.source)
 
     def many() -> None:

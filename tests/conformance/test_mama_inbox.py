@@ -25,7 +25,14 @@ from mama_spark.mama import (
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_harness import MemoryStage, NatsStage, Stage, Told, a_message, dispatch
+from tests.support.mama_harness import (
+    CallbackRecorder,
+    MamaHarness,
+    MemoryMamaHarness,
+    NatsMamaHarness,
+    a_message,
+    dispatch,
+)
 from tests.support.nats_servers import Admin
 
 #: No stream takes these topics, and requests are no business of streams.
@@ -55,7 +62,9 @@ class Answers:
 
 
 @pytest.mark.spec("PE-27", "PE-28", "PE-30")
-def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(stage: Stage, told: Told) -> None:
+def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(
+    stage: MamaHarness, told: CallbackRecorder
+) -> None:
     asking, answering, answers = stage.transport(), stage.transport(), Answers()
     replies = Publisher.create_with_callbacks(answering, None, "replies", "ask", None, told.callbacks())
 
@@ -85,7 +94,7 @@ def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(stage: 
     assert answers.errors == []
 
 
-def test_answers_come_on_the_queue_of_the_inbox(stage: Stage) -> None:
+def test_answers_come_on_the_queue_of_the_inbox(stage: MamaHarness) -> None:
     transport, queue, answers = stage.transport(), Queue("inbox"), Answers()
     requests: list[Request] = []
     RequestListener.create(transport, queue, f"{ASKED}.{stage.symbol}", lambda request, _: requests.append(request))
@@ -103,7 +112,7 @@ def test_answers_come_on_the_queue_of_the_inbox(stage: Stage) -> None:
     queue.destroy()
 
 
-def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: Stage) -> None:
+def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: MamaHarness) -> None:
     transport, answers = stage.transport(), Answers()
     publisher = Publisher.create(transport, stage.symbol, ASKED)
     inbox = answers.inbox(transport)
@@ -119,20 +128,20 @@ def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: St
     assert "unreadable answer" in answers.errors[1][1]
 
 
-def test_a_denied_request_is_not_entitled(stage: Stage) -> None:
+def test_a_denied_request_is_not_entitled(stage: MamaHarness) -> None:
     stage.deny()
     transport, answers = stage.transport(), Answers()
     Publisher.create(transport, stage.symbol, stage.denied).send_from_inbox(answers.inbox(transport), a_message())
     until(lambda: answers.errors)
     assert answers.errors[0][0] == "NOT_ENTITLED"
-    told = Told()  # and what is published there is still told to the publisher
+    told = CallbackRecorder()  # and what is published there is still told to the publisher
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, "denied", None, told.callbacks())
     publisher.send(a_message())
     publisher.destroy()
     assert told.counters == (1, 1 if stage.publisher_style else 0, 0, 1)
 
 
-def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: Stage) -> None:
+def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: MamaHarness) -> None:
     stage.deny()
     transport, answers = stage.transport(), Answers()
     inbox = answers.inbox(transport)
@@ -144,7 +153,7 @@ def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: St
     assert sorted(status for status, _ in answers.errors) == 10 * ["NOT_ENTITLED"] + 10 * ["PLATFORM"]
 
 
-def test_each_of_many_denied_requests_is_told_to_its_inbox(stage: Stage) -> None:
+def test_each_of_many_denied_requests_is_told_to_its_inbox(stage: MamaHarness) -> None:
     """Also where the next ones are on their way before the first denial is heard."""
     stage.deny()
     transport, answers = stage.transport(), [Answers(), Answers()]
@@ -152,28 +161,28 @@ def test_each_of_many_denied_requests_is_told_to_its_inbox(stage: Stage) -> None
     denied = Publisher.create(transport, stage.symbol, stage.denied)
     denied.send_from_inbox(inboxes[0], a_message())
     until(lambda: answers[0].errors)
-    if isinstance(stage, NatsStage):
+    if isinstance(stage, NatsMamaHarness):
         stage.server.pause()
     for i in range(20):
         denied.send_from_inbox(inboxes[i % 2], a_message())
-    if isinstance(stage, NatsStage):
+    if isinstance(stage, NatsMamaHarness):
         stage.server.resume()
     until(lambda: sum(len(one.errors) for one in answers) == 21)
     assert [[status for status, _ in one.errors] for one in answers] == [11 * ["NOT_ENTITLED"], 10 * ["NOT_ENTITLED"]]
 
 
 def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:
-    on = NatsStage(*nats_with_users)
+    on = NatsMamaHarness(*nats_with_users)
     transport = on.transport()
     with pytest.raises(StatusError, match="no permission to subscribe"):
         RequestListener.create(transport, None, "private.x", lambda *_: None)
-    told, publisher = Told(), Publisher.create(transport, on.symbol, on.source)
+    told, publisher = CallbackRecorder(), Publisher.create(transport, on.symbol, on.source)
     publisher.send(a_message())
     assert told.counters == (0, 0, 0, 0), "and the transport goes on"
     on.close()
 
 
-def test_what_is_no_request_or_no_listener_is_refused(stage: Stage) -> None:
+def test_what_is_no_request_or_no_listener_is_refused(stage: MamaHarness) -> None:
     transport = stage.transport()
     publisher = Publisher.create(transport, stage.symbol, ASKED)
     for call, status in (
@@ -192,7 +201,7 @@ def test_what_is_no_request_or_no_listener_is_refused(stage: Stage) -> None:
 
 
 def test_everything_is_destroyed_in_time_although_the_server_is_gone(tmp_path: Path) -> None:
-    told, answers = Told(), Answers()
+    told, answers = CallbackRecorder(), Answers()
     server = NatsServer(tmp_path / "nats").start()
     with Admin(server.url) as admin:
         admin.create_stream("T", ["t.>"])
@@ -217,7 +226,7 @@ def test_everything_is_destroyed_in_time_although_the_server_is_gone(tmp_path: P
 
 
 def test_a_bridge_without_inboxes_says_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = MemoryStage(EventStyle.PUBLISHER)
+    on = MemoryMamaHarness(EventStyle.PUBLISHER)
     transport = on.transport()
     monkeypatch.delattr("mama_spark.bridges.memory.MemoryBridge.requests")
     with pytest.raises(StatusError, match="NOT_IMPLEMENTED"):
@@ -226,7 +235,7 @@ def test_a_bridge_without_inboxes_says_not_implemented(monkeypatch: pytest.Monke
 
 
 def test_a_full_queue_drops_an_answer_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    on, answers, queue = MemoryStage(EventStyle.PUBLISHER), Answers(), Queue(max_events=1)
+    on, answers, queue = MemoryMamaHarness(EventStyle.PUBLISHER), Answers(), Queue(max_events=1)
     transport = on.transport()
     publisher = Publisher.create(transport, on.symbol, ASKED)
     inbox = answers.inbox(transport, queue)
@@ -250,7 +259,7 @@ def request_for(symbol: str | None, message: int | None) -> MamaMsg:
     return msg
 
 
-def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: Stage) -> None:
+def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: MamaHarness) -> None:
     transport, heard = stage.transport(), list[tuple[Any, ...]]()
     source = f"{stage.source}{stage.symbol}"
     callbacks = DQPublisherManagerCallbacks(
@@ -283,7 +292,7 @@ def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: Stage) -> N
     manager.destroy()
 
 
-def test_a_manager_sends_numbered_messages_with_their_symbol(stage: Stage) -> None:
+def test_a_manager_sends_numbered_messages_with_their_symbol(stage: MamaHarness) -> None:
     manager = DQPublisherManager.create(stage.transport(), None, DQPublisherManagerCallbacks(), stage.source)
     manager.add_topic(stage.symbol)
     manager.send(stage.symbol, a_message())

@@ -30,17 +30,17 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.waiting import until
 
 from tests.support.mama_harness import (
-    MemoryStage,
-    NatsStage,
-    Stage,
-    Told,
+    CallbackRecorder,
+    MamaHarness,
+    MemoryMamaHarness,
+    NatsMamaHarness,
     a_message,
     dispatch,
     fails,
     published,
 )
 from tests.support.nats_servers import Admin
-from tests.support.publisher_harness import NatsDesk
+from tests.support.publisher_harness import NatsPublisherHarness
 
 # --- callbacks ---------------------------------------------------------------------------------------------------
 
@@ -63,7 +63,9 @@ def test_the_callbacks_are_four_by_name_and_unknown_ones_raise() -> None:
 
 
 @pytest.mark.spec("PE-25", "PE-26")
-def test_the_callbacks_of_a_publisher_are_a_copy_that_nobody_changes(memory: MemoryStage, told: Told) -> None:
+def test_the_callbacks_of_a_publisher_are_a_copy_that_nobody_changes(
+    memory: MemoryMamaHarness, told: CallbackRecorder
+) -> None:
     """Later changes have no effect, and there is no function to set them"""
     callbacks = told.callbacks("create")
     transport = memory.transport()
@@ -79,7 +81,7 @@ def test_the_callbacks_of_a_publisher_are_a_copy_that_nobody_changes(memory: Mem
 
 
 @pytest.mark.spec("PE-10-PE-12")
-def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: Stage, told: Told) -> None:
+def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: MamaHarness, told: CallbackRecorder) -> None:
     """The publisher is LIVE in it; the closure comes back unchanged"""
     queue = Queue()
     publisher = published(stage, stage.transport(), told, queue=queue)
@@ -92,7 +94,7 @@ def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: Stage
 
 
 @pytest.mark.spec("PE-41", "PE-46")
-def test_only_supplied_callbacks_come(stage: Stage, told: Told) -> None:
+def test_only_supplied_callbacks_come(stage: MamaHarness, told: CallbackRecorder) -> None:
     publisher = published(stage, stage.transport(), told, "destroy")
     publisher.send(a_message())
     publisher.destroy()
@@ -101,10 +103,10 @@ def test_only_supplied_callbacks_come(stage: Stage, told: Told) -> None:
 
 
 @pytest.mark.spec("PE-10")
-def test_answers_come_on_the_queue_if_there_is_one(stage: Stage, told: Told) -> None:
+def test_answers_come_on_the_queue_if_there_is_one(stage: MamaHarness, told: CallbackRecorder) -> None:
     """And on the transport's thread if there is none"""
     if not stage.publisher_style:
-        stage = MemoryStage(EventStyle.PUBLISHER)
+        stage = MemoryMamaHarness(EventStyle.PUBLISHER)
     queue, transport = Queue("answers"), stage.transport()
     direct = published(stage, transport, told)
     direct.send(a_message())
@@ -124,13 +126,13 @@ def test_answers_come_on_the_queue_if_there_is_one(stage: Stage, told: Told) -> 
 
 
 @pytest.mark.spec("PE-09", "PE-36")
-def test_a_success_tells_where_the_message_is_stored(stage: Stage, told: Told) -> None:
+def test_a_success_tells_where_the_message_is_stored(stage: MamaHarness, told: CallbackRecorder) -> None:
     """on_success, as released later; off unless set"""
     publisher = published(stage, stage.transport(), told)
     publisher.send(a_message())
     publisher.destroy()
     if stage.publisher_style:
-        name = "T" if isinstance(stage, NatsStage) else stage.symbol
+        name = "T" if isinstance(stage, NatsMamaHarness) else stage.symbol
         (success,) = [h for h in told.heard if h[0] == "success"]
         assert success[2] == "OK"
         assert str(success[3]).startswith(f"{name} ")
@@ -138,8 +140,8 @@ def test_a_success_tells_where_the_message_is_stored(stage: Stage, told: Told) -
 
 @pytest.mark.spec("PE-20", "PE-21")
 def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
-    stage: Stage,
-    told: Told,
+    stage: MamaHarness,
+    told: CallbackRecorder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither the API layer nor the bridge does callback work"""
@@ -170,7 +172,7 @@ def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
 
 
 @pytest.mark.spec("PE-22-PE-24")
-def test_root_source_symbol_and_topic_can_be_asked_for(stage: Stage) -> None:
+def test_root_source_symbol_and_topic_can_be_asked_for(stage: MamaHarness) -> None:
     """And travel in headers"""
     transport = stage.transport()
     publisher = Publisher.create(transport, stage.symbol, "b", stage.source)
@@ -188,7 +190,7 @@ def test_root_source_symbol_and_topic_can_be_asked_for(stage: Stage) -> None:
 
 @pytest.mark.spec("PE-31")
 @pytest.mark.parametrize("symbol", ["a b", "a..b", "a.*.b", "a.>", "x" * 200])
-def test_a_bad_topic_is_bad_symbol_at_create(stage: Stage, told: Told, symbol: str) -> None:
+def test_a_bad_topic_is_bad_symbol_at_create(stage: MamaHarness, told: CallbackRecorder, symbol: str) -> None:
     """Nothing is returned and nothing is called"""
     queue = Queue()
     fails(
@@ -199,7 +201,7 @@ def test_a_bad_topic_is_bad_symbol_at_create(stage: Stage, told: Told, symbol: s
     queue.destroy()
 
 
-def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(stage: Stage, told: Told) -> None:
+def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(stage: MamaHarness, told: CallbackRecorder) -> None:
     publisher = Publisher.create_with_callbacks(stage.transport(), None, None, None, None, told.callbacks())
     assert (publisher.topic, publisher.state) == ("", PublisherState.LIVE)
     fails(Status.BAD_SYMBOL, publisher.send, a_message())
@@ -208,7 +210,7 @@ def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(stage: Stage,
 
 
 @pytest.mark.spec("PE-31", "PE-32")
-def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: Stage, told: Told) -> None:
+def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: MamaHarness, told: CallbackRecorder) -> None:
     transport = stage.transport()
     publisher = published(stage, transport, told)
     fails(Status.NULL_ARG, publisher.send, None)
@@ -223,9 +225,9 @@ def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: Stage, told
 @pytest.mark.spec("PE-15")
 def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
     nats_with_users: Any,
-    told: Told,
+    told: CallbackRecorder,
 ) -> None:
-    on = NatsStage(*nats_with_users)
+    on = NatsMamaHarness(*nats_with_users)
     publisher = Publisher.create_with_callbacks(on.transport(), None, on.symbol, "nowhere", None, told.callbacks())
     fails(Status.PLATFORM, publisher.send, a_message(), match="no stream takes topic")
     on.close()
@@ -235,7 +237,7 @@ def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
 
 
 @pytest.mark.spec("PE-01-PE-03", "PE-05", "PE-14", "PE-16", "PE-17", "PE-30")
-def test_a_denied_topic_is_not_entitled_and_names_it(stage: Stage, told: Told) -> None:
+def test_a_denied_topic_is_not_entitled_and_names_it(stage: MamaHarness, told: CallbackRecorder) -> None:
     """By exactly one of the two ways"""
     stage.deny()
     transport = stage.transport()
@@ -274,9 +276,9 @@ def test_a_denied_topic_is_not_entitled_and_names_it(stage: Stage, told: Told) -
     ],
 )
 def test_every_other_error_is_publish_error_with_the_middlewares_code_and_text(
-    style: EventStyle, told: Told, fault: str, status: str, event: str, info: str
+    style: EventStyle, told: CallbackRecorder, fault: str, status: str, event: str, info: str
 ) -> None:
-    on = MemoryStage(style)
+    on = MemoryMamaHarness(style)
     transport = on.transport(answer_timeout=0.2)
     transport.set_transport_topic_callback(told.on_topic)
     publisher = published(on, transport, told)
@@ -291,7 +293,7 @@ def test_every_other_error_is_publish_error_with_the_middlewares_code_and_text(
     on.close()
 
 
-def test_a_late_answer_is_no_second_callback(memory: MemoryStage, told: Told) -> None:
+def test_a_late_answer_is_no_second_callback(memory: MemoryMamaHarness, told: CallbackRecorder) -> None:
     transport = memory.transport(answer_timeout=0.1)
     publisher = published(memory, transport, told)
     memory.broker.then(["late", "dup", "unknown"])
@@ -304,7 +306,9 @@ def test_a_late_answer_is_no_second_callback(memory: MemoryStage, told: Told) ->
     assert told.counters[1] == 1
 
 
-def test_answers_from_before_an_outage_do_not_count_for_what_is_sent_after_it(memory: MemoryStage, told: Told) -> None:
+def test_answers_from_before_an_outage_do_not_count_for_what_is_sent_after_it(
+    memory: MemoryMamaHarness, told: CallbackRecorder
+) -> None:
     """A transport that is destroyed waits for what plain publishers sent: also when old answers came late"""
     transport = memory.transport()
     plain = Publisher.create(transport, memory.symbol, memory.source)
@@ -320,8 +324,8 @@ def test_answers_from_before_an_outage_do_not_count_for_what_is_sent_after_it(me
     until(lambda: transport.loop._owed == 0)
 
 
-def test_a_message_without_acknowledgements_is_neither_success_nor_error(told: Told) -> None:
-    on = MemoryStage(EventStyle.PUBLISHER)
+def test_a_message_without_acknowledgements_is_neither_success_nor_error(told: CallbackRecorder) -> None:
+    on = MemoryMamaHarness(EventStyle.PUBLISHER)
     queue = Queue(max_events=5000)
     transport = Transport.create("pub", MemoryBridge(on.symbol, acks=False), answer_timeout=0.05)
     publisher = published(on, transport, told, queue=queue)
@@ -345,7 +349,7 @@ def test_the_seven_topic_events_have_names() -> None:
     assert all(e.value == e.name for e in TransportTopicEvent)
 
 
-def test_a_full_queue_is_told_at_the_send_and_loses_nothing(memory: MemoryStage, told: Told) -> None:
+def test_a_full_queue_is_told_at_the_send_and_loses_nothing(memory: MemoryMamaHarness, told: CallbackRecorder) -> None:
     queue = Queue(max_events=3)
     publisher = published(memory, memory.transport(), told, queue=queue)
     for i in range(3):
@@ -360,7 +364,9 @@ def test_a_full_queue_is_told_at_the_send_and_loses_nothing(memory: MemoryStage,
     assert len(memory.held()) == 4
 
 
-def test_sends_wait_for_a_transport_that_takes_nothing_and_give_up_in_time(memory: MemoryStage, told: Told) -> None:
+def test_sends_wait_for_a_transport_that_takes_nothing_and_give_up_in_time(
+    memory: MemoryMamaHarness, told: CallbackRecorder
+) -> None:
     publisher = published(memory, memory.transport(call_timeout=0.2), told)
     memory.broker.then(["full"])
     publisher.send(a_message(1))
@@ -372,7 +378,7 @@ def test_sends_wait_for_a_transport_that_takes_nothing_and_give_up_in_time(memor
     assert [m.payload for m in memory.held()] == [encode(a_message(1)), encode(a_message(3))]
 
 
-def test_the_transport_tells_what_happens_to_its_connection(memory: MemoryStage, told: Told) -> None:
+def test_the_transport_tells_what_happens_to_its_connection(memory: MemoryMamaHarness, told: CallbackRecorder) -> None:
     transport, heard = memory.transport(), list[tuple[str, Any]]()
     transport.set_transport_callback(lambda t, event, info, closure: heard.append((event.name, closure)), "mine")
     publisher = published(memory, transport, told)
@@ -387,7 +393,7 @@ def test_the_transport_tells_what_happens_to_its_connection(memory: MemoryStage,
     until(lambda: told.count("error") == 2)
 
 
-def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, told: Told) -> None:
+def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, told: CallbackRecorder) -> None:
     server = NatsServer(tmp_path / "nats").start()
     with Admin(server.url) as admin:
         admin.create_stream("T", ["t.>"])
@@ -408,8 +414,8 @@ def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, t
     server.stop()
 
 
-def test_a_live_jetstream_context_is_a_transport(nats_server: NatsServer, told: Told) -> None:
-    desk = NatsDesk(nats_server)
+def test_a_live_jetstream_context_is_a_transport(nats_server: NatsServer, told: CallbackRecorder) -> None:
+    desk = NatsPublisherHarness(nats_server)
     try:
         with Transport.create("pub", desk.target()) as transport:
             publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
@@ -439,15 +445,15 @@ def test_a_fork_is_told_that_the_transport_is_not_its_own() -> None:
 
 
 def test_a_transport_that_cannot_connect_says_so() -> None:
-    on = MemoryStage(EventStyle.PUBLISHER)
+    on = MemoryMamaHarness(EventStyle.PUBLISHER)
     on.broker.up = False
     with pytest.raises(Unavailable, match="down"):
         Transport.create("pub", on.bridge())
     on.close()
 
 
-def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(told: Told) -> None:
-    on, queue = MemoryStage(EventStyle.TRANSPORT), Queue("transport")
+def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(told: CallbackRecorder) -> None:
+    on, queue = MemoryMamaHarness(EventStyle.TRANSPORT), Queue("transport")
     transport = on.transport()
     transport.set_transport_callback_queue(queue)
     transport.set_transport_topic_callback(told.on_topic)
@@ -464,7 +470,9 @@ def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(told: Told) 
 
 
 @pytest.mark.spec("PE-44-PE-47")
-def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: Stage, told: Told) -> None:
+def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(
+    stage: MamaHarness, told: CallbackRecorder
+) -> None:
     """Every bridge has the hook, because it is ours and not the bridge's"""
     transport = stage.transport()
     parent = Publisher.create(transport, stage.symbol, stage.source)
@@ -478,8 +486,8 @@ def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(stage: St
 
 
 @pytest.mark.spec("PE-04", "PE-29")
-def test_callbacks_are_of_one_publisher_although_others_share_its_topic(stage: Stage) -> None:
-    transport, ears = stage.transport(), [Told(), Told()]
+def test_callbacks_are_of_one_publisher_although_others_share_its_topic(stage: MamaHarness) -> None:
+    transport, ears = stage.transport(), [CallbackRecorder(), CallbackRecorder()]
     publishers = [published(stage, transport, ear) for ear in ears]
     assert set(transport.find_publishers(stage.topic)) == set(publishers)
     for n, publisher in enumerate(publishers):

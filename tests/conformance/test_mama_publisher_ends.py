@@ -18,13 +18,21 @@ from mama_spark.mama import (
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_harness import MemoryStage, Stage, Told, a_message, dispatch, fails, published
+from tests.support.mama_harness import (
+    CallbackRecorder,
+    MamaHarness,
+    MemoryMamaHarness,
+    a_message,
+    dispatch,
+    fails,
+    published,
+)
 
 # --- destroying --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("PE-13", "PE-42")
-def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(stage: Stage, told: Told) -> None:
+def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(stage: MamaHarness, told: CallbackRecorder) -> None:
     queue = Queue()
     publisher = published(stage, stage.transport(), told, queue=queue)
     for i in range(50):
@@ -40,7 +48,9 @@ def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(stage: Stage, 
 
 
 @pytest.mark.spec("PE-53", "PE-55")
-def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(memory: MemoryStage, told: Told) -> None:
+def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(
+    memory: MemoryMamaHarness, told: CallbackRecorder
+) -> None:
     """It waits for the bridge as DESTROYING_WAIT_BRIDGE, and is DESTROYED when the bridge is done"""
     transport = memory.transport(destroy_timeout=0.1, answer_timeout=60)
     publisher = published(memory, transport, told)
@@ -55,7 +65,9 @@ def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(memo
 
 
 @pytest.mark.parametrize("queued", [True, False])
-def test_a_callback_that_hangs_does_not_keep_destroy(memory: MemoryStage, told: Told, queued: bool) -> None:
+def test_a_callback_that_hangs_does_not_keep_destroy(
+    memory: MemoryMamaHarness, told: CallbackRecorder, queued: bool
+) -> None:
     go, inside = threading.Event(), threading.Event()
     callbacks = told.callbacks("destroy")
 
@@ -78,7 +90,9 @@ def test_a_callback_that_hangs_does_not_keep_destroy(memory: MemoryStage, told: 
         dispatcher.destroy()
 
 
-def test_what_waits_for_the_bridge_is_destroyed_with_the_transport(memory: MemoryStage, told: Told) -> None:
+def test_what_waits_for_the_bridge_is_destroyed_with_the_transport(
+    memory: MemoryMamaHarness, told: CallbackRecorder
+) -> None:
     transport = memory.transport(destroy_timeout=0.05)
     publisher = published(memory, transport, told)
     memory.broker.then(["lose"])
@@ -88,7 +102,7 @@ def test_what_waits_for_the_bridge_is_destroyed_with_the_transport(memory: Memor
     assert told.counters == (1, 0, 0, 1)
 
 
-def test_a_transport_destroys_the_publishers_that_live_on_it(stage: Stage, told: Told) -> None:
+def test_a_transport_destroys_the_publishers_that_live_on_it(stage: MamaHarness, told: CallbackRecorder) -> None:
     transport = stage.transport()
     publishers = [published(stage, transport, told) for _ in range(3)]
     publishers[0].send(a_message())
@@ -100,7 +114,9 @@ def test_a_transport_destroys_the_publishers_that_live_on_it(stage: Stage, told:
     transport.destroy()
 
 
-def test_destroy_ex_returns_at_once_and_destroys_on_the_queue(memory: MemoryStage, told: Told) -> None:
+def test_destroy_ex_returns_at_once_and_destroys_on_the_queue(
+    memory: MemoryMamaHarness, told: CallbackRecorder
+) -> None:
     queue = Queue("ex")
     publisher = published(memory, memory.transport(), told, queue=queue)
     publisher.send(a_message())
@@ -114,7 +130,9 @@ def test_destroy_ex_returns_at_once_and_destroys_on_the_queue(memory: MemoryStag
     assert inline.state is PublisherState.DESTROYED
 
 
-def test_a_queue_is_not_destroyed_before_the_publishers_that_use_it(memory: MemoryStage, told: Told) -> None:
+def test_a_queue_is_not_destroyed_before_the_publishers_that_use_it(
+    memory: MemoryMamaHarness, told: CallbackRecorder
+) -> None:
     queue = Queue()
     publisher = published(memory, memory.transport(), told, queue=queue)
     fails(Status.QUEUE_OPEN_OBJECTS, queue.destroy)
@@ -126,7 +144,7 @@ def test_a_queue_is_not_destroyed_before_the_publishers_that_use_it(memory: Memo
 
 
 @pytest.mark.spec("PE-19")
-def test_what_plain_publishers_sent_is_stored_when_the_transport_is_destroyed(stage: Stage) -> None:
+def test_what_plain_publishers_sent_is_stored_when_the_transport_is_destroyed(stage: MamaHarness) -> None:
     """A process may end next"""
     with stage.transport() as transport:
         publisher = Publisher.create(transport, stage.symbol, stage.source)
@@ -140,7 +158,9 @@ def test_what_plain_publishers_sent_is_stored_when_the_transport_is_destroyed(st
 
 @pytest.mark.parametrize("where", ["queue", "transport's thread"])
 @pytest.mark.parametrize("when", ["success", "error", "create"])
-def test_a_callback_may_destroy_its_own_publisher(memory: MemoryStage, told: Told, where: str, when: str) -> None:
+def test_a_callback_may_destroy_its_own_publisher(
+    memory: MemoryMamaHarness, told: CallbackRecorder, where: str, when: str
+) -> None:
     queue = Queue() if where == "queue" else None
     callbacks = told.callbacks()
     inner = getattr(callbacks, f"on_{when}")
@@ -184,14 +204,14 @@ def memory_sends(publisher: Publisher, n: int) -> None:
 @pytest.mark.parametrize("name", ["create", "success", "destroy"])
 @pytest.mark.parametrize("queued", [True, False])
 def test_callbacks_may_send_by_their_own_and_by_other_publishers(
-    stage: Stage,
-    told: Told,
+    stage: MamaHarness,
+    told: CallbackRecorder,
     name: str,
     queued: bool,
 ) -> None:
     """No callback keeps the transport's thread, which its own sends need, from going on."""
     transport, queue = stage.transport(), Queue() if queued else None
-    other = published(stage, transport, Told())
+    other = published(stage, transport, CallbackRecorder())
     callbacks, sent = told.callbacks(), list[int]()
     inner = getattr(callbacks, f"on_{name}")
 
@@ -218,7 +238,7 @@ def test_callbacks_may_send_by_their_own_and_by_other_publishers(
 
 @pytest.mark.parametrize("name", ["create", "error", "success", "destroy"])
 def test_a_raising_callback_is_counted_and_harms_nobody(
-    memory: MemoryStage, told: Told, name: str, caplog: pytest.LogCaptureFixture
+    memory: MemoryMamaHarness, told: CallbackRecorder, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def raising(*args: Any) -> None:
         raise RuntimeError(f"on_{name} raises")
@@ -237,8 +257,8 @@ def test_a_raising_callback_is_counted_and_harms_nobody(
     assert sum(told.counters) == 3
 
 
-def test_a_raising_topic_callback_is_counted(told: Told, caplog: pytest.LogCaptureFixture) -> None:
-    on = MemoryStage(EventStyle.TRANSPORT)
+def test_a_raising_topic_callback_is_counted(told: CallbackRecorder, caplog: pytest.LogCaptureFixture) -> None:
+    on = MemoryMamaHarness(EventStyle.TRANSPORT)
     transport = on.transport()
     transport.set_transport_topic_callback(lambda *args: [][0])
     published(on, transport, told)
@@ -249,7 +269,7 @@ def test_a_raising_topic_callback_is_counted(told: Told, caplog: pytest.LogCaptu
 
 @pytest.mark.spec("PE-42")
 @pytest.mark.parametrize("queued", [True, False])
-def test_destroy_while_sends_are_answered(stage: Stage, told: Told, queued: bool) -> None:
+def test_destroy_while_sends_are_answered(stage: MamaHarness, told: CallbackRecorder, queued: bool) -> None:
     """Whoever sends, answers and destroys at the same time, on_destroy comes once and last"""
     queue = Queue("race") if queued else None
     dispatcher = queue.start() if queue is not None else None
@@ -273,7 +293,9 @@ def test_destroy_while_sends_are_answered(stage: Stage, told: Told, queued: bool
         assert queue._taken == 0, "no place is lost"
 
 
-def test_a_transport_may_be_destroyed_from_a_callback_and_while_others_send(memory: MemoryStage, told: Told) -> None:
+def test_a_transport_may_be_destroyed_from_a_callback_and_while_others_send(
+    memory: MemoryMamaHarness, told: CallbackRecorder
+) -> None:
     transport = memory.transport()
     callbacks = told.callbacks()
     callbacks.on_success = lambda publisher, *_: publisher.transport.destroy()
@@ -290,7 +312,7 @@ def test_a_transport_may_be_destroyed_from_a_callback_and_while_others_send(memo
 
 
 def test_a_bridge_that_dies_fails_the_calls_and_lets_publishers_be_destroyed(
-    memory: MemoryStage, told: Told, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    memory: MemoryMamaHarness, told: CallbackRecorder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = memory.transport()
     publisher = published(memory, transport, told)

@@ -25,7 +25,7 @@ from mama_spark.mama.states import TABLE
 from mama_spark.testing.waiting import until
 
 from tests.support.examples import examples
-from tests.support.mama_harness import MemoryStage, Told, a_message, fails, published
+from tests.support.mama_harness import CallbackRecorder, MemoryMamaHarness, a_message, fails, published
 
 
 @pytest.mark.spec("PE-33-PE-35", "PE-48-PE-54")
@@ -41,8 +41,8 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.on = MemoryStage(EventStyle.PUBLISHER)
-        self.told = Told()
+        self.on = MemoryMamaHarness(EventStyle.PUBLISHER)
+        self.told = CallbackRecorder()
         self.transport = self.on.transport(destroy_timeout=0.02, answer_timeout=60)
         self.publisher = published(self.on, self.transport, self.told)
         self.sent = self.late = 0
@@ -115,7 +115,7 @@ TestLife.settings = examples(25, stateful_step_count=12)
 @examples(20)
 @given(st.lists(st.sampled_from(["ack", "reject", "lose", "429"]), max_size=12), st.booleans())
 def test_every_send_has_one_callback_or_none_whatever_happens(faults: list[str], queued: bool) -> None:
-    on, told = MemoryStage(EventStyle.PUBLISHER), Told()
+    on, told = MemoryMamaHarness(EventStyle.PUBLISHER), CallbackRecorder()
     queue = Queue() if queued else None
     transport = on.transport(destroy_timeout=0.01)
     publisher = published(on, transport, told, queue=queue)
@@ -142,7 +142,7 @@ def test_the_path_of_a_publisher_is_in_the_table() -> None:
         assert all(after in TABLE[before].values() for before, after in pairwise(states))
 
 
-def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, told: Told) -> None:
+def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, told: CallbackRecorder) -> None:
     server, _ = nats_with_users
     MemoryBroker.get("by-url")
     transport = Transport.create("pub", "memory://by-url")

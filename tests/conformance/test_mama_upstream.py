@@ -23,20 +23,20 @@ from mama_spark.mama import (
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.testing.waiting import until
 
-from tests.support.mama_harness import Stage, Told, a_message, dispatch, fails
+from tests.support.mama_harness import CallbackRecorder, MamaHarness, a_message, dispatch, fails
 
 PAYLOAD = encode(a_message())
 
 
 @pytest.fixture
-def transport(stage: Stage) -> Transport:
+def transport(stage: MamaHarness) -> Transport:
     return stage.transport()
 
 
 # --- C: MamaPublisherTestC ---------------------------------------------------------------------------------------
 
 
-def test_create_destroy(stage: Stage, transport: Transport) -> None:
+def test_create_destroy(stage: MamaHarness, transport: Transport) -> None:
     publisher = Publisher.create(transport, stage.symbol)
     assert publisher.state.name == "LIVE"
     publisher.destroy()
@@ -44,7 +44,7 @@ def test_create_destroy(stage: Stage, transport: Transport) -> None:
     transport.destroy()
 
 
-def test_get_transport_impl(stage: Stage, transport: Transport, told: Told) -> None:
+def test_get_transport_impl(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, None, None, PublisherCallbacks())
     assert publisher._bridge._transport is publisher._bridge._transport is transport
     publisher.destroy()
@@ -52,7 +52,7 @@ def test_get_transport_impl(stage: Stage, transport: Transport, told: Told) -> N
 
 
 @pytest.mark.spec("PE-19", "PE-39")
-def test_send(stage: Stage, transport: Transport, told: Told) -> None:
+def test_send(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
     """Create as before the specification, and publishing works."""
     publisher = Publisher.create(transport, stage.symbol, stage.source)
     publisher.send(a_message(7))
@@ -62,7 +62,7 @@ def test_send(stage: Stage, transport: Transport, told: Told) -> None:
 
 
 @pytest.mark.spec("PE-43")
-def test_event_send_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:
+def test_event_send_with_callbacks(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
     transport.set_transport_topic_callback(told.on_topic)
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.source, None, told.callbacks())
     for i in range(10):
@@ -72,7 +72,7 @@ def test_event_send_with_callbacks(stage: Stage, transport: Transport, told: Tol
     assert [m.payload for m in stage.held()] == [encode(a_message(i)) for i in range(10)]
 
 
-def bad_source(stage: Stage, transport: Transport, told: Told, callbacks: PublisherCallbacks) -> None:
+def bad_source(stage: MamaHarness, transport: Transport, told: CallbackRecorder, callbacks: PublisherCallbacks) -> None:
     """Ten sends that return OK and are then denied."""
     stage.deny()
     transport.set_transport_topic_callback(told.on_topic)
@@ -86,7 +86,7 @@ def bad_source(stage: Stage, transport: Transport, told: Told, callbacks: Publis
         assert denied == [(TransportTopicEvent.PUBLISH_ERROR_NOT_ENTITLED, f"denied.{stage.symbol}")] * 10
 
 
-def test_event_send_with_callbacks_bad_source(stage: Stage, transport: Transport, told: Told) -> None:
+def test_event_send_with_callbacks_bad_source(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
     """Disabled upstream."""
     bad_source(stage, transport, told, told.callbacks())
     assert told.counters == (1, 10 if stage.publisher_style else 0, 0, 1)
@@ -95,17 +95,21 @@ def test_event_send_with_callbacks_bad_source(stage: Stage, transport: Transport
                                                                       ("DESTROYING", "NOT_ENTITLED")}  # fmt: skip
 
 
-def test_event_send_with_callbacks_no_error_callback(stage: Stage, transport: Transport, told: Told) -> None:
+def test_event_send_with_callbacks_no_error_callback(
+    stage: MamaHarness, transport: Transport, told: CallbackRecorder
+) -> None:
     bad_source(stage, transport, told, told.callbacks("create", "success", "destroy"))
     assert told.counters == (1, 0, 0, 1)
 
 
-def test_event_send_with_callbacks_no_callbacks(stage: Stage, transport: Transport, told: Told) -> None:
+def test_event_send_with_callbacks_no_callbacks(
+    stage: MamaHarness, transport: Transport, told: CallbackRecorder
+) -> None:
     bad_source(stage, transport, told, PublisherCallbacks())
     assert told.counters == (0, 0, 0, 0)
 
 
-def test_get_transport(stage: Stage, transport: Transport) -> None:
+def test_get_transport(stage: MamaHarness, transport: Transport) -> None:
     assert Publisher.create(transport, stage.symbol).transport is transport
 
 
@@ -115,7 +119,7 @@ def test_get_transport(stage: Stage, transport: Transport) -> None:
 class Bridge:
     """Three publishers of the bridge's side, one of them destroyed, and what they need."""
 
-    def __init__(self, stage: Stage, transport: Transport) -> None:
+    def __init__(self, stage: MamaHarness, transport: Transport) -> None:
         self.parent = Publisher.create(transport, stage.symbol, stage.source)
         self.made = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
         self.gone = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
@@ -125,17 +129,17 @@ class Bridge:
 
 
 @pytest.fixture
-def bridge(stage: Stage, transport: Transport) -> Bridge:
+def bridge(stage: MamaHarness, transport: Transport) -> Bridge:
     return Bridge(stage, transport)
 
 
-def test_bridge_create_destroy(stage: Stage, transport: Transport, bridge: Bridge) -> None:
+def test_bridge_create_destroy(stage: MamaHarness, transport: Transport, bridge: Bridge) -> None:
     """createDestroy."""
     made = BridgePublisher.create(transport, stage.symbol, stage.source, None, bridge.parent)
     assert made.destroy(60)
 
 
-def test_create_by_index_invalid_result(stage: Stage, transport: Transport, bridge: Bridge) -> None:
+def test_create_by_index_invalid_result(stage: MamaHarness, transport: Transport, bridge: Bridge) -> None:
     """A create that fails has no result: nothing is left of it."""
     before = transport.find_publishers("t.a b")
     fails(Status.BAD_SYMBOL, BridgePublisher.create_by_index, transport, 0, "a b", "t", None, bridge.parent)
@@ -143,11 +147,11 @@ def test_create_by_index_invalid_result(stage: Stage, transport: Transport, brid
     assert transport.find_publishers("t.a b") == before == []
 
 
-def test_create_by_index_invalid_tport(stage: Stage, bridge: Bridge) -> None:
+def test_create_by_index_invalid_tport(stage: MamaHarness, bridge: Bridge) -> None:
     fails(Status.NULL_ARG, BridgePublisher.create_by_index, None, 0, stage.symbol, None, None, bridge.parent)
 
 
-def test_create_by_index_invalid_parent(stage: Stage, transport: Transport) -> None:
+def test_create_by_index_invalid_parent(stage: MamaHarness, transport: Transport) -> None:
     fails(Status.NULL_ARG, BridgePublisher.create_by_index, transport, 0, stage.symbol, None, None, None)
 
 
@@ -156,11 +160,11 @@ def test_create_invalid_result(transport: Transport, bridge: Bridge) -> None:
     assert transport.find_publishers("t.a.*.b") == []
 
 
-def test_create_invalid_tport(stage: Stage, bridge: Bridge) -> None:
+def test_create_invalid_tport(stage: MamaHarness, bridge: Bridge) -> None:
     fails(Status.NULL_ARG, BridgePublisher.create, None, stage.symbol, None, None, bridge.parent)
 
 
-def test_create_invalid_publisher(stage: Stage, transport: Transport) -> None:
+def test_create_invalid_publisher(stage: MamaHarness, transport: Transport) -> None:
     fails(Status.NULL_ARG, BridgePublisher.create, transport, stage.symbol, None, None, None)
 
 
@@ -242,7 +246,7 @@ def test_send_from_inbox_invalid_msg(bridge: Bridge) -> None:
 # --- C++: MamaPublisherTest --------------------------------------------------------------------------------------
 
 
-def test_publish(stage: Stage, transport: Transport) -> None:
+def test_publish(stage: MamaHarness, transport: Transport) -> None:
     publisher = Publisher.create(transport, stage.symbol, stage.source)
     for i in range(10):
         publisher.send(a_message(i))
@@ -251,7 +255,7 @@ def test_publish(stage: Stage, transport: Transport) -> None:
 
 
 @pytest.mark.spec("PE-42")
-def test_publish_with_callbacks(stage: Stage, transport: Transport, told: Told) -> None:
+def test_publish_with_callbacks(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
     """Destroy, wait for on_destroy, no callback after it."""
     queue = Queue("callbacks")
     publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, told.callbacks())
@@ -267,7 +271,7 @@ def test_publish_with_callbacks(stage: Stage, transport: Transport, told: Told) 
     assert told.heard[-1][0] == "destroy"
 
 
-def test_publish_with_callbacks_bad_source(stage: Stage, transport: Transport, told: Told) -> None:
+def test_publish_with_callbacks_bad_source(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
     """Disabled upstream."""
     stage.deny()
     transport.set_transport_topic_callback(told.on_topic)
@@ -286,7 +290,7 @@ def test_publish_with_callbacks_bad_source(stage: Stage, transport: Transport, t
 
 
 @pytest.mark.spec("PE-40")
-def test_publish_with_null_callback(stage: Stage, transport: Transport) -> None:
+def test_publish_with_null_callback(stage: MamaHarness, transport: Transport) -> None:
     """NULL instead of callbacks; and the source is a bad one."""
     stage.deny()
     publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.denied, None, None)

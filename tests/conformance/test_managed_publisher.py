@@ -26,28 +26,40 @@ from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until
 
-from tests.support.publisher_harness import LONG, Desk, Ear, MemoryDesk, NatsDesk, ack_of, patient
+from tests.support.publisher_harness import (
+    LONG,
+    MemoryPublisherHarness,
+    NatsPublisherHarness,
+    PublisherHarness,
+    RecordingListener,
+    ack_of,
+    patient,
+)
 
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
 
 @pytest.fixture
-def memory_desk() -> Iterator[Desk]:
+def memory_desk() -> Iterator[PublisherHarness]:
     """For rules that do not touch the middleware."""
-    desk = MemoryDesk()
+    desk = MemoryPublisherHarness()
     yield desk
     desk.close()
 
 
 @pytest.fixture(params=["memory", "nats"])
-def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
-    desk: Desk = MemoryDesk() if request.param == "memory" else NatsDesk(request.getfixturevalue("nats_server"))
+def desk(request: pytest.FixtureRequest) -> Iterator[PublisherHarness]:
+    desk: PublisherHarness = (
+        MemoryPublisherHarness()
+        if request.param == "memory"
+        else NatsPublisherHarness(request.getfixturevalue("nats_server"))
+    )
     yield desk
     desk.close()
 
 
 @pytest.mark.spec("MP-01", "MP-02", "MP-11", "MP-12", "MP-15-MP-22", "MP-28", "MP-33", "MP-39", "MP-25")
-def test_publish_msg_async(desk: Desk) -> None:
+def test_publish_msg_async(desk: PublisherHarness) -> None:
     """A flight tells all of itself."""
     publisher = desk.publisher().start()
     options = PublishOptions(expected_stream=desk.stream)
@@ -67,7 +79,7 @@ def test_publish_msg_async(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-03", "MP-18")
-def test_the_id_is_sent_for_deduplication(desk: Desk) -> None:
+def test_the_id_is_sent_for_deduplication(desk: PublisherHarness) -> None:
     """Two publishers of one prefix give the same ids, and the middleware stores them once."""
     for _ in range(2):
         with desk.publisher(id_prefix="same") as publisher:
@@ -77,7 +89,7 @@ def test_the_id_is_sent_for_deduplication(desk: Desk) -> None:
     assert desk.payloads() == [b"0", b"1", b"2"]
 
 
-def test_publish_msg_async_with_msg_id_is_a_duplicate_the_second_time(desk: Desk) -> None:
+def test_publish_msg_async_with_msg_id_is_a_duplicate_the_second_time(desk: PublisherHarness) -> None:
     with desk.publisher() as publisher:
         futures = [publisher.publish_async("t.a", b"x", options=PublishOptions(msg_id="mine")) for _ in range(2)]
         acks = [ack_of(f).result(LONG) for f in futures]
@@ -86,7 +98,7 @@ def test_publish_msg_async_with_msg_id_is_a_duplicate_the_second_time(desk: Desk
 
 
 @pytest.mark.spec("MP-28")
-def test_publish_async_varieties(desk: Desk) -> None:
+def test_publish_async_varieties(desk: PublisherHarness) -> None:
     """As testPublishAsyncVarieties and the three plain cases of TestPublishMsgAsync."""
     with desk.publisher() as publisher:
         futures = [
@@ -101,7 +113,7 @@ def test_publish_async_varieties(desk: Desk) -> None:
     assert [m.headers.get("h") for m in desk.held()] == [None, ["v"], None, ["v", "w"], None]
 
 
-def test_a_reply_subject_cannot_be_given(memory_desk: Desk) -> None:
+def test_a_reply_subject_cannot_be_given(memory_desk: PublisherHarness) -> None:
     """As TestPublishMsgAsync, "reply subject set": it is how the acknowledgement finds back."""
     publisher: Any = memory_desk.publisher()
     with pytest.raises(TypeError):
@@ -115,7 +127,7 @@ def test_a_reply_subject_cannot_be_given(memory_desk: Desk) -> None:
      ("t.x", b"", {"h": "x\r\ny"}, BadRow)],
 )  # fmt: skip
 def test_bad_messages_fail_unsent_and_the_connection_lives(
-    desk: Desk, subject: str, body: bytes, headers: dict[str, str] | None, error: type[Exception]
+    desk: PublisherHarness, subject: str, body: bytes, headers: dict[str, str] | None, error: type[Exception]
 ) -> None:
     """As testMaxPayloadJs and TestPublishMsgAsync, "bad subject"; header and payload count together."""
     with desk.publisher() as publisher:
@@ -125,13 +137,13 @@ def test_bad_messages_fail_unsent_and_the_connection_lives(
     assert desk.payloads() == [b"ok"]
 
 
-def test_publish_async_100_in_order(desk: Desk) -> None:
+def test_publish_async_100_in_order(desk: PublisherHarness) -> None:
     with desk.publisher() as publisher:
         futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(100)]
     assert [ack_of(f).result(0).sequence for f in futures] == list(range(1, 101))
 
 
-def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(memory_desk: Desk) -> None:
+def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(memory_desk: PublisherHarness) -> None:
     """As test_publish_async with a stall wait: a coroutine waits for room instead of failing."""
     publisher = memory_desk.publisher(max_in_flight=10, queue_size=10).start()
 
@@ -143,7 +155,7 @@ def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(memory_desk: Desk)
     assert sorted(f.publish_ack_future.result(0).sequence or 0 for f in flights) == list(range(1, 1001))
 
 
-def test_wait_stall_0(memory_desk: Desk) -> None:
+def test_wait_stall_0(memory_desk: PublisherHarness) -> None:
     """As test_publish_async with ``wait_stall=0``: where the caller may not wait, a full queue refuses at once."""
     topic = memory_desk.lose(1)
     publisher = memory_desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=LONG).start()
@@ -162,7 +174,7 @@ def test_wait_stall_0(memory_desk: Desk) -> None:
     asyncio.run(one_too_many())
 
 
-def test_async_publish_backpressure(desk: Desk) -> None:
+def test_async_publish_backpressure(desk: PublisherHarness) -> None:
     """Limit 10: whoever waits has all 2,000 stored; the window is never exceeded."""
     n = 2_000
     with desk.publisher(max_in_flight=10, queue_size=200, retry_config=RETRY, listener=None) as publisher:
@@ -173,7 +185,7 @@ def test_async_publish_backpressure(desk: Desk) -> None:
     assert desk.payloads() == [b"%d" % i for i in range(n)]
 
 
-def test_async_publish_max_ack_pending(memory_desk: Desk) -> None:
+def test_async_publish_max_ack_pending(memory_desk: PublisherHarness) -> None:
     """Limit 10, error mode: what does not fit is refused with an error and nothing of it is sent."""
     topic = memory_desk.lose(10)
     publisher = memory_desk.publisher(max_in_flight=10, queue_size=10, wait_timeout=LONG).start()
@@ -193,7 +205,7 @@ def test_async_publish_max_ack_pending(memory_desk: Desk) -> None:
     assert publisher.window.holding
 
 
-def test_multithreaded_publish_async(desk: Desk) -> None:
+def test_multithreaded_publish_async(desk: PublisherHarness) -> None:
     with desk.publisher(max_in_flight=100) as publisher:
 
         def work(k: int) -> None:
@@ -209,7 +221,7 @@ def test_multithreaded_publish_async(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-09", "MP-14", "MP-41")
-def test_publish_async_ack_timeout(desk: Desk) -> None:
+def test_publish_async_ack_timeout(desk: PublisherHarness) -> None:
     """A lost acknowledgement times out, whoever waits for it is told, and its place is free."""
     topic = desk.lose(1)
     with desk.publisher(max_in_flight=1, wait_timeout=0.1) as publisher:
@@ -221,7 +233,7 @@ def test_publish_async_ack_timeout(desk: Desk) -> None:
     assert desk.ear.events("p-1") == ["published", "timeout"]
 
 
-def test_publish_async_ack_timeout_clears_a_stall(memory_desk: Desk) -> None:
+def test_publish_async_ack_timeout_clears_a_stall(memory_desk: PublisherHarness) -> None:
     """As …ClearStall: whoever waits for room is let in when what was in flight times out."""
     topic = memory_desk.lose(3)
     with memory_desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=0.1) as publisher:
@@ -230,7 +242,7 @@ def test_publish_async_ack_timeout_clears_a_stall(memory_desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-41")
-def test_n_lost_acks_cost_one_time_out(desk: Desk) -> None:
+def test_n_lost_acks_cost_one_time_out(desk: PublisherHarness) -> None:
     topic = desk.lose(50)
     publisher = desk.publisher(wait_timeout=0.3).start()
     futures = [publisher.publish_async(topic, b"") for _ in range(50)]
@@ -241,7 +253,7 @@ def test_n_lost_acks_cost_one_time_out(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-10-MP-14")
-def test_publish_async_ack_handler(memory_desk: Desk) -> None:
+def test_publish_async_ack_handler(memory_desk: PublisherHarness) -> None:
     """The listener hears of each flight once per event, in order, and the future says the same."""
     quiet = memory_desk.lose(1)
     publisher = memory_desk.publisher(wait_timeout=0.1).start()
@@ -260,11 +272,11 @@ def test_publish_async_ack_handler(memory_desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-26")
-def test_stop_in_a_callback(desk: Desk) -> None:
+def test_stop_in_a_callback(desk: PublisherHarness) -> None:
     """As "destroy in callback": it ends the publisher, and whoever waits is told."""
     publisher = desk.publisher(max_in_flight=5)
 
-    class Stops(Ear):
+    class Stops(RecordingListener):
         def acked(self, flight: Flight) -> None:
             super().acked(flight)
             publisher.stop()
@@ -287,11 +299,11 @@ def test_stop_in_a_callback(desk: Desk) -> None:
         assert not thread.is_alive()
 
 
-def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(memory_desk: Desk) -> None:
+def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(memory_desk: PublisherHarness) -> None:
     publisher = memory_desk.publisher()
     refused: list[str] = []
 
-    class Drains(Ear):
+    class Drains(RecordingListener):
         def published(self, flight: Flight) -> None:
             with pytest.raises(ConfigError):
                 publisher.drain()
@@ -304,7 +316,7 @@ def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(memory_des
 
 
 @pytest.mark.spec("MP-23-MP-25")
-def test_own_threads_may_call_the_runners(desk: Desk) -> None:
+def test_own_threads_may_call_the_runners(desk: PublisherHarness) -> None:
     publisher = desk.publisher()
     threads = [threading.Thread(target=r) for r in (publisher.publish_runner, publisher.flights_runner)]
     for t in threads:
@@ -318,7 +330,7 @@ def test_own_threads_may_call_the_runners(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-27", "MP-31", "MP-38")
-def test_drain_of_an_idle_publisher_ends(memory_desk: Desk) -> None:
+def test_drain_of_an_idle_publisher_ends(memory_desk: PublisherHarness) -> None:
     """The text tests the marker only when a message was taken, and never ends here."""
     publisher = memory_desk.publisher().start()
     publisher.drain(LONG)
@@ -328,7 +340,7 @@ def test_drain_of_an_idle_publisher_ends(memory_desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-31")
-def test_message_racing_with_drain_is_published_or_refused_never_lost(desk: Desk) -> None:
+def test_message_racing_with_drain_is_published_or_refused_never_lost(desk: PublisherHarness) -> None:
     publisher = desk.publisher().start()
     accepted: list[Future[Flight]] = []
 
@@ -351,7 +363,7 @@ def test_message_racing_with_drain_is_published_or_refused_never_lost(desk: Desk
 
 
 @pytest.mark.spec("MP-26", "MP-29", "MP-36")
-def test_stop_resolves_everything(desk: Desk) -> None:
+def test_stop_resolves_everything(desk: PublisherHarness) -> None:
     """The text leaves queue and flights open."""
     topic = desk.lose(5)
     publisher = desk.publisher(max_in_flight=5, wait_timeout=LONG).start()
@@ -366,14 +378,14 @@ def test_stop_resolves_everything(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-08", "MP-35", "MP-43")
-def test_hold_is_ended_by_settlements_not_by_the_pause(memory_desk: Desk) -> None:
+def test_hold_is_ended_by_settlements_not_by_the_pause(memory_desk: PublisherHarness) -> None:
     """With a pause of a minute, the text's loop would take hours."""
     with memory_desk.publisher(max_in_flight=2, hold_pause_time=LONG) as publisher:
         futures = [publisher.publish_async(memory_desk.topic, b"") for _ in range(100)]
     assert all(f.done() for f in futures)
 
 
-def test_a_cancelled_future_takes_its_message_back(memory_desk: Desk) -> None:
+def test_a_cancelled_future_takes_its_message_back(memory_desk: PublisherHarness) -> None:
     publisher = memory_desk.publisher()
     one, two = publisher.publish_async(memory_desk.topic, b"1"), publisher.publish_async(memory_desk.topic, b"2")
     assert one.cancel()
@@ -384,8 +396,8 @@ def test_a_cancelled_future_takes_its_message_back(memory_desk: Desk) -> None:
         one.result(0)
 
 
-def test_listener_that_raises_is_counted_and_changes_nothing(memory_desk: Desk) -> None:
-    class Broken(Ear):
+def test_listener_that_raises_is_counted_and_changes_nothing(memory_desk: PublisherHarness) -> None:
+    class Broken(RecordingListener):
         def acked(self, flight: Flight) -> None:
             raise RuntimeError("no")
 
@@ -396,7 +408,7 @@ def test_listener_that_raises_is_counted_and_changes_nothing(memory_desk: Desk) 
 
 
 @pytest.mark.spec("MP-28")
-def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(memory_desk: Desk) -> None:
+def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(memory_desk: PublisherHarness) -> None:
     """MP-28 and the unbounded queue of the text."""
     publisher = memory_desk.publisher(queue_size=2)
 
@@ -416,7 +428,7 @@ def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(memory_desk: De
     assert publisher.counters.acked == 12
 
 
-def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(memory_desk: Desk) -> None:
+def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(memory_desk: PublisherHarness) -> None:
     async def run() -> Flight:
         with pytest.raises(ConfigError, match="async with"), memory_desk.publisher():
             pass
@@ -427,7 +439,7 @@ def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(memo
 
 
 @pytest.mark.spec("MP-03-MP-09")
-def test_defaults_are_those_of_the_specification(desk: Desk) -> None:
+def test_defaults_are_those_of_the_specification(desk: PublisherHarness) -> None:
     one, other = ManagedPublisher(desk.target()), ManagedPublisher(desk.target())
     policy = one.window.policy
     assert (policy.max_in_flight, policy.refill_allowed_at, policy.wait_timeout, policy.retry) == (50, 0, 5.0, None)
@@ -436,7 +448,7 @@ def test_defaults_are_those_of_the_specification(desk: Desk) -> None:
 
 
 @pytest.mark.spec("MP-33")
-def test_flights_are_told_in_the_order_of_their_events(memory_desk: Desk) -> None:
+def test_flights_are_told_in_the_order_of_their_events(memory_desk: PublisherHarness) -> None:
     """Published comes before what settles the flight, and messages go in the order in which they came."""
     with memory_desk.publisher(max_in_flight=7) as publisher:
         for _ in range(60):

@@ -12,7 +12,7 @@ from mama_spark.publisher.api import PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 
 from tests.support.nats_servers import Admin
-from tests.support.publisher_harness import NatsDesk
+from tests.support.publisher_harness import NatsPublisherHarness
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "managed-publisher.md").read_text(encoding="utf-8")
@@ -29,7 +29,7 @@ def test_the_example_runs(nats_server: NatsServer) -> None:
 
 
 def test_the_example_for_plain_threads_runs(nats_server: NatsServer) -> None:
-    desk = NatsDesk(nats_server)
+    desk = NatsPublisherHarness(nats_server)
     try:
         desk.admin.create_stream("ORDERS", ["orders.>"])
         names: dict[str, Any] = {

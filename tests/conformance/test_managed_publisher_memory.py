@@ -24,20 +24,20 @@ from mama_spark.publisher.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until
 
-from tests.support.publisher_harness import LONG, Ear, MemoryDesk, ack_of
+from tests.support.publisher_harness import LONG, MemoryPublisherHarness, RecordingListener, ack_of
 
 RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
 
 @pytest.fixture
-def desk() -> Iterator[MemoryDesk]:
-    desk = MemoryDesk()
+def desk() -> Iterator[MemoryPublisherHarness]:
+    desk = MemoryPublisherHarness()
     yield desk
     desk.close()
 
 
 @pytest.mark.spec("MP-04", "MP-34")
-def test_publish_msg_async_with_pending_msgs(desk: MemoryDesk) -> None:
+def test_publish_msg_async_with_pending_msgs(desk: MemoryPublisherHarness) -> None:
     """Never more in flight than allowed."""
     desk.broker.then(["late"] * 12)
     publisher = desk.publisher(max_in_flight=5, wait_timeout=LONG).start()
@@ -54,7 +54,7 @@ def test_publish_msg_async_with_pending_msgs(desk: MemoryDesk) -> None:
     assert publisher.counters.acked == 12
 
 
-def test_publish_async_reset_pending_on_reconnect(desk: MemoryDesk) -> None:
+def test_publish_async_reset_pending_on_reconnect(desk: MemoryPublisherHarness) -> None:
     desk.broker.then([*["drop"] * 99, "disconnect"])
     with desk.publisher(max_in_flight=100, retry_config=RETRY) as publisher:
         futures = [publisher.publish_async("a", b"%d" % i) for i in range(100)]
@@ -63,7 +63,7 @@ def test_publish_async_reset_pending_on_reconnect(desk: MemoryDesk) -> None:
 
 
 @pytest.mark.spec("MP-06", "MP-32")
-def test_publish_async_retry(desk: MemoryDesk) -> None:
+def test_publish_async_retry(desk: MemoryPublisherHarness) -> None:
     """Nobody there at first; sent again until somebody is."""
     desk.broker.then(["503"] * 3)
     with desk.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
@@ -73,7 +73,7 @@ def test_publish_async_retry(desk: MemoryDesk) -> None:
     assert desk.ear.events("p-1") == ["published", "acked"], "published once, however often it was sent"
 
 
-def test_publish_async_retry_fails_after_its_attempts(desk: MemoryDesk) -> None:
+def test_publish_async_retry_fails_after_its_attempts(desk: MemoryPublisherHarness) -> None:
     desk.broker.then(["503"] * 9)
     with desk.publisher(retry_config=RetryConfig(2, (0.01,))) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
@@ -83,7 +83,7 @@ def test_publish_async_retry_fails_after_its_attempts(desk: MemoryDesk) -> None:
 
 
 @pytest.mark.spec("MP-06", "MP-13", "MP-40", "MP-32")
-def test_publish_async_retry_disabled_fails_at_once(desk: MemoryDesk) -> None:
+def test_publish_async_retry_disabled_fails_at_once(desk: MemoryPublisherHarness) -> None:
     desk.broker.then(["503"])
     with desk.publisher() as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
@@ -91,12 +91,12 @@ def test_publish_async_retry_disabled_fails_at_once(desk: MemoryDesk) -> None:
     assert desk.ear.events("p-1") == ["published", "completed_exceptionally"]
 
 
-def test_publish_async_retry_in_err_handler(desk: MemoryDesk) -> None:
+def test_publish_async_retry_in_err_handler(desk: MemoryPublisherHarness) -> None:
     """A listener may publish again; all ten are stored."""
     desk.broker.then(["reject"] * 10)
     publisher = desk.publisher()
 
-    class Again(Ear):
+    class Again(RecordingListener):
         def completed_exceptionally(self, flight: Flight) -> None:
             publisher.publish_async(flight.subject, flight.body)
 
@@ -109,7 +109,9 @@ def test_publish_async_retry_in_err_handler(desk: MemoryDesk) -> None:
     assert sorted(int(m.payload) for m in desk.broker.messages()) == list(range(10))
 
 
-def test_publish_raising_inside_the_runner_fails_that_flight_and_the_runner_goes_on(desk: MemoryDesk) -> None:
+def test_publish_raising_inside_the_runner_fails_that_flight_and_the_runner_goes_on(
+    desk: MemoryPublisherHarness,
+) -> None:
     class Raises(MemoryBridge):
         def send(self, batch: MessageBatch, first_token: int) -> int:
             if b"bad" in batch.payloads.to_pylist():
@@ -125,7 +127,7 @@ def test_publish_raising_inside_the_runner_fails_that_flight_and_the_runner_goes
 
 
 @pytest.mark.parametrize("fault", ["503", "429", "409", "late", "lose", "drop", "unknown", "dup"])
-def test_a_fault_in_mid_stream_loses_nothing_with_retries(desk: MemoryDesk, fault: str) -> None:
+def test_a_fault_in_mid_stream_loses_nothing_with_retries(desk: MemoryPublisherHarness, fault: str) -> None:
     desk.broker.then([*["ack"] * 20, *[fault] * 5])
     with desk.publisher(max_in_flight=10, retry_config=RETRY, wait_timeout=0.2) as publisher:
         futures = [publisher.publish_async("a", b"%d" % i) for i in range(100)]
@@ -135,7 +137,7 @@ def test_a_fault_in_mid_stream_loses_nothing_with_retries(desk: MemoryDesk, faul
     assert sorted(int(m.payload) for m in desk.broker.messages()) == list(range(100))
 
 
-def test_a_late_ack_is_counted_and_changes_nothing(desk: MemoryDesk) -> None:
+def test_a_late_ack_is_counted_and_changes_nothing(desk: MemoryPublisherHarness) -> None:
     desk.broker.then(["late"])
     publisher = desk.publisher(wait_timeout=0.05).start()
     future = publisher.publish_async("a", b"")
@@ -146,7 +148,7 @@ def test_a_late_ack_is_counted_and_changes_nothing(desk: MemoryDesk) -> None:
     assert desk.ear.events("p-1") == ["published", "timeout"]
 
 
-def test_a_closed_connection_tells_every_waiter(desk: MemoryDesk) -> None:
+def test_a_closed_connection_tells_every_waiter(desk: MemoryPublisherHarness) -> None:
     desk.broker.then(["lose", "kill"])
     publisher = desk.publisher(max_in_flight=2).start()
     futures = [publisher.publish_async("a", b"") for _ in range(5)]
@@ -155,7 +157,7 @@ def test_a_closed_connection_tells_every_waiter(desk: MemoryDesk) -> None:
     assert all(f.exception(LONG) or ack_of(f).exception(LONG) for f in futures)
 
 
-def test_without_acknowledgements_the_future_completes_and_drain_ends(desk: MemoryDesk) -> None:
+def test_without_acknowledgements_the_future_completes_and_drain_ends(desk: MemoryPublisherHarness) -> None:
     with desk.publisher(target=MemoryBridge(desk.name, acks=False)) as publisher:
         assert ack_of(publisher.publish_async("a", b"x")).result(LONG)
     assert desk.ear.events("p-1") == ["published"]
@@ -166,7 +168,7 @@ def test_without_acknowledgements_the_future_completes_and_drain_ends(desk: Memo
     [{"max_in_flight": 0}, {"refill_allowed_at": 50}, {"refill_allowed_at": -1}, {"wait_timeout": 0},
      {"poll_time": 0}, {"hold_pause_time": -1}, {"queue_size": 0}],
 )  # fmt: skip
-def test_values_out_of_range_are_refused(desk: MemoryDesk, options: dict[str, Any]) -> None:
+def test_values_out_of_range_are_refused(desk: MemoryPublisherHarness, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         desk.publisher(**options)
 
@@ -180,7 +182,7 @@ def test_retry_config_building() -> None:
             RetryConfig(**bad)
 
 
-def test_a_publisher_that_was_not_closed_warns(desk: MemoryDesk) -> None:
+def test_a_publisher_that_was_not_closed_warns(desk: MemoryPublisherHarness) -> None:
     publisher = ManagedPublisher(MemoryBridge(desk.name))
     publisher.publish_async("a", b"")
     holder = [publisher]
@@ -203,7 +205,7 @@ CONDITIONS = {"429": RateLimited, "503": NoResponders, "lose": OutcomeUnknown, "
 
 @pytest.mark.parametrize("fault", CONDITIONS)
 @pytest.mark.parametrize("condition", [*CONDITIONS, "default", "all"])
-def test_config(desk: MemoryDesk, condition: str, fault: str) -> None:
+def test_config(desk: MemoryPublisherHarness, condition: str, fault: str) -> None:
     """As testConfig: too many requests, no responders and no answer are on, API errors off; each alone; all."""
     conditions = {"default": {}, "all": {"retry_on": lambda error: True}}
     options: dict[str, Any] = conditions.get(condition, {"retry_on": resent(CONDITIONS.get(condition, PublishError))})
@@ -217,7 +219,7 @@ def test_config(desk: MemoryDesk, condition: str, fault: str) -> None:
     assert error is None if on else isinstance(error, CONDITIONS[fault])
 
 
-def test_retry_execute_stops_after_its_attempts(desk: MemoryDesk) -> None:
+def test_retry_execute_stops_after_its_attempts(desk: MemoryPublisherHarness) -> None:
     """As testRetryExecute: two attempts are three executions."""
     desk.broker.then(["503"] * 9)
     with desk.publisher(retry_config=RetryConfig(2, (0.01,))) as publisher:
@@ -225,7 +227,7 @@ def test_retry_execute_stops_after_its_attempts(desk: MemoryDesk) -> None:
     assert flight.sends == 3
 
 
-def test_retry_execute_stops_at_its_deadline(desk: MemoryDesk) -> None:
+def test_retry_execute_stops_at_its_deadline(desk: MemoryPublisherHarness) -> None:
     desk.broker.then(["503"] * 10_000)
     began = time.monotonic()
     with desk.publisher(retry_config=RetryConfig(None, (0.01,), deadline=0.3)) as publisher:
@@ -235,7 +237,7 @@ def test_retry_execute_stops_at_its_deadline(desk: MemoryDesk) -> None:
     assert 1 < flight.sends <= 31
 
 
-def test_retry_execute_stops_when_its_observer_says_so(desk: MemoryDesk) -> None:
+def test_retry_execute_stops_when_its_observer_says_so(desk: MemoryPublisherHarness) -> None:
     desk.broker.then(["503"] * 100)
     seen: list[PublishError] = []
 
@@ -248,7 +250,7 @@ def test_retry_execute_stops_when_its_observer_says_so(desk: MemoryDesk) -> None
     assert (flight.sends, len(seen)) == (5, 5)
 
 
-def test_retry_execute_repeats_the_last_pause_of_a_short_policy(desk: MemoryDesk) -> None:
+def test_retry_execute_repeats_the_last_pause_of_a_short_policy(desk: MemoryPublisherHarness) -> None:
     desk.broker.then(["503"] * 4)
     began = time.monotonic()
     with desk.publisher(retry_config=RetryConfig(9, (0.01, 0.05))) as publisher:
@@ -257,7 +259,7 @@ def test_retry_execute_repeats_the_last_pause_of_a_short_policy(desk: MemoryDesk
     assert time.monotonic() - began >= 0.16, "0.01, then three times 0.05"
 
 
-def test_publish_async_retry_does_not_stall_others(desk: MemoryDesk) -> None:
+def test_publish_async_retry_does_not_stall_others(desk: MemoryPublisherHarness) -> None:
     """As TestPublishAsyncRetry, "a retry does not stall": what waits for its resend keeps only its own place."""
     desk.broker.then(["409"])
     publisher = desk.publisher(max_in_flight=2, refill_allowed_at=1, retry_config=RetryConfig(1, (10 * LONG,))).start()
@@ -269,7 +271,9 @@ def test_publish_async_retry_does_not_stall_others(desk: MemoryDesk) -> None:
 
 
 @pytest.mark.spec("MP-22")
-def test_expected_last_subject_sequence_subject_is_a_header_and_needs_its_sequence(desk: MemoryDesk) -> None:
+def test_expected_last_subject_sequence_subject_is_a_header_and_needs_its_sequence(
+    desk: MemoryPublisherHarness,
+) -> None:
     options = PublishOptions(expected_last_subject_sequence=7, expected_last_subject_sequence_subject="a.*")
     with desk.publisher() as publisher:
         publisher.publish_async("a", b"", options=options)
@@ -284,7 +288,7 @@ def test_expected_last_subject_sequence_subject_is_a_header_and_needs_its_sequen
 
 @pytest.mark.spec("MP-07", "MP-30", "MP-37", "MP-42")
 @pytest.mark.parametrize("under_way", [False, True])
-def test_waiting_loops_do_not_spin(desk: MemoryDesk, under_way: bool) -> None:
+def test_waiting_loops_do_not_spin(desk: MemoryPublisherHarness, under_way: bool) -> None:
     """The text puts each flight back into the queue at once, a core's worth of work."""
 
     class Counting(MemoryBridge):
@@ -305,7 +309,7 @@ def test_waiting_loops_do_not_spin(desk: MemoryDesk, under_way: bool) -> None:
     assert bridge.polls - polls <= 400 * (time.monotonic() - began), "at most every five milliseconds, and some"
 
 
-def test_a_bridge_that_does_not_open_tells_every_waiter(desk: MemoryDesk) -> None:
+def test_a_bridge_that_does_not_open_tells_every_waiter(desk: MemoryPublisherHarness) -> None:
     desk.broker.up = False
     publisher = desk.publisher()
     future = publisher.publish_async("a", b"")

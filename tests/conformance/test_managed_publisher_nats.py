@@ -27,14 +27,14 @@ from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until
 from nats.aio.client import Client
 
-from tests.support.publisher_harness import LONG, Ear, NatsDesk, ack_of
+from tests.support.publisher_harness import LONG, NatsPublisherHarness, RecordingListener, ack_of
 
 RETRY = RetryConfig.doubling(0.05, 0.2, deadline=LONG)
 
 
 @pytest.fixture
-def desk(nats_server: NatsServer) -> Iterator[NatsDesk]:
-    desk = NatsDesk(nats_server)
+def desk(nats_server: NatsServer) -> Iterator[NatsPublisherHarness]:
+    desk = NatsPublisherHarness(nats_server)
     yield desk
     desk.close()
 
@@ -43,7 +43,7 @@ def desk(nats_server: NatsServer) -> Iterator[NatsDesk]:
 
 
 @pytest.mark.spec("MP-02")
-def test_a_context_whose_loop_runs_elsewhere_is_found_from_a_plain_thread(desk: NatsDesk) -> None:
+def test_a_context_whose_loop_runs_elsewhere_is_found_from_a_plain_thread(desk: NatsPublisherHarness) -> None:
     """Constructed, used and ended on this thread, which has no event loop."""
     with ManagedPublisher(desk.target()) as publisher:
         future = publisher.publish_async(desk.topic, b"x")
@@ -59,7 +59,7 @@ def test_a_context_that_never_connected_is_refused_and_the_error_names_the_way_o
         ManagedPublisher(context)
 
 
-def test_the_users_connection_is_left_as_it_was(desk: NatsDesk) -> None:
+def test_the_users_connection_is_left_as_it_was(desk: NatsPublisherHarness) -> None:
     with desk.publisher() as publisher:
         publisher.publish_async(desk.topic, b"ours")
     theirs = desk.loop.run(desk.client.jetstream().publish(desk.topic, b"theirs"), LONG, "publishing")
@@ -69,7 +69,7 @@ def test_the_users_connection_is_left_as_it_was(desk: NatsDesk) -> None:
 @pytest.mark.parametrize("attached", [True, False], ids=["live context", "bridge"])
 def test_publish_msg_async_with_a_domain(tmp_path: Path, attached: bool) -> None:
     """As TestPublishMsgAsync, "domain": acknowledgements name it ahead of the sequence."""
-    desk = NatsDesk.started(tmp_path, jetstream="domain: hub", domain="hub")
+    desk = NatsPublisherHarness.started(tmp_path, jetstream="domain: hub", domain="hub")
     try:
         target = desk.target() if attached else NatsBridge(NatsSettings((desk.server.url,), stream="S"))
         with desk.publisher(target=target) as publisher:
@@ -99,7 +99,7 @@ EXPECTATIONS = [
 @pytest.mark.parametrize(
     ("good", "bad"), EXPECTATIONS, ids=["stream", "msg id", "seq", "subject seq", "seq for subject"]
 )
-def test_publish_expectations(desk: NatsDesk, good: PublishOptions, bad: PublishOptions) -> None:
+def test_publish_expectations(desk: NatsPublisherHarness, good: PublishOptions, bad: PublishOptions) -> None:
     """What carries one is never resent blindly, so a refusal comes after one send."""
     with desk.publisher(retry_config=RETRY) as publisher:
         assert ack_of(publisher.publish_async("t.x", b"1")).result(LONG).sequence == 1
@@ -110,7 +110,7 @@ def test_publish_expectations(desk: NatsDesk, good: PublishOptions, bad: Publish
     assert desk.payloads() == [b"1", b"2"]
 
 
-def test_the_last_sequence_of_a_given_subject_is_another_ones(desk: NatsDesk) -> None:
+def test_the_last_sequence_of_a_given_subject_is_another_ones(desk: NatsPublisherHarness) -> None:
     other = PublishOptions(expected_last_subject_sequence=2, expected_last_subject_sequence_subject="t.other")
     with desk.publisher() as publisher:
         publisher.publish_async("t.x", b"1")
@@ -123,11 +123,11 @@ def test_the_last_sequence_of_a_given_subject_is_another_ones(desk: NatsDesk) ->
     assert desk.payloads() == [b"1", b"2", b"3", b"4"]
 
 
-def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(desk: NatsDesk) -> None:
+def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(desk: NatsPublisherHarness) -> None:
     """As test_JetStreamPublishAsync (AckHandler) and TestPublishAsyncRetryInErrHandler: all ten are stored."""
     publisher = desk.publisher()
 
-    class Again(Ear):
+    class Again(RecordingListener):
         def completed_exceptionally(self, flight: Flight) -> None:
             super().completed_exceptionally(flight)
             publisher.publish_async(flight.subject, flight.body)
@@ -147,7 +147,7 @@ def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(
 
 
 @pytest.mark.spec("MP-06", "MP-13", "MP-40")
-def test_no_stream_fails_at_once_without_retries(desk: NatsDesk) -> None:
+def test_no_stream_fails_at_once_without_retries(desk: NatsPublisherHarness) -> None:
     """As test_publish_async, "no stream", and TestPublishAsyncRetry, "disabled"."""
     with desk.publisher(wait_timeout=LONG) as publisher:
         flight = publisher.publish_async("nowhere", b"").result(LONG)
@@ -157,7 +157,7 @@ def test_no_stream_fails_at_once_without_retries(desk: NatsDesk) -> None:
     assert desk.ear.events("p-1") == ["published", "completed_exceptionally"]
 
 
-def test_retry_until_the_stream_exists(desk: NatsDesk) -> None:
+def test_retry_until_the_stream_exists(desk: NatsPublisherHarness) -> None:
     """As testRetryJsApis and TestPublishAsyncRetry: the stream is made after the first refusal."""
     with desk.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
         flight = publisher.publish_async("late.x", b"1").result(LONG)
@@ -167,7 +167,7 @@ def test_retry_until_the_stream_exists(desk: NatsDesk) -> None:
     assert flight.sends > 1
 
 
-def test_a_full_stream_refuses_and_says_so(desk: NatsDesk) -> None:
+def test_a_full_stream_refuses_and_says_so(desk: NatsPublisherHarness) -> None:
     desk.admin.create_stream("FULL", ["full"], max_msgs=1, discard="new")
     with desk.publisher(retry_config=RETRY) as publisher:
         assert ack_of(publisher.publish_async("full", b"1")).result(LONG)
@@ -177,7 +177,7 @@ def test_a_full_stream_refuses_and_says_so(desk: NatsDesk) -> None:
 
 
 def test_429_in_mid_stream_shrinks_the_window_and_loses_nothing(tmp_path: Path) -> None:
-    desk = NatsDesk.started(tmp_path, jetstream="max_buffered_msgs: 10")
+    desk = NatsPublisherHarness.started(tmp_path, jetstream="max_buffered_msgs: 10")
     try:
         with desk.publisher(max_in_flight=500, refill_allowed_at=250, retry_config=RETRY) as publisher:
             for i in range(1000):
@@ -193,7 +193,7 @@ LOGIN: dict[str, Any] = {"user": "a", "password": "p"}
 
 def test_a_denied_subject_fails_at_once_and_no_other_flight(tmp_path: Path) -> None:
     users = 'authorization { users = [ {user: a, password: p, permissions: {publish: {deny: "t.Secret"}}} ] }'
-    desk = NatsDesk.started(tmp_path, config=users, **LOGIN)
+    desk = NatsPublisherHarness.started(tmp_path, config=users, **LOGIN)
     try:
         with desk.publisher(wait_timeout=LONG, retry_config=RETRY) as publisher:
             denied = [publisher.publish_async("t.Secret", b"%d" % i) for i in range(5)]
@@ -208,7 +208,7 @@ def test_a_denied_subject_fails_at_once_and_no_other_flight(tmp_path: Path) -> N
 def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path) -> None:
     users = """authorization { users = [ {user: a, password: p},
         {user: deaf, password: p, permissions: {subscribe: {deny: "_INBOX.>"}}} ] }"""
-    desk = NatsDesk.started(tmp_path, config=users, **LOGIN)
+    desk = NatsPublisherHarness.started(tmp_path, config=users, **LOGIN)
 
     async def deaf() -> BaseException | None:
         async def quiet(_: Exception) -> None: ...
@@ -237,7 +237,9 @@ def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path
 @pytest.mark.own_server
 @pytest.mark.parametrize("end", ["restart", "SIGKILL"])
 @pytest.mark.parametrize("retry", [RETRY, None], ids=["retry", "once"])
-def test_publish_async_reset_pending_on_reconnect(desk: NatsDesk, end: str, retry: RetryConfig | None) -> None:
+def test_publish_async_reset_pending_on_reconnect(
+    desk: NatsPublisherHarness, end: str, retry: RetryConfig | None
+) -> None:
     """100 in flight, the server goes and comes back: every future resolves, and with retries nothing is lost."""
     publisher = desk.publisher(max_in_flight=100, wait_timeout=1.0, retry_config=retry).start()
     assert ack_of(publisher.publish_async(desk.topic, b"first")).result(LONG)
@@ -264,7 +266,7 @@ def test_publish_async_reset_pending_on_reconnect(desk: NatsDesk, end: str, retr
 
 @pytest.mark.own_server
 @pytest.mark.spec("MP-27")
-def test_complete_fires_over_a_restart(desk: NatsDesk) -> None:
+def test_complete_fires_over_a_restart(desk: NatsPublisherHarness) -> None:
     """As TestPublishMsgAsyncWithPendingMsgs and TestPublishAsyncRetry, "complete fires"; later messages go, too."""
     publisher = desk.publisher(retry_config=RETRY).start()
     futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(500)]

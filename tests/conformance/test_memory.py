@@ -5,19 +5,19 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
-from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
+from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
 
 
 class TestMemory(BridgeSuite):
     without = frozenset({"ordered"})
 
     @pytest.fixture
-    def site(self) -> Iterator[Site]:
+    def site(self) -> Iterator[SuiteSetup]:
         name = uuid4().hex
         broker = MemoryBroker.get(name)
-        yield Site(
+        yield SuiteSetup(
             make=lambda: MemoryBridge(name),
             silent=lambda: MemoryBridge(name, acks=False),
-            stored=lambda: [Stored(m.sequence, m.topic, m.payload, m.headers) for m in broker.messages()],
+            stored=lambda: [PublishedMessage(m.sequence, m.topic, m.payload, m.headers) for m in broker.messages()],
         )
         MemoryBroker.forget(name)

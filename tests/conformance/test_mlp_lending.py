@@ -16,7 +16,7 @@ from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from tests.support.mlp import Peer
 
 
-class Reader(Peer):
+class ReadingClient(Peer):
     def until_pong(self) -> list[Command]:
         self.send(commands.Ping())
         found: list[Command] = []
@@ -30,7 +30,7 @@ class Reader(Peer):
         return [(one.address, one.subject) for one in found if isinstance(one, StreamDeliver)]
 
 
-Connect = Callable[..., Reader]
+Connect = Callable[..., ReadingClient]
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture
 def connect(broker: Broker) -> Iterator[Connect]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peers: list[Reader] = []
+    peers: list[ReadingClient] = []
 
-    def made(address: bytes, features: Feature | None = None) -> Reader:
-        peers.append(Reader(context, broker.endpoint, high_water=10).open(address, features))
+    def made(address: bytes, features: Feature | None = None) -> ReadingClient:
+        peers.append(ReadingClient(context, broker.endpoint, high_water=10).open(address, features))
         return peers[-1]
 
     yield made
@@ -56,7 +56,7 @@ def connect(broker: Broker) -> Iterator[Connect]:
     context.term()
 
 
-def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> Reader:
+def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> ReadingClient:
     writer = connect(b"to-" + stream)
     assert isinstance(writer.ask(commands.StreamWrite(stream)), Ok)
     writer.send(*(commands.StreamSend(b"%d" % n, [b"x" * size]) for n in range(count)))

@@ -9,20 +9,20 @@ import pytest
 from mama_spark.bridge import PublisherBridge
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
+from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
 
 from tests.support.nats_servers import Admin
 
 
-def site_of(server: NatsServer, **options: Any) -> Iterator[Site]:
+def site_of(server: NatsServer, **options: Any) -> Iterator[SuiteSetup]:
     with Admin(server.url) as admin:
         admin.create_stream("T", ["t.>"], allow_batched=True)
         silent = options | {"ack_mode": "none", "ordered": False}
-        yield Site(
+        yield SuiteSetup(
             make=lambda: NatsBridge(NatsSettings((server.url,), stream="T", **options)),
             silent=lambda: NatsBridge(NatsSettings((server.url,), stream="T", **silent)),
             refused={"Nats-Expected-Stream": ["OTHER"]},
-            stored=lambda: [Stored(*m) for m in admin.messages("T")],
+            stored=lambda: [PublishedMessage(*m) for m in admin.messages("T")],
         )
 
 
@@ -30,7 +30,7 @@ class TestMessageMode(BridgeSuite):
     without = frozenset({"ordered"})
 
     @pytest.fixture
-    def site(self, nats_server: NatsServer) -> Iterator[Site]:
+    def site(self, nats_server: NatsServer) -> Iterator[SuiteSetup]:
         yield from site_of(nats_server)
 
 
@@ -38,7 +38,7 @@ class TestMessageModeByPublicCalls(BridgeSuite):
     without = frozenset({"ordered"})
 
     @pytest.fixture
-    def site(self, nats_server: NatsServer) -> Iterator[Site]:
+    def site(self, nats_server: NatsServer) -> Iterator[SuiteSetup]:
         yield from site_of(nats_server, fast=False)
 
 
@@ -46,7 +46,7 @@ class TestBatchMode(BridgeSuite):
     without = frozenset({"sequence", "ordered"})
 
     @pytest.fixture
-    def site(self, nats_server: NatsServer) -> Iterator[Site]:
+    def site(self, nats_server: NatsServer) -> Iterator[SuiteSetup]:
         yield from site_of(nats_server, ack_mode="batch")
 
 
@@ -54,7 +54,7 @@ class TestBatchModeInOrder(BridgeSuite):
     without = frozenset({"sequence"})
 
     @pytest.fixture
-    def site(self, nats_server: NatsServer) -> Iterator[Site]:
+    def site(self, nats_server: NatsServer) -> Iterator[SuiteSetup]:
         yield from site_of(nats_server, ack_mode="batch", ordered=True)
 
     def test_it_claims_to_keep_order(self, bridge: PublisherBridge) -> None:

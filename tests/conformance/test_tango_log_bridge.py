@@ -10,24 +10,24 @@ from mama_spark.bridge import Ack
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.bridges.tango import TangoBridge
 from mama_spark.errors import ConfigError
-from mama_spark.testing.bridge_suite import BridgeSuite, Site, Stored
+from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
 
 
 class TestTango(BridgeSuite):
     without = frozenset({"ordered"})
 
     @pytest.fixture
-    def site(self) -> Iterator[Site]:
+    def site(self) -> Iterator[SuiteSetup]:
         name = uuid4().hex
         broker = MemoryBroker.get(name)
-        yield Site(
+        yield SuiteSetup(
             make=lambda: TangoBridge(MemoryBridge(name)),
             silent=lambda: TangoBridge(MemoryBridge(name, acks=False)),
-            stored=lambda: [Stored(m.sequence, m.topic, m.payload, m.headers) for m in broker.messages()],
+            stored=lambda: [PublishedMessage(m.sequence, m.topic, m.payload, m.headers) for m in broker.messages()],
         )
         MemoryBroker.forget(name)
 
-    def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: Site) -> None:
+    def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: SuiteSetup) -> None:
         """Here it does not: what nobody stores, nobody can serve."""
         assert site.silent is not None
         bridge = site.silent()

@@ -55,7 +55,7 @@ def subscriber() -> Iterator[TangoSubscriber]:
         yield opened
 
 
-class Taken:
+class ReceivedEvents:
     """All notices so far."""
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
@@ -95,7 +95,7 @@ def first(notice: SubscriptionEvent) -> Any:
 
 def test_event_lock(lab_with_database: TangoServer, subscriber: TangoSubscriber, tmp_path: Path) -> None:
     """cppTango event_lock: a device that another client has locked can be subscribed to, is read, and sends events."""
-    taken, server = Taken(subscriber), lab_with_database
+    taken, server = ReceivedEvents(subscriber), lab_with_database
     with DeviceProbe(tmp_path / "probe", tango_host=server.host) as probe:
         probe.call("lock", device=server.address())
         with open_device(server.address(), timeout=PATIENCE) as device, pytest.raises(DevFailed) as caught:
@@ -114,7 +114,7 @@ def test_fwd_att(
 ) -> None:
     """cppTango cxx_fwd_att: events of an attribute that another server's device has; its own name is in the topic
     alone, since the value has that of the root."""
-    taken, server = Taken(subscriber), lab_with_database
+    taken, server = ReceivedEvents(subscriber), lab_with_database
     with TangoMirror(tmp_path / "mirror", f"{server.devices[0]}/long", tango_database) as mirror:
         subscription = subscriber.subscribe(mirror.address, "forwarded")
         taken.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 3))
@@ -168,7 +168,7 @@ def test_subscribe_change_event_from_user_thread(lab: TangoServer, subscriber: T
 def test_pipe_event(subscriber: TangoSubscriber) -> None:
     """cppTango pipe_event: what is in the pipe at first, then what is pushed: a blob, one with a date, an error,
     3,000 elements. From our own source, since no server that is to be had sends pipes any more."""
-    taken = Taken(subscriber)
+    taken = ReceivedEvents(subscriber)
     many = PipeBlob("many", tuple(PipeElement(str(n), ValueKind.STRING, (str(n),)) for n in range(3000)))
     broken = DevError("Broken", Severity.ERR, "d", "o")
     with TangoEventSource([Device(DEVICE)], "127.0.0.1") as source:
@@ -193,7 +193,7 @@ def test_pipe_event(subscriber: TangoSubscriber) -> None:
 def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """PyTango: there a value can be had as an array, a list, a tuple or octets. Here numbers are an array that nobody
     can change, which gives all of these; text, states and octets are tuples."""
-    taken = Taken(subscriber)
+    taken = ReceivedEvents(subscriber)
     pushed: dict[str, Any] = {
         "short_spectrum": [1, 2, 3], "string_spectrum": ["a", "b"], "state_spectrum": ["ON", "OFF"],
         "encoded": {"format": "f", "data": "00ff"},
@@ -218,7 +218,7 @@ def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> N
 def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe) -> None:
     """cppTango per_event: an attribute that is polled already, and the property ``period``; whether the value changes
     or not, and errors as well."""
-    taken = Taken(subscriber)
+    taken = ReceivedEvents(subscriber)
     lab.do("poll", "plain", period=20)
     changes = {"events.per_event.period": "100"}
     probe.call("configure", device=lab.address(), attribute="plain", changes=changes)
@@ -237,7 +237,7 @@ def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
 ) -> None:
     """cppTango catch2_alarm_event: a change that is pushed with the quality ALARM sends an alarm event, too; and a
     server that was away gives API_EventTimeout twice, and then its value."""
-    taken = Taken(subscriber)
+    taken = ReceivedEvents(subscriber)
     subscriber.subscribe(own_lab.address(), "auto", "alarm")
     qualities = itertools.cycle(("ALARM", "WARNING"))
     taken.wait(SubscriptionEventKind.EVENT, act=lambda: own_lab.push("auto", 1.0, quality=next(qualities)))

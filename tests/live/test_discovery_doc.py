@@ -31,7 +31,7 @@ from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.options import DiscoveryOptions
 from mama_spark.testing.waiting import eventually
 
-from tests.support.discovery_harness import Stranger, desk
+from tests.support.discovery_harness import ForeignAnnouncer, desk
 
 PAGE = (Path(__file__).parents[2] / "docs" / "discovery.md").read_text()
 KINDS = (SOURCE, PUBLISHER, TOPIC, IMAGE_END, GAP)
@@ -99,7 +99,7 @@ def test_the_permissions_of_the_page_are_enough(guarded: NatsServer) -> None:
     finally:
         announcer.close()
     url = guarded.url.replace("://", "://reader:p@")
-    with Stranger(guarded.url, user="operator", password="p") as operator:
+    with ForeignAnnouncer(guarded.url, user="operator", password="p") as operator:
         operator.create_stream("ORDERS", ["orders.>"])
         operator.consumer("ORDERS", "desk", "orders.eu")
         kinds = {DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT, DiscoveryEventKind.SUBSCRIBED}

@@ -39,7 +39,7 @@ from tests.support.nats_discovery import (
     premade,
     renew,
 )
-from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.nats_servers import Admin, FetchedMessage
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ def make_and_delete(admin: Admin, topics: list[str]) -> None:
         assert admin.api("CONSUMER.DELETE.T.x").get("success")
 
 
-def advised(admin: Admin, what: str) -> list[StoredMessage]:
+def advised(admin: Admin, what: str) -> list[FetchedMessage]:
     """What the advisories of this kind say of the stream T."""
     found = [m for m in admin.messages("MAMA_ADVISORIES") if m.topic.startswith(f"$JS.EVENT.ADVISORY.{what}")]
     return [m for m in found if b'"stream":"T"' in m.payload or b".T.x" in m.payload]

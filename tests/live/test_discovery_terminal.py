@@ -24,15 +24,15 @@ from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.testing.waiting import eventually
 
-from tests.support.discovery_harness import Stranger, desk
+from tests.support.discovery_harness import ForeignAnnouncer, desk
 
 DESK = SourceKey("desk", 7)
 
 
 @pytest.fixture
-def stranger(nats_server: NatsServer) -> Iterator[Stranger]:
+def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
     """The streams of discovery are there, as somebody who looks makes them."""
-    with Stranger(nats_server.url) as client:
+    with ForeignAnnouncer(nats_server.url) as client:
         bridge = NatsDiscovery(NatsSettings((nats_server.url,)))
         bridge.open()
         bridge.close()
@@ -88,7 +88,7 @@ class Command:
 
 
 def test_sources_shows_the_image_and_then_what_changes_until_ctrl_c(
-    nats_server: NatsServer, stranger: Stranger
+    nats_server: NatsServer, stranger: ForeignAnnouncer
 ) -> None:
     stranger.say(desk(7, qos_rate="BEST"))
     stranger.say(b"junk", SourceKey("bad", 1))
@@ -109,7 +109,7 @@ def test_sources_shows_the_image_and_then_what_changes_until_ctrl_c(
 
 
 def test_sources_once_ends_by_itself_and_json_has_the_columns_of_the_rows(
-    nats_server: NatsServer, stranger: Stranger, capsys: pytest.CaptureFixture[str]
+    nats_server: NatsServer, stranger: ForeignAnnouncer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     most = 2**64 - 1
     stranger.say(desk(most, capabilities={"Region": "eu"}))
@@ -121,7 +121,9 @@ def test_sources_once_ends_by_itself_and_json_has_the_columns_of_the_rows(
     assert set(told) <= set(DiscoveryRow._fields)
 
 
-def test_events_come_as_they_happen_or_from_the_earliest_on(nats_server: NatsServer, stranger: Stranger) -> None:
+def test_events_come_as_they_happen_or_from_the_earliest_on(
+    nats_server: NatsServer, stranger: ForeignAnnouncer
+) -> None:
     stranger.tell(DESK, EventRecord("publisher", "create", 1, topic="early"))
     error = EventRecord("publisher", "error", 1, topic="a.b", status="NOT_ENTITLED", code=403, info="no\x1b[2J")
     with (
@@ -144,7 +146,7 @@ def _late(n: int) -> EventRecord:
 
 @pytest.mark.parametrize("words", [("sources",), ("events", "--from", "earliest")])
 def test_a_closed_pipe_ends_the_command_although_nothing_happens(
-    nats_server: NatsServer, stranger: Stranger, words: tuple[str, ...]
+    nats_server: NatsServer, stranger: ForeignAnnouncer, words: tuple[str, ...]
 ) -> None:
     stranger.tell(DESK, EventRecord("publisher", "create", 1, topic="only"))
     command = [sys.executable, "-m", "mama_spark.cli", *words, "--url", nats_server.url]

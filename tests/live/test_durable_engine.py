@@ -106,7 +106,7 @@ class Publisher(Peer):
         return found
 
 
-class Room:
+class Sockets:
     """Clients of one test."""
 
     def __init__(self) -> None:
@@ -125,8 +125,8 @@ class Room:
 
 
 @pytest.fixture
-def room() -> Iterator[Room]:
-    room = Room()
+def room() -> Iterator[Sockets]:
+    room = Sockets()
     yield room
     for peer in room.peers:
         peer.socket.close()
@@ -138,7 +138,7 @@ class Writer:
 
     CHUNK = 100
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Sockets) -> None:
         self.room = room
         self.acked: dict[int, int] = {}  # message -> sequence
 
@@ -169,7 +169,7 @@ class Writer:
 
 @pytest.mark.spec("ML-01", "ML-22")
 def test_what_was_acknowledged_survives_the_death_of_the_broker_in_mid_write(
-    broker: Callable[..., Process], room: Room, tmp_path: Path
+    broker: Callable[..., Process], room: Sockets, tmp_path: Path
 ) -> None:
     """Everything acknowledged is there under its number, in order, without holes, nothing twice."""
     writer = Writer(room)
@@ -190,7 +190,7 @@ def test_what_was_acknowledged_survives_the_death_of_the_broker_in_mid_write(
 
 
 @pytest.mark.spec("ML-22")
-def test_replay_over_the_wire_meets_what_is_published_meanwhile(room: Room, tmp_path: Path) -> None:
+def test_replay_over_the_wire_meets_what_is_published_meanwhile(room: Sockets, tmp_path: Path) -> None:
     with broker_here(tmp_path) as endpoint:
         writer = Writer(room)
         writer.write(endpoint, 1_000, on_the_way=1)
@@ -209,7 +209,7 @@ def _resident(process: Process) -> int:
 
 @pytest.mark.spec("ML-21")
 def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_no_memory(
-    broker: Callable[..., Process], room: Room
+    broker: Callable[..., Process], room: Sockets
 ) -> None:
     """A client of another implementation, which never gives credit. The store is what holds."""
     process = broker()
@@ -231,7 +231,7 @@ def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_
 
 
 def test_a_second_broker_on_the_same_store_is_refused(
-    broker: Callable[..., Process], room: Room, tmp_path: Path
+    broker: Callable[..., Process], room: Sockets, tmp_path: Path
 ) -> None:
     first = broker()
     writer = Writer(room)
@@ -249,7 +249,7 @@ def test_a_second_broker_on_the_same_store_is_refused(
 
 
 def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
-    broker: Callable[..., Process], room: Room, tmp_path: Path
+    broker: Callable[..., Process], room: Sockets, tmp_path: Path
 ) -> None:
     process = broker(3_000_000)
     peer = room.publisher(process.endpoint)

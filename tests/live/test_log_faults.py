@@ -19,13 +19,13 @@ from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import publish
-from mama_spark.testing.log_suite import Record, everything, numbers, rows
+from mama_spark.testing.log_suite import LoggedRecord, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats import account
 from tests.support.nats_accounts import Accounts
 from tests.support.nats_servers import Admin
-from tests.support.plain_nats_connection import PlainWire
+from tests.support.plain_nats_connection import PlainNatsConnection
 from tests.support.proxy import Proxy
 
 BOTH = pytest.mark.parametrize("fast", [None, False], ids=["fast", "public calls"])
@@ -92,7 +92,7 @@ def consumers(admin: Admin, name: str) -> list[str]:
     return list(admin.api(f"CONSUMER.NAMES.{name}").get("consumers") or [])
 
 
-def held_to(found: list[Record], n: int = MANY) -> None:
+def held_to(found: list[LoggedRecord], n: int = MANY) -> None:
     assert [r.sequence for r in found] == list(range(1, n + 1))
     assert [int(r.payload.partition(b".")[0]) for r in found] == list(range(n))
 
@@ -118,7 +118,7 @@ def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, fast: boo
 @BOTH
 def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, full: str, fast: bool | None) -> None:
     with Proxy(shared.url) as proxy, reading(proxy.url, fast) as logs:
-        found: list[Record] = []
+        found: list[LoggedRecord] = []
         for i, batch in enumerate(logs.log(full).read(0, MANY)):
             found += rows(batch)
             if i in (0, 3):
@@ -186,7 +186,7 @@ def test_a_consumer_that_an_operator_deletes_costs_nothing(
     shared: NatsServer, admin: Admin, full: str, fast: bool | None
 ) -> None:
     with reading(shared.url, fast) as logs:
-        found: list[Record] = []
+        found: list[LoggedRecord] = []
         for batch in logs.log(full).read(0, MANY):
             found += rows(batch)
             for consumer in consumers(admin, full):
@@ -447,7 +447,7 @@ def test_headers_and_subjects_that_are_no_text_do_not_stop_a_reader(
         b"NATS/1.0\r\n\r\n",
     ]
     subjects = [b"o", b"o.\xc3\xa9", b"o", b"$"] + ([b"\xff\xfe"] if fast is None else [])
-    with PlainWire(shared.url) as raw:
+    with PlainNatsConnection(shared.url) as raw:
         for i, subject in enumerate(subjects):
             block = blocks[i % len(blocks)]
             where = name.encode() + b"." + subject

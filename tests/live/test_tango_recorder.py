@@ -16,13 +16,13 @@ from mama_spark.tango.log.records import GapCause, RecordKind, encode_one, error
 from mama_spark.testing.waiting import until
 
 from tests.support.nats_servers import Admin
-from tests.support.restartable_broker import NatsRoom
+from tests.support.restartable_broker import RestartableNatsServer
 from tests.support.subscribe_harness import store
 from tests.support.tango_processes.recorder import (
     STREAM,
+    RecorderLog,
     RecorderProcess,
     RecorderThread,
-    RecordLog,
     accounted,
     consecutive,
     every_event_is_accounted_for,
@@ -32,13 +32,13 @@ from tests.support.tango_processes.servers import PATIENCE, PATIENT, TangoServer
 
 
 @pytest.fixture
-def log(nats_server: NatsServer) -> Iterator[RecordLog]:
-    with NatsRoom(nats_server) as room:
-        yield RecordLog(room)
+def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
+    with RestartableNatsServer(nats_server) as room:
+        yield RecorderLog(room)
 
 
-def admin(log: RecordLog) -> Admin:
-    assert isinstance(log.room, NatsRoom)
+def admin(log: RecorderLog) -> Admin:
+    assert isinstance(log.room, RestartableNatsServer)
     return log.room.admin
 
 
@@ -46,7 +46,7 @@ STATE = encode_one(RecordKind.STATE, 1, [b"t", b"", b"", b"{"])
 
 
 @pytest.mark.spec("TG-09", "TG-19")
-def test_the_received_frames_stand_in_the_log_unchanged(log: RecordLog, lab: TangoServer) -> None:
+def test_the_received_frames_stand_in_the_log_unchanged(log: RecorderLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab)), TangoSubscriber(times=PATIENT, timeout=PATIENCE) as other:
         other.subscribe(lab.address(), "double", "change")
         log.push_until(lab, 2)
@@ -67,7 +67,7 @@ def test_the_received_frames_stand_in_the_log_unchanged(log: RecordLog, lab: Tan
     assert [r.reading for r in log.records(RecordKind.EVENT) if r.ctr > last] == [float(v) for v in range(20)]
 
 
-def test_values_that_were_read_are_no_events(log: RecordLog, lab: TangoServer) -> None:
+def test_values_that_were_read_are_no_events(log: RecorderLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab)):
         log.push_until(lab, 1)
         until(lambda: log.records(RecordKind.INITIAL))
@@ -76,7 +76,7 @@ def test_values_that_were_read_are_no_events(log: RecordLog, lab: TangoServer) -
 
 
 @pytest.mark.spec("TG-46")
-def test_what_a_killed_recorder_missed_is_a_gap(log: RecordLog, lab: TangoServer, tmp_path: Path) -> None:
+def test_what_a_killed_recorder_missed_is_a_gap(log: RecorderLog, lab: TangoServer, tmp_path: Path) -> None:
     """Every event is in the log, or in a gap of it, exactly once. Ctrl-C ends a recorder clean."""
     with RecorderProcess(log, lab, tmp_path) as first:
         stored = log.push_until(lab, 20)
@@ -100,7 +100,7 @@ def test_what_a_killed_recorder_missed_is_a_gap(log: RecordLog, lab: TangoServer
 
 
 @pytest.mark.own_server
-def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecordLog, lab: TangoServer) -> None:
+def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecorderLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab)) as running:
         log.push_until(lab, 3)
         log.room.kill()
@@ -116,7 +116,7 @@ def test_an_outage_of_the_log_loses_nothing_that_the_buffer_holds(log: RecordLog
 
 @pytest.mark.own_server
 @pytest.mark.spec("TG-44", "TG-45")
-def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecordLog, lab: TangoServer) -> None:
+def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecorderLog, lab: TangoServer) -> None:
     with RecorderThread(log.options, settings(lab, buffer=100)):
         log.push_until(lab, 3)
         log.room.kill()
@@ -132,7 +132,7 @@ def test_what_the_buffer_cannot_hold_is_counted_and_told_by_a_gap(log: RecordLog
 
 
 @pytest.mark.spec("TG-36", "TG-41")
-def test_a_server_that_died_and_came_back_is_told(log: RecordLog, own_lab: TangoServer) -> None:
+def test_a_server_that_died_and_came_back_is_told(log: RecorderLog, own_lab: TangoServer) -> None:
     """OFFLINE when its heartbeats are missed, ONLINE, a value that was read, and a restart."""
     with RecorderThread(log.options, settings(own_lab)):
         log.push_until(own_lab, 5)
@@ -151,7 +151,7 @@ def test_a_server_that_died_and_came_back_is_told(log: RecordLog, own_lab: Tango
     assert any(r.kind is RecordKind.ERROR for r in log.records())
 
 
-def test_a_device_with_bad_values_is_suspect_until_a_good_one_comes(log: RecordLog, lab: TangoServer) -> None:
+def test_a_device_with_bad_values_is_suspect_until_a_good_one_comes(log: RecorderLog, lab: TangoServer) -> None:
     def life() -> list[RecordKind]:
         return [r.kind for r in log.records(RecordKind.ONLINE, RecordKind.OFFLINE, RecordKind.SUSPECT)]
 
@@ -168,7 +168,7 @@ def test_a_device_with_bad_values_is_suspect_until_a_good_one_comes(log: RecordL
     assert life() == [RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.ONLINE]
 
 
-def test_wildcards_are_what_the_server_has_also_later(log: RecordLog, lab: TangoServer) -> None:
+def test_wildcards_are_what_the_server_has_also_later(log: RecorderLog, lab: TangoServer) -> None:
     def recorded() -> set[str | None]:
         return {
             r.place.attribute for r in log.records(RecordKind.INITIAL, RecordKind.EVENT) if r.place.event == "change"
@@ -185,7 +185,7 @@ def test_wildcards_are_what_the_server_has_also_later(log: RecordLog, lab: Tango
     assert not log.records(RecordKind.ERROR)
 
 
-def test_two_recorders_of_other_names_share_a_log(log: RecordLog, lab: TangoServer) -> None:
+def test_two_recorders_of_other_names_share_a_log(log: RecorderLog, lab: TangoServer) -> None:
     admin(log).create_stream(STREAM, ["tango.>", "other.>"], allow_batched=True)
     with (
         RecorderThread(log.options, settings(lab, name="one")),
@@ -199,13 +199,13 @@ def test_two_recorders_of_other_names_share_a_log(log: RecordLog, lab: TangoServ
     assert consecutive(accounted([r for r in log.records() if r.topic.startswith("tango.")]))
 
 
-def test_a_recorder_says_what_it_needs(log: RecordLog, lab: TangoServer) -> None:
+def test_a_recorder_says_what_it_needs(log: RecorderLog, lab: TangoServer) -> None:
     options = log_options({"url": log.given["url"]})
     with pytest.raises(ConfigError, match=STREAM):
         record(settings(lab), options, lambda: False, lambda text: None)
 
 
-def test_records_are_refused_one_by_one_and_told(log: RecordLog, lab: TangoServer) -> None:
+def test_records_are_refused_one_by_one_and_told(log: RecorderLog, lab: TangoServer) -> None:
     """An image that is too large for the log is a gap, and nothing else is lost."""
     admin(log).create_stream(STREAM, ["tango.>"], max_msg_size=20_000, allow_atomic=True, allow_batched=True)
     with RecorderThread(log.options, settings(lab, attributes=["double", "double_spectrum"])):
@@ -216,7 +216,7 @@ def test_records_are_refused_one_by_one_and_told(log: RecordLog, lab: TangoServe
     assert consecutive(accounted(log.records()))
 
 
-def test_a_foreign_record_in_the_log_does_not_stop_a_recorder(log: RecordLog, lab: TangoServer) -> None:
+def test_a_foreign_record_in_the_log_does_not_stop_a_recorder(log: RecorderLog, lab: TangoServer) -> None:
     admin(log).create_stream(STREAM, ["tango.>"], allow_batched=True)
     last = store(admin(log), STREAM, [("tango.recorder", payload, None) for payload in (b"rubbish", STATE)])
     assert last == 2

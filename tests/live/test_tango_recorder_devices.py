@@ -11,8 +11,8 @@ from mama_spark.tango.client.attributes import device_names
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.testing.waiting import until
 
-from tests.support.restartable_broker import NatsRoom
-from tests.support.tango_processes.recorder import RecorderThread, RecordLog, accounted, consecutive, settings
+from tests.support.restartable_broker import RestartableNatsServer
+from tests.support.tango_processes.recorder import RecorderLog, RecorderThread, accounted, consecutive, settings
 from tests.support.tango_processes.servers import PATIENCE, TangoDatabase, TangoServer, free_port
 
 DEVICES = ("names/lab/1", "names/lab/2", "other/lab/1")
@@ -31,9 +31,13 @@ def test_patterns_are_the_devices_of_the_database_also_later(
     def names(pattern: str) -> set[str]:
         return device_names(host, pattern, PATIENCE)
 
-    with NatsRoom(nats_server) as room, server("names", *DEVICES) as lab, server("more", "names/lab/3") as more:
+    with (
+        RestartableNatsServer(nats_server) as room,
+        server("names", *DEVICES) as lab,
+        server("more", "names/lab/3") as more,
+    ):
         more.stop()  # known to the database, but away
-        log = RecordLog(room)
+        log = RecorderLog(room)
 
         def recorded() -> set[str]:
             return {r.place.device for r in log.records(RecordKind.EVENT)}

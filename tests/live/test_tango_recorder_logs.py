@@ -18,11 +18,11 @@ from mama_spark.tango.log.records import GapCause, RecordKind
 from mama_spark.testing.waiting import until
 
 from tests.support.nats_servers import Admin
-from tests.support.restartable_broker import MalamuteRoom, NatsRoom
+from tests.support.restartable_broker import RestartableMalamuteBroker, RestartableNatsServer
 from tests.support.tango_processes.recorder import (
     STREAM,
+    RecorderLog,
     RecorderThread,
-    RecordLog,
     accounted,
     consecutive,
     settings,
@@ -32,16 +32,16 @@ from tests.support.tango_processes.servers import PATIENCE, TangoServer
 
 
 @pytest.fixture
-def nats(nats_server: NatsServer) -> Iterator[NatsRoom]:
-    with NatsRoom(nats_server) as room:
+def nats(nats_server: NatsServer) -> Iterator[RestartableNatsServer]:
+    with RestartableNatsServer(nats_server) as room:
         yield room
 
 
 @pytest.mark.spec("TG-44", "TG-46")
 def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: Path) -> None:
     """Over an end of the recorder, and a kill of the broker."""
-    with MalamuteRoom(tmp_path / "broker") as room:
-        log = RecordLog(room)
+    with RestartableMalamuteBroker(tmp_path / "broker") as room:
+        log = RecorderLog(room)
         with RecorderThread(log.options, settings(lab)):
             stored = log.push_until(lab, 10)
         for _ in range(7):
@@ -63,10 +63,10 @@ def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: P
 
 
 @pytest.mark.spec("TG-46")
-def test_what_a_full_log_refused_is_told_when_it_has_room_again(lab: TangoServer, nats: NatsRoom) -> None:
+def test_what_a_full_log_refused_is_told_when_it_has_room_again(lab: TangoServer, nats: RestartableNatsServer) -> None:
     limits = {"max_bytes": 20_000, "discard": "new", "allow_batched": True}
     nats.admin.create_stream(STREAM, ["tango.>"], **limits)
-    log = RecordLog(nats)
+    log = RecorderLog(nats)
     with RecorderThread(log.options, settings(lab, report="100ms")) as running:
 
         def refused() -> int:
@@ -99,12 +99,12 @@ def test_a_log_that_may_not_be_written_to_ends_the_recorder_with_the_reason(lab:
 @pytest.mark.own_server
 def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
     lab: TangoServer,
-    nats: NatsRoom,
+    nats: RestartableNatsServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    log, stop = RecordLog(nats), threading.Event()
+    log, stop = RecorderLog(nats), threading.Event()
     monkeypatch.setattr("mama_spark.commands.record.stopping", lambda: nullcontext(stop))
     args = parser().parse_args(words(log, lab, tmp_path, drain="1s"))
     with ThreadPoolExecutor(1) as pool:
@@ -122,9 +122,11 @@ def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
 
 @pytest.mark.own_server
 @pytest.mark.spec("TG-44", "TG-45")
-def test_spectra_that_are_too_much_for_the_memory_are_counted_and_told(lab: TangoServer, nats: NatsRoom) -> None:
+def test_spectra_that_are_too_much_for_the_memory_are_counted_and_told(
+    lab: TangoServer, nats: RestartableNatsServer
+) -> None:
     """100 times 800 kB are more than 4 MiB, which are never taken."""
-    log, spectrum = RecordLog(nats), "double_spectrum"
+    log, spectrum = RecorderLog(nats), "double_spectrum"
     given = settings(lab, attributes=[spectrum], bufferOctets="4 MiB")
     with RecorderThread(log.options, given):
         until(lambda: log.counters(spectrum), lambda: lab.push(spectrum, [1.0]))

@@ -44,7 +44,7 @@ from mama_spark.tango.types import AttributeValue, DataType, EventType, ValueKin
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.nats_servers import Admin
-from tests.support.restartable_broker import MalamuteRoom
+from tests.support.restartable_broker import RestartableMalamuteBroker
 from tests.support.tango import FAST
 from tests.support.tango_processes.servers import BEAT, PATIENCE, DeviceProbe, Failed, free_port
 
@@ -415,7 +415,7 @@ def test_what_a_recorder_wrote_is_refused_and_beside_rows_passed_over(log: Recor
 
 
 def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: Path, probe: DeviceProbe) -> None:
-    with MalamuteRoom(tmp_path / "broker") as room:
+    with RestartableMalamuteBroker(tmp_path / "broker") as room:
         options = log_options(room.options("TANGO"))
         writer = ResilientPublisher(lambda: publisher_bridge(options))  # streams are made by who writes
         assert writer.write(rows([1.0]))

@@ -30,7 +30,7 @@ from mama_spark.tango.types import (
 )
 from mama_spark.testing.waiting import until
 
-from tests.support.tango import Labs
+from tests.support.tango import DeviceServers
 from tests.support.tango_processes.servers import PATIENCE, PATIENT, DeviceProbe, TangoServer
 
 SAMPLES: dict[str, list[Any]] = {
@@ -447,7 +447,7 @@ def test_many_threads_subscribe_at_once(lab: TangoServer, subscriber: TangoSubsc
 
 
 def test_many_devices_of_a_server_share_connections(
-    database_labs: Labs, subscriber: TangoSubscriber, monkeypatch: pytest.MonkeyPatch
+    database_labs: DeviceServers, subscriber: TangoSubscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a database each has one of its own until there are many, since a process may not open any number of files"""
     monkeypatch.setattr("mama_spark.tango.client.device_connections._OWN_CONNECTIONS", 3)
@@ -460,7 +460,7 @@ def test_many_devices_of_a_server_share_connections(
         assert numbers(taker.of(subscription, SubscriptionEventKind.INITIAL)) == [0]
 
 
-def test_a_thousand_subscriptions_in_one_process(labs: Labs, subscriber: TangoSubscriber) -> None:
+def test_a_thousand_subscriptions_in_one_process(labs: DeviceServers, subscriber: TangoSubscriber) -> None:
     """25 devices with 40 attributes each: all agreed on, all read, all get their events."""
     lab = labs.fresh(25)
     types = [t for t in SAMPLES if t != "state"]

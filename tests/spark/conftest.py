@@ -12,7 +12,7 @@ from delta import configure_spark_with_delta_pip
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 
-from tests.support.restartable_broker import MalamuteRoom, NatsRoom, Room
+from tests.support.restartable_broker import RestartableBroker, RestartableMalamuteBroker, RestartableNatsServer
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -59,11 +59,11 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 
 
 @pytest.fixture(params=["nats", "malamute"])
-def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
+def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RestartableBroker]:
     """Each middleware that keeps what it gets, in turn, with streams of this test's own."""
     if request.param == "nats":
-        with NatsRoom(request.getfixturevalue("nats_server")) as nats:
+        with RestartableNatsServer(request.getfixturevalue("nats_server")) as nats:
             yield nats
     else:
-        with MalamuteRoom(tmp_path / "broker") as malamute:
+        with RestartableMalamuteBroker(tmp_path / "broker") as malamute:
             yield malamute

@@ -19,12 +19,12 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tests.support.discovery_harness import Stranger, desk, key
+from tests.support.discovery_harness import ForeignAnnouncer, desk, key
 
 
 @pytest.fixture
-def stranger(nats_server: NatsServer) -> Iterator[Stranger]:
-    with Stranger(nats_server.url) as client:
+def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
+    with ForeignAnnouncer(nats_server.url) as client:
         yield client
         client.delete(*client.api("STREAM.NAMES").get("streams") or [])
 
@@ -35,7 +35,7 @@ def image(spark: SparkSession, url: str, **options: str) -> DataFrame:
 
 @pytest.mark.spec("SD-04-SD-12", "SD-14")
 def test_a_batch_read_is_the_image_with_one_row_a_source(
-    spark: SparkSession, nats_server: NatsServer, stranger: Stranger
+    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer
 ) -> None:
     """OK, SUSPECT and OFFLINE ones, two of one name, and one that cannot be read."""
     frame = image(spark, nats_server.url)
@@ -76,7 +76,7 @@ def test_a_batch_read_is_the_image_with_one_row_a_source(
 
 @pytest.mark.spec("SD-13", "SD-35", "SD-36", "SD-49", "SD-18", "SD-50")
 def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
-    spark: SparkSession, nats_server: NatsServer, stranger: Stranger, tmp_path: Path
+    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
     """And a transport without the property is NOT_IMPLEMENTED."""
     path = tmp_path / "mama.properties"
@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_refused_before_a_task_runs(
         spark.read.format("mamadiscovery").options(**options).load().collect()
 
 
-def test_sql_reads_it_too(spark: SparkSession, nats_server: NatsServer, stranger: Stranger) -> None:
+def test_sql_reads_it_too(spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer) -> None:
     image(spark, nats_server.url).count()
     stranger.say(desk(1))
     spark.sql(f"CREATE TEMPORARY VIEW sources USING mamadiscovery OPTIONS (url '{nats_server.url}')")

@@ -23,7 +23,7 @@ from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.discovery_harness import Stranger, desk, line
+from tests.support.discovery_harness import ForeignAnnouncer, desk, line
 from tests.support.sink_harness import below
 from tests.support.spark_jobs import DELTA, ROOT, conf_file, in_session, start
 
@@ -31,8 +31,8 @@ DESK = SourceKey("desk", 7)
 
 
 @pytest.fixture
-def stranger(nats_server: NatsServer) -> Iterator[Stranger]:
-    with Stranger(nats_server.url) as client:
+def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
+    with ForeignAnnouncer(nats_server.url) as client:
         yield client
         client.delete(*client.api("STREAM.NAMES").get("streams") or [])
 
@@ -77,7 +77,7 @@ def conf(folder: Path, url: str, trigger: str) -> Path:
 
 @pytest.mark.timeout(900)
 def test_the_job_keeps_both_tables_through_a_kill(
-    spark: SparkSession, nats_server: NatsServer, stranger: Stranger, tmp_path: Path
+    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
     """The history has each change once, also what happened while the job was dead; the other table is what is now."""
     job = start("discover", conf(tmp_path, nats_server.url, "1 second"), tmp_path / "out", *DELTA)
@@ -106,7 +106,7 @@ def test_the_job_keeps_both_tables_through_a_kill(
     }
 
 
-class Keeper:
+class TableQuery:
     """One checkpoint over both tables, in this process."""
 
     def __init__(self, spark: SparkSession, server: NatsServer, folder: Path) -> None:
@@ -131,9 +131,9 @@ class Keeper:
 
 
 def test_expired_sources_keep_what_they_said_and_a_batch_that_runs_twice_counts_once(
-    spark: SparkSession, nats_server: NatsServer, stranger: Stranger, tmp_path: Path
+    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
-    keeper = Keeper(spark, nats_server, tmp_path)
+    keeper = TableQuery(spark, nats_server, tmp_path)
     keeper.run()
     stranger.say(desk(7, data_dict="KEPT"))
     stranger.say(desk(8))
@@ -152,10 +152,10 @@ def test_expired_sources_keep_what_they_said_and_a_batch_that_runs_twice_counts_
 
 
 def test_a_source_that_a_new_image_does_not_have_is_offline(
-    spark: SparkSession, nats_server: NatsServer, stranger: Stranger, tmp_path: Path
+    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
     """With another checkpoint, what happened in between was seen by nobody."""
-    keeper = Keeper(spark, nats_server, tmp_path)
+    keeper = TableQuery(spark, nats_server, tmp_path)
     keeper.run()
     for number in (7, 8):
         stranger.say(desk(number))

@@ -21,15 +21,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.discovery_harness import BOARD, Stranger, Told, desk, key
+from tests.support.discovery_harness import BOARD, BatchRecorder, ForeignAnnouncer, desk, key
 
 STREAMS = ("MAMA_EVENTS", "MAMA_SOURCES", "MAMA_ADVISORIES")
 DESK = SourceKey("desk", 7)
 
 
 @pytest.fixture
-def stranger(nats_server: NatsServer) -> Iterator[Stranger]:
-    with Stranger(nats_server.url) as client:
+def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
+    with ForeignAnnouncer(nats_server.url) as client:
         yield client
         client.delete(*client.api("STREAM.NAMES").get("streams") or [])
 
@@ -41,7 +41,7 @@ class Case:
         self.spark, self.server, self.folder = spark, server, folder
         self.queries: list[StreamingQuery] = []
 
-    def start(self, told: Told, name: str = "one", *, now: bool = False, **options: str) -> StreamingQuery:
+    def start(self, told: BatchRecorder, name: str = "one", *, now: bool = False, **options: str) -> StreamingQuery:
         """``now``: read what there is and end."""
         rows = self.spark.readStream.format("mamadiscovery").option("url", self.server.url).options(**options).load()
         writer = rows.writeStream.foreachBatch(told).option("checkpointLocation", str(self.folder / name))
@@ -50,7 +50,7 @@ class Case:
         self.queries.append(query)
         return query
 
-    def run(self, told: Told, name: str = "one", **options: str) -> StreamingQuery:
+    def run(self, told: BatchRecorder, name: str = "one", **options: str) -> StreamingQuery:
         query = self.start(told, name, now=True, **options)
         assert query.awaitTermination(240)
         return query
@@ -65,7 +65,7 @@ def case(spark: SparkSession, nats_server: NatsServer, tmp_path: Path) -> Iterat
 
 
 @pytest.fixture
-def place(case: Case, stranger: Stranger) -> Stranger:
+def place(case: Case, stranger: ForeignAnnouncer) -> ForeignAnnouncer:
     """The streams are there, and empty."""
     assert case.spark.read.format("mamadiscovery").option("url", case.server.url).load().count() == 0
     return stranger
@@ -78,12 +78,12 @@ def failure(query: StreamingQuery) -> str:
 
 
 @pytest.mark.spec("SD-14", "SD-26")
-def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, place: Stranger) -> None:
+def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, place: ForeignAnnouncer) -> None:
     """Two sources of one name; a corrupt record in the image and one among the changes."""
     for number in (7, 8):
         place.say(desk(number))
     place.say(b"junk", SourceKey("bad", 1))
-    one, two = Told(), Told()
+    one, two = BatchRecorder(), BatchRecorder()
     for name, told in (("one", one), ("two", two)):
         case.start(told, name)
     for told in (one, two):
@@ -122,12 +122,12 @@ def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, p
 
 
 def test_a_restart_tells_each_change_once_and_in_order_also_those_of_the_time_between(
-    case: Case, place: Stranger
+    case: Case, place: ForeignAnnouncer
 ) -> None:
     """A batch that was read and not committed is told again to the letter; so is the image."""
     place.say(desk(0))
     for fails in (0, 1):
-        told = Told(fail_in=fails)
+        told = BatchRecorder(fail_in=fails)
         name = f"fails in {fails}"
         query = case.start(told, name)
         if fails:
@@ -149,12 +149,12 @@ def test_a_restart_tells_each_change_once_and_in_order_also_those_of_the_time_be
 
 
 def test_available_now_reads_what_there_is_in_bounded_batches_and_goes_on_next_time(
-    case: Case, place: Stranger
+    case: Case, place: ForeignAnnouncer
 ) -> None:
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
     for number in range(7):
         place.say(desk(number))
-    told = Told()
+    told = BatchRecorder()
     case.run(told, **options)
     assert told.lines() == [f"online desk {n}" for n in range(7)]
     assert max(len(rows) for rows in told.batches.values()) <= 3
@@ -167,10 +167,12 @@ def test_available_now_reads_what_there_is_in_bounded_batches_and_goes_on_next_t
     assert len(told.rows) == 9
 
 
-def test_an_image_comes_in_bounded_batches_and_available_now_reads_it_to_its_end(case: Case, place: Stranger) -> None:
+def test_an_image_comes_in_bounded_batches_and_available_now_reads_it_to_its_end(
+    case: Case, place: ForeignAnnouncer
+) -> None:
     for number in range(7):
         place.say(desk(number))
-    told = Told()
+    told = BatchRecorder()
     case.run(told, maxOffsetsPerTrigger="3")
     assert told.lines() == [*[f"online desk {n}" for n in range(7)], "image_end"]
     assert max(len(rows) for rows in told.batches.values()) <= 3
@@ -179,24 +181,24 @@ def test_an_image_comes_in_bounded_batches_and_available_now_reads_it_to_its_end
     assert told.lines()[8:] == ["online desk 7"]
 
 
-def test_latest_tells_only_what_comes_and_a_number_what_comes_from_there(case: Case, place: Stranger) -> None:
+def test_latest_tells_only_what_comes_and_a_number_what_comes_from_there(case: Case, place: ForeignAnnouncer) -> None:
     place.say(desk(1))
-    early = Told()
+    early = BatchRecorder()
     case.run(early, "early", startingOffsets="earliest")
     at = early.rows[0]["sequence"]
-    told = Told()
+    told = BatchRecorder()
     case.run(told, "late", startingOffsets="latest")
     assert told.rows == []
     place.say(desk(2))
     case.run(told, "late", startingOffsets="latest")
     assert told.lines() == ["online desk 2"]
-    numbered = Told()
+    numbered = BatchRecorder()
     case.run(numbered, "numbered", startingOffsets=f'{{"MAMA_EVENTS": {at + 1}}}')
     assert numbered.lines() == ["online desk 2"]
 
 
-def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(case: Case, place: Stranger) -> None:
-    strict, lax = Told(), Told()
+def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(case: Case, place: ForeignAnnouncer) -> None:
+    strict, lax = BatchRecorder(), BatchRecorder()
     for name, told in (("strict", strict), ("lax", lax)):
         case.run(told, name)
     lost = [place.tell(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic=f"t{n}")) for n in range(3)]
@@ -214,8 +216,8 @@ def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(case: Case, p
     assert gap["gap_from"] <= lost[0]
 
 
-def test_a_query_survives_the_restart_of_the_server(case: Case, place: Stranger) -> None:
-    told = Told()
+def test_a_query_survives_the_restart_of_the_server(case: Case, place: ForeignAnnouncer) -> None:
+    told = BatchRecorder()
     query = case.start(told)
     told.wait(lambda lines: "image_end" in lines, "the image")
     place.say(desk(1))
@@ -227,9 +229,9 @@ def test_a_query_survives_the_restart_of_the_server(case: Case, place: Stranger)
     assert lines == ["image_end", "online desk 1", "online desk 2"]
 
 
-def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case: Case, place: Stranger) -> None:
+def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case: Case, place: ForeignAnnouncer) -> None:
     place.say(desk(1))
-    strict, lax = Told(), Told()
+    strict, lax = BatchRecorder(), BatchRecorder()
     case.run(strict, "strict")
     query = case.start(lax, "lax", failOnDataLoss="false")
     lax.wait(lambda lines: "image_end" in lines, "the image")
@@ -244,10 +246,12 @@ def test_streams_that_are_deleted_and_made_again_are_a_gap_and_a_new_image(case:
 
 
 @pytest.mark.spec("PE-05", "PE-17")
-def test_readers_that_know_nothing_of_us_come_and_go_and_our_own_are_left_out(case: Case, place: Stranger) -> None:
+def test_readers_that_know_nothing_of_us_come_and_go_and_our_own_are_left_out(
+    case: Case, place: ForeignAnnouncer
+) -> None:
     """SUBSCRIBED and UNSUBSCRIBED."""
     place.create_stream("ORDERS", ["orders.>"])
-    told, without = Told(), Told()
+    told, without = BatchRecorder(), BatchRecorder()
     case.run(told)
     place.consumer("ORDERS", "desk-1", "orders.eu.>")
     place.api("CONSUMER.DELETE.ORDERS.desk-1")
@@ -267,11 +271,11 @@ def test_a_permission_that_is_missing_is_named(spark: SparkSession, tmp_path: Pa
     with NatsServer(tmp_path / "nats", config=f"authorization {{ users = [ {denied} ] }}") as server:
         options = {"url": server.url, "user": "u", "password": "p", "waitTimeout": "20s"}
         rows = spark.readStream.format("mamadiscovery").options(**options).load()
-        query = rows.writeStream.foreachBatch(Told()).option("checkpointLocation", str(tmp_path / "c")).start()
+        query = rows.writeStream.foreachBatch(BatchRecorder()).option("checkpointLocation", str(tmp_path / "c")).start()
         assert "$JS.API.STREAM.INFO.MAMA_SOURCES" in failure(query)
 
 
-def load(case: Case, place: Stranger, sources: int, rate: int, seconds: int) -> None:
+def load(case: Case, place: ForeignAnnouncer, sources: int, rate: int, seconds: int) -> None:
     """An image of ``sources``, then ``rate`` changes a second; nothing is lost, and the lag stays below a trigger."""
 
     def messages(n: int, version: str) -> list[tuple[str, bytes, dict[str, str] | None]]:
@@ -279,7 +283,7 @@ def load(case: Case, place: Stranger, sources: int, rate: int, seconds: int) -> 
         return [(BOARD.source_subject(key(r), REC), encode(encode_source(r)), None) for r in records]
 
     place.publish_all(messages(sources, "first"))
-    told = Told()
+    told = BatchRecorder()
     query = case.start(told)
     eventually(lambda: told.lines("image_end"), "the image", 200)
     assert len(told.lines("source")) == sources
@@ -309,10 +313,12 @@ def lag(progress: dict[str, Any]) -> int:
     return at(progress, "latestOffset") - at(progress, "endOffset")
 
 
-def test_a_thousand_sources_and_a_thousand_changes_a_second_for_some_seconds(case: Case, place: Stranger) -> None:
+def test_a_thousand_sources_and_a_thousand_changes_a_second_for_some_seconds(
+    case: Case, place: ForeignAnnouncer
+) -> None:
     load(case, place, 1_000, 1_000, 2)
 
 
 @pytest.mark.slow
-def test_ten_thousand_sources_and_a_thousand_changes_a_second_for_a_minute(case: Case, place: Stranger) -> None:
+def test_ten_thousand_sources_and_a_thousand_changes_a_second_for_a_minute(case: Case, place: ForeignAnnouncer) -> None:
     load(case, place, 10_000, 1_000, 60)

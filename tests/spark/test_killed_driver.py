@@ -17,9 +17,9 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
 from tests.support.discovery_watcher import Watcher
-from tests.support.restartable_broker import NatsRoom
+from tests.support.restartable_broker import RestartableNatsServer
 from tests.support.sink_harness import (
-    Gate,
+    WriteGate,
     below,
     connected,
     counts,
@@ -47,7 +47,7 @@ def test_killed_driver_turns_suspect_and_then_offline_and_its_restart_loses_noth
     log, rows = tmp_path / "log", sum(FILES)
     options = {"url": nats_server.url, "flightLog": str(log), "flightLogPayload": "all"}
     given = {"folder": str(tmp_path), "options": {**options, "announce": "true", "sourceTtl": "8s"}}
-    with NatsRoom(nats_server) as room:
+    with RestartableNatsServer(nats_server) as room:
         room.create("ORDERS", "orders.>")
         stored = room.counter("ORDERS")
         with Watcher(nats_server) as watcher:
@@ -74,7 +74,7 @@ def test_killed_driver_turns_suspect_and_then_offline_and_its_restart_loses_noth
                 driver.wait()
             dead = watcher.states()
             assert dead[-2:] == ["server: SUSPECT", "server: OFFLINE"]
-            with Gate(tmp_path):
+            with WriteGate(tmp_path):
                 pass
             query = run_path(str(SCRIPT))["start"](spark, given)
             with mama_spark.announced(query):

@@ -13,7 +13,7 @@ from mama_spark.bridges.nats.server.nats_server import Cluster
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.discovery_harness import Stranger, Told, desk
+from tests.support.discovery_harness import BatchRecorder, ForeignAnnouncer, desk
 
 PEERS = 10058  #: the stream is there
 
@@ -24,14 +24,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def replicated(client: Stranger, config: dict[str, object]) -> None:
+def replicated(client: ForeignAnnouncer, config: dict[str, object]) -> None:
     def made() -> bool:  # an error until three peers are known
         return client.api(f"STREAM.CREATE.{config['name']}", config).get("error", {}).get("err_code") in (None, PEERS)
 
     eventually(made, f"stream {config['name']} has three replicas", 240)
 
 
-def leader(client: Stranger, stream: str) -> str:
+def leader(client: ForeignAnnouncer, stream: str) -> str:
     """An error is no answer: nobody may know while there is an election."""
     answered = partial(client.api, f"STREAM.INFO.{stream}")
     return str(eventually(lambda: answered().get("cluster", {}).get("leader"), f"a leader of {stream}", 240))
@@ -39,7 +39,7 @@ def leader(client: Stranger, stream: str) -> str:
 
 @pytest.mark.timeout(900)
 def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
-    with Stranger(cluster.url) as client:
+    with ForeignAnnouncer(cluster.url) as client:
         eventually(lambda: "error" not in client.api("INFO"), "JetStream is ready", 240)
         for config in (
             *DiscoveryLayout().streams(3),
@@ -55,7 +55,7 @@ def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cl
             return [text for batch in list(read.values()) for text in batch]
 
         options = {"url": cluster.url, "waitTimeout": "120s"}
-        told = Told()
+        told = BatchRecorder()
         queries = [
             source.load()
             .writeStream.foreachBatch(sink)
@@ -90,11 +90,11 @@ def test_leaders_that_go_while_queries_read_cost_nothing(spark: SparkSession, cl
     assert "gap" not in {row["kind"] for row in told.rows}
 
 
-def steps_down(client: Stranger, stream: str) -> bool:
+def steps_down(client: ForeignAnnouncer, stream: str) -> bool:
     return bool(client.api(f"STREAM.LEADER.STEPDOWN.{stream}").get("success"))
 
 
-def told_of(told: Told, number: int) -> bool:
+def told_of(told: BatchRecorder, number: int) -> bool:
     return f"online desk {number}" in told.lines()
 
 

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.discovery_harness import Told, desk
-from tests.support.malamute_discovery import Desks, discovering_broker
+from tests.support.discovery_harness import BatchRecorder, desk
+from tests.support.malamute_discovery import SourceAnnouncers, discovering_broker
 
 DESK = SourceKey("desk", 7)
 #: Queries of a test's own clients, beside which it looks at the sources.
@@ -36,8 +36,8 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def desks(broker: BrokerProcess) -> Iterator[Desks]:
-    with Desks(broker.url) as made:
+def desks(broker: BrokerProcess) -> Iterator[SourceAnnouncers]:
+    with SourceAnnouncers(broker.url) as made:
         yield made
 
 
@@ -48,7 +48,7 @@ class Case:
         self.spark, self.url, self.folder = spark, url, folder
         self.queries: list[StreamingQuery] = []
 
-    def start(self, told: Told, name: str = "one", *, now: bool = False, **options: str) -> StreamingQuery:
+    def start(self, told: BatchRecorder, name: str = "one", *, now: bool = False, **options: str) -> StreamingQuery:
         """``now``: read what there is and end."""
         rows = self.spark.readStream.format("mamadiscovery").option("url", self.url).options(**options).load()
         writer = rows.writeStream.foreachBatch(told).option("checkpointLocation", str(self.folder / name))
@@ -56,7 +56,7 @@ class Case:
         self.queries.append(writer.start())
         return self.queries[-1]
 
-    def run(self, told: Told, name: str = "one", **options: str) -> None:
+    def run(self, told: BatchRecorder, name: str = "one", **options: str) -> None:
         assert self.start(told, name, now=True, **options).awaitTermination(120)
 
 
@@ -70,7 +70,7 @@ def case(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Iterator
 
 @pytest.mark.spec("SD-14", "SD-26", "PE-17")
 def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
-    case: Case, broker: BrokerProcess, desks: Desks
+    case: Case, broker: BrokerProcess, desks: SourceAnnouncers
 ) -> None:
     """Sources, events of publishers, and plain clients that come and go."""
     desks.say(desk(7, qos_rate="BEST"))
@@ -81,7 +81,7 @@ def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
         ("source", "online", "desk", 7),
     ]
     assert {r.bridge for r in rows} == {"malamute"}
-    told = Told()
+    told = BatchRecorder()
     query = case.start(told)
     told.wait(lambda lines: "image_end" in lines, "the image")
     desks.say(desk(7, data_dict="NEW"))
@@ -107,8 +107,8 @@ def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
     assert query.isActive
 
 
-def test_a_query_survives_a_broker_that_is_killed(case: Case, broker: BrokerProcess, desks: Desks) -> None:
-    told = Told()
+def test_a_query_survives_a_broker_that_is_killed(case: Case, broker: BrokerProcess, desks: SourceAnnouncers) -> None:
+    told = BatchRecorder()
     query = case.start(told)
     told.wait(lambda lines: "image_end" in lines, "the image")
     desks.say(desk(1))
@@ -134,7 +134,7 @@ def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_comm
     case: Case, broker: BrokerProcess
 ) -> None:
     announced(case.spark, broker.url, 100, sourceName="prices")
-    told = Told()
+    told = BatchRecorder()
     case.run(told, startingOffsets="earliest")
     sources = [row for row in told.rows if row["kind"] == "source"]
     assert [(row["event"], row["source_name"]) for row in sources] == [("online", "prices"), ("offline", "prices")]
@@ -158,7 +158,7 @@ def test_an_announced_stream_stays_online_and_is_offline_when_its_block_is_left(
     given = {"url": f"{broker.url}/orders", "announce": "true", "sourceTtl": "60s"}
     query = writer.options(**given).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     case.queries.append(query)
-    told = Told()
+    told = BatchRecorder()
     with mama_spark.announced(query):
         (tmp_path / ".first").write_text("1\n")
         (tmp_path / ".first").rename(tmp_path / "in" / "first.txt")
@@ -196,7 +196,7 @@ def lines_of(words: list[str], enough: Callable[[list[str]], Any]) -> list[str]:
     return lines
 
 
-def test_the_commands_show_sources_and_events(broker: BrokerProcess, desks: Desks) -> None:
+def test_the_commands_show_sources_and_events(broker: BrokerProcess, desks: SourceAnnouncers) -> None:
     desks.say(desk(7, capabilities={"Region": "eu"}))
     words = ["sources", "--url", broker.url]
     (told,) = map(json.loads, lines_of([*words, "--once", "--json"], lambda lines: False))

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.support.plain_broker import SEND, PlainBroker
-from tests.support.restartable_broker import MalamuteRoom
+from tests.support.restartable_broker import RestartableMalamuteBroker
 
 PATIENCE = 60.0
 
@@ -45,9 +45,9 @@ def foreign() -> Iterator[PlainBroker]:
 
 
 @pytest.fixture
-def durable(tmp_path: Path) -> Iterator[MalamuteRoom]:
+def durable(tmp_path: Path) -> Iterator[RestartableMalamuteBroker]:
     """A broker of its own process, whose streams of upper-case names are durable."""
-    with MalamuteRoom(tmp_path / "broker") as room:
+    with RestartableMalamuteBroker(tmp_path / "broker") as room:
         yield room
 
 
@@ -150,7 +150,7 @@ def spread(spark: SparkSession, n: int) -> DataFrame:
 
 @pytest.mark.spec("ML-15")
 def test_each_row_goes_to_the_stream_of_its_column_and_the_flight_log_says_which(
-    spark: SparkSession, durable: MalamuteRoom, tmp_path: Path
+    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
 ) -> None:
     """Ids count for one stream, and are repeated by a job that runs again."""
     df = spread(spark, 200)
@@ -172,7 +172,7 @@ def test_each_row_goes_to_the_stream_of_its_column_and_the_flight_log_says_which
 
 
 def test_rows_without_a_stream_are_bad_rows_and_dead_letters_go_to_the_stream_of_the_option(
-    spark: SparkSession, durable: MalamuteRoom, tmp_path: Path
+    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
 ) -> None:
     df = spread(spark, 40).selectExpr("topic", "value", "k", "if(k % 10 = 0, if(k = 0, '', null), stream) AS stream")
     assert "the stream is null" in failure(df.drop("k"), durable.url)
@@ -188,7 +188,7 @@ def test_rows_without_a_stream_are_bad_rows_and_dead_letters_go_to_the_stream_of
 
 
 def test_a_killed_broker_of_many_streams_comes_back_and_nothing_is_lost_in_any(
-    spark: SparkSession, durable: MalamuteRoom, tmp_path: Path
+    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
 ) -> None:
     names = [f"S{chr(65 + i)}" for i in range(7)]
     array = ", ".join(f"'{name}'" for name in names)

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.packed_harness import packed_verdict
-from tests.support.restartable_broker import Room
+from tests.support.restartable_broker import RestartableBroker
 from tests.support.sink_harness import below, connected, flights
 
 PATIENCE = 240.0
@@ -43,7 +43,7 @@ def background(spark: SparkSession) -> Iterator[Background]:
 class Case:
     """Rows that are published slowly enough to be interrupted, ten in a message."""
 
-    def __init__(self, spark: SparkSession, room: Room, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, room: RestartableBroker, folder: Path) -> None:
         self.spark, self.room = spark, room
         self.log = folder / "log"
         self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all",
@@ -71,7 +71,7 @@ class Case:
 
 
 @pytest.fixture
-def case(spark: SparkSession, room: Room, tmp_path: Path) -> Case:
+def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Case:
     room.create("ORDERS", "orders.>")
     return Case(spark, room, tmp_path)
 

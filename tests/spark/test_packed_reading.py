@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.nats_servers import Admin
-from tests.support.restartable_broker import Room
+from tests.support.restartable_broker import RestartableBroker
 
 PATIENCE = 240
 TYPED = "n BIGINT, price DECIMAL(10,2), at TIMESTAMP, legs ARRAY<STRUCT<q: BIGINT>>, note STRING"
@@ -40,17 +40,17 @@ def write(df: DataFrame, **options: str) -> None:
     df.write.format("mamapub").options(**options).mode("append").save()
 
 
-def subscription(room: Room) -> dict[str, str]:
+def subscription(room: RestartableBroker) -> dict[str, str]:
     return {**room.options("ORDERS"), "topics": "orders.>", "stream": "ORDERS"}
 
 
-def read(spark: SparkSession, room: Room, schema: str | None = None, **options: str) -> DataFrame:
+def read(spark: SparkSession, room: RestartableBroker, schema: str | None = None, **options: str) -> DataFrame:
     reader = spark.read.format("mamasub").options(**{**subscription(room), **options})
     return (reader if schema is None else reader.schema(schema)).load()
 
 
 @pytest.fixture
-def ready(room: Room) -> Room:
+def ready(room: RestartableBroker) -> RestartableBroker:
     room.create("ORDERS", "orders.>")
     return room
 
@@ -60,7 +60,7 @@ def listed(df: DataFrame) -> list[Any]:
 
 
 @pytest.mark.parametrize("room", ["malamute"], indirect=True)
-def test_packed_rows_come_back_as_rows_that_were_not_packed(spark: SparkSession, ready: Room) -> None:
+def test_packed_rows_come_back_as_rows_that_were_not_packed(spark: SparkSession, ready: RestartableBroker) -> None:
     """Value, headers and id, and beside them the place in the pack; all three kinds in one stream."""
     df = orders(spark, 300)
     for prefix, options in {"off": {}, "arrow": {"pack": "arrow"}, "lines": {"pack": "lines"}}.items():
@@ -89,7 +89,7 @@ def test_packed_rows_come_back_as_rows_that_were_not_packed(spark: SparkSession,
 
 
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_rows_of_a_topic_keep_their_order(spark: SparkSession, ready: Room) -> None:
+def test_rows_of_a_topic_keep_their_order(spark: SparkSession, ready: RestartableBroker) -> None:
     write(orders(spark, 700, parts=1), pack="arrow", packMaxRows="10", **ready.options("ORDERS"))
     found = read(spark, ready, minPartitions="3").select("topic", "value", "sequence", "pack_index").collect()
     found.sort(key=lambda r: (r.sequence, r.pack_index))
@@ -100,7 +100,7 @@ def test_rows_of_a_topic_keep_their_order(spark: SparkSession, ready: Room) -> N
 
 
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_typed_columns_come_back_in_the_schema_that_is_given(spark: SparkSession, ready: Room) -> None:
+def test_typed_columns_come_back_in_the_schema_that_is_given(spark: SparkSession, ready: RestartableBroker) -> None:
     df = trades(spark, 200)
     write(df, pack="arrow", **ready.options("ORDERS"))
     write(orders(spark, 10).drop("headers", "id"), **ready.options("ORDERS"))
@@ -124,7 +124,7 @@ def test_typed_columns_come_back_in_the_schema_that_is_given(spark: SparkSession
 
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
 def test_a_stream_counts_rows_goes_on_from_its_checkpoint_and_tells_its_estimate(
-    spark: SparkSession, ready: Room, tmp_path: Path
+    spark: SparkSession, ready: RestartableBroker, tmp_path: Path
 ) -> None:
     rows = orders(spark, 600).selectExpr("'orders.a' AS topic", "value")
     write(rows, pack="lines", packMaxRows="10", **ready.options("ORDERS"))
@@ -153,7 +153,7 @@ def test_a_stream_counts_rows_goes_on_from_its_checkpoint_and_tells_its_estimate
 
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
 def test_rows_that_were_stored_twice_in_another_order_are_one_row_by_their_ids(
-    spark: SparkSession, ready: Room, tmp_path: Path
+    spark: SparkSession, ready: RestartableBroker, tmp_path: Path
 ) -> None:
     """A retry that sees another order makes other packs; ids inside the packs tell the rows of both."""
     df = orders(spark, 200)

@@ -15,9 +15,9 @@ from mama_spark.packing import Unpacked, unpack
 from mama_spark.record_log import Records
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.nats_servers import Admin, FetchedMessage
 from tests.support.packed_harness import packed_verdict
-from tests.support.restartable_broker import Room
+from tests.support.restartable_broker import RestartableBroker
 from tests.support.sink_harness import counts, flights
 
 
@@ -31,7 +31,7 @@ def write(df: DataFrame, **options: str) -> None:
     df.write.format("mamapub").options(**options).mode("append").save()
 
 
-def unpacked(messages: list[StoredMessage]) -> Unpacked:
+def unpacked(messages: list[FetchedMessage]) -> Unpacked:
     n = np.arange(len(messages))
     headers = pa.array([list(m.headers.items()) for m in messages], HEADERS_TYPE)
     payloads = pa.array([m.payload for m in messages], pa.binary())
@@ -40,7 +40,7 @@ def unpacked(messages: list[StoredMessage]) -> Unpacked:
 
 @pytest.mark.parametrize(("room", "pack"), [("nats", "lines"), ("malamute", "arrow")], indirect=["room"])
 def test_packed_rows_are_stored_once_and_the_committed_log_tells_them(
-    spark: SparkSession, room: Room, tmp_path: Path, pack: str
+    spark: SparkSession, room: RestartableBroker, tmp_path: Path, pack: str
 ) -> None:
     room.create("ORDERS", "orders.>")
     log = tmp_path / "log"
@@ -80,7 +80,7 @@ def test_packs_too_large_for_the_stream_are_split_down_to_the_row_that_is(
 
 
 @pytest.mark.parametrize("room", ["malamute"], indirect=True)
-def test_columns_without_a_value_travel_typed(spark: SparkSession, room: Room, tmp_path: Path) -> None:
+def test_columns_without_a_value_travel_typed(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> None:
     room.create("TICKS", "ticks.>")
     df = spark.range(0, 200, 1, 2).selectExpr(
         "'ticks.a' AS topic", "id", "cast(id / 4 as decimal(10,2)) AS price", "timestamp_micros(id * 1000000) AS at",
@@ -100,7 +100,7 @@ def test_columns_without_a_value_travel_typed(spark: SparkSession, room: Room, t
 
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
 def test_a_stream_of_packed_rows_restarts_without_storing_twice(
-    spark: SparkSession, room: Room, tmp_path: Path
+    spark: SparkSession, room: RestartableBroker, tmp_path: Path
 ) -> None:
     room.create("ORDERS", "orders.>")
     orders(spark, 200).drop("k").write.parquet(str(tmp_path / "source"))

@@ -18,8 +18,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.nats_servers import Admin, StoredMessage
-from tests.support.restartable_broker import Room
+from tests.support.nats_servers import Admin, FetchedMessage
+from tests.support.restartable_broker import RestartableBroker
 
 Rows = list[dict[str, Any]]
 #: What does not depend on the middleware is shown on one or the other.
@@ -41,14 +41,14 @@ def log(tmp_path: Path) -> str:
     return str(tmp_path / "flight_log")
 
 
-def write(df: DataFrame, to: NatsServer | Room, **options: str) -> None:
+def write(df: DataFrame, to: NatsServer | RestartableBroker, **options: str) -> None:
     """To a server, or to the stream ORDERS of a room; if it stands still for a while, it is sent nothing twice."""
     given = {"url": to.url} if isinstance(to, NatsServer) else to.options("ORDERS")
     given["waitTimeout"] = "60s"
     df.write.format("mamapub").options(**{**given, **options}).mode("append").save()
 
 
-def failure(df: DataFrame, to: NatsServer | Room, **options: str) -> str:
+def failure(df: DataFrame, to: NatsServer | RestartableBroker, **options: str) -> str:
     with pytest.raises((PySparkException, Py4JJavaError)) as e:
         write(df, to, **options)
     return str(e.value)
@@ -66,7 +66,7 @@ def orders(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
     )
 
 
-def check_conserved(flights: Rows, sent: DataFrame, stored: list[StoredMessage]) -> None:
+def check_conserved(flights: Rows, sent: DataFrame, stored: list[FetchedMessage]) -> None:
     payloads = {r.k: (r.topic, bytes(r.value)) for r in sent.collect()}
     outcomes = [
         Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
@@ -107,7 +107,7 @@ def test_every_row_is_acked_stored_and_logged_once(
     "options", [{}, {"dedup": "false", "maxInFlight": "7", "refillAllowedAt": "0"}, {"order": "partition"}], ids=str
 )
 def test_every_row_to_a_malamute_stream_is_acked_stored_and_logged_once(
-    spark: SparkSession, room: Room, log: str, options: dict[str, str]
+    spark: SparkSession, room: RestartableBroker, log: str, options: dict[str, str]
 ) -> None:
     df = orders(spark, 500)
     write(df, room, flightLog=log, flightLogColumns="k", **options)
@@ -122,7 +122,7 @@ def test_every_row_to_a_malamute_stream_is_acked_stored_and_logged_once(
 
 
 @on_nats
-def test_ack_mode_none_says_published_and_no_more(spark: SparkSession, room: Room, log: str) -> None:
+def test_ack_mode_none_says_published_and_no_more(spark: SparkSession, room: RestartableBroker, log: str) -> None:
     room.create("ORDERS", "orders.>")
     write(orders(spark, 100), room, flightLog=log, ackMode="none", flightLogColumns="k")
     assert Counter((f["event"], f["ack_level"]) for f in table(log)) == {("published", "none"): 100}
@@ -131,7 +131,7 @@ def test_ack_mode_none_says_published_and_no_more(spark: SparkSession, room: Roo
 
 @on_malamute
 def test_level_all_has_published_and_terminal_events_level_errors_only_failures(
-    spark: SparkSession, room: Room, tmp_path: Path
+    spark: SparkSession, room: RestartableBroker, tmp_path: Path
 ) -> None:
     room.create("ORDERS", "orders.>")
     df = orders(spark, 50)
@@ -142,7 +142,9 @@ def test_level_all_has_published_and_terminal_events_level_errors_only_failures(
     assert [f["event"] for f in table(tmp_path / "errors")] == ["completed_exceptionally"]
 
 
-def test_json_headers_ids_prefix_and_parts_reach_the_broker(spark: SparkSession, room: Room, log: str) -> None:
+def test_json_headers_ids_prefix_and_parts_reach_the_broker(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
     room.create("ORDERS", "p.>")
     df = spark.sql(
         "SELECT 'src' AS source, 'sym.1' AS symbol, cast(null as string) AS root, map('h', 'ü', 'g', '2') AS headers, "
@@ -190,7 +192,7 @@ def good(request: pytest.FixtureRequest) -> set[int]:
 
 
 def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
-    spark: SparkSession, room: Room, good: set[int], log: str
+    spark: SparkSession, room: RestartableBroker, good: set[int], log: str
 ) -> None:
     room.create("ORDERS", "orders.>")
     df = spark.sql(BAD_ROWS).repartition(2)
@@ -216,7 +218,7 @@ def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
 
 @on_malamute
 def test_on_error_log_keeps_the_failures_and_the_write(
-    spark: SparkSession, room: Room, good: set[int], log: str
+    spark: SparkSession, room: RestartableBroker, good: set[int], log: str
 ) -> None:
     room.create("ORDERS", "orders.>")
     write(spark.sql(BAD_ROWS), room, flightLog=log, flightLogColumns="k", onError="log")
@@ -227,7 +229,7 @@ def test_on_error_log_keeps_the_failures_and_the_write(
 
 
 def test_dead_letters_go_to_topic_and_table_in_full(
-    spark: SparkSession, room: Room, good: set[int], log: str, tmp_path: Path
+    spark: SparkSession, room: RestartableBroker, good: set[int], log: str, tmp_path: Path
 ) -> None:
     room.create("ORDERS", "orders.>", "dead")
     dead = str(tmp_path / "dead")
@@ -247,7 +249,7 @@ def test_dead_letters_go_to_topic_and_table_in_full(
 
 
 def test_too_large_rows_go_to_the_dead_letters_without_their_payload(
-    spark: SparkSession, room: Room, tmp_path: Path
+    spark: SparkSession, room: RestartableBroker, tmp_path: Path
 ) -> None:
     room.create("ORDERS", "orders.>", "dead")
     dead = str(tmp_path / "dead")
@@ -262,7 +264,7 @@ def test_too_large_rows_go_to_the_dead_letters_without_their_payload(
 
 
 @pytest.mark.parametrize(("room", "size", "n"), [("nats", 8 << 20, 4), ("malamute", 1 << 20, 30)], indirect=["room"])
-def test_large_values_are_published(spark: SparkSession, room: Room, log: str, size: int, n: int) -> None:
+def test_large_values_are_published(spark: SparkSession, room: RestartableBroker, log: str, size: int, n: int) -> None:
     room.create("ORDERS", "orders.>")
     df = spark.range(0, n, 1, 2).selectExpr(
         "'orders.big' AS topic", f"concat(cast(id as string), repeat('x', {size})) AS value", "id AS k"
@@ -273,7 +275,7 @@ def test_large_values_are_published(spark: SparkSession, room: Room, log: str, s
 
 
 @on_nats
-def test_ten_thousand_topics(spark: SparkSession, room: Room, log: str) -> None:
+def test_ten_thousand_topics(spark: SparkSession, room: RestartableBroker, log: str) -> None:
     room.create("ORDERS", "orders.>")
     df = spark.range(0, 10_000, 1, 2).selectExpr("concat('orders.', id) AS topic", "cast(id as string) AS value")
     write(df, room, flightLog=log)
@@ -354,7 +356,7 @@ def test_a_flight_log_that_cannot_be_written_is_found_before_the_first_row(
 
 @on_malamute
 def test_a_repeated_batch_with_the_same_txn_version_stores_and_commits_once(
-    spark: SparkSession, room: Room, log: str
+    spark: SparkSession, room: RestartableBroker, log: str
 ) -> None:
     room.create("ORDERS", "orders.>")
     df = orders(spark, 100)
@@ -369,7 +371,9 @@ def test_a_repeated_batch_with_the_same_txn_version_stores_and_commits_once(
 
 
 @on_nats
-def test_payload_all_keeps_payload_and_headers_of_every_row(spark: SparkSession, room: Room, log: str) -> None:
+def test_payload_all_keeps_payload_and_headers_of_every_row(
+    spark: SparkSession, room: RestartableBroker, log: str
+) -> None:
     room.create("ORDERS", "orders.>")
     df = spark.sql("SELECT 'orders.x' AS topic, '{\"a\":1}' AS value, map('h', array('1', '2')) AS headers")
     write(df, room, flightLog=log, flightLogPayload="all")

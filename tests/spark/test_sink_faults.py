@@ -16,8 +16,8 @@ from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.restartable_broker import Room
-from tests.support.sink_harness import Gate, below, connected, counts, flights, verdict
+from tests.support.restartable_broker import RestartableBroker
+from tests.support.sink_harness import WriteGate, below, connected, counts, flights, verdict
 
 SCRIPTS = Path(__file__).parent / "driver_scripts"
 PATIENCE = 240.0
@@ -42,11 +42,11 @@ def background(spark: SparkSession) -> Iterator[Callable[[Callable[[], Any]], Fu
 class Case:
     """Rows that are published slowly enough to be interrupted, with a flight log that keeps the payloads."""
 
-    def __init__(self, spark: SparkSession, room: Room, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, room: RestartableBroker, folder: Path) -> None:
         self.spark, self.room, self.folder = spark, room, folder
         self.log = folder / "log"
         self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all"}
-        self.stored, self.gate = room.counter("ORDERS"), Gate(folder)
+        self.stored, self.gate = room.counter("ORDERS"), WriteGate(folder)
 
     def rows(self, n: int, partitions: int = 2) -> DataFrame:
         return self.spark.range(0, n, 1, partitions).selectExpr(
@@ -73,7 +73,7 @@ class Case:
 
 
 @pytest.fixture
-def case(spark: SparkSession, room: Room, tmp_path: Path) -> Iterator[Case]:
+def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterator[Case]:
     room.create("ORDERS", "orders.>")
     few = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "200",  # what a held partition does not give
@@ -86,7 +86,7 @@ def case(spark: SparkSession, room: Room, tmp_path: Path) -> Iterator[Case]:
         spark.conf.unset(name)
 
 
-def workers(room: Room, spark: SparkSession) -> list[int]:
+def workers(room: RestartableBroker, spark: SparkSession) -> list[int]:
     """The Python workers of this session that are connected to the broker."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     return connected(room.port, below(jvm))

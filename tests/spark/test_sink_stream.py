@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.nats_servers import Admin
-from tests.support.restartable_broker import NatsRoom, Room
-from tests.support.sink_harness import Gate, counts, flights, verdict
+from tests.support.restartable_broker import RestartableBroker, RestartableNatsServer
+from tests.support.sink_harness import WriteGate, counts, flights, verdict
 
 SCHEMA = "topic STRING, value STRING"
 
@@ -31,7 +31,7 @@ on_malamute = pytest.mark.parametrize("room", ["malamute"], indirect=True)
 class Case:
     """One stream's input folder, checkpoint, flight log and options."""
 
-    def __init__(self, spark: SparkSession, room: Room, folder: Path, name: str = "orders") -> None:
+    def __init__(self, spark: SparkSession, room: RestartableBroker, folder: Path, name: str = "orders") -> None:
         self.spark, self.room, self.folder, self.name = spark, room, folder, name
         self.stored = room.counter(name.upper())
         self.log, self.checkpoint, self.input = (folder / part for part in ("log", "checkpoint", "input"))
@@ -87,14 +87,14 @@ class Case:
 
 
 @pytest.fixture
-def case(spark: SparkSession, room: Room, tmp_path: Path) -> Case:
+def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Case:
     room.create("ORDERS", "orders.>")
     return Case(spark, room, tmp_path)
 
 
 @pytest.fixture
-def admin(room: Room) -> Admin:
-    assert isinstance(room, NatsRoom)
+def admin(room: RestartableBroker) -> Admin:
+    assert isinstance(room, RestartableNatsServer)
     return room.admin
 
 
@@ -248,7 +248,7 @@ def test_stopped_query_loses_nothing_after_its_restart(case: Case) -> None:
     }
     for name, value in few.items():
         case.spark.conf.set(name, value)
-    gate = Gate(case.folder)
+    gate = WriteGate(case.folder)
     rows = case.read().mapInArrow(gate.before_the_end, SCHEMA)
     with gate:
         query = case.start(2, rows)

@@ -32,7 +32,7 @@ from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.nats_servers import Admin, FetchedMessage
 from tests.support.proxy import Proxy
 from tests.support.sink_harness import below, connected, counts, flights, jvm_below, processes, verdict
 
@@ -84,7 +84,7 @@ class Background:
             raise self._error
 
 
-class Feed:
+class FlightFiles:
     """Real flights, a file a second; when the data set has come to its end it begins again. ``n`` numbers the rows."""
 
     def __init__(self, folder: Path) -> None:
@@ -278,7 +278,7 @@ def test_every_row_is_published_and_read_once_through_a_long_time_of_faults(serv
     """The conservation law over a long time: whatever is killed, full, cut, slow or silent."""
     seed = int(os.environ.get("MAMA_SOAK_SEED", random.SystemRandom().randrange(1_000_000)))
     print(f"MAMA_SOAK_SEED={seed} MAMA_SOAK_MINUTES={MINUTES:g}")
-    feed, memory = Feed(tmp_path / "input"), Memory()
+    feed, memory = FlightFiles(tmp_path / "input"), Memory()
     with Admin(server.url) as admin, Proxy(server.url) as proxy:
         admin.create_stream(STREAM, ["flights.>"], duplicate_window=3_600_000_000_000)
         job = Job(tmp_path, proxy)
@@ -312,9 +312,9 @@ def test_every_row_is_published_and_read_once_through_a_long_time_of_faults(serv
 class Held:
     """What the stream holds, read once."""
 
-    stored: list[StoredMessage]
+    stored: list[FetchedMessage]
 
-    def messages(self, name: str, /) -> list[StoredMessage]:
+    def messages(self, name: str, /) -> list[FetchedMessage]:
         return self.stored
 
 

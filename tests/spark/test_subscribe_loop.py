@@ -15,7 +15,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.loop_harness import DDL, Lane, Loop, OnMalamute, OnNats, expected, flights, shown
+from tests.support.loop_harness import DDL, FlightLoop, Lane, OnMalamute, OnNats, expected, flights, shown
 from tests.support.nats_servers import Admin
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "loop.py"
@@ -44,14 +44,14 @@ def malamute(tmp_path: Path) -> Iterator[OnMalamute]:
         yield OnMalamute(process)
 
 
-def plain(loop: Loop, lane: Lane) -> None:
+def plain(loop: FlightLoop, lane: Lane) -> None:
     """Each row in a message of its own, as JSON."""
     rows = loop.rows(lane)
     assert shown({**json.loads(row["value"]), "topic": row["topic"]} for row in rows) == expected(loop.source)
     assert len({row["sequence"] for row in rows}) == lane.place.stored() == lane.messages
 
 
-def packed(loop: Loop, lane: Lane) -> None:
+def packed(loop: FlightLoop, lane: Lane) -> None:
     """Several rows in a message, each with its place."""
     rows = loop.rows(lane)
     values = rows if lane.schema else [{**json.loads(row["value"]), "topic": row["topic"]} for row in rows]
@@ -73,7 +73,7 @@ def test_flights_come_back_row_for_row_though_workers_brokers_and_driver_are_kil
     one_by_one = Lane("one by one", malamute, n, rate=1_000)
     # rows are spread over topics and two partitions, and what is left of a topic in a partition goes, too: more packs
     in_packs = Lane("in packs", nats, n // PACK_ROWS, rate=100, publish=packing("arrow"), schema=TYPED)
-    loop = Loop(SCRIPT, tmp_path, flights(tmp_path, n), one_by_one, in_packs)
+    loop = FlightLoop(SCRIPT, tmp_path, flights(tmp_path, n), one_by_one, in_packs)
     loop.survive(resume)
     plain(loop, one_by_one)
     packed(loop, in_packs)
@@ -85,7 +85,7 @@ def test_lines_of_flights_come_back_over_malamute_though_workers_broker_and_driv
 ) -> None:
     n = 20_000
     lane = Lane("lines", malamute, n // PACK_ROWS, rate=200, publish=packing("lines"))
-    loop = Loop(SCRIPT, tmp_path, flights(tmp_path, n), lane)
+    loop = FlightLoop(SCRIPT, tmp_path, flights(tmp_path, n), lane)
     loop.survive(resume)
     packed(loop, lane)
 
@@ -96,6 +96,6 @@ def test_all_flights_come_back_row_for_row_though_workers_broker_and_driver_are_
     resume: Callable[[dict[str, Any]], object], nats: OnNats, tmp_path: Path
 ) -> None:
     lane = Lane("all", nats, 336_776, rate=10_000)
-    loop = Loop(SCRIPT, tmp_path, flights(tmp_path, None), lane)
+    loop = FlightLoop(SCRIPT, tmp_path, flights(tmp_path, None), lane)
     loop.survive(resume)
     plain(loop, lane)

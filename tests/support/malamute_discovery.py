@@ -58,7 +58,7 @@ def forget(url: str, before: int) -> None:
         logs.close()
 
 
-class Desks:
+class SourceAnnouncers:
     """Sources of one process that say what the test wants."""
 
     def __init__(self, url: str) -> None:

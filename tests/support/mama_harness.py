@@ -39,7 +39,7 @@ _USERS = (
 )
 
 
-class Held(NamedTuple):
+class ReceivedMessage(NamedTuple):
     topic: str
     payload: bytes
     headers: dict[str, list[str]]
@@ -57,7 +57,7 @@ def a_message(number: int = 0) -> MamaMsg:
     return msg
 
 
-class Told:
+class CallbackRecorder:
     """Callbacks that write down what they are told: name, state of the publisher, status, text, thread."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Told:
         return self.count("create"), self.count("error"), self.count("success"), self.count("destroy")
 
 
-class Stage(ABC):
+class MamaHarness(ABC):
     """One middleware, fresh for a test.
 
     :ivar source: may be published to; ``denied``: may not
@@ -122,7 +122,7 @@ class Stage(ABC):
         """A new one, not open."""
 
     @abstractmethod
-    def held(self) -> list[Held]:
+    def held(self) -> list[ReceivedMessage]:
         """What is stored under :attr:`symbol` of :attr:`source`, in order."""
 
     @abstractmethod
@@ -152,7 +152,7 @@ class Stage(ABC):
         self._ends.close()
 
 
-class MemoryStage(Stage):
+class MemoryMamaHarness(MamaHarness):
     def __init__(self, style: EventStyle) -> None:
         super().__init__()
         self._style = style
@@ -165,8 +165,8 @@ class MemoryStage(Stage):
     def bridge(self) -> MemoryBridge:
         return MemoryBridge(self.symbol, events=self._style)
 
-    def held(self) -> list[Held]:
-        return [Held(m.topic, m.payload, m.headers) for m in self.broker.messages() if m.topic == self.topic]
+    def held(self) -> list[ReceivedMessage]:
+        return [ReceivedMessage(m.topic, m.payload, m.headers) for m in self.broker.messages() if m.topic == self.topic]
 
     def deny(self) -> None:
         self.broker.denied.add(f"{self.denied}.{self.symbol}")
@@ -176,7 +176,7 @@ class MemoryStage(Stage):
         MemoryBroker.forget(self.symbol)
 
 
-class NatsStage(Stage):
+class NatsMamaHarness(MamaHarness):
     style = EventStyle.PUBLISHER
 
     def __init__(self, server: NatsServer, admin: Admin) -> None:
@@ -186,9 +186,9 @@ class NatsStage(Stage):
     def bridge(self) -> NatsBridge:
         return NatsBridge(NatsSettings((self.server.url,), user="a", password="p"))
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[ReceivedMessage]:
         stored = self.admin.messages("T")
-        return [Held(m.topic, m.payload, m.headers) for m in stored if m.topic == self.topic]
+        return [ReceivedMessage(m.topic, m.payload, m.headers) for m in stored if m.topic == self.topic]
 
     def deny(self) -> None:
         """The server does so from its start."""
@@ -206,30 +206,32 @@ def nats_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 
 @pytest.fixture(params=["memory", "memory by transport events", "nats"])
-def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
-    made: Stage
+def stage(request: pytest.FixtureRequest) -> Iterator[MamaHarness]:
+    made: MamaHarness
     if request.param == "nats":
-        made = NatsStage(*request.getfixturevalue("nats_with_users"))
+        made = NatsMamaHarness(*request.getfixturevalue("nats_with_users"))
     else:
-        made = MemoryStage(EventStyle.PUBLISHER if request.param == "memory" else EventStyle.TRANSPORT)
+        made = MemoryMamaHarness(EventStyle.PUBLISHER if request.param == "memory" else EventStyle.TRANSPORT)
     yield made
     made.close()
 
 
 @pytest.fixture
-def memory() -> Iterator[MemoryStage]:
+def memory() -> Iterator[MemoryMamaHarness]:
     """The memory bridge in the style of publisher events."""
-    made = MemoryStage(EventStyle.PUBLISHER)
+    made = MemoryMamaHarness(EventStyle.PUBLISHER)
     yield made
     made.close()
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told() -> CallbackRecorder:
+    return CallbackRecorder()
 
 
-def published(stage: Stage, transport: Transport, told: Told, *names: str, queue: Queue | None = None) -> Publisher:
+def published(
+    stage: MamaHarness, transport: Transport, told: CallbackRecorder, *names: str, queue: Queue | None = None
+) -> Publisher:
     """A publisher that tells ``told``; ``names``: of these callbacks alone."""
     callbacks = told.callbacks(*names) if names else told.callbacks()
     return Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, callbacks, "mine")

@@ -17,7 +17,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.options import TransportOptions
 
-from tests.support.nats_accounts import Accounts, SharedCluster, SharedServer
+from tests.support.nats_accounts import Accounts, SharedNatsCluster, SharedNatsServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,7 +33,7 @@ def nats_accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Accounts
 
 
 @contextmanager
-def account(accounts: Accounts, *, config: str = "", jetstream: str = "") -> Iterator[SharedServer]:
+def account(accounts: Accounts, *, config: str = "", jetstream: str = "") -> Iterator[SharedNatsServer]:
     """A new account, emptied in the end, on the process's server with this configuration."""
     server = accounts.take(config=config, jetstream=jetstream)
     try:
@@ -55,7 +55,7 @@ def nats_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nats
 
 
 @pytest.fixture
-def nats_cluster(nats_accounts: Accounts) -> Iterator[SharedCluster]:
+def nats_cluster(nats_accounts: Accounts) -> Iterator[SharedNatsCluster]:
     """A new account of the shared cluster of three servers, without streams."""
     cluster = nats_accounts.take_cluster()
     yield cluster

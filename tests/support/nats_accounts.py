@@ -15,7 +15,7 @@ from mama_spark.bridges.nats.connection.pool import POOL
 from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 
-from tests.support.plain_nats_connection import PlainWire
+from tests.support.plain_nats_connection import PlainNatsConnection
 
 _PASSWORD = "p"
 #: Accounts of a server: each takes it some milliseconds to set up.
@@ -33,7 +33,7 @@ def _with_user(url: str, user: str) -> str:
     return url.replace("://", f"://{user}:{_PASSWORD}@")
 
 
-class SharedServer(NatsServer):
+class SharedNatsServer(NatsServer):
     """An account of a running server, as if it were a server; nobody can end it, pause it or start it.
 
     :ivar account: its name; pages of the monitoring port tell of all accounts
@@ -66,7 +66,7 @@ class SharedServer(NatsServer):
         self.spawn()
 
 
-class SharedCluster(Cluster):
+class SharedNatsCluster(Cluster):
     """An account of a running cluster, as if it were a cluster; its nodes are shared servers.
 
     :ivar account: its name
@@ -75,11 +75,11 @@ class SharedCluster(Cluster):
     def __init__(self, cluster: Cluster, account: str) -> None:
         super().__init__(cluster.folder, cluster.size)
         self.account = account
-        self.nodes = [SharedServer(node, account) for node in cluster.nodes]
+        self.nodes = [SharedNatsServer(node, account) for node in cluster.nodes]
 
 
 @dataclass
-class _House:
+class _ServerPool:
     """A server or cluster and the accounts in it.
 
     :ivar free: accounts that nobody has had
@@ -93,7 +93,7 @@ class _House:
     def system(self, call: str) -> dict[str, Any]:
         """A call of the JetStream API of the system account."""
         url = self.running.url.split(",")[0]
-        with PlainWire(_with_user(url, _SYSTEM)) as wire:
+        with PlainNatsConnection(_with_user(url, _SYSTEM)) as wire:
             wire.publish(f"$JS.API.{call}", wire.inbox + b"1")
             answer: dict[str, Any] = orjson.loads(wire.message().payload)
             return answer
@@ -107,11 +107,11 @@ class Accounts:
     """
 
     folder: Path
-    _houses: dict[tuple[str, str, int], _House] = field(default_factory=dict)
-    _homes: dict[str, _House] = field(default_factory=dict)
+    _houses: dict[tuple[str, str, int], _ServerPool] = field(default_factory=dict)
+    _homes: dict[str, _ServerPool] = field(default_factory=dict)
     _started: int = 0
 
-    def take(self, *, config: str = "", jetstream: str = "") -> SharedServer:
+    def take(self, *, config: str = "", jetstream: str = "") -> SharedNatsServer:
         """An account of the server with this configuration.
 
         :param config: see :class:`NatsServer`; nothing about accounts, users or ports
@@ -119,15 +119,15 @@ class Accounts:
         """
         house, name = self._place(config, jetstream, 0)
         assert isinstance(house.running, NatsServer)
-        return SharedServer(house.running, name)
+        return SharedNatsServer(house.running, name)
 
-    def take_cluster(self) -> SharedCluster:
+    def take_cluster(self) -> SharedNatsCluster:
         """An account of a cluster of three servers."""
         house, name = self._place("", "", 3)
         assert isinstance(house.running, Cluster)
-        return SharedCluster(house.running, name)
+        return SharedNatsCluster(house.running, name)
 
-    def _place(self, config: str, jetstream: str, nodes: int) -> tuple[_House, str]:
+    def _place(self, config: str, jetstream: str, nodes: int) -> tuple[_ServerPool, str]:
         key = (config, jetstream, nodes)
         house = self._houses.get(key)
         if house is None or not house.free:
@@ -139,14 +139,14 @@ class Accounts:
         self._homes[name] = house
         return house, name
 
-    def _start(self, config: str, jetstream: str, nodes: int) -> _House:
+    def _start(self, config: str, jetstream: str, nodes: int) -> _ServerPool:
         self._started += 1
         prefix, count = f"s{self._started}", 16 if nodes else _AT_ONCE
         names = [f"{prefix}t{i}" for i in range(count)]
         text, folder = _configuration(names, config), self.folder / prefix
         if nodes:
-            return _House(Cluster(folder, nodes, config=text, jetstream=jetstream).start(), names)
-        return _House(NatsServer(folder, config=text, jetstream=jetstream).start(), names)
+            return _ServerPool(Cluster(folder, nodes, config=text, jetstream=jetstream).start(), names)
+        return _ServerPool(NatsServer(folder, config=text, jetstream=jetstream).start(), names)
 
     def give_back(self, account: str) -> None:
         """Delete all that it holds. This process gives up its connections first, and announces nothing any more."""

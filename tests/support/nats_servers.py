@@ -28,7 +28,7 @@ _NO_STORE = 10049
 _NO_LEADER = 10008
 
 
-class StoredMessage(NamedTuple):
+class FetchedMessage(NamedTuple):
     """What a stream holds."""
 
     sequence: int
@@ -107,12 +107,12 @@ class Admin:
         assert "error" not in answer, answer["error"]
         return answer
 
-    def messages(self, name: str) -> list[StoredMessage]:
+    def messages(self, name: str) -> list[FetchedMessage]:
         """Everything a stream holds, in order."""
         count = int(self.info(name)["state"]["messages"])
         return self._run(self._messages(name, count), _PATIENCE + 10 * _reading(count))
 
-    async def _messages(self, name: str, count: int) -> list[StoredMessage]:
+    async def _messages(self, name: str, count: int) -> list[FetchedMessage]:
         client: Any = self._client
         client._process_headers = _all_headers  # the client's own keeps one value a name
         try:
@@ -123,8 +123,8 @@ class Admin:
             del client._process_headers
         raise AssertionError(f"stream {name!r} could not be read")
 
-    async def _consume(self, name: str, count: int) -> list[StoredMessage]:
-        found: list[StoredMessage] = []
+    async def _consume(self, name: str, count: int) -> list[FetchedMessage]:
+        found: list[FetchedMessage] = []
         if not count:
             return found
         done = asyncio.get_running_loop().create_future()
@@ -138,7 +138,7 @@ class Admin:
                     await self._client.publish(asked)
                 return
             sequence = int(msg.reply.split(".")[5])
-            found.append(StoredMessage(sequence, msg.subject, msg.data, headers))
+            found.append(FetchedMessage(sequence, msg.subject, msg.data, headers))
             if len(found) == count and not done.done():
                 done.set_result(None)
 

@@ -12,7 +12,7 @@ from mama_spark.packing import unpack
 from mama_spark.record_log import Records
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 
-from tests.support.sink_harness import Holder, flights
+from tests.support.sink_harness import StreamContents, flights
 
 #: Rows of a message at most; a row's sequence is its message's times this, plus its place.
 _PLACES = 1 << 20
@@ -45,7 +45,9 @@ def rows_of(messages: list[tuple[str, bytes, dict[str, list[str]]]]) -> list[Row
     return [(m, topics[m], value) for m, value in zip(found.records.tolist(), values, strict=True)]
 
 
-def packed_verdict(holder: Holder, stream: str, log: Path | str, *, sent: int, exactly_once: bool = True) -> Verdict:
+def packed_verdict(
+    holder: StreamContents, stream: str, log: Path | str, *, sent: int, exactly_once: bool = True
+) -> Verdict:
     """As :func:`~.sink_harness.verdict`, of the rows inside the messages."""
     messages = holder.messages(stream)
     stored = rows_of([(m.topic, m.payload, m.headers) for m in messages])

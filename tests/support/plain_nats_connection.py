@@ -15,7 +15,7 @@ from mama_spark.bridges.nats.protocol.acks import Reply, classify
 _PATIENCE = 60.0
 
 
-class PlainWire:
+class PlainNatsConnection:
     """Publishes with any reply subject, and reads answers as this package does.
 
     :param url: of the server, with user and password if it wants them

@@ -23,7 +23,7 @@ from tests.support.nats_servers import Admin
 LONG = 60.0  #: seconds for a condition; never reached by a sound publisher
 
 
-class Held(NamedTuple):
+class StoredPublish(NamedTuple):
     """What the middleware holds."""
 
     topic: str
@@ -31,7 +31,7 @@ class Held(NamedTuple):
     headers: dict[str, list[str]]
 
 
-class Ear:
+class RecordingListener:
     """A listener that remembers."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def ack_of(future: Future[Flight]) -> Future[PublishAck]:
     return future.result(LONG).publish_ack_future
 
 
-class Desk(ABC):
+class PublisherHarness(ABC):
     """Makes publishers and stops them in the end.
 
     :ivar topic: stored and acknowledged
@@ -75,7 +75,7 @@ class Desk(ABC):
     stream: str
 
     def __init__(self) -> None:
-        self.ear = Ear()
+        self.ear = RecordingListener()
         self.made: list[ManagedPublisher] = []
 
     def publisher(self, *, target: object = None, **options: Any) -> ManagedPublisher:
@@ -90,7 +90,7 @@ class Desk(ABC):
         """What a publisher publishes through."""
 
     @abstractmethod
-    def held(self) -> list[Held]:
+    def held(self) -> list[StoredPublish]:
         """What is stored under :attr:`topic` and its neighbours, in order."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Desk(ABC):
             publisher.stop()
 
 
-class MemoryDesk(Desk):
+class MemoryPublisherHarness(PublisherHarness):
     """Publishers to a broker in memory, with faults by script."""
 
     def __init__(self) -> None:
@@ -116,8 +116,8 @@ class MemoryDesk(Desk):
     def target(self) -> MemoryBridge:
         return MemoryBridge(self.name)
 
-    def held(self) -> list[Held]:
-        return [Held(m.topic, m.payload, m.headers) for m in self.broker.messages()]
+    def held(self) -> list[StoredPublish]:
+        return [StoredPublish(m.topic, m.payload, m.headers) for m in self.broker.messages()]
 
     def lose(self, n: int) -> str:
         self.broker.then(["lose"] * n)
@@ -128,7 +128,7 @@ class MemoryDesk(Desk):
         MemoryBroker.forget(self.name)
 
 
-class NatsDesk(Desk):
+class NatsPublisherHarness(PublisherHarness):
     """Publishers over a live JetStream context whose event loop runs on a thread of its own.
 
     :param server: running; left so
@@ -157,7 +157,7 @@ class NatsDesk(Desk):
         return client
 
     @classmethod
-    def started(cls, folder: Path, *, config: str = "", jetstream: str = "", **options: Any) -> NatsDesk:
+    def started(cls, folder: Path, *, config: str = "", jetstream: str = "", **options: Any) -> NatsPublisherHarness:
         """With a server of its own, which :meth:`close` ends."""
         server = NatsServer(folder / "nats", config=config, jetstream=jetstream).start()
         try:
@@ -171,8 +171,8 @@ class NatsDesk(Desk):
     def target(self) -> JetStreamContext:
         return self.client.jetstream(domain=self._domain)
 
-    def held(self) -> list[Held]:
-        return [Held(m.topic, m.payload, m.headers) for m in self.admin.messages("S")]
+    def held(self) -> list[StoredPublish]:
+        return [StoredPublish(m.topic, m.payload, m.headers) for m in self.admin.messages("S")]
 
     def lose(self, n: int) -> str:
         if not self.admin.api("STREAM.NAMES", {"subject": "quiet.x"})["streams"]:

@@ -1,7 +1,8 @@
 """Middlewares that keep what is published, for tests that hold on any of them: a server that can be killed, and an
 oracle that reads what it holds.
 
-:class:`NatsRoom` is a JetStream server; :class:`MalamuteRoom` is ``mama broker`` in a process of its own, whose streams
+:class:`RestartableNatsServer` is a JetStream server; :class:`RestartableMalamuteBroker` is ``mama broker`` in a process
+    of its own, whose streams
 are durable. Streams are known by upper-case names; a room is made for one test.
 """
 
@@ -26,14 +27,14 @@ from mama_spark.errors import ConfigError
 from mama_spark.services.malamute_broker.engines.durable.store import StoreReader, store_path
 from mama_spark.services.malamute_broker.engines.frame_columns import unpack_headers
 
-from tests.support.nats_accounts import SharedServer
-from tests.support.nats_servers import Admin, StoredMessage
+from tests.support.nats_accounts import SharedNatsServer
+from tests.support.nats_servers import Admin, FetchedMessage
 from tests.support.ports import lasting_port
 
 PATIENCE = 60.0
 
 
-class Room(Protocol):
+class RestartableBroker(Protocol):
     """What tests may ask of a middleware.
 
     :ivar id_header: header under which :meth:`messages` shows the id of a message
@@ -52,7 +53,7 @@ class Room(Protocol):
         """A stream that keeps all it gets, on disk, and takes these topics."""
         ...
 
-    def messages(self, stream: str) -> list[StoredMessage]:
+    def messages(self, stream: str) -> list[FetchedMessage]:
         """Everything it holds, in order."""
         ...
 
@@ -69,7 +70,7 @@ class Room(Protocol):
         ...
 
 
-class NatsRoom:
+class RestartableNatsServer:
     """:param server: may serve other tests, too: the streams are dropped at the end"""
 
     id_header = "Nats-Msg-Id"
@@ -102,11 +103,11 @@ class NatsRoom:
     def create(self, stream: str, *topics: str) -> None:
         self.admin.create_stream(stream, list(topics), allow_batched=True)
 
-    def messages(self, stream: str) -> list[StoredMessage]:
+    def messages(self, stream: str) -> list[FetchedMessage]:
         return self.admin.messages(stream)
 
     def counter(self, stream: str) -> Callable[[], int]:
-        account = self.server.account if isinstance(self.server, SharedServer) else "$G"
+        account = self.server.account if isinstance(self.server, SharedNatsServer) else "$G"
         return partial(_held_by_nats, self.server.monitor, account, stream)
 
 
@@ -116,7 +117,7 @@ def _held_by_nats(monitor: str, account: str, stream: str) -> int:
     return sum(s["state"]["messages"] for a in accounts for s in a.get("stream_detail", ()) if s["name"] == stream)
 
 
-class MalamuteRoom:
+class RestartableMalamuteBroker:
     """:param folder: for its configuration and its streams"""
 
     id_header = "Id"
@@ -169,7 +170,7 @@ class MalamuteRoom:
     def create(self, stream: str, *topics: str) -> None:
         """Streams are made when they are written to first, and take every topic."""
 
-    def messages(self, stream: str) -> list[StoredMessage]:
+    def messages(self, stream: str) -> list[FetchedMessage]:
         """Read from the store itself, while the broker writes it."""
         with closing(StoreReader(self._store(stream))) as store:
             found = []
@@ -177,7 +178,7 @@ class MalamuteRoom:
                 headers: dict[str, list[str]] = {} if not message_id else {self.id_header: [message_id.decode()]}
                 for name, value in unpack_headers(packed):
                     headers.setdefault(name.decode(), []).append(value.decode())
-                found.append(StoredMessage(sequence, subject.decode(), body, headers))
+                found.append(FetchedMessage(sequence, subject.decode(), body, headers))
             return found
 
     def counter(self, stream: str) -> Callable[[], int]:

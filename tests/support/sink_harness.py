@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats_servers import StoredMessage
+from tests.support.nats_servers import FetchedMessage
 
 _GATE = 400.0
 TERMINAL = ("acked", "completed_exceptionally", "timeout")
@@ -27,7 +27,7 @@ def flights(log: Path | str, committed: bool | None = True) -> pa.Table:
     return table if committed is None else table.filter(pc.equal(table["committed"], committed))
 
 
-class Gate:
+class WriteGate:
     """Holds a write back before its last rows, so that it is still going on when a test interrupts it; open when it is
     left.
 
@@ -61,13 +61,13 @@ def counts(table: pa.Table, column: str) -> dict[Any, int]:
     return {v["values"]: v["counts"] for v in pc.value_counts(table[column].combine_chunks()).to_pylist()}
 
 
-class Holder(Protocol):
+class StreamContents(Protocol):
     """Tells what a stream holds."""
 
-    def messages(self, name: str, /) -> list[StoredMessage]: ...
+    def messages(self, name: str, /) -> list[FetchedMessage]: ...
 
 
-def verdict(holder: Holder, stream: str, log: Path | str, *, sent: int, exactly_once: bool = True) -> Verdict:
+def verdict(holder: StreamContents, stream: str, log: Path | str, *, sent: int, exactly_once: bool = True) -> Verdict:
     """Hold the flight log, kept with ``flightLogPayload=all``, against what the broker holds.
 
     The committed attempts must have one outcome for each of the ``sent`` rows, all of them different. What an attempt

@@ -17,7 +17,7 @@ from tests.support.tango_processes.servers import PATIENCE, PATIENT, DeviceProbe
 
 __all__ = [
     "FAST",
-    "Labs",
+    "DeviceServers",
     "database_labs",
     "either",
     "lab",
@@ -37,7 +37,7 @@ _DEVICES = 120  #: of one server; one of them costs 2 ms and 0.2 MB
 FAST = Timeouts(check=0.3, late=30.0, confirm=200.0, retry=0.1, retry_max=0.3)
 
 
-class Labs:
+class DeviceServers:
     """Devices of a server that is started when the first one is wanted. When it has no more, another one takes its
     place: a test must not keep devices for the next one."""
 
@@ -71,9 +71,9 @@ def _rest(server: TangoServer) -> None:
 
 
 @pytest.fixture(scope="session")
-def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
+def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceServers]:
     """Without a database."""
-    found = Labs(tmp_path_factory.mktemp("labs"))
+    found = DeviceServers(tmp_path_factory.mktemp("labs"))
     yield found
     found.close()
 
@@ -85,15 +85,15 @@ def tango_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TangoDa
 
 
 @pytest.fixture(scope="session")
-def database_labs(tango_database: TangoDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Labs]:
+def database_labs(tango_database: TangoDatabase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceServers]:
     """With a database."""
-    found = Labs(tmp_path_factory.mktemp("database-labs"), tango_database)
+    found = DeviceServers(tmp_path_factory.mktemp("database-labs"), tango_database)
     yield found
     found.close()
 
 
 @pytest.fixture
-def lab(labs: Labs) -> Iterator[TangoServer]:
+def lab(labs: DeviceServers) -> Iterator[TangoServer]:
     """A device of the shared server without a database."""
     server = labs.fresh()
     yield server
@@ -101,7 +101,7 @@ def lab(labs: Labs) -> Iterator[TangoServer]:
 
 
 @pytest.fixture
-def lab_with_database(database_labs: Labs) -> Iterator[TangoServer]:
+def lab_with_database(database_labs: DeviceServers) -> Iterator[TangoServer]:
     """A device of the shared server with a database."""
     server = database_labs.fresh()
     yield server

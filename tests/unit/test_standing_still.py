@@ -16,7 +16,7 @@ from mama_spark.publisher.core.flight import FlightState
 from mama_spark.publisher.core.window import WindowPolicy
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 
-from tests.support.mama_harness import Told, a_message
+from tests.support.mama_harness import CallbackRecorder, a_message
 from tests.support.publisher_harness import LONG, ack_of
 
 WAIT = 1_000.0  #: seconds for which answers are waited for
@@ -65,7 +65,7 @@ def test_the_managed_publisher_takes_the_answers_first(bridge: Standing) -> None
 
 
 def test_a_transport_takes_the_answers_first(bridge: Standing) -> None:
-    told = Told()
+    told = CallbackRecorder()
     with Transport.create("pub", bridge, answer_timeout=WAIT, destroy_timeout=100 * WAIT) as transport:
         publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
         publisher.send(a_message())

@@ -31,7 +31,7 @@ from ..publisher.core.window import WindowPolicy
 PATIENCE = 120.0  #: seconds for a condition; never reached by a sound bridge
 
 
-class Stored(NamedTuple):
+class PublishedMessage(NamedTuple):
     """What the oracle reads back, apart from the bridge."""
 
     sequence: int
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
 
 @dataclass
-class Site:
+class SuiteSetup:
     """One middleware, fresh for a test.
 
     :ivar make: a new bridge to it, not open
@@ -52,7 +52,7 @@ class Site:
     """
 
     make: Callable[[], PublisherBridge]
-    stored: Callable[[], list[Stored]]
+    stored: Callable[[], list[PublishedMessage]]
     topics: list[str] = field(default_factory=lambda: ["t.1", "t.2"])
     silent: Callable[[], PublisherBridge] | None = None
     refused: dict[str, list[str]] | None = None
@@ -122,18 +122,20 @@ class BridgeSuite:
         raise NotImplementedError("give a fixture `site` that returns or yields a Site")
 
     @pytest.fixture
-    def bridge(self, site: Site) -> Iterator[PublisherBridge]:
+    def bridge(self, site: SuiteSetup) -> Iterator[PublisherBridge]:
         bridge = site.make()
         bridge.open()
         yield bridge
         bridge.close()
 
-    def _batch(self, site: Site, n: int, *, ids: bool = False) -> MessageBatch:
+    def _batch(self, site: SuiteSetup, n: int, *, ids: bool = False) -> MessageBatch:
         topics = [site.topics[i % 2] for i in range(n)]
         return MessageBatch.of(topics, [b"%d\r\n\x00\xff" % i for i in range(n)], None,
                                [f"id-{i}" for i in range(n)] if ids else None)  # fmt: skip
 
-    def test_each_acknowledged_message_is_stored_as_it_was_sent(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_each_acknowledged_message_is_stored_as_it_was_sent(
+        self, site: SuiteSetup, bridge: PublisherBridge
+    ) -> None:
         batch = self._batch(site, 500)
         answers = publish(bridge, batch, first=1000)
         assert not answers.error
@@ -144,7 +146,7 @@ class BridgeSuite:
         )
 
     def test_sequences_rise_and_point_at_the_stored_message(
-        self, site: Site, bridge: PublisherBridge, record_property: Record
+        self, site: SuiteSetup, bridge: PublisherBridge, record_property: Record
     ) -> None:
         batch = self._batch(site, 200)
         answers = publish(bridge, batch)
@@ -158,7 +160,7 @@ class BridgeSuite:
         assert [by_sequence[s] for s in order] == batch.payloads.to_pylist()
 
     def test_the_same_id_is_stored_once_if_the_bridge_deduplicates(
-        self, site: Site, bridge: PublisherBridge, record_property: Record
+        self, site: SuiteSetup, bridge: PublisherBridge, record_property: Record
     ) -> None:
         batch = self._batch(site, 50, ids=True)
         first = publish(bridge, batch)
@@ -176,7 +178,7 @@ class BridgeSuite:
         assert all(again.duplicate.values())
         assert list(again.sequence.values()) == list(first.sequence.values())
 
-    def test_headers_come_back(self, site: Site, bridge: PublisherBridge, record_property: Record) -> None:
+    def test_headers_come_back(self, site: SuiteSetup, bridge: PublisherBridge, record_property: Record) -> None:
         headers: list[dict[str, list[str]] | None] = [
             {"A-b": ["1", "2"], "C": ["x y"]},
             None,
@@ -193,13 +195,15 @@ class BridgeSuite:
         assert [s.headers for s in site.stored()] == [h or {} for h in headers]
 
     @pytest.mark.parametrize("topic", ["a.*", "a.>", ">", "*", "", "a..b", ".a", "a.", "a b", "a\r\nb", "a\tb"])
-    def test_prepare_flags_a_topic_that_is_no_place(self, site: Site, bridge: PublisherBridge, topic: str) -> None:
+    def test_prepare_flags_a_topic_that_is_no_place(
+        self, site: SuiteSetup, bridge: PublisherBridge, topic: str
+    ) -> None:
         batch = MessageBatch.of([site.topics[0], topic, site.topics[1]], [b"", b"", b""])
         ((row, error),) = bridge.prepare(batch).bad
         assert row == 1
         assert isinstance(error, BadTopic)
 
-    def test_a_topic_of_exactly_the_longest_length_is_stored(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_a_topic_of_exactly_the_longest_length_is_stored(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         head = site.topics[0].rpartition(".")[0] + "."
         longest = head + "x" * (bridge.capabilities.max_topic - len(head))
         for batch, first in ((MessageBatch.of([longest], [b"alone"]), 0),
@@ -208,7 +212,7 @@ class BridgeSuite:
             assert not publish(bridge, batch, first).error
         assert [s.topic for s in site.stored()] == [longest] * 21
 
-    def test_prepare_flags_a_topic_that_is_too_long(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_prepare_flags_a_topic_that_is_too_long(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         topic = "x" * (bridge.capabilities.max_topic + 1)
         ((row, error),) = bridge.prepare(MessageBatch.of([site.topics[0], topic], [b"", b""])).bad
         assert row == 1
@@ -218,7 +222,7 @@ class BridgeSuite:
         ("name", "value"), [("a", "x\r\nNats-Msg-Id: 1"), ("a", "x\ny"), ("a\r\nb", "x"), ("", "x"), ("a:b", "x")]
     )
     def test_prepare_flags_a_header_that_could_inject(
-        self, site: Site, bridge: PublisherBridge, name: str, value: str
+        self, site: SuiteSetup, bridge: PublisherBridge, name: str, value: str
     ) -> None:
         batch = MessageBatch.of([site.topics[0]] * 2, [b"", b""], [None, {name: [value]}])
         ((row, error),) = bridge.prepare(batch).bad
@@ -226,7 +230,7 @@ class BridgeSuite:
         assert isinstance(error, BadRow)
 
     def test_payload_and_headers_up_to_the_limit_pass_and_beyond_it_are_flagged(
-        self, site: Site, bridge: PublisherBridge, record_property: Record
+        self, site: SuiteSetup, bridge: PublisherBridge, record_property: Record
     ) -> None:
         limit = bridge.capabilities.max_payload
         sizes = [limit, limit + 1]
@@ -238,13 +242,15 @@ class BridgeSuite:
         batch = MessageBatch.of([site.topics[0]], [bytes(limit - 5)], [{"name": ["a value of some bytes"]}])
         assert [type(error) for _, error in bridge.prepare(batch).bad] == [TooLarge]
 
-    def test_a_message_of_the_largest_size_is_stored(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_a_message_of_the_largest_size_is_stored(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         batch = MessageBatch.of([site.topics[0]], [b"x" * min(bridge.capabilities.max_payload, 8 << 20)])
         assert not bridge.prepare(batch).bad
         assert not publish(bridge, batch).error
         assert [s.payload for s in site.stored()] == batch.payloads.to_pylist()
 
-    def test_prepare_passes_good_rows_and_bears_anything_in_bad_ones(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_prepare_passes_good_rows_and_bears_anything_in_bad_ones(
+        self, site: SuiteSetup, bridge: PublisherBridge
+    ) -> None:
         assert bridge.prepare(self._batch(site, 10)).bad == []
         import pyarrow as pa
 
@@ -260,7 +266,7 @@ class BridgeSuite:
             assert time.monotonic() - began >= timeout
 
     def test_poll_wakes_before_its_timeout_when_what_it_wants_is_there(
-        self, site: Site, bridge: PublisherBridge
+        self, site: SuiteSetup, bridge: PublisherBridge
     ) -> None:
         assert bridge.send(self._batch(site, 10), 0) == 10
         bridge.flush()
@@ -270,7 +276,7 @@ class BridgeSuite:
         assert len(answers) == 10
         assert time.monotonic() - began < PATIENCE
 
-    def test_flush_answers_everything_and_may_be_repeated(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_flush_answers_everything_and_may_be_repeated(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         bridge.flush()
         for first in (0, 7):
             answers = publish(bridge, self._batch(site, 7), first)
@@ -278,14 +284,14 @@ class BridgeSuite:
         bridge.flush()
         assert not bridge.poll(0.05)
 
-    def test_slices_are_sent_as_slices(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_slices_are_sent_as_slices(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         whole = self._batch(site, 30, ids=True)
         assert not publish(bridge, whole.slice(10, 5)).error
         assert not publish(bridge, whole.take(np.array([3, 1], np.int64)), first=5).error
         rows = [10, 11, 12, 13, 14, 3, 1]
         assert [s.payload for s in site.stored()] == [whole.payloads[r].as_py() for r in rows]
 
-    def test_close_may_be_repeated_and_comes_after_a_bridge_that_never_opened(self, site: Site) -> None:
+    def test_close_may_be_repeated_and_comes_after_a_bridge_that_never_opened(self, site: SuiteSetup) -> None:
         never = site.make()
         never.close()
         never.close()
@@ -296,7 +302,7 @@ class BridgeSuite:
         assert "closed" in repr(opened).lower()
 
     def test_order_is_kept_behind_what_the_middleware_refuses(
-        self, site: Site, bridge: PublisherBridge, record_property: Record
+        self, site: SuiteSetup, bridge: PublisherBridge, record_property: Record
     ) -> None:
         """Whoever claims to keep it; what follows a refused message is refused, too, and goes again in order."""
         if not bridge.capabilities.ordered:
@@ -312,7 +318,7 @@ class BridgeSuite:
         assert set(np.flatnonzero(block.state != FlightState.ACKED).tolist()) == guilty
         assert [int(s.payload) for s in site.stored()] == [i for i in range(n) if i not in guilty]
 
-    def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: Site) -> None:
+    def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: SuiteSetup) -> None:
         assert site.silent is not None, "the suite needs a bridge that acknowledges nothing"
         bridge = site.silent()
         bridge.open()
@@ -341,7 +347,7 @@ class BridgeSuite:
             publisher.stop()
         return finished
 
-    def test_two_bridges_do_not_see_each_others_answers(self, site: Site, bridge: PublisherBridge) -> None:
+    def test_two_bridges_do_not_see_each_others_answers(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         other = site.make()
         other.open()
         try:

@@ -18,17 +18,17 @@ from ..malamute.protocol.extensions import NOTHING, Extension, read
 from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
 from ..services.malamute_broker.engines import engine_class
 from ..services.malamute_broker.engines.actor import EngineStream, QueryAnswered
-from .engine_site import EngineKind, Ref, Site
+from .engine_site import EngineKind, EngineSetup, Ref
 
 _FAR = 2**63 - 1
 _FETCHES = (Op.FETCH, Op.BLOCK)
 _Found = tuple[int, bytes, tuple[bytes, ...], Extension]  #: sequence, subject, content, what travels beside it
 
 
-class Asker:
+class QueryClient:
     """Publishes to one stream and asks for what is stored. Every answer is of the same stream."""
 
-    def __init__(self, site: Site, stream: EngineStream) -> None:
+    def __init__(self, site: EngineSetup, stream: EngineStream) -> None:
         self.site, self.stream, self.identity = site, stream, b""
         self._numbers = count(7)
 
@@ -116,11 +116,11 @@ def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
     return found
 
 
-class QuestionRules:
+class QueryRules:
     """What holds for every engine."""
 
     @pytest.mark.spec("ML-22")
-    def test_an_engine_answers_questions_or_says_why_not(self, site: Site, kind: EngineKind) -> None:
+    def test_an_engine_answers_questions_or_says_why_not(self, site: EngineSetup, kind: EngineKind) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")
         cls = engine_class(kind.engine) if isinstance(kind.engine, str) else kind.engine
@@ -142,23 +142,23 @@ class ReadableRules:
     """What holds for an engine that answers (ML-22)."""
 
     @pytest.fixture
-    def asker(self, site: Site) -> Asker:
-        return Asker(site, site.stream())
+    def asker(self, site: EngineSetup) -> QueryClient:
+        return QueryClient(site, site.stream())
 
-    def test_an_empty_stream_answers_too(self, asker: Asker) -> None:
+    def test_an_empty_stream_answers_too(self, asker: QueryClient) -> None:
         assert asker.bounds() == (1, 0)
         assert [asker.fetch(op) for op in _FETCHES] == [([], 0)] * 2
         assert asker.numbers(Op.AT, _FAR) == (1,)
         assert asker.numbers(Op.MISSING, 0, 10) == (10,)
 
-    def test_a_question_sees_what_was_accepted_before_it_in_its_batch(self, asker: Asker) -> None:
+    def test_a_question_sees_what_was_accepted_before_it_in_its_batch(self, asker: QueryClient) -> None:
         for n in range(1, 4):
             asker.accept(b"s")
             assert asker.bounds() == (1, n)
 
     @pytest.mark.spec("ML-22")
     @pytest.mark.parametrize("op", _FETCHES)
-    def test_what_is_fetched_is_what_was_accepted(self, asker: Asker, op: Op) -> None:
+    def test_what_is_fetched_is_what_was_accepted(self, asker: QueryClient, op: Op) -> None:
         """A block has the frames of each message together."""
         contents = [[b"one"], [], [b""], [b"two", b"", b"frames"], [b"x" * 100_000], [b"\0\xff"]]
         headers = ((b"k", b"v"), (b"k", b"w"))
@@ -172,7 +172,9 @@ class ReadableRules:
         assert [(x.message_id, x.headers) for *_, x in found] == [(b"%d" % n, headers[: n % 3]) for n in range(6)]
 
     @pytest.mark.parametrize("op", _FETCHES)
-    def test_an_answer_brings_no_more_than_was_asked_for_and_a_large_message_alone(self, asker: Asker, op: Op) -> None:
+    def test_an_answer_brings_no_more_than_was_asked_for_and_a_large_message_alone(
+        self, asker: QueryClient, op: Op
+    ) -> None:
         for n in range(20):
             asker.accept(b"%d" % n, b"x" * (50_000 if n % 5 == 4 else 100))
         for rows, octets in ((3, 1_000_000), (1000, 10_000), (1, 1)):
@@ -185,7 +187,7 @@ class ReadableRules:
         assert [n for n, *_ in asker.fetch(op, 5, 9)[0]] == [6, 7, 8, 9]
 
     @pytest.mark.parametrize("op", _FETCHES)
-    def test_only_what_was_selected_comes_and_what_was_looked_at_counts(self, asker: Asker, op: Op) -> None:
+    def test_only_what_was_selected_comes_and_what_was_looked_at_counts(self, asker: QueryClient, op: Op) -> None:
         for n in range(12):
             asker.accept((b"temp.a", b"temp.b", b"rain.a")[n % 3])
         asked = {
@@ -201,7 +203,7 @@ class ReadableRules:
             assert (refused.answer.code, refused.records) == (StatusCode.FAILED, [])
             assert refused.answer.reason
 
-    def test_times_find_their_messages(self, asker: Asker) -> None:
+    def test_times_find_their_messages(self, asker: QueryClient) -> None:
         for n in range(5):
             asker.accept(b"%d" % n)
             asker.bounds()  # each in a batch of its own
@@ -212,7 +214,7 @@ class ReadableRules:
             assert asker.numbers(Op.AT, time) == (times.index(time) + 1,)
         assert (asker.numbers(Op.AT, times[0] - 1), asker.numbers(Op.AT, times[-1] + 1)) == ((1,), (6,))
 
-    def test_what_was_trimmed_is_missing_and_another_stream_is_not_trimmed(self, asker: Asker) -> None:
+    def test_what_was_trimmed_is_missing_and_another_stream_is_not_trimmed(self, asker: QueryClient) -> None:
         for n in range(10):
             asker.accept(b"%d" % n)
         assert asker.bounds() == (1, 10)
@@ -226,7 +228,7 @@ class ReadableRules:
         assert asker.numbers(Op.MISSING, 4, 10) == (10,)
         assert [n for n, *_ in asker.fetch(Op.FETCH)[0]] == [5, 6, 7, 8, 9, 10]
 
-    def test_those_who_ask_hold_up_nothing(self, asker: Asker) -> None:
+    def test_those_who_ask_hold_up_nothing(self, asker: QueryClient) -> None:
         """Live readers get everything, once and in order, whatever is asked in between."""
         site, stream, r = asker.site, asker.stream, Ref("r")
         site.compile(stream, r, b"")

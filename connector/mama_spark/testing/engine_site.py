@@ -42,7 +42,7 @@ class Ref:
         return f"<Ref {self.name}>"
 
 
-class Site:
+class EngineSetup:
     """Streams of one kind and the server's end of them."""
 
     def __init__(self, kind: EngineKind) -> None:

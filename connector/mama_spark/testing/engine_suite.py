@@ -22,13 +22,13 @@ from ..malamute.protocol.extensions import NOTHING, Extension, StoreOutcome
 from ..malamute.protocol.message_blocks import MessageBlock
 from ..services.malamute_broker.engines import Delivery
 from ..services.malamute_broker.engines.actor import CommandDone
-from .engine_query_suite import QuestionRules, ReadableRules
-from .engine_site import PATIENCE, EngineKind, Ref, Site
+from .engine_query_suite import QueryRules, ReadableRules
+from .engine_site import PATIENCE, EngineKind, EngineSetup, Ref
 
-__all__ = ["PATIENCE", "EngineKind", "EngineSuite", "ReadableEngineSuite", "Ref", "Site"]
+__all__ = ["PATIENCE", "EngineKind", "EngineSetup", "EngineSuite", "ReadableEngineSuite", "Ref"]
 
 
-class EngineSuite(QuestionRules):
+class EngineSuite(QueryRules):
     """The rules of the stream API."""
 
     @pytest.fixture
@@ -36,13 +36,13 @@ class EngineSuite(QuestionRules):
         raise NotImplementedError
 
     @pytest.fixture
-    def site(self, kind: EngineKind) -> Iterator[Site]:
-        site = Site(kind)
+    def site(self, kind: EngineKind) -> Iterator[EngineSetup]:
+        site = EngineSetup(kind)
         yield site
         site.close()
 
     @pytest.mark.spec("ML-03", "ML-13")
-    def test_a_client_is_any_reference_and_a_pattern_is_for_the_engine_alone(self, site: Site) -> None:
+    def test_a_client_is_any_reference_and_a_pattern_is_for_the_engine_alone(self, site: EngineSetup) -> None:
         """What travels is the reference itself; equal ones are one client."""
         stream = site.stream()
         clients: list[Hashable] = [Ref("r"), 7, "seven", b"7", ("a", 1), frozenset("x"), None]
@@ -54,7 +54,7 @@ class EngineSuite(QuestionRules):
         assert any(client is clients[0] for client, _ in got)
 
     @pytest.mark.spec("ML-12", "ML-15", "ML-19")
-    def test_what_matches_is_delivered_in_order_with_its_sender_and_content(self, site: Site) -> None:
+    def test_what_matches_is_delivered_in_order_with_its_sender_and_content(self, site: EngineSetup) -> None:
         stream, r, w = site.stream(), Ref("r"), Ref("w")
         site.compile(stream, r, b"^temp")
         content = [[b"1"], [], [b""], [b"two", b"frames"]]
@@ -65,7 +65,7 @@ class EngineSuite(QuestionRules):
         assert [(d.client, d.sender, d.subject) for d in got] == [(r, b"writer", b"temp.%d" % n) for n in range(4)]
         assert [list(d.content) for d in got] == content
 
-    def test_everything_on_one_stream_stays_in_order(self, site: Site) -> None:
+    def test_everything_on_one_stream_stays_in_order(self, site: EngineSetup) -> None:
         """A subscription counts for what comes behind it, within one batch too."""
         stream, r, w = site.stream(), Ref("r"), Ref("w")
         stream.accept(w, b"", b"before", [])
@@ -78,21 +78,21 @@ class EngineSuite(QuestionRules):
         assert report.index(CommandDone()) == 0
 
     @pytest.mark.spec("ML-15")
-    def test_own_messages_do_not_come_back(self, site: Site) -> None:
+    def test_own_messages_do_not_come_back(self, site: EngineSetup) -> None:
         stream, a, b = site.stream(), Ref("a"), Ref("b")
         site.compile(stream, a, b"")
         site.compile(stream, b, b"")
         assert site.publish(stream, a, b"1") == [(b, b"1")]
 
     @pytest.mark.spec("ML-25")
-    def test_one_copy_however_many_patterns_match(self, site: Site) -> None:
+    def test_one_copy_however_many_patterns_match(self, site: EngineSetup) -> None:
         """The reference sends one a pattern"""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"temp.*", b".*", b"t", b"temp.*")
         assert site.publish(stream, Ref("w"), b"temp.x", b"rain.x") == [(r, b"temp.x"), (r, b"rain.x")]
 
     @pytest.mark.spec("ML-12")
-    def test_compile_is_idempotent_and_one_pattern_serves_many_clients(self, site: Site) -> None:
+    def test_compile_is_idempotent_and_one_pattern_serves_many_clients(self, site: EngineSetup) -> None:
         """The example of the specification forgets the second client of a pattern"""
         stream, refs = site.stream(), [Ref(str(n)) for n in range(3)]
         for ref in refs:
@@ -102,7 +102,7 @@ class EngineSuite(QuestionRules):
         assert {client for client, _ in got} == set(refs)
 
     @pytest.mark.spec("ML-14")
-    def test_cancel_ends_all_of_one_client_and_is_idempotent(self, site: Site) -> None:
+    def test_cancel_ends_all_of_one_client_and_is_idempotent(self, site: EngineSetup) -> None:
         stream, a, b = site.stream(), Ref("a"), Ref("b")
         site.cancel(stream, Ref("unknown"))
         site.compile(stream, a, b"x", b"y")
@@ -113,13 +113,13 @@ class EngineSuite(QuestionRules):
         site.compile(stream, a, b"y")
         assert site.publish(stream, Ref("w"), b"x", b"y") == [(b, b"x"), (a, b"y")]
 
-    def test_an_empty_subject_is_a_subject(self, site: Site) -> None:
+    def test_an_empty_subject_is_a_subject(self, site: EngineSetup) -> None:
         stream, everything, nothing = site.stream(), Ref("everything"), Ref("nothing")
         site.compile(stream, everything, b"")
         site.compile(stream, nothing, b".")
         assert site.publish(stream, Ref("w"), b"") == [(everything, b"")]
 
-    def test_bad_patterns_are_refused_and_change_nothing(self, site: Site) -> None:
+    def test_bad_patterns_are_refused_and_change_nothing(self, site: EngineSetup) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"good")
         for pattern in site.kind.bad_patterns:
@@ -128,7 +128,7 @@ class EngineSuite(QuestionRules):
             assert answer.error, pattern
         assert site.publish(stream, Ref("w"), b"good", b"bad", b"") == [(r, b"good")]
 
-    def test_hostile_patterns_do_not_stall_the_stream(self, site: Site) -> None:
+    def test_hostile_patterns_do_not_stall_the_stream(self, site: EngineSetup) -> None:
         stream, r, hostile = site.stream(), Ref("r"), Ref("hostile")
         for pattern in (b"(a+)+$", b"(x+x+)+y", b".*a.{200}", b"(a|a)+$", b"(a{1,15}){1,15}b", b"(.*a){20}"):
             stream.compile(hostile, pattern)
@@ -138,13 +138,13 @@ class EngineSuite(QuestionRules):
         assert sum(client is r for client, _ in got) == 100
 
     @pytest.mark.spec("ML-13")
-    def test_octets_that_are_no_text_pass(self, site: Site) -> None:
+    def test_octets_that_are_no_text_pass(self, site: EngineSetup) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"\xff\xfe")
         assert site.publish(stream, Ref("w"), b"\xff\xfe\x80", b"\xff") == [(r, b"\xff\xfe\x80")]
 
     @pytest.mark.spec("S6")
-    def test_a_consumer_leaves_while_its_message_is_in_the_engine(self, site: Site) -> None:
+    def test_a_consumer_leaves_while_its_message_is_in_the_engine(self, site: EngineSetup) -> None:
         """No use after free. The reference lives as long as something refers to it, and no longer."""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")
@@ -160,14 +160,14 @@ class EngineSuite(QuestionRules):
         assert gone() is None, "an engine forgets a client that was cancelled"
 
     @pytest.mark.spec("ML-08", "ML-17", "ML-16")
-    def test_streams_do_not_hear_each_other(self, site: Site) -> None:
+    def test_streams_do_not_hear_each_other(self, site: EngineSetup) -> None:
         one, two, r = site.stream(b"one"), site.stream(b"two"), Ref("r")
         site.compile(one, r, b"")
         site.compile(two, r, b"")
         assert site.publish(one, Ref("w"), b"1") == [(r, b"1")]
         assert site.publish(two, Ref("w"), b"2") == [(r, b"2")]
 
-    def test_large_and_many_frames_pass_by_reference(self, site: Site) -> None:
+    def test_large_and_many_frames_pass_by_reference(self, site: EngineSetup) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")
         content = [b"x" * 5_000_000, *[b"y"] * 299]
@@ -175,7 +175,7 @@ class EngineSuite(QuestionRules):
         (delivery,) = site.deliveries(stream)
         assert delivery.content is content
 
-    def test_ids_and_headers_travel_beside_the_message(self, site: Site) -> None:
+    def test_ids_and_headers_travel_beside_the_message(self, site: EngineSetup) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")
         extension = Extension(message_id=b"id", headers=((b"k", b"v"),))
@@ -184,7 +184,7 @@ class EngineSuite(QuestionRules):
         assert delivery.extension is not None
         assert (delivery.extension.message_id, delivery.extension.headers) == (b"id", extension.headers)
 
-    def test_a_block_is_its_messages(self, site: Site) -> None:
+    def test_a_block_is_its_messages(self, site: EngineSetup) -> None:
         """Ids of the second are known, and stand twice in the third: an engine that stores leaves those out."""
         stream, r, w = site.stream(), Ref("r"), Ref("w")
         site.compile(stream, r, b"^[ab]")
@@ -210,7 +210,7 @@ class EngineSuite(QuestionRules):
         assert found[-1].extension is not None
         assert found[-1].extension.headers == headers
 
-    def test_a_subscription_begins_behind_the_position_that_is_told(self, site: Site) -> None:
+    def test_a_subscription_begins_behind_the_position_that_is_told(self, site: EngineSetup) -> None:
         stream, r, w = site.stream(), Ref("r"), Ref("w")
         for n in range(3):
             stream.accept(w, b"", b"%d" % n, [], NOTHING)
@@ -223,7 +223,7 @@ class EngineSuite(QuestionRules):
             assert delivery.extension is not None
             assert delivery.extension.sequence == answer.position + 1
 
-    def test_sync_tells_what_became_of_what_was_sent_before_it(self, site: Site) -> None:
+    def test_sync_tells_what_became_of_what_was_sent_before_it(self, site: EngineSetup) -> None:
         stream, w, other = site.stream(), Ref("w"), Ref("other")
         for n in range(3):
             stream.accept(w, b"", b"%d" % n, [], NOTHING)
@@ -241,7 +241,7 @@ class EngineSuite(QuestionRules):
         assert 0 < first.runs[0].first < second.runs[0].first
 
     @pytest.mark.spec("ML-07", "ML-21")
-    def test_credit_given_to_an_engine_never_loses_a_message(self, site: Site) -> None:
+    def test_credit_given_to_an_engine_never_loses_a_message(self, site: EngineSetup) -> None:
         """An engine either leaves holding to the broker or delivers the rest on further credit."""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"")

@@ -25,7 +25,7 @@ Headers = dict[str, list[str]]
 MOST_ROWS = 20_000  #: of one batch
 
 
-class Record(NamedTuple):
+class LoggedRecord(NamedTuple):
     """One record, to be compared."""
 
     sequence: int
@@ -52,7 +52,7 @@ class LogSite:
     root: str = "t"
 
 
-def rows(records: Records) -> Iterator[Record]:
+def rows(records: Records) -> Iterator[LoggedRecord]:
     """The records of a batch one by one; checks that all columns have its length."""
     n = len(records)
     assert len(records.times) == len(records.topics) == len(records.payloads) == n
@@ -60,12 +60,12 @@ def rows(records: Records) -> Iterator[Record]:
     for row in zip(
         records.sequences.tolist(), records.topics.to_pylist(), records.payloads.to_pylist(), headers, strict=True
     ):
-        yield Record(row[0], row[1], row[2], None if row[3] is None else dict(row[3]))
+        yield LoggedRecord(row[0], row[1], row[2], None if row[3] is None else dict(row[3]))
 
 
-def everything(batches: Iterable[Records]) -> list[Record]:
+def everything(batches: Iterable[Records]) -> list[LoggedRecord]:
     """All records of a read; checks that they ascend and that no batch is empty or huge."""
-    found: list[Record] = []
+    found: list[LoggedRecord] = []
     for records in batches:
         assert 0 < len(records) <= MOST_ROWS
         found += rows(records)
@@ -335,7 +335,7 @@ class LogSuite:
     def test_two_ranges_may_be_read_at_a_time(self, shelf: LogSite, log: RecordLog) -> None:
         shelf.fill(self._batch(shelf, 12_000))
         one, two = log.read(0, 12_000, [f"{shelf.root}.0"]), log.read(0, 12_000, [f"{shelf.root}.1"])
-        found: list[Record] = []
+        found: list[LoggedRecord] = []
         for a, b in zip(one, two, strict=False):
             found += [*rows(a), *rows(b)]
         found += [*everything(one), *everything(two)]

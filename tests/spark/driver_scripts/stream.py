@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.sink_harness import Gate
+from tests.support.sink_harness import WriteGate
 
 SCHEMA = "topic STRING, value STRING"
 
@@ -23,7 +23,7 @@ def start(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
     folder = Path(given["folder"])
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "input")).repartition(2)
     return (
-        rows.mapInArrow(Gate(folder).before_the_end, SCHEMA)
+        rows.mapInArrow(WriteGate(folder).before_the_end, SCHEMA)
         .writeStream.format("mamapub")
         .options(**given["options"])
         .option("checkpointLocation", str(folder / "checkpoint"))

@@ -16,7 +16,7 @@ import tango
 Handler = Callable[..., Any]
 
 
-class Channel:
+class JsonChannel:
     """The lines. What PyTango prints to stdout goes to stderr, the log of this process.
 
     The process belongs to the one that holds the other end of its stdin, and ends with it.

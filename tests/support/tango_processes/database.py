@@ -7,8 +7,8 @@ import threading
 
 from tango.databaseds.database import main
 
-from tests.support.tango_processes.child import Channel
+from tests.support.tango_processes.child import JsonChannel
 
 if __name__ == "__main__":
-    threading.Thread(target=Channel().serve, args=({"pid": lambda: None},), daemon=True).start()
+    threading.Thread(target=JsonChannel().serve, args=({"pid": lambda: None},), daemon=True).start()
     main(sys.argv[1:])

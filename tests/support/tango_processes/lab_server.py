@@ -20,7 +20,7 @@ import numpy as np
 import tango
 from tango.server import Device, attribute, command, run
 
-from tests.support.tango_processes.child import Channel, errors_of, failure, plain
+from tests.support.tango_processes.child import JsonChannel, errors_of, failure, plain
 
 TYPES: dict[str, tuple[Any, Any]] = {  # name -> type of Tango, type of the numpy array
     "boolean": (tango.DevBoolean, np.bool_),
@@ -43,7 +43,7 @@ _ZERO: dict[str, Any] = {"string": "", "state": "ON", "encoded": {"format": "", 
 EVENTS = ("change", "archive", "alarm")
 
 
-class Kind:
+class AttributeKind:
     """Type and shape of an attribute, from its name."""
 
     def __init__(self, name: str) -> None:
@@ -72,7 +72,7 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _declare(name: str, writable: bool = False, **more: Any) -> attribute:
-    kind = Kind(name)
+    kind = AttributeKind(name)
     dtype: Any = TYPES[kind.type][0]
     if kind.shape == "spectrum":
         dtype, more["max_dim_x"] = (dtype,), 1_000_000
@@ -133,7 +133,7 @@ class Lab(Device):  # type: ignore[misc]
         told = self.told.get(name, {})
         if told.get("error"):
             raise failure(**told["error"])
-        value = Kind(name).value(told.get("value", Kind(name).zero()))
+        value = AttributeKind(name).value(told.get("value", AttributeKind(name).zero()))
         quality = told.get("quality")
         if not quality and told.get("time") is None:
             return value
@@ -209,8 +209,8 @@ def push(
     if error is not None:
         what = [failure(**error)]
     elif value is not None:
-        given = Kind(attribute).value(value)
-        what = list(given) if Kind(attribute).type == "encoded" else [given]
+        given = AttributeKind(attribute).value(value)
+        what = list(given) if AttributeKind(attribute).type == "encoded" else [given]
         if quality or time is not None:
             what += [_time(time), _quality(quality)]
     with tango.AutoTangoMonitor(found):
@@ -241,7 +241,7 @@ def add(device: str, attribute: str, writable: bool = False) -> None:
     """A new attribute, named as the others (``double_spectrum_more``); tells clients by an interface change."""
     found = _device(device)
     access = tango.AttrWriteType.READ_WRITE if writable else tango.AttrWriteType.READ
-    kind = Kind(attribute)
+    kind = AttributeKind(attribute)
     data_type = TYPES[kind.type][0]
     dynamic: Any = {
         "scalar": lambda: tango.Attr(attribute, data_type, access),
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--devices", required=True, help="comma list")
     parser.add_argument("--database", action="store_true", help="register with the database of TANGO_HOST")
     given = parser.parse_args()
-    channel = Channel()
+    channel = JsonChannel()
     arguments = ["Lab", given.instance, "-ORBendPoint", f"giop:tcp:127.0.0.1:{given.port}"]
     if given.database:
         _register(given.instance, given.devices.split(","))

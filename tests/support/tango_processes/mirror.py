@@ -9,7 +9,7 @@ import threading
 import tango
 from tango.server import Device, attribute, run
 
-from tests.support.tango_processes.child import Channel
+from tests.support.tango_processes.child import JsonChannel
 
 
 class Mirror(Device):  # type: ignore[misc]
@@ -26,7 +26,7 @@ def main() -> None:
         info.name, info._class, info.server = name, kind, "Mirror/t"
         database.add_device(info)
     database.put_device_attribute_property(device, {"forwarded": {"__root_att": [root]}})
-    channel = Channel()
+    channel = JsonChannel()
 
     def ready() -> None:
         threading.Thread(target=channel.serve, args=({},), daemon=True).start()

@@ -11,9 +11,9 @@ from typing import Any
 
 import tango
 
-from tests.support.tango_processes.child import Channel, errors_of, plain
+from tests.support.tango_processes.child import JsonChannel, errors_of, plain
 
-CHANNEL = Channel()
+CHANNEL = JsonChannel()
 _proxies: dict[str, Any] = {}
 _subscriptions: dict[int, tuple[Any, int, Listener]] = {}
 _next = iter(range(1, 1_000_000_000))

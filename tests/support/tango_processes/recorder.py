@@ -21,7 +21,7 @@ from mama_spark.tango.log.records import decode as decode_records
 from mama_spark.tango.types import AttributeValue
 from mama_spark.testing.waiting import until
 
-from tests.support.restartable_broker import MalamuteRoom, NatsRoom
+from tests.support.restartable_broker import RestartableMalamuteBroker, RestartableNatsServer
 from tests.support.tango_processes.servers import TangoServer
 
 STREAM = "TANGO"
@@ -29,7 +29,7 @@ SLOW = {"heartbeat": "30s", "timeout": "60s"}  #: settings that allow for a mach
 _PATIENCE = 60.0
 
 
-class Record:
+class RecordedEvent:
     """One record of the log, taken apart."""
 
     def __init__(self, sequence: int, topic: str, payload: bytes) -> None:
@@ -57,16 +57,16 @@ class Record:
         return float(np.asarray(event.data.read)[0])
 
 
-class RecordLog:
+class RecorderLog:
     """What a recorder wrote into the stream ``TANGO`` of a middleware."""
 
-    def __init__(self, room: NatsRoom | MalamuteRoom) -> None:
+    def __init__(self, room: RestartableNatsServer | RestartableMalamuteBroker) -> None:
         self.room = room
 
     @property
     def given(self) -> dict[str, str]:
         """Options that lead there."""
-        if isinstance(self.room, MalamuteRoom):
+        if isinstance(self.room, RestartableMalamuteBroker):
             return self.room.options(STREAM)
         return {"url": f"{self.room.server.url}/{STREAM}", "createStream": "true"}
 
@@ -74,9 +74,9 @@ class RecordLog:
     def options(self) -> SinkOptions:
         return log_options({**self.given, "waitTimeout": "2s"})
 
-    def records(self, *kinds: RecordKind, end: str = "") -> list[Record]:
+    def records(self, *kinds: RecordKind, end: str = "") -> list[RecordedEvent]:
         """Those of these kinds whose topic ends so, in order."""
-        found = [Record(*m[:3]) for m in self.room.messages(STREAM)] if self.room.counter(STREAM)() else []
+        found = [RecordedEvent(*m[:3]) for m in self.room.messages(STREAM)] if self.room.counter(STREAM)() else []
         return [r for r in found if (not kinds or r.kind in kinds) and r.topic.endswith(end)]
 
     def counters(self, attribute: str) -> list[int]:
@@ -133,7 +133,7 @@ class RecorderThread:
         assert self.error is None, self.error
 
 
-def words(log: RecordLog, lab: TangoServer, folder: Path, **more: str) -> list[str]:
+def words(log: RecorderLog, lab: TangoServer, folder: Path, **more: str) -> list[str]:
     """Of ``mama record``.
 
     :param more: settings of its configuration file
@@ -153,7 +153,7 @@ class RecorderProcess:
     :param more: settings of its configuration file
     """
 
-    def __init__(self, log: RecordLog, lab: TangoServer, folder: Path, **more: str) -> None:
+    def __init__(self, log: RecorderLog, lab: TangoServer, folder: Path, **more: str) -> None:
         self.out = folder / "recorder.out"
         with self.out.open("a") as out:
             self.process = subprocess.Popen(
@@ -173,7 +173,7 @@ class RecorderProcess:
             self.process.wait()
 
 
-def accounted(records: Iterable[Record], attribute: str = "double") -> list[int]:
+def accounted(records: Iterable[RecordedEvent], attribute: str = "double") -> list[int]:
     """Counters of the events of this attribute, and of those that gaps tell of, in the order of the log."""
     found: list[int] = []
     for r in records:
@@ -185,7 +185,7 @@ def accounted(records: Iterable[Record], attribute: str = "double") -> list[int]
     return found
 
 
-def every_event_is_accounted_for(records: Iterable[Record], attribute: str = "double") -> bool:
+def every_event_is_accounted_for(records: Iterable[RecordedEvent], attribute: str = "double") -> bool:
     """Whether each counter is that of an event, or is counted once by the gaps around it. One gap may tell of losses
     with events between them: it has the first, the last and the number."""
     told_of = [r for r in records if r.kind in (RecordKind.EVENT, RecordKind.GAP) and r.place.attribute == attribute]

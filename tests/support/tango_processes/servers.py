@@ -38,7 +38,7 @@ __all__ = [
     "DeviceProbe",
     "Event",
     "Failed",
-    "SharedServer",
+    "SharedTangoServer",
     "TangoDatabase",
     "TangoMirror",
     "TangoServer",
@@ -182,9 +182,9 @@ class TangoServer(_Server):
         self.devices, self.instance, self.database = tuple(devices), instance, database
         self.key = "" if database else self.admin
 
-    def only(self, *devices: str) -> SharedServer:
+    def only(self, *devices: str) -> SharedTangoServer:
         """The same running server, seen as one that has these devices alone."""
-        return SharedServer(self, devices)
+        return SharedTangoServer(self, devices)
 
     @property
     def admin(self) -> str:
@@ -234,7 +234,7 @@ class TangoServer(_Server):
         self.do("push", attribute, event=event, error={"reason": reason, "desc": desc, "origin": origin})
 
 
-class SharedServer(TangoServer):
+class SharedTangoServer(TangoServer):
     """Some devices of a running server, as if there were no others; nobody can end it, pause it or start it."""
 
     def __init__(self, server: TangoServer, devices: tuple[str, ...]) -> None:

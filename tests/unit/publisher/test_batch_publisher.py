@@ -33,7 +33,7 @@ RETRY = RetryPolicy.doubling(0.01, 0.05, deadline=60)
 POLICY = WindowPolicy(256, 128, wait_timeout=30, retry=RETRY)
 
 
-class Desk:
+class PublisherFixture:
     """A broker, an open bridge, a started publisher, and what it finished."""
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
+def desk() -> Iterator[PublisherFixture]:
+    desk = PublisherFixture()
     yield desk
     for publisher in desk.publishers:
         publisher.stop()
@@ -77,7 +77,7 @@ def conserved(publisher: BatchPublisher) -> bool:
     return c.opened == c.acked + c.failed + c.timed_out + c.published
 
 
-def test_every_row_of_every_batch_is_acked_and_stored_in_order(desk: Desk) -> None:
+def test_every_row_of_every_batch_is_acked_and_stored_in_order(desk: PublisherFixture) -> None:
     publisher = desk.publisher()
     for i in range(5):
         publisher.put(batch(3000, i * 3000), tag=i)
@@ -90,7 +90,7 @@ def test_every_row_of_every_batch_is_acked_and_stored_in_order(desk: Desk) -> No
     assert repr(publisher) == "<BatchPublisher drained, 0 in flight>"
 
 
-def test_any_mix_of_faults_conserves_every_row(desk: Desk) -> None:
+def test_any_mix_of_faults_conserves_every_row(desk: PublisherFixture) -> None:
     rng = np.random.default_rng(3)
     words = ["ack", "lose", "drop", "503", "429", "409", "dup", "unknown", "disconnect", "reject", "full"]
     desk.broker.then(rng.choice(words, 600 if FULL else 200, p=[0.5, *[0.05] * 10]).tolist())
@@ -107,7 +107,7 @@ def test_any_mix_of_faults_conserves_every_row(desk: Desk) -> None:
         assert set(block.state.tolist()) <= {int(FlightState.ACKED), int(FlightState.COMPLETED_EXCEPTIONALLY)}
 
 
-def test_bad_rows_fail_without_being_sent_and_the_others_go(desk: Desk) -> None:
+def test_bad_rows_fail_without_being_sent_and_the_others_go(desk: PublisherFixture) -> None:
     publisher = desk.publisher()
     rows = MessageBatch.of(["t", "t", "a.*", "t", "t"], [b"0", b"1", b"2", b"3", b"4"])
     block = publisher.put(rows, bad=[(0, BadRow("mine")), (3, BadRow("mine, too"))])
@@ -120,7 +120,7 @@ def test_bad_rows_fail_without_being_sent_and_the_others_go(desk: Desk) -> None:
     assert [m.payload for m in desk.broker.messages()] == [b"1", b"4"]
 
 
-def test_batches_without_a_row_to_send_are_finished_too(desk: Desk) -> None:
+def test_batches_without_a_row_to_send_are_finished_too(desk: PublisherFixture) -> None:
     publisher = desk.publisher()
     publisher.put(batch(0), tag="empty")
     publisher.put(batch(1), bad=[(0, BadRow("no"))], tag="bad")
@@ -128,7 +128,7 @@ def test_batches_without_a_row_to_send_are_finished_too(desk: Desk) -> None:
     assert sorted(map(str, desk.tags)) == ["bad", "empty"]
 
 
-def test_settling_goes_on_while_the_caller_puts_nothing(desk: Desk) -> None:
+def test_settling_goes_on_while_the_caller_puts_nothing(desk: PublisherFixture) -> None:
     desk.broker.then(["lose", "drop", "503"])
     done = threading.Event()
     publisher = desk.publisher(
@@ -139,7 +139,7 @@ def test_settling_goes_on_while_the_caller_puts_nothing(desk: Desk) -> None:
     assert (block.state == FlightState.ACKED).all()
 
 
-def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(desk: Desk) -> None:
+def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(desk: PublisherFixture) -> None:
     desk.broker.then(["late"])
     publisher = desk.publisher(WindowPolicy(wait_timeout=0.05))
     block = publisher.put(batch(1))
@@ -149,7 +149,7 @@ def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(desk:
     assert desk.broker.release() == 1
 
 
-def test_put_blocks_while_two_batches_wait(desk: Desk) -> None:
+def test_put_blocks_while_two_batches_wait(desk: PublisherFixture) -> None:
     desk.broker.then(["late"])
     publisher = desk.publisher(WindowPolicy(1, 0, wait_timeout=60))
     publisher.put(batch(1))
@@ -176,7 +176,7 @@ def test_put_blocks_while_two_batches_wait(desk: Desk) -> None:
     assert publisher.counters.acked == 16
 
 
-def test_stop_settles_everything_and_later_puts_raise(desk: Desk) -> None:
+def test_stop_settles_everything_and_later_puts_raise(desk: PublisherFixture) -> None:
     desk.broker.then(["lose"] * 4)
     publisher = desk.publisher(WindowPolicy(4, 0, wait_timeout=60))
     block = publisher.put(batch(10))
@@ -194,7 +194,7 @@ def test_stop_settles_everything_and_later_puts_raise(desk: Desk) -> None:
         publisher.put(batch(1))
 
 
-def test_a_closed_connection_ends_the_pump_settles_all_and_tells_every_waiter(desk: Desk) -> None:
+def test_a_closed_connection_ends_the_pump_settles_all_and_tells_every_waiter(desk: PublisherFixture) -> None:
     desk.broker.then(["ack", "lose", "kill"])
     publisher = desk.publisher()
     block = publisher.put(batch(5))
@@ -208,7 +208,7 @@ def test_a_closed_connection_ends_the_pump_settles_all_and_tells_every_waiter(de
     assert "dead" in repr(publisher)
 
 
-def test_an_error_in_on_finished_ends_the_pump(desk: Desk) -> None:
+def test_an_error_in_on_finished_ends_the_pump(desk: PublisherFixture) -> None:
     def broken(block: FlightBatch) -> None:
         raise OSError("disk full")
 
@@ -218,7 +218,7 @@ def test_an_error_in_on_finished_ends_the_pump(desk: Desk) -> None:
         publisher.drain()
 
 
-def test_a_config_error_of_prepare_comes_out_as_itself(desk: Desk) -> None:
+def test_a_config_error_of_prepare_comes_out_as_itself(desk: PublisherFixture) -> None:
     class Homeless(MemoryBridge):
         def prepare(self, batch: MessageBatch) -> object:  # type: ignore[override]
             raise ConfigError("no stream takes t.x")
@@ -230,7 +230,7 @@ def test_a_config_error_of_prepare_comes_out_as_itself(desk: Desk) -> None:
     assert (block.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
 
 
-def test_an_outage_that_outlasts_the_patience_ends_the_pump_as_unavailable(desk: Desk) -> None:
+def test_an_outage_that_outlasts_the_patience_ends_the_pump_as_unavailable(desk: PublisherFixture) -> None:
     desk.broker.then(["503"] * 5000)
     publisher = desk.publisher(WindowPolicy(64, 0, retry=RetryPolicy(None, (0.01,), 0.2)), patience=0.3)
     publisher.put(batch(5000))
@@ -240,7 +240,7 @@ def test_an_outage_that_outlasts_the_patience_ends_the_pump_as_unavailable(desk:
     assert conserved(publisher)
 
 
-def test_a_broker_that_is_down_leaves_no_one_waiting(desk: Desk) -> None:
+def test_a_broker_that_is_down_leaves_no_one_waiting(desk: PublisherFixture) -> None:
     publisher = desk.publisher(patience=0.1)
     desk.broker.up = False
     publisher.put(batch(5))
@@ -248,7 +248,7 @@ def test_a_broker_that_is_down_leaves_no_one_waiting(desk: Desk) -> None:
         publisher.drain()
 
 
-def test_without_acknowledgements_published_is_terminal(desk: Desk) -> None:
+def test_without_acknowledgements_published_is_terminal(desk: PublisherFixture) -> None:
     publisher = desk.publisher(bridge=MemoryBridge(desk.name, acks=False))
     block = publisher.put(batch(5000))
     publisher.drain()
@@ -257,7 +257,7 @@ def test_without_acknowledgements_published_is_terminal(desk: Desk) -> None:
     assert len(desk.broker.messages()) == 5000
 
 
-def test_rate_limits_new_messages(desk: Desk) -> None:
+def test_rate_limits_new_messages(desk: PublisherFixture) -> None:
     publisher = desk.publisher(rate=1000)
     began = time.monotonic()
     publisher.put(batch(400))
@@ -265,7 +265,7 @@ def test_rate_limits_new_messages(desk: Desk) -> None:
     assert time.monotonic() - began >= 0.29, "a burst of 100, then 300 at 1000/s"
 
 
-def test_chunks_are_bounded_in_messages_and_bytes(desk: Desk) -> None:
+def test_chunks_are_bounded_in_messages_and_bytes(desk: PublisherFixture) -> None:
     calls: list[tuple[int, int]] = []
 
     class Counting(MemoryBridge):
@@ -297,7 +297,7 @@ def test_wall_clock_keeps_differences_when_the_clock_jumps(monkeypatch: pytest.M
     assert never == NEVER
 
 
-def test_errors_of_a_flight_are_publish_errors(desk: Desk) -> None:
+def test_errors_of_a_flight_are_publish_errors(desk: PublisherFixture) -> None:
     desk.broker.then(["reject"])
     publisher = desk.publisher()
     block = publisher.put(batch(2))

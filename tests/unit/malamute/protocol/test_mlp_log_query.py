@@ -127,7 +127,7 @@ class Everything:
         return None if stream != b"none" else LogQueryAnswer(0, StatusCode.FAILED, b"there is no such stream")
 
 
-class Room:
+class MachineHarness:
     """A machine, its clients, and the questions that its engines have."""
 
     def __init__(self, **values: Any) -> None:
@@ -178,7 +178,7 @@ RECORD = wire.encode(wire.StreamDeliver(b"s", b"", b"t", [b"one"]))
 
 
 def test_a_client_that_did_not_announce_it_asks_nothing() -> None:
-    room = Room()
+    room = MachineHarness()
     room.open("plain", Feature.ACKS)
     room.ask("plain", bounds(1))
     assert room.at_engines() == []
@@ -186,7 +186,7 @@ def test_a_client_that_did_not_announce_it_asks_nothing() -> None:
 
 
 def test_an_answer_comes_behind_its_records_and_says_whose_it_is() -> None:
-    room = Room()
+    room = MachineHarness()
     client = room.open("c")
     room.ask("c", bounds(7), bounds(8))
     assert [question.number for _, _, question in room.at_engines()] == [7, 8]
@@ -196,7 +196,7 @@ def test_an_answer_comes_behind_its_records_and_says_whose_it_is() -> None:
 
 
 def test_an_engine_has_few_questions_at_a_time_and_a_client_may_wait_with_few() -> None:
-    room = Room()
+    room = MachineHarness()
     client = room.open("c")
     room.ask("c", *(bounds(i) for i in range(log_query_server.MOST_WAITING + 3)))
     refused = room.answers()
@@ -220,7 +220,7 @@ def test_an_engine_has_few_questions_at_a_time_and_a_client_may_wait_with_few() 
 
 
 def test_nothing_is_asked_for_a_client_whose_socket_takes_no_more() -> None:
-    room = Room()
+    room = MachineHarness()
     client = room.open("c")
     room.ask("c", bounds(0))
     room.at_engines()
@@ -241,7 +241,7 @@ def test_nothing_is_asked_for_a_client_whose_socket_takes_no_more() -> None:
 
 
 def test_who_leaves_is_forgotten_and_makes_room() -> None:
-    room = Room()
+    room = MachineHarness()
     client = room.open("c")
     room.ask("c", *(bounds(i) for i in range(10)))
     room.at_engines()
@@ -257,7 +257,7 @@ def test_who_leaves_is_forgotten_and_makes_room() -> None:
 
 
 def test_readers_that_come_and_go_leave_nothing_at_an_engine_that_does_not_answer() -> None:
-    room = Room()
+    room = MachineHarness()
     room.open("first")
     room.ask("first", *(bounds(i) for i in range(log_query_server.AT_ENGINE)))
     room.at_engines()
@@ -270,7 +270,7 @@ def test_readers_that_come_and_go_leave_nothing_at_an_engine_that_does_not_answe
 
 
 def test_questions_to_an_engine_that_died_are_answered_so() -> None:
-    room = Room()
+    room = MachineHarness()
     blocked, client = room.open("blocked"), room.open("c")
     room.machine.block(blocked, [b"x"])
     room.ask("blocked", bounds(1))
@@ -290,7 +290,7 @@ def test_questions_to_an_engine_that_died_are_answered_so() -> None:
 
 
 def test_a_reader_opens_no_more_streams_than_there_may_be() -> None:
-    room = Room(streams=2)
+    room = MachineHarness(streams=2)
     room.open("c")
     room.ask("c", bounds(1, b"a"), bounds(2, b"b"), bounds(3, b"c"), bounds(4, b"none"))
     reasons = [(a.number, a.reason) for a in room.answers() if isinstance(a, LogQueryAnswer)]
@@ -300,7 +300,7 @@ def test_a_reader_opens_no_more_streams_than_there_may_be() -> None:
 @examples(300)
 @given(st.lists(st.binary(max_size=60) | QUESTIONS.map(LogQuery.pack), max_size=30))
 def test_whatever_is_asked_the_machine_goes_on(packed: list[bytes]) -> None:
-    room = Room()
+    room = MachineHarness()
     room.open("c")
     for one in packed:
         room.machine.receive(b"c", wire.encode(wire.Ping(write(Extension(question=one)))), 0.0)

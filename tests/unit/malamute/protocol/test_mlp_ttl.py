@@ -19,7 +19,7 @@ from mama_spark.services.malamute_broker.engines.durable.store import StoreFull,
 TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
 
 
-class Desk:
+class EngineHarness:
     """One engine on a clock of the test's, and what it delivered to a client that reads everything."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
@@ -57,20 +57,20 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
-    made: list[Desk] = []
+def desk(tmp_path: Path) -> Iterator[Callable[..., EngineHarness]]:
+    made: list[EngineHarness] = []
 
-    def make(**settings: Any) -> Desk:
+    def make(**settings: Any) -> EngineHarness:
         for one in made:
             one.engine.close()
-        made.append(Desk(tmp_path, **settings))
+        made.append(EngineHarness(tmp_path, **settings))
         return made[-1]
 
     yield make
     made[-1].engine.close()
 
 
-Make = Callable[..., Desk]
+Make = Callable[..., EngineHarness]
 
 
 def test_what_nobody_renews_gets_a_numbered_marker_in_time_and_once(desk: Make) -> None:

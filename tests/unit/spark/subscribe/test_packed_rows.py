@@ -268,7 +268,7 @@ def test_a_pack_of_other_types_than_the_schema_is_one_row_or_an_error() -> None:
 # --- how many rows ---------------------------------------------------------------------------------------------
 
 
-class Stored:
+class StoredRecords:
     """Packs of lines in a log in memory."""
 
     def __init__(self) -> None:
@@ -287,12 +287,12 @@ class Stored:
 
 @pytest.fixture
 def stored() -> Any:
-    one = Stored()
+    one = StoredRecords()
     yield one
     MemoryBroker.forget(one.name)
 
 
-def test_rows_of_a_sequence_are_told_by_the_first_messages(stored: Stored) -> None:
+def test_rows_of_a_sequence_are_told_by_the_first_messages(stored: StoredRecords) -> None:
     stored.put(SAMPLE, 30)
     stored.put(100, 1)
     assert rows_each(stored.log, 0, 1_000, ()) == 30
@@ -302,7 +302,7 @@ def test_rows_of_a_sequence_are_told_by_the_first_messages(stored: Stored) -> No
     assert rows_each(stored.log, 0, 2, ()) == 30
 
 
-def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(stored: Stored) -> None:
+def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(stored: StoredRecords) -> None:
     stored.put(100, 30)
     stream = stored.source(maxRowsPerTrigger="600").streamReader(SCHEMA)
     limit = stream.getDefaultReadLimit()
@@ -317,7 +317,7 @@ def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(stored: St
     assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())[stored.name]["next"] == 101
 
 
-def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(stored: Stored) -> None:
+def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(stored: StoredRecords) -> None:
     stored.put(20, 500)
     both = stored.source(maxRowsPerTrigger="5000", maxOffsetsPerTrigger="3").streamReader(SCHEMA)
     assert both.latestOffset(both.initialOffset(), both.getDefaultReadLimit())[stored.name]["next"] == 4
@@ -326,14 +326,14 @@ def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(stored: Stored) 
     assert (end[stored.name]["next"], end[stored.name]["rows"]) == (2, 500)
 
 
-def test_a_lie_about_rows_slows_a_query_and_does_not_stop_it(stored: Stored) -> None:
+def test_a_lie_about_rows_slows_a_query_and_does_not_stop_it(stored: StoredRecords) -> None:
     stored.put(40, 2, announced=1_000_000)
     stream = stored.source(maxRowsPerTrigger="100").streamReader(SCHEMA)
     end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert end[stored.name]["next"] == 2
 
 
-def test_tasks_are_as_many_as_the_rows_are_worth(stored: Stored) -> None:
+def test_tasks_are_as_many_as_the_rows_are_worth(stored: StoredRecords) -> None:
     stored.put(40, 1_000)
     assert len(stored.source().reader(SCHEMA).partitions()) >= 2
     assert len(stored.source(unpack="false").reader(PLAIN_SCHEMA).partitions()) == 1

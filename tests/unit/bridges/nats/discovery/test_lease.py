@@ -14,7 +14,7 @@ from mama_spark.bridges.nats.settings import NatsSettings
 KEY = SourceKey("s", 7)
 
 
-class Shelf:
+class MemoryStreamClient:
     """Keeps what is stored; the next number is 42."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Shelf:
 
 def renewed(part: str, ttl: float, known: int, **more: Any) -> tuple[dict[str, str], Lease]:
     """Headers of one renewal."""
-    shelf, one = Shelf(), Lease(KEY, b"record", ttl, known={part: known} if known else {})
+    shelf, one = MemoryStreamClient(), Lease(KEY, b"record", ttl, known={part: known} if known else {})
 
     class Here(LeaseKeeper):
         async def shelf(self) -> Any:

@@ -19,7 +19,7 @@ from tests.support.examples import FULL
 CLIENTS = 2000 if FULL else 100
 
 
-class Desk:
+class MachineHarness:
     """A machine and one durable engine, obeyed batch by batch."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,8 +50,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
+def desk(tmp_path: Path) -> Iterator[MachineHarness]:
+    desk = MachineHarness(tmp_path)
     yield desk
     desk.engine.close()
 
@@ -59,7 +59,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 @pytest.mark.parametrize("features", [Feature.ACKS, Feature.HEADERS], ids=["asks what became of it", "never asks"])
 @pytest.mark.parametrize("way", ["CLOSE", "expiry", "takeover"])
 def test_the_engine_forgets_what_became_of_messages_of_clients_that_are_gone(
-    desk: Desk, features: Feature, way: str
+    desk: MachineHarness, features: Feature, way: str
 ) -> None:
     opening = wire.Open(b"same" if way == "takeover" else b"", write(Extension(features=features)))
     for n in range(CLIENTS):
@@ -77,7 +77,7 @@ def test_the_engine_forgets_what_became_of_messages_of_clients_that_are_gone(
 
 
 def test_what_a_client_sent_before_it_left_is_stored_and_the_next_of_its_name_is_told_only_of_its_own(
-    desk: Desk,
+    desk: MachineHarness,
 ) -> None:
     opening = wire.Open(b"same", write(Extension(features=Feature.ACKS)))
     desk.say(b"1", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"a"), wire.StreamSend(b"b"), wire.Close())

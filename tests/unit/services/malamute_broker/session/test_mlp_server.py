@@ -28,7 +28,7 @@ VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[4] / "vectors
 OK, INVALID, FAILED, PONG = Ok(), Error(500), Error(300), Pong()
 
 
-class Desk:
+class MachineHarness:
     """A machine with simple engines, obeyed at once, and what every client received."""
 
     def __init__(self, **values: Any) -> None:
@@ -120,7 +120,7 @@ def test_recorded_conversations_byte_for_byte(vector: dict[str, Any]) -> None:
 
     Ours differs twice. The reason of an error after CONFIRM is empty, where the reference repeats what lay in memory.
     And a client with two matching patterns gets one copy, where the reference sends one a pattern."""
-    desk = Desk(timeout=1.0)
+    desk = MachineHarness(timeout=1.0)
     expected: dict[str, list[list[str]]] = {}
     for step in vector["steps"]:
         if step["dir"] == "C>S":
@@ -142,7 +142,7 @@ BAD = [v for v in VECTORS if v["kind"] == "bad"]
 @pytest.mark.parametrize("vector", BAD, ids=lambda v: v["name"])
 @pytest.mark.parametrize("state", ["start", "connected"])
 def test_bad_input_is_answered_as_it_may_be_and_disturbs_nobody(vector: dict[str, Any], state: str) -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("other")
     if state == "connected":
         desk.open("a")
@@ -187,7 +187,7 @@ SAMPLES: dict[SessionEvent, Command] = {
 @pytest.mark.parametrize("state", SessionState)
 @pytest.mark.parametrize("event", SAMPLES)
 def test_every_step_of_the_table(state: SessionState, event: SessionEvent) -> None:
-    desk = Desk()
+    desk = MachineHarness()
     if state is SessionState.CONNECTED:
         desk.open("a", features=Feature.CONFIRM if event is SessionEvent.CONFIRM else None)
         if event is SessionEvent.SEND:
@@ -216,11 +216,11 @@ def test_every_command_has_an_event_and_every_event_a_next_state() -> None:
 
 @pytest.mark.spec("S1", "S2")
 def test_write_first_is_an_invalid_command() -> None:
-    assert Desk().send("a", wire.StreamWrite(b"s")) == [INVALID]
+    assert MachineHarness().send("a", wire.StreamWrite(b"s")) == [INVALID]
 
 
 def test_close_first_is_answered_and_survived() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     assert desk.send("a", wire.Close(), wire.Close()) == [OK, OK]
     desk.open("a")
 
@@ -233,7 +233,7 @@ SERVER_ONLY = [
 
 @pytest.mark.parametrize("command", SERVER_ONLY, ids=lambda c: type(c).__name__)
 def test_what_only_a_server_sends_drops_its_sender(command: Command) -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("a")
     assert desk.send("a", command, wire.Ping()) == [INVALID, INVALID]
 
@@ -241,7 +241,7 @@ def test_what_only_a_server_sends_drops_its_sender(command: Command) -> None:
 # --- streams -- ------------------------------------------------------------------------------------------------------
 
 
-def written(desk: Desk, stream: bytes = b"st", client: str = "w") -> None:
+def written(desk: MachineHarness, stream: bytes = b"st", client: str = "w") -> None:
     desk.open(client)
     assert desk.send(client, wire.StreamWrite(stream)) == [OK]
 
@@ -252,7 +252,7 @@ def subjects(commands: list[Command]) -> list[bytes]:
 
 @pytest.mark.spec("S2", "S1")
 def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     written(desk, b"weather")
     desk.open("r")
     desk.send("r", wire.StreamRead(b"weather", b"temp.*"))
@@ -263,7 +263,7 @@ def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
 
 def test_subjects_without_end_are_told_apart_and_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_machine, "REMEMBERED", 3)
-    desk = Desk()
+    desk = MachineHarness()
     written(desk, b"st")
     desk.open("r")
     desk.send("r", wire.StreamRead(b"st", b""))
@@ -275,7 +275,7 @@ def test_subjects_without_end_are_told_apart_and_not_all_remembered(monkeypatch:
 
 
 def test_what_is_sent_behind_a_refused_write_does_not_go_to_the_stream_before() -> None:
-    desk = Desk(streams=1)
+    desk = MachineHarness(streams=1)
     desk.open("r")
     desk.send("r", wire.StreamRead(b"1", b""))
     desk.open("w")
@@ -285,7 +285,7 @@ def test_what_is_sent_behind_a_refused_write_does_not_go_to_the_stream_before() 
 
 
 def test_a_second_write_switches_the_stream() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     written(desk, b"one")
     desk.open("r")
     desk.send("r", wire.StreamRead(b"one", b""), wire.StreamRead(b"two", b""))
@@ -297,7 +297,7 @@ def test_a_second_write_switches_the_stream() -> None:
 
 def test_cancel_of_one_of_several_reads_leaves_the_others_and_disconnecting_then_hurts_nobody() -> None:
     """READ A, READ B, CANCEL B, disconnect, message on A: use after free in the reference."""
-    desk = Desk()
+    desk = MachineHarness()
     written(desk, b"A")
     desk.open("r")
     desk.send("r", wire.StreamRead(b"A", b"x"), wire.StreamRead(b"B", b"x"), wire.StreamCancel(b"B"))
@@ -310,14 +310,14 @@ def test_cancel_of_one_of_several_reads_leaves_the_others_and_disconnecting_then
 
 
 def test_cancel_of_a_stream_never_read_is_answered_and_makes_no_stream() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("a")
     assert desk.send("a", wire.StreamCancel(b"nowhere")) == [OK]
     assert desk.machine.streams == set()
 
 
 def test_a_read_is_answered_when_the_engine_took_it_and_later_replies_wait_for_it() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("a")
     desk.obedient = False
     desk.send("a", wire.StreamRead(b"st", b"p"), wire.Ping(), wire.StreamRead(b"st", b"("), wire.Ping())
@@ -332,7 +332,7 @@ def test_a_read_is_answered_when_the_engine_took_it_and_later_replies_wait_for_i
 
 
 def test_a_lost_engine_is_an_internal_error_to_who_waits() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     written(desk)
     desk.obedient = False
     desk.send("w", wire.StreamRead(b"st", b"p"), wire.Ping())
@@ -344,7 +344,7 @@ def test_a_lost_engine_is_an_internal_error_to_who_waits() -> None:
 
 
 def test_repeated_reads_change_nothing_and_are_answered() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("r")
     assert desk.send("r", *[wire.StreamRead(b"st", b"p")] * 5) == [OK] * 5
     assert len([e for e in desk.machine.events if e[0] == "SUBSCRIBED"]) == 1
@@ -352,7 +352,7 @@ def test_repeated_reads_change_nothing_and_are_answered() -> None:
 
 def test_a_replay_storm_ends() -> None:
     """The C client after remove_consumer and a restart of the broker: all its commands again on every OK, for ever."""
-    desk = Desk(repeats=100)
+    desk = MachineHarness(repeats=100)
     desk.open("c")
     storm = (wire.StreamWrite(b"out"), wire.StreamRead(b"in", b"^a"), wire.ServiceOffer(b"svc", b"x"))
     oks, rounds = len(desk.send("c", *storm)), 0
@@ -367,7 +367,7 @@ def test_a_replay_storm_ends() -> None:
 
 
 def test_limits_of_streams_and_subscriptions_refuse_and_keep_the_client() -> None:
-    desk = Desk(streams=1, patterns=1)
+    desk = MachineHarness(streams=1, patterns=1)
     desk.open("a")
     assert desk.send("a", wire.StreamWrite(b"1"), wire.StreamWrite(b"2")) == [OK, Error(300, b"too many streams")]
     assert desk.send("a", wire.StreamRead(b"1", b"a"), wire.StreamRead(b"1", b"b")) == [
@@ -383,7 +383,7 @@ def test_limits_of_streams_and_subscriptions_refuse_and_keep_the_client() -> Non
 
 
 def test_an_address_goes_to_whoever_opens_it_last_and_closing_the_older_kills_nobody() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("old", "name")
     desk.open("new", "name")
     assert desk.got("old") == []
@@ -398,7 +398,7 @@ def test_an_address_goes_to_whoever_opens_it_last_and_closing_the_older_kills_no
 
 
 def test_anonymous_clients_are_many_and_have_no_mailbox() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     for client in ("a", "b"):
         desk.open(client, "")
     desk.send("a", wire.MailboxSend(b"", b"s"))
@@ -408,7 +408,7 @@ def test_anonymous_clients_are_many_and_have_no_mailbox() -> None:
 
 
 def test_silence_drops_and_any_frame_counts_malformed_too() -> None:
-    desk = Desk(timeout=10)
+    desk = MachineHarness(timeout=10)
     desk.open("talks")
     desk.open("silent")
     assert desk.machine.next_expiry() == 10
@@ -421,7 +421,7 @@ def test_silence_drops_and_any_frame_counts_malformed_too() -> None:
 
 
 def test_a_timeout_of_zero_never_drops() -> None:
-    desk = Desk(timeout=0)
+    desk = MachineHarness(timeout=0)
     desk.open("a")
     desk.expire(1e9)
     assert desk.machine.next_expiry() is None
@@ -429,7 +429,7 @@ def test_a_timeout_of_zero_never_drops() -> None:
 
 
 def test_strangers_leave_nothing_behind() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     for n in range(1000):
         desk.send(str(n), wire.Ping(), wire.StreamWrite(b"s"), wire.Close())
         desk.feed(str(n), [b"\xaa\xa8"])
@@ -439,7 +439,7 @@ def test_strangers_leave_nothing_behind() -> None:
 
 def test_comings_and_goings_are_told() -> None:
     """Discovery of topics reads CONNECTED, SUBSCRIBED, UNSUBSCRIBED, GONE (from READ, CANCEL, CLOSE, expiry)."""
-    desk = Desk(timeout=10)
+    desk = MachineHarness(timeout=10)
     desk.open("a")
     desk.open("b")
     desk.send("a", wire.StreamRead(b"s", b"p"), wire.StreamRead(b"t", b"p"), wire.StreamCancel(b"s"), wire.Close())
@@ -457,7 +457,7 @@ def test_comings_and_goings_are_told() -> None:
 # --- credit and queues (ML-21) ---------------------------------------------------------------------------------------
 
 
-def flood(desk: Desk, n: int, first: int = 0) -> None:
+def flood(desk: MachineHarness, n: int, first: int = 0) -> None:
     for i in range(first, first + n):
         desk.send("w", wire.StreamSend(b"%d" % i, [b"x" * 100]))
 
@@ -465,7 +465,7 @@ def flood(desk: Desk, n: int, first: int = 0) -> None:
 @pytest.mark.spec("ML-07", "ML-21")
 def test_nothing_is_delivered_beyond_credit_and_all_kinds_count() -> None:
     """Stream, mailbox and service deliveries together; replies do not count."""
-    desk = Desk()
+    desk = MachineHarness()
     written(desk)
     desk.open("r")
     desk.send("r", wire.StreamRead(b"st", b""), wire.ServiceOffer(b"svc", b""), wire.Credit(3))
@@ -478,7 +478,7 @@ def test_nothing_is_delivered_beyond_credit_and_all_kinds_count() -> None:
 
 
 def test_a_client_that_announces_credit_begins_with_none() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     written(desk)
     desk.open("r", features=Feature.CREDIT)
     desk.send("r", wire.StreamRead(b"st", b""))
@@ -492,7 +492,7 @@ def test_a_client_that_announces_credit_begins_with_none() -> None:
     [(Overflow.DROP_NEWEST, [b"0", b"1"]), (Overflow.DROP_OLDEST, [b"8", b"9"]), (Overflow.DISCONNECT, None)],
 )
 def test_what_waits_for_one_client_is_limited(overflow: Overflow, expected: list[bytes] | None) -> None:
-    desk = Desk(queue=750, overflow=overflow)
+    desk = MachineHarness(queue=750, overflow=overflow)
     written(desk)
     desk.open("r")
     desk.send("r", wire.StreamRead(b"st", b""))
@@ -511,7 +511,7 @@ def test_what_waits_for_one_client_is_limited(overflow: Overflow, expected: list
 
 
 def test_what_a_socket_did_not_take_comes_first_and_in_order() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     written(desk)
     desk.open("r")
     desk.send("r", wire.StreamRead(b"st", b""))
@@ -526,7 +526,7 @@ def test_what_a_socket_did_not_take_comes_first_and_in_order() -> None:
 
 
 def test_who_asks_for_ever_and_never_reads_is_dropped() -> None:
-    desk = Desk(queue=32 * 100)
+    desk = MachineHarness(queue=32 * 100)
     desk.open("a")
     desk.machine.clients[b"a"].blocked = True
     for _ in range(200):
@@ -540,7 +540,7 @@ ALL = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Featu
 
 
 def test_a_client_that_announced_nothing_gets_no_extension() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     assert desk.send("c", wire.Open(b"c", b"unreadable")) == [OK]
     written(desk)
     desk.send("c", wire.StreamRead(b"st", b""))
@@ -549,14 +549,14 @@ def test_a_client_that_announced_nothing_gets_no_extension() -> None:
 
 
 def test_the_broker_says_what_it_does_of_what_a_client_understands() -> None:
-    desk = Desk(features=Feature.ACKS | Feature.HEADERS)
+    desk = MachineHarness(features=Feature.ACKS | Feature.HEADERS)
     (ok,) = desk.send("a", wire.Open(b"a", write(Extension(features=ALL))))
     assert isinstance(ok, Ok)
     assert read(ok.trailing).features == Feature.ACKS | Feature.HEADERS
 
 
 def test_ids_and_headers_travel_between_clients_that_announced_them() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("w", features=Feature.HEADERS)
     desk.open("r", features=Feature.HEADERS)
     desk.send("w", wire.StreamWrite(b"st"))
@@ -569,7 +569,7 @@ def test_ids_and_headers_travel_between_clients_that_announced_them() -> None:
 
 
 def test_a_pong_behind_sends_acknowledges_them_once_the_engine_has_them() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("w", features=Feature.ACKS)
     desk.send("w", wire.StreamWrite(b"st"))
     desk.obedient = False
@@ -584,9 +584,9 @@ def test_a_pong_behind_sends_acknowledges_them_once_the_engine_has_them() -> Non
     assert bare == PONG
 
 
-def asking_about_two_streams() -> Desk:
+def asking_about_two_streams() -> MachineHarness:
     """A client has sent two messages to `a` and three to `b`, and asked; both streams are open."""
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("w", features=Feature.ACKS)
     desk.obedient = False
     sends = [wire.StreamSend(b"s")]
@@ -624,7 +624,7 @@ def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> N
 @pytest.mark.spec("ML-26")
 def test_trackers_and_confirms() -> None:
     """The sender learns what became of a message, from the receiver where that can say it."""
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("w", features=Feature.CONFIRM)
     desk.open("own", features=Feature.CONFIRM)
     desk.open("c")
@@ -637,7 +637,7 @@ def test_trackers_and_confirms() -> None:
 
 @pytest.mark.spec("ML-26")
 def test_timeouts_of_letters_are_honoured() -> None:
-    desk = Desk(timeout=0)
+    desk = MachineHarness(timeout=0)
     desk.open("w", features=Feature.CONFIRM)
     desk.send("w", wire.MailboxSend(b"absent", b"s", b"t1", 500), wire.ServiceSend(b"svc", b"s", b"t2", 1500))
     assert desk.machine.next_expiry() == 0.5
@@ -650,7 +650,7 @@ def test_timeouts_of_letters_are_honoured() -> None:
 
 
 def test_deadlines_of_letters_that_were_taken_do_not_pile_up() -> None:
-    desk = Desk(timeout=0)
+    desk = MachineHarness(timeout=0)
     desk.open("w")
     for n in range(5000):
         desk.send("w", wire.MailboxSend(b"r", b"s", timeout=2**32 - 1))
@@ -661,7 +661,7 @@ def test_deadlines_of_letters_that_were_taken_do_not_pile_up() -> None:
 
 def test_letters_that_are_too_old_go_whatever_their_order_and_nobody_waits_for_it() -> None:
     """Each at a time of its own, the last one first: in passes over all, but not one for each."""
-    desk = Desk(timeout=0)
+    desk = MachineHarness(timeout=0)
     desk.open("w")
     count = 800
     for n in range(count):
@@ -680,7 +680,7 @@ def test_letters_that_are_too_old_go_whatever_their_order_and_nobody_waits_for_i
 
 @pytest.mark.spec("C11", "ML-23")
 def test_mailbox_messages_wait_for_an_absent_client_and_come_in_order_after_its_ok() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("w")
     desk.send("w", wire.MailboxSend(b"r", b"1", content=[b"a", b"b"]), wire.MailboxSend(b"r", b"2"))
     ok, *letters = desk.send("r", wire.Open(b"r"))
@@ -691,7 +691,7 @@ def test_mailbox_messages_wait_for_an_absent_client_and_come_in_order_after_its_
 
 
 def test_mailboxes_are_limited_each_and_together_and_the_sender_is_told() -> None:
-    desk = Desk(mailboxes=Limits(each=10, total=15 + 3 * OVERHEAD, count=2))
+    desk = MachineHarness(mailboxes=Limits(each=10, total=15 + 3 * OVERHEAD, count=2))
     desk.open("w", features=Feature.CONFIRM)
     room = Error(300, b"no room").reason
 
@@ -714,7 +714,7 @@ def test_mailboxes_are_limited_each_and_together_and_the_sender_is_told() -> Non
 @pytest.mark.spec("C2", "C12", "C3", "ML-24")
 def test_requests_go_round_and_wait_when_nobody_offers() -> None:
     """The requester may be gone."""
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("q")
     desk.send("q", wire.ServiceSend(b"svc", b"early.1"), wire.ServiceSend(b"svc", b"other"), wire.Close())
     for worker in ("k1", "k2"):
@@ -732,7 +732,7 @@ def test_requests_go_round_and_wait_when_nobody_offers() -> None:
 
 
 def test_an_offer_with_a_bad_pattern_is_refused_and_the_client_kept() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("k")
     (refused,) = desk.send("k", wire.ServiceOffer(b"svc", b")"))
     assert isinstance(refused, Error)
@@ -741,7 +741,7 @@ def test_an_offer_with_a_bad_pattern_is_refused_and_the_client_kept() -> None:
 
 
 def test_requests_of_a_worker_that_went_without_confirming_go_to_another() -> None:
-    desk = Desk(timeout=10)
+    desk = MachineHarness(timeout=10)
     desk.open("q")
     desk.open("k1", features=Feature.CONFIRM)
     desk.send("k1", wire.ServiceOffer(b"svc", b""))
@@ -754,7 +754,7 @@ def test_requests_of_a_worker_that_went_without_confirming_go_to_another() -> No
 
 
 def test_letters_without_credit_go_back_when_their_receiver_leaves() -> None:
-    desk = Desk()
+    desk = MachineHarness()
     desk.open("w")
     desk.open("r", features=Feature.CREDIT)
     desk.send("w", wire.MailboxSend(b"r", b"1"), wire.MailboxSend(b"r", b"2"))
@@ -806,7 +806,7 @@ def left_behind(machine: ServerMachine) -> dict[str, Any]:
 def test_the_machine_never_raises_and_keeps_its_books(steps: list[Any], overflow: Overflow, obedient: bool) -> None:
     total = 100 + 4 * OVERHEAD
     limits = Limits(each=60, total=total)
-    desk = Desk(timeout=5, queue=1200, overflow=overflow, mailboxes=limits, services=limits, repeats=2)
+    desk = MachineHarness(timeout=5, queue=1200, overflow=overflow, mailboxes=limits, services=limits, repeats=2)
     desk.obedient = obedient
     machine = desk.machine
     for step in steps:

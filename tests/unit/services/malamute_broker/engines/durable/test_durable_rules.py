@@ -26,7 +26,7 @@ from tests.support.examples import examples
 SECOND = 1_000_000
 
 
-class Desk:
+class EngineHarness:
     """One engine, and what it delivered."""
 
     def __init__(self, folder: Path, name: bytes = b"st", now: int = 1_700_000_000 * SECOND, **settings: Any) -> None:
@@ -69,11 +69,11 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
-    made: list[Desk] = []
+def desk(tmp_path: Path) -> Iterator[Callable[..., EngineHarness]]:
+    made: list[EngineHarness] = []
 
-    def make(**settings: Any) -> Desk:
-        made.append(Desk(tmp_path, **settings))
+    def make(**settings: Any) -> EngineHarness:
+        made.append(EngineHarness(tmp_path, **settings))
         return made[-1]
 
     yield make
@@ -89,7 +89,7 @@ def numbered(n: int) -> list[bytes]:
 
 
 @pytest.mark.spec("ML-01", "ML-22")
-def test_what_was_acknowledged_is_there_after_a_restart_and_numbers_go_on(desk: Callable[..., Desk]) -> None:
+def test_what_was_acknowledged_is_there_after_a_restart_and_numbers_go_on(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     assert one.publish(b"a", b"b") == (AckRun(StoreOutcome.STORED, 2, 1),)
     one.engine.close()
@@ -98,7 +98,7 @@ def test_what_was_acknowledged_is_there_after_a_restart_and_numbers_go_on(desk: 
     assert two.read() == [1, 2, 3]
 
 
-def test_a_message_comes_back_as_it_was(desk: Callable[..., Desk]) -> None:
+def test_a_message_comes_back_as_it_was(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     extension = Extension(message_id=b"id", headers=((b"k", b"1"), (b"k", b"2"), (b"\xff", b"")))
     contents: list[list[bytes]] = [[], [b""], [b"one", b"", b"three" * 1000], [b"\0\xff"]]
@@ -116,7 +116,7 @@ def test_a_message_comes_back_as_it_was(desk: Callable[..., Desk]) -> None:
     assert third.headers == extension.headers
 
 
-def test_sequence_and_time_reach_clients_live_and_replayed_alike(desk: Callable[..., Desk]) -> None:
+def test_sequence_and_time_reach_clients_live_and_replayed_alike(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("live", b"")
     one.publish(b"a", b"b", ids=True)
@@ -127,7 +127,7 @@ def test_sequence_and_time_reach_clients_live_and_replayed_alike(desk: Callable[
     assert len(live) == 2
 
 
-def test_times_never_fall_although_the_clock_does(desk: Callable[..., Desk]) -> None:
+def test_times_never_fall_although_the_clock_does(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(b"a")
     one.now -= 100 * SECOND
@@ -142,7 +142,7 @@ def test_times_never_fall_although_the_clock_does(desk: Callable[..., Desk]) -> 
     assert times == [one.now + 100 * SECOND] * 3
 
 
-def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) -> None:
+def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     accept, sync = one.engine.accept, one.engine.sync
     accept("a", b"", b"1", [], NOTHING)
@@ -163,7 +163,7 @@ def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., Desk]) 
 
 
 @pytest.mark.spec("ML-14")
-def test_cancel_ends_subscriptions_and_not_the_acknowledgements(desk: Callable[..., Desk]) -> None:
+def test_cancel_ends_subscriptions_and_not_the_acknowledgements(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("w", b"")
     one.engine.accept("w", b"", b"1", [], NOTHING)
@@ -175,7 +175,7 @@ def test_cancel_ends_subscriptions_and_not_the_acknowledgements(desk: Callable[.
 
 
 @pytest.mark.spec("ML-22")
-def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., Desk]) -> None:
+def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(10))
     assert one.read(after=7) == [8, 9, 10]
@@ -183,7 +183,7 @@ def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., De
     assert one.taken() == [11, 12]
 
 
-def test_without_a_position_only_what_comes(desk: Callable[..., Desk]) -> None:
+def test_without_a_position_only_what_comes(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(10))
     one.engine.compile("r", b"")
@@ -191,7 +191,7 @@ def test_without_a_position_only_what_comes(desk: Callable[..., Desk]) -> None:
     assert one.taken() == [11]
 
 
-def test_a_position_behind_the_end_is_the_end(desk: Callable[..., Desk]) -> None:
+def test_a_position_behind_the_end_is_the_end(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(3))
     assert one.read(after=1000) == []
@@ -199,14 +199,14 @@ def test_a_position_behind_the_end_is_the_end(desk: Callable[..., Desk]) -> None
     assert one.taken() == [4]
 
 
-def test_replay_gives_only_what_matches(desk: Callable[..., Desk]) -> None:
+def test_replay_gives_only_what_matches(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(100))
     assert one.read(pattern=b"^.$") == list(range(1, 10))
 
 
 @pytest.mark.spec("ML-25")
-def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Callable[..., Desk]) -> None:
+def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"^1")
     one.publish(*numbered(12))
@@ -217,7 +217,7 @@ def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Call
 
 
 @pytest.mark.spec("ML-12")
-def test_compile_again_replays_nothing(desk: Callable[..., Desk]) -> None:
+def test_compile_again_replays_nothing(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(3))
     assert one.read() == [1, 2, 3]
@@ -225,7 +225,7 @@ def test_compile_again_replays_nothing(desk: Callable[..., Desk]) -> None:
 
 
 @pytest.mark.spec("ML-15")
-def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., Desk]) -> None:
+def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 0)
@@ -239,7 +239,7 @@ def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., Desk
 
 
 def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
-    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory stays bounded, and what is published meanwhile follows in order."""
     monkeypatch.setattr(durable, "REPLAY_OCTETS", 20_000)
@@ -261,7 +261,7 @@ def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
     assert found == list(range(1, published + 1))
 
 
-def test_readers_behind_take_turns(desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_behind_take_turns(desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "REPLAY_ROWS", 100)
     monkeypatch.setattr(durable, "TURN_ROWS", 60)
     one = desk()
@@ -279,7 +279,7 @@ def test_readers_behind_take_turns(desk: Callable[..., Desk], monkeypatch: pytes
 def test_live_and_replay_meet_without_a_hole_or_a_double(tmp_path: Path, seed: int) -> None:
     """Any mix of publishing, subscribing with and without position, credit and idleness."""
     dice = random.Random(seed)
-    one = Desk(tmp_path / str(seed))
+    one = EngineHarness(tmp_path / str(seed))
     names = [b"a", b"b", b"ab", b"c"]
     sent: list[tuple[bytes, str]] = []
     starts: dict[str, dict[bytes, int]] = {}
@@ -330,7 +330,7 @@ def test_live_and_replay_meet_without_a_hole_or_a_double(tmp_path: Path, seed: i
 
 
 @pytest.mark.spec("ML-07", "ML-21")
-def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Callable[..., Desk]) -> None:
+def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 0)
@@ -347,7 +347,7 @@ def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Call
     assert one.taken() == [14, 15, 16]
 
 
-def test_replay_uses_credit_too(desk: Callable[..., Desk]) -> None:
+def test_replay_uses_credit_too(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(1000))
     one.engine.compile("r", b"", 0)
@@ -357,7 +357,7 @@ def test_replay_uses_credit_too(desk: Callable[..., Desk]) -> None:
     assert one.taken() == [1, 2, 3]
 
 
-def test_a_slow_reader_costs_no_memory(desk: Callable[..., Desk]) -> None:
+def test_a_slow_reader_costs_no_memory(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"")
     one.engine.credit("r", 1)
@@ -372,7 +372,7 @@ def test_a_slow_reader_costs_no_memory(desk: Callable[..., Desk]) -> None:
 # --- ids ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_id_is_stored_once_and_the_answer_names_the_first(desk: Callable[..., Desk]) -> None:
+def test_an_id_is_stored_once_and_the_answer_names_the_first(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.engine.compile("r", b"")
     assert one.publish(b"x", b"y", b"x", ids=True) == (
@@ -383,7 +383,7 @@ def test_an_id_is_stored_once_and_the_answer_names_the_first(desk: Callable[...,
     assert one.taken() == [1, 2]
 
 
-def test_ids_are_known_after_a_restart_also_those_of_removed_messages(desk: Callable[..., Desk]) -> None:
+def test_ids_are_known_after_a_restart_also_those_of_removed_messages(desk: Callable[..., EngineHarness]) -> None:
     one = desk(max_messages=2)
     one.publish(*numbered(5), ids=True)
     one.engine.close()
@@ -397,7 +397,7 @@ def test_ids_are_known_after_a_restart_also_those_of_removed_messages(desk: Call
     )
 
 
-def test_an_id_counts_for_the_window_and_no_longer(desk: Callable[..., Desk]) -> None:
+def test_an_id_counts_for_the_window_and_no_longer(desk: Callable[..., EngineHarness]) -> None:
     one = desk(dedup_window=60, max_messages=1)
     one.publish(b"x", ids=True)
     one.now += 59 * SECOND
@@ -410,14 +410,14 @@ def test_an_id_counts_for_the_window_and_no_longer(desk: Callable[..., Desk]) ->
         assert db.execute("SELECT count(*) FROM ids").fetchone() == (0,), "the store forgets them too"
 
 
-def test_no_more_ids_are_remembered_than_allowed(desk: Callable[..., Desk]) -> None:
+def test_no_more_ids_are_remembered_than_allowed(desk: Callable[..., EngineHarness]) -> None:
     one = desk(dedup_ids=3)
     one.publish(*numbered(5), ids=True)
     assert [run.outcome for run in one.publish(b"5", b"1", ids=True)] == [StoreOutcome.DUPLICATE, StoreOutcome.STORED]
     assert len(one.engine._ids) <= 4
 
 
-def test_a_window_of_nothing_switches_deduplication_off(desk: Callable[..., Desk]) -> None:
+def test_a_window_of_nothing_switches_deduplication_off(desk: Callable[..., EngineHarness]) -> None:
     one = desk(dedup_window=0)
     assert one.publish(b"x", b"x", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
 
@@ -425,14 +425,14 @@ def test_a_window_of_nothing_switches_deduplication_off(desk: Callable[..., Desk
 # --- retention ---------------------------------------------------------------------------------------------------
 
 
-def test_retention_by_count(desk: Callable[..., Desk]) -> None:
+def test_retention_by_count(desk: Callable[..., EngineHarness]) -> None:
     one = desk(max_messages=10)
     for _ in range(3):
         one.publish(*numbered(7))
     assert one.read() == list(range(12, 22))
 
 
-def test_retention_by_octets(desk: Callable[..., Desk]) -> None:
+def test_retention_by_octets(desk: Callable[..., EngineHarness]) -> None:
     one = desk(max_octets=1000)
     for _ in range(5):
         one.publish(*[b"s"] * 5, content=b"x" * 93)  # and the sender's 6
@@ -442,7 +442,7 @@ def test_retention_by_octets(desk: Callable[..., Desk]) -> None:
     assert one.engine.store.octets == 5007
 
 
-def test_retention_by_age_also_while_nothing_happens(desk: Callable[..., Desk]) -> None:
+def test_retention_by_age_also_while_nothing_happens(desk: Callable[..., EngineHarness]) -> None:
     one = desk(max_age=10)
     one.publish(*numbered(3))
     one.now += 8 * SECOND
@@ -456,7 +456,7 @@ def test_retention_by_age_also_while_nothing_happens(desk: Callable[..., Desk]) 
 
 
 def test_a_new_limit_on_a_large_store_is_reached_in_steps(
-    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durable_store, "MOST_REMOVED", 50)
     one = desk()
@@ -469,13 +469,13 @@ def test_a_new_limit_on_a_large_store_is_reached_in_steps(
     assert two.read() == list(range(492, 502))
 
 
-def test_replay_from_a_removed_position_begins_with_what_is_there(desk: Callable[..., Desk]) -> None:
+def test_replay_from_a_removed_position_begins_with_what_is_there(desk: Callable[..., EngineHarness]) -> None:
     one = desk(max_messages=3)
     one.publish(*numbered(10))
     assert one.read(after=2) == [8, 9, 10]
 
 
-def test_numbers_go_on_after_everything_was_removed(desk: Callable[..., Desk]) -> None:
+def test_numbers_go_on_after_everything_was_removed(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(*numbered(3))
     one.engine.store.trim(100)
@@ -488,7 +488,7 @@ def test_numbers_go_on_after_everything_was_removed(desk: Callable[..., Desk]) -
 
 
 def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
-    desk: Callable[..., Desk], caplog: pytest.LogCaptureFixture
+    desk: Callable[..., EngineHarness], caplog: pytest.LogCaptureFixture
 ) -> None:
     one = desk()
     one.engine.compile("r", b"")
@@ -513,7 +513,7 @@ def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
 
 
 def test_a_message_that_no_store_takes_is_refused_alone(
-    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(durable, "MOST_OCTETS", 100)
     one = desk()
@@ -528,7 +528,7 @@ def test_a_message_that_no_store_takes_is_refused_alone(
     assert one.read() == [1, 2, 3, 4]
 
 
-def test_a_store_has_one_writer(desk: Callable[..., Desk]) -> None:
+def test_a_store_has_one_writer(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(b"a")
     with pytest.raises(ConfigError, match=r"st\.stream is open elsewhere"):
@@ -547,7 +547,7 @@ def _foreign(path: Path) -> None:
 
 
 def _cut_off(path: Path) -> None:
-    engine = Desk(path.parent)
+    engine = EngineHarness(path.parent)
     engine.publish(*numbered(200), content=b"x" * 1000)
     engine.engine.close()
     octets = path.read_bytes()
@@ -555,7 +555,7 @@ def _cut_off(path: Path) -> None:
 
 
 def _overwritten(path: Path) -> None:
-    engine = Desk(path.parent)
+    engine = EngineHarness(path.parent)
     engine.publish(*numbered(200), content=b"x" * 1000)
     engine.engine.close()
     octets = bytearray(path.read_bytes())
@@ -564,7 +564,7 @@ def _overwritten(path: Path) -> None:
 
 
 def _without_state(path: Path) -> None:
-    Desk(path.parent).engine.close()
+    EngineHarness(path.parent).engine.close()
     with closing(sqlite3.connect(path)) as db:
         db.execute("DELETE FROM state")
         db.commit()
@@ -572,7 +572,7 @@ def _without_state(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_garbage, _foreign, _cut_off, _overwritten, _without_state])
 def test_a_damaged_or_foreign_store_is_an_error_that_names_it(
-    tmp_path: Path, desk: Callable[..., Desk], damage: Callable[[Path], None]
+    tmp_path: Path, desk: Callable[..., EngineHarness], damage: Callable[[Path], None]
 ) -> None:
     path = store_path(tmp_path, b"st")
     damage(path)
@@ -585,7 +585,7 @@ def test_a_damaged_or_foreign_store_is_an_error_that_names_it(
 @pytest.mark.spec("ML-22")
 @pytest.mark.parametrize("every", [1, 4, 1000])
 def test_a_store_that_was_never_closed_knows_all_it_has(
-    tmp_path: Path, desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, every: int
+    tmp_path: Path, desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     """Its state is written now and then, and what came since is counted."""
     monkeypatch.setattr(durable_store, "NOTED_EVERY", every)
@@ -599,7 +599,7 @@ def test_a_store_that_was_never_closed_knows_all_it_has(
     _as_it_is(one, tmp_path / "late")
 
 
-def _as_it_is(one: Desk, folder: Path) -> None:
+def _as_it_is(one: EngineHarness, folder: Path) -> None:
     """What somebody finds who opens the files as they are now, as after ``kill -9``."""
     store = one.engine.store
     shutil.copytree(store.path.parent, folder, ignore=shutil.ignore_patterns("*.lock*", "early"))
@@ -617,14 +617,14 @@ def _as_it_is(one: Desk, folder: Path) -> None:
         assert (closed.last, closed.octets) == (store.last, store.octets)
 
 
-def test_the_store_of_another_stream_is_an_error(tmp_path: Path, desk: Callable[..., Desk]) -> None:
+def test_the_store_of_another_stream_is_an_error(tmp_path: Path, desk: Callable[..., EngineHarness]) -> None:
     desk().engine.close()
     store_path(tmp_path, b"st").rename(store_path(tmp_path, b"other"))
     with pytest.raises(ConfigError, match=r"other\.stream is the store of stream b'st'"):
         desk(name=b"other")
 
 
-def test_what_died_while_it_was_made_is_made_again(tmp_path: Path, desk: Callable[..., Desk]) -> None:
+def test_what_died_while_it_was_made_is_made_again(tmp_path: Path, desk: Callable[..., EngineHarness]) -> None:
     store_path(tmp_path, b"st").write_bytes(b"")
     assert desk().publish(b"x") == (AckRun(StoreOutcome.STORED, 1, 1),)
 
@@ -632,7 +632,7 @@ def test_what_died_while_it_was_made_is_made_again(tmp_path: Path, desk: Callabl
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot be made"):
-        Desk(tmp_path / "file" / "below")
+        EngineHarness(tmp_path / "file" / "below")
 
 
 def test_any_name_of_a_stream_has_its_own_file(tmp_path: Path) -> None:
@@ -641,7 +641,7 @@ def test_any_name_of_a_stream_has_its_own_file(tmp_path: Path) -> None:
     assert len(paths) == len(names)
     for name in names:
         assert store_path(tmp_path, name).parent == tmp_path
-        one = Desk(tmp_path, name=name)
+        one = EngineHarness(tmp_path, name=name)
         one.publish(b"x")
         one.engine.close()
 
@@ -665,7 +665,7 @@ def test_wrong_settings_are_named(wrong: dict[str, Any], text: str) -> None:
     assert "durable stream 'st'" in str(error.value)
 
 
-def test_synchronous_full_waits_for_the_disk(desk: Callable[..., Desk]) -> None:
+def test_synchronous_full_waits_for_the_disk(desk: Callable[..., EngineHarness]) -> None:
     for word, number in (("normal", 1), ("full", 2)):
         one = desk(synchronous=word)
         assert one.engine.store._db.execute("PRAGMA synchronous").fetchone() == (number,)
@@ -673,7 +673,7 @@ def test_synchronous_full_waits_for_the_disk(desk: Callable[..., Desk]) -> None:
         one.engine.close()
 
 
-def test_trouble_while_reading_is_told_with_the_file(desk: Callable[..., Desk]) -> None:
+def test_trouble_while_reading_is_told_with_the_file(desk: Callable[..., EngineHarness]) -> None:
     one = desk()
     one.publish(b"x")
     one.engine.store._db.execute("DROP TABLE messages")
@@ -681,7 +681,7 @@ def test_trouble_while_reading_is_told_with_the_file(desk: Callable[..., Desk]) 
         one.read()
 
 
-def test_an_old_sqlite_is_named(monkeypatch: pytest.MonkeyPatch, desk: Callable[..., Desk]) -> None:
+def test_an_old_sqlite_is_named(monkeypatch: pytest.MonkeyPatch, desk: Callable[..., EngineHarness]) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
     with pytest.raises(ConfigError, match=r"need SQLite 3\.32 or later"):
         desk()
