@@ -9,11 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import moved_names
+
 if TYPE_CHECKING:
     from .publisher.managed.managed_publisher import ManagedPublisher
     from .spark.announced import announced
     from .spark.flight_log import flight_log
     from .spark.register import register
+
+moved_names.install()
 
 __version__ = "0.1.0"
 __all__ = ["ManagedPublisher", "announced", "flight_log", "register"]

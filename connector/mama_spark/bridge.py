@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -383,3 +383,11 @@ class DiscoveryBridge(Protocol):
     def close(self) -> None:
         """Never raises."""
         ...
+
+
+if not TYPE_CHECKING:  # old names, for one release
+
+    def __getattr__(name: str) -> object:
+        from .moved_names import successor
+
+        return successor(__name__, name)

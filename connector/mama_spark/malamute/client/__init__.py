@@ -1,1 +1,15 @@
 """The client of a Malamute broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_spark.moved_names import lazy
+
+if TYPE_CHECKING:
+    from .client import MalamuteClient, Message, Tracker
+
+__all__ = ["MalamuteClient", "Message", "Tracker"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(__name__, {"MalamuteClient": "client", "Message": "client", "Tracker": "client"})

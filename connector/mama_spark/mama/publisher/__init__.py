@@ -1,1 +1,15 @@
 """OpenMAMA's publishers with callbacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_spark.moved_names import lazy
+
+if TYPE_CHECKING:
+    from .publisher import Publisher, PublisherCallbacks
+
+__all__ = ["Publisher", "PublisherCallbacks"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(__name__, {"Publisher": "publisher", "PublisherCallbacks": "publisher"})

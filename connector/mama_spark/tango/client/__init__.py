@@ -1,1 +1,26 @@
 """Subscriptions to Tango events, and calls of devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_spark.moved_names import lazy
+
+if TYPE_CHECKING:
+    from .rpc import DeviceProxy, open_device
+    from .subscriber import TangoSubscriber
+    from .subscription import SubMode, Subscription
+
+__all__ = ["DeviceProxy", "SubMode", "Subscription", "TangoSubscriber", "open_device"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "TangoSubscriber": "subscriber",
+            "SubMode": "subscription",
+            "Subscription": "subscription",
+            "DeviceProxy": "rpc",
+            "open_device": "rpc",
+        },
+    )

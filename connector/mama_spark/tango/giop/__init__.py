@@ -1,1 +1,66 @@
 """CORBA as Tango uses it: CDR, GIOP messages, object references, TypeCodes. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_spark.moved_names import lazy
+
+if TYPE_CHECKING:
+    from .messages import (
+        CancelRequest,
+        CloseConnection,
+        Context,
+        GiopMessage,
+        GiopReply,
+        GiopRequest,
+        LocateReply,
+        LocateRequest,
+        LocateStatus,
+        MessageAssembler,
+        MessageError,
+        MessageType,
+        ReplyStatus,
+        decode,
+        encode,
+    )
+
+__all__ = [
+    "CancelRequest",
+    "CloseConnection",
+    "Context",
+    "GiopMessage",
+    "GiopReply",
+    "GiopRequest",
+    "LocateReply",
+    "LocateRequest",
+    "LocateStatus",
+    "MessageAssembler",
+    "MessageError",
+    "MessageType",
+    "ReplyStatus",
+    "decode",
+    "encode",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "CancelRequest": "messages",
+            "CloseConnection": "messages",
+            "Context": "messages",
+            "GiopMessage": "messages",
+            "GiopReply": "messages",
+            "GiopRequest": "messages",
+            "LocateReply": "messages",
+            "LocateRequest": "messages",
+            "LocateStatus": "messages",
+            "MessageAssembler": "messages",
+            "MessageError": "messages",
+            "MessageType": "messages",
+            "ReplyStatus": "messages",
+            "decode": "messages",
+            "encode": "messages",
+        },
+    )

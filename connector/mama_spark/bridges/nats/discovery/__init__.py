@@ -1,1 +1,15 @@
 """Source discovery in JetStream streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_spark.moved_names import lazy
+
+if TYPE_CHECKING:
+    from .bridge import NatsDiscovery
+
+__all__ = ["NatsDiscovery"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(__name__, {"NatsDiscovery": "bridge"})

@@ -1,1 +1,15 @@
 """Starts ``nats-server`` on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_spark.moved_names import lazy
+
+if TYPE_CHECKING:
+    from .nats_server import Cluster, NatsServer, find_binary
+
+__all__ = ["Cluster", "NatsServer", "find_binary"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(__name__, {"Cluster": "nats_server", "NatsServer": "nats_server", "find_binary": "nats_server"})
