@@ -133,7 +133,7 @@ def express(message: GiopMessage, value: Any, operation: str) -> bytes:
 def plain(message: GiopMessage, value: Any) -> dict[str, Any]:
     """In the words of the vectors."""
     told: dict[str, Any] = {"giop": f"1.{message.minor}", "endian": "little" if message.little else "big"}
-    told |= {"message": type(message).__name__, "request_id": message.id}  # type: ignore[attr-defined]
+    told |= {"message": type(message).__name__.removeprefix("Giop"), "request_id": message.id}  # type: ignore[attr-defined]
     if isinstance(message, GiopRequest):
         told |= {"response_expected": message.wants_reply, "object_key": message.key.decode()}
         told |= {"operation": message.operation}
