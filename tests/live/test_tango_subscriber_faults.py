@@ -272,8 +272,9 @@ def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
         with server:
             for subscription, mode in zip(found, modes, strict=True):
                 watch.until(
-                    lambda s=subscription: watch.of(SubscriptionEventKind.EVENT, s), lambda: server.push("long", 5)
-                )  # type: ignore[misc]
+                    lambda s=subscription: watch.of(SubscriptionEventKind.EVENT, s),  # type: ignore[misc]
+                    lambda: server.push("long", 5),
+                )
                 watch.until(lambda s=subscription, m=mode: bool(watch.of(SubscriptionEventKind.INITIAL, s)) is m.reads)  # type: ignore[misc]
                 until(lambda s=subscription: s.state is SubscriptionState.CONNECTED)  # type: ignore[misc]
 
