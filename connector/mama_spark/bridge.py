@@ -352,7 +352,7 @@ class DiscoveryBridge(Protocol):
         :meth:`announce`."""
         ...
 
-    def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+    def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """Append events of the source's publishers, in order; an id that is there already is not stored again."""
         ...
 
@@ -363,11 +363,11 @@ class DiscoveryBridge(Protocol):
         IMAGE_END."""
         ...
 
-    def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+    def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """``image``, ``earliest``, ``latest``, or pairs of log and first sequence. Without I/O for ``image``."""
         ...
 
-    def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
+    def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """The position after what there is now, at most ``limit`` records on, and not beyond ``until``; ``start``
         itself when there is nothing.
 

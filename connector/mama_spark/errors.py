@@ -5,7 +5,7 @@ An error answers two questions as class attributes, and code reads these flags, 
 * ``retryable``: may the same thing succeed later, with nothing changed by the user?
 * ``may_have_landed``: may the middleware have stored the message although we report an error?
 
-A :class:`PublishError` also says how the *whole* publisher should behave while the cause lasts (``pace``).
+A :class:`PublishError` also says how the *whole* publisher should behave while the cause lasts (``backpressure``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, ClassVar
 class Backpressure(Enum):
     """What an error asks of the publisher as a whole, beyond the flight that it hit."""
 
-    KEEP = "keep"  #: nothing: the trouble is this flight's alone
-    HOLD = "hold"  #: let nothing out until the back-off has passed: nobody's message would get through
-    SHRINK = "shrink"  #: hold, and halve the window: the server is overrun
+    NONE = "none"  #: nothing: the trouble is this flight's alone
+    PAUSE = "pause"  #: let nothing out until the back-off has passed: nobody's message would get through
+    SHRINK_WINDOW = "shrink_window"  #: hold, and halve the window: the server is overrun
 
 
 class MamaError(Exception):
@@ -90,7 +90,7 @@ class PublishError(MamaError):
     :param status: MAMA status name that goes to the flight log
     """
 
-    pace: ClassVar[Backpressure] = Backpressure.KEEP
+    backpressure: ClassVar[Backpressure] = Backpressure.NONE
     answered: ClassVar[bool] = True  #: the middleware (or our check) said it; False: nobody answered
     default_status: ClassVar[str] = "PUBLISH_ERROR"
 
@@ -172,7 +172,7 @@ class NoResponders(PublishError):
     """Nobody takes this topic now: no stream, or no leader. Not stored."""
 
     retryable = True
-    pace = Backpressure.HOLD
+    backpressure = Backpressure.PAUSE
     default_status = "PUBLISH_ERROR_NO_RESPONDERS"
 
 
@@ -180,14 +180,14 @@ class OutOfResources(PublishError):
     """The middleware lacks resources, or its storage is switched off. Not stored."""
 
     retryable = True
-    pace = Backpressure.HOLD
+    backpressure = Backpressure.PAUSE
 
 
 class RateLimited(PublishError):
     """The middleware drops what comes too fast (429). Not stored."""
 
     retryable = True
-    pace = Backpressure.SHRINK
+    backpressure = Backpressure.SHRINK_WINDOW
 
 
 class OutcomeUnknown(PublishError):

@@ -89,7 +89,7 @@ class TestMalamuteDiscovery(DiscoverySuite):
             def lose(n: int) -> None:
                 bridge = make()
                 bridge.open()
-                found = follow(bridge, bridge.begin("earliest"), lambda changes: len(changes) >= n)
+                found = follow(bridge, bridge.initial_offset("earliest"), lambda changes: len(changes) >= n)
                 bridge.close()
                 forget(broker.endpoint, (found[n - 1].sequence or 0) + 1)
 

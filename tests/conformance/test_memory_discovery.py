@@ -57,7 +57,7 @@ def test_a_place_to_begin_that_does_not_exist_is_refused(board: MemorySources, w
     bridge = MemoryDiscovery(board.name)
     bridge.open()
     with pytest.raises(ConfigError, match="discovery begins at"):
-        bridge.begin(where)  # type: ignore[arg-type]
+        bridge.initial_offset(where)  # type: ignore[arg-type]
 
 
 def test_an_image_that_was_not_written_down_cannot_be_read(board: MemorySources) -> None:

@@ -134,7 +134,7 @@ def test_a_forked_process_makes_its_own_connection(broker: NatsServer) -> None:
 def test_a_dying_loop_takes_its_waiters_with_it() -> None:
     loop = EventLoopThread()
     told: list[BaseException] = []
-    loop.mourn(told.append)
+    loop.on_death(told.append)
     threading.Timer(0.05, lambda: loop.soon(loop.loop.stop)).start()
     with pytest.raises(BackgroundTaskFailed):
         loop.run(asyncio.sleep(3600), 60, "sleeping")

@@ -322,7 +322,7 @@ def test_times_are_those_of_the_server(opened: Callable[..., NatsDiscovery], mon
     one = opened()
     follower = Follower(one)
     one.announce(DESK, b"r", TTL)
-    one.tell(DESK, [b"e"], ["e"])
+    one.publish_events(DESK, [b"e"], ["e"])
     end_process_of(one)
     follower.until(has(OFFLINE))
     assert all(abs(c.at / 1e6 - now) < 3600 for c in [*follower.found, *one.image()])

@@ -56,8 +56,8 @@ def changes(url: str, begin: str = "earliest") -> list[DiscoveryEvent]:
     bridge = discovery_bridge(DiscoveryOptions.parse({"url": url}))
     bridge.open()
     try:
-        start = bridge.begin(begin)
-        return [change for part in bridge.read(start, bridge.newest(start)) for change in part]
+        start = bridge.initial_offset(begin)
+        return [change for part in bridge.read(start, bridge.latest_offset(start)) for change in part]
     finally:
         bridge.close()
 
@@ -94,7 +94,7 @@ def test_the_permissions_of_the_page_are_enough(guarded: NatsServer) -> None:
     announcer.open()
     try:
         announcer.announce(SourceKey("desk", 7), b"on", 30.0)
-        announcer.tell(SourceKey("desk", 7), [b"event"], ["1"])
+        announcer.publish_events(SourceKey("desk", 7), [b"event"], ["1"])
         announcer.withdraw(SourceKey("desk", 7), b"off")
     finally:
         announcer.close()

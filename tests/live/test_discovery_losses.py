@@ -48,11 +48,11 @@ def test_what_the_limits_took_before_it_was_read_is_a_gap_and_nothing_else_is(
         premade(admin, DiscoveryLayout(), {"max_msgs": 50})
         one = opened("one")
         follower = Follower(one)
-        one.tell(DESK, [b"%d" % i for i in range(10)], [f"a{i}" for i in range(10)])
+        one.publish_events(DESK, [b"%d" % i for i in range(10)], [f"a{i}" for i in range(10)])
         follower.until(has(EVENT, times=10))
         assert not [c for c in follower.found if c.kind is GAP]
         asleep = follower.at
-        one.tell(DESK, [b"%d" % i for i in range(200)], [f"b{i}" for i in range(200)])
+        one.publish_events(DESK, [b"%d" % i for i in range(200)], [f"b{i}" for i in range(200)])
         first = admin.info("MAMA_EVENTS")["state"]["first_seq"]
         found = Follower(opened("two"), asleep)
         found.until(lambda c: has(EVENT)(c) and c[-1].payload == b"199")
@@ -69,7 +69,7 @@ def test_what_the_limits_took_before_it_was_read_is_a_gap_and_nothing_else_is(
 def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
     one, reader = opened("one"), opened("two")
     one.announce(DESK, b"r", LONG)
-    start = reader.begin("image")
+    start = reader.initial_offset("image")
     follower = Follower(reader, start)
     follower.step()
     warn = DiscoveryLayout().source_subject(DESK, "warn")
@@ -78,7 +78,7 @@ def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Callab
 
         def first() -> int:
             """Number of the oldest renewal that is still there."""
-            assert reader.newest(follower.at) == follower.at, "renewals move nothing"
+            assert reader.latest_offset(follower.at) == follower.at, "renewals move nothing"
             return int(admin.api("STREAM.MSG.GET.MAMA_EVENTS", behind).get("message", {}).get("seq", 0))
 
         publish(admin, warn, b"", {"Nats-TTL": "2s"})
@@ -86,10 +86,10 @@ def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Callab
         vanishing = eventually(first, "it is told")
         eventually(lambda: first() > vanishing, "it has vanished")
     again = Follower(opened("three"), follower.at)
-    one.tell(DESK, [b"e"], ["e"])
+    one.publish_events(DESK, [b"e"], ["e"])
     again.until(has(EVENT))
     assert [c.kind for c in again.found] == [EVENT]
-    earliest = Follower(reader, reader.begin("earliest"))
+    earliest = Follower(reader, reader.initial_offset("earliest"))
     earliest.until(has(EVENT))
     assert [c.kind for c in earliest.found] == [RECORD, EVENT]
 
@@ -100,9 +100,9 @@ def test_a_stream_deleted_and_made_again_is_a_gap_and_a_fresh_image(
 ) -> None:
     one, reader = opened("one"), opened("reader", retry_deadline=60.0, connect_timeout=2.0)
     one.announce(DESK, b"r", TTL)
-    follower = Follower(reader, reader.begin("image"))
+    follower = Follower(reader, reader.initial_offset("image"))
     follower.step()
-    one.tell(DESK, [b"e"], ["e"])
+    one.publish_events(DESK, [b"e"], ["e"])
     follower.until(has(EVENT))
     with Admin(nats_server.url) as admin:
         for name in ["MAMA_EVENTS", "MAMA_SOURCES"] if stream == "both" else [stream]:
@@ -127,13 +127,13 @@ def test_a_planned_batch_of_a_stream_that_is_gone_is_a_gap(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     reader = opened("reader")
-    start = reader.begin("latest")
-    reader.tell(DESK, [b"1", b"2"], ["1", "2"])
-    end = reader.newest(start)
+    start = reader.initial_offset("latest")
+    reader.publish_events(DESK, [b"1", b"2"], ["1", "2"])
+    end = reader.latest_offset(start)
     with Admin(nats_server.url) as admin:
         assert admin.api("STREAM.DELETE.MAMA_EVENTS").get("success")
     again = opened("again")
-    again.tell(DESK, [b"x"] * 9, [f"x{i}" for i in range(9)])
+    again.publish_events(DESK, [b"x"] * 9, [f"x{i}" for i in range(9)])
     found = [c for block in again.read(start, end) for c in block if c.kind not in READERS]
     assert [(c.kind, c.gap) for c in found] == [(GAP, (start["events"] + 1, end["events"]))]
 
@@ -186,17 +186,17 @@ def test_each_query_has_an_image_of_its_own_and_does_not_see_those_of_others(
 ) -> None:
     one, two = opened("one"), opened("two")
     one.announce(DESK, b"r", LONG)
-    begin = one.begin("image")
-    first = one.newest(begin)
+    begin = one.initial_offset("image")
+    first = one.latest_offset(begin)
     one.announce(TWIN, b"r", LONG)
-    second = two.newest(begin)
+    second = two.latest_offset(begin)
     assert [c.source for block in two.read(begin, first) for c in block] == [DESK, None]
     assert [c.source for block in one.read(begin, second) for c in block] == [DESK, TWIN, None]
     follower = Follower(one, first)
-    one.tell(DESK, [b"e"], ["e"])
+    one.publish_events(DESK, [b"e"], ["e"])
     follower.until(has(EVENT))
     assert [(c.kind, c.source) for c in follower.found] == [(RECORD, TWIN), (EVENT, DESK)]
-    third = one.newest(begin)
+    third = one.latest_offset(begin)
     assert third["image"] != first["image"], "a query that begins anew has an image of that moment"
 
 
@@ -210,7 +210,7 @@ def test_what_changes_while_an_image_is_taken_is_in_it_or_told_after_it(opened: 
 
     with ThreadPoolExecutor(1) as pool:
         announcing = pool.submit(announce_all)
-        follower = Follower(reader, reader.begin("image"))
+        follower = Follower(reader, reader.initial_offset("image"))
         eventually(lambda: len(reader.image()) > 20, "some are there")
         follower.until(lambda found: len({c.source for c in found}) == len(keys) + 1)
         announcing.result()
@@ -267,13 +267,13 @@ def test_an_image_that_is_not_kept_any_more_is_a_gap(
 ) -> None:
     reader = opened()
     reader.announce(DESK, b"r", LONG)
-    begin = reader.begin("image")
-    end = reader.newest(begin)
+    begin = reader.initial_offset("image")
+    end = reader.latest_offset(begin)
     with Admin(nats_server.url) as admin:
         admin.api("STREAM.PURGE.MAMA_EVENTS")
     assert [c.kind for block in reader.read(begin, end) for c in block] == [GAP]
     later = Follower(reader, end)
-    reader.tell(DESK, [b"e"], ["e"])
+    reader.publish_events(DESK, [b"e"], ["e"])
     later.until(has(EVENT))
 
 

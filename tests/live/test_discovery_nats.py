@@ -64,7 +64,7 @@ def test_a_missing_permission_is_told_by_subject_or_stream(tmp_path: Path, deny:
             "image": bridge.image,
             "announce": lambda: bridge.announce(DESK, b"r", TTL),
             "withdraw": lambda: bridge.withdraw(DESK, b"r"),
-            "latest": lambda: bridge.begin("latest"),
+            "latest": lambda: bridge.initial_offset("latest"),
         }
         if call != "open":
             bridge.open()
@@ -118,13 +118,13 @@ def test_a_server_without_jetstream_is_told(tmp_path: Path) -> None:
 @pytest.mark.own_server
 def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
     bridge = opened("one")
-    start = bridge.begin("latest")
+    start = bridge.initial_offset("latest")
     bridge.settings = replace(bridge.settings, retry_deadline=1.0, connect_timeout=1.0)  # while it is there: at leisure
     shelf = bridge._open()[1].shelf
     shelf.patience = shelf.answer = 1.0
     nats_server.shutdown()
-    calls: list[Callable[[], object]] = [bridge.image, lambda: bridge.newest(start)]
-    calls += [lambda: bridge.tell(DESK, [b"e"], ["e"]), lambda: bridge.announce(DESK, b"r", TTL)]
+    calls: list[Callable[[], object]] = [bridge.image, lambda: bridge.latest_offset(start)]
+    calls += [lambda: bridge.publish_events(DESK, [b"e"], ["e"]), lambda: bridge.announce(DESK, b"r", TTL)]
     for call in calls:
         with pytest.raises(Unavailable):
             call()
@@ -182,7 +182,7 @@ def test_a_consumer_finds_its_audit_whatever_order_they_are_stored_in(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
     """The server sends the two by two queues: here one comes after the other, with a consumer's last audit missing."""
-    start = opened("early").begin("latest")
+    start = opened("early").initial_offset("latest")
     with Admin(nats_server.url) as admin:
         make_and_delete(admin, ["t.a", "t.b", "t.c"])
         eventually(lambda: len(advised(admin, "CONSUMER.")) == 6 <= len(advised(admin, "API")), "all is stored")
@@ -216,7 +216,7 @@ def advised(admin: Admin, what: str) -> list[FetchedMessage]:
 def test_readers_are_told_again_the_same_and_missed_while_nobody_looks(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
-    start = opened("early").begin("latest")
+    start = opened("early").initial_offset("latest")
     with Admin(nats_server.url) as admin:
         admin.create_stream("T", ["t.>"])
         for i in range(5):
@@ -263,8 +263,8 @@ def test_the_image_of_thousands_of_sources_is_exact(
     image = reader.image()
     took = time.monotonic() - began
     assert [(c.kind, c.source, c.payload) for c in image[:-1]] == [(RECORD, k, b"%d" % i) for i, k in enumerate(keys)]
-    begin = reader.begin("image")
-    end = reader.newest(begin)
+    begin = reader.initial_offset("image")
+    end = reader.latest_offset(begin)
     assert [c for block in reader.read(begin, end) for c in block][:-1] == image[:-1]
     logging.getLogger(__name__).info("image of %d sources in %.2f s", n, took)
 
@@ -276,7 +276,7 @@ def changes_at_a_rate(opened: Callable[..., NatsDiscovery], seconds: float) -> N
     began, sent = time.monotonic(), 0
     while sent < 1000 * seconds:
         for teller in tellers:
-            teller.tell(DESK, [b"%d" % (sent + i) for i in range(50)], [f"{sent + i}" for i in range(50)])
+            teller.publish_events(DESK, [b"%d" % (sent + i) for i in range(50)], [f"{sent + i}" for i in range(50)])
             sent += 50
         tellers[0].announce(TWIN, b"%d" % sent, 60.0)
         follower.step()
@@ -299,9 +299,9 @@ def test_a_thousand_changes_a_second_for_a_minute_are_all_told(opened: Callable[
 def test_very_many_events_are_told_at_once(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
     one = opened()
     n = 100_000 if FULL else 10_000
-    one.tell(DESK, [b"%d" % i for i in range(n)], [f"{i}" for i in range(n)])
-    one.tell(DESK, [b"again"], [f"{n - 5}"])
-    follower = Follower(one, one.begin("earliest"))
+    one.publish_events(DESK, [b"%d" % i for i in range(n)], [f"{i}" for i in range(n)])
+    one.publish_events(DESK, [b"again"], [f"{n - 5}"])
+    follower = Follower(one, one.initial_offset("earliest"))
     follower.until(has(EVENT, times=n))
     assert [int(c.payload or b"") for c in follower.found] == list(range(n))
 
@@ -315,10 +315,10 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
 ) -> None:
     one, reader = opened("one"), opened("reader")
     one.announce(DESK, b"r", LONG)
-    follower = Follower(reader, reader.begin("image"))
+    follower = Follower(reader, reader.initial_offset("image"))
     follower.step()
     for i in range(3):
-        one.tell(DESK, [b"%d" % i], [f"{i}"])
+        one.publish_events(DESK, [b"%d" % i], [f"{i}"])
         if i < 2:
             nats_server.kill()
             nats_server.start()
@@ -345,7 +345,7 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         one.open()
         reader.open()
         one.announce(DESK, b"r", 60.0)
-        follower = Follower(reader, reader.begin("image"))
+        follower = Follower(reader, reader.initial_offset("image"))
         follower.step()
         admin.create_stream("T", ["t.>"])
         seen = Follower(reader, readers=True)
@@ -353,7 +353,7 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         assert "error" not in admin.api("CONSUMER.CREATE.T.c", body)
         seen.until(lambda found: [c.topic for c in found if c.kind in READERS] == ["t.a"])
         for i in range(3):
-            one.tell(DESK, [b"%d" % (10 * i + k) for k in range(10)], [f"{10 * i + k}" for k in range(10)])
+            one.publish_events(DESK, [b"%d" % (10 * i + k) for k in range(10)], [f"{10 * i + k}" for k in range(10)])
             follower.step()
             if i == 0:
                 assert admin.api("STREAM.LEADER.STEPDOWN.MAMA_EVENTS").get("success")

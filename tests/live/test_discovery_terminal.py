@@ -124,7 +124,7 @@ def test_sources_once_ends_by_itself_and_json_has_the_columns_of_the_rows(
 def test_events_come_as_they_happen_or_from_the_earliest_on(
     nats_server: NatsServer, stranger: ForeignAnnouncer
 ) -> None:
-    stranger.tell(DESK, EventRecord("publisher", "create", 1, topic="early"))
+    stranger.publish_events(DESK, EventRecord("publisher", "create", 1, topic="early"))
     error = EventRecord("publisher", "error", 1, topic="a.b", status="NOT_ENTITLED", code=403, info="no\x1b[2J")
     with (
         Command("events", "--url", nats_server.url, "--from", "earliest") as early,
@@ -132,8 +132,8 @@ def test_events_come_as_they_happen_or_from_the_earliest_on(
     ):
         assert "create" in early.wait("early")
         until = iter(range(1, 10_000))
-        eventually(lambda: late.lines or not stranger.tell(DESK, _late(next(until))), "it follows")
-        stranger.tell(DESK, error)
+        eventually(lambda: late.lines or not stranger.publish_events(DESK, _late(next(until))), "it follows")
+        stranger.publish_events(DESK, error)
         assert early.wait("a.b").split("  ", 1)[1] == "publisher  error  a.b  (desk 7)  NOT_ENTITLED 403  no\ufffd[2J"
         assert json.loads(late.wait('"a.b"'))["info"] == "no\x1b[2J"
         assert not [line for line in late.lines if '"early"' in line]
@@ -148,7 +148,7 @@ def _late(n: int) -> EventRecord:
 def test_a_closed_pipe_ends_the_command_although_nothing_happens(
     nats_server: NatsServer, stranger: ForeignAnnouncer, words: tuple[str, ...]
 ) -> None:
-    stranger.tell(DESK, EventRecord("publisher", "create", 1, topic="only"))
+    stranger.publish_events(DESK, EventRecord("publisher", "create", 1, topic="only"))
     command = [sys.executable, "-m", "mama_spark.cli", *words, "--url", nats_server.url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

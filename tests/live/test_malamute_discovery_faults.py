@@ -66,11 +66,11 @@ class Follower:
     """Reads on and keeps what it was told."""
 
     def __init__(self, bridge: MalamuteDiscovery, where: str = "latest") -> None:
-        self.bridge, self.at = bridge, bridge.begin(where)
+        self.bridge, self.at = bridge, bridge.initial_offset(where)
         self.found: list[DiscoveryEvent] = []
 
     def step(self) -> list[DiscoveryEvent]:
-        end = self.bridge.newest(self.at)
+        end = self.bridge.latest_offset(self.at)
         self.found += [c for block in self.bridge.read(self.at, end) for c in block]
         self.at = end
         return self.found
@@ -240,16 +240,16 @@ def test_those_who_read_or_announce_are_not_told_of(opened: Opened) -> None:
     """Else a reader would never come to an end."""
     follower = Follower(opened("reader"))
     other = opened("other")
-    at = other.newest(other.begin("image"))
+    at = other.latest_offset(other.initial_offset("image"))
     other.announce(DESK, b"r", LASTING)
     other.close()
     follower.until(has(RECORD))
     assert [c.kind for c in follower.step()] == [RECORD]
     again = opened("again")
-    there = again.newest(at)
-    assert again.newest(there) == there
+    there = again.latest_offset(at)
+    assert again.latest_offset(there) == there
     follower.step()
-    assert follower.bridge.newest(follower.at) == follower.at
+    assert follower.bridge.latest_offset(follower.at) == follower.at
 
 
 def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(broker: BrokerHere, opened: Opened) -> None:
@@ -279,10 +279,10 @@ def test_a_stream_that_was_deleted_and_made_again_is_a_gap_and_a_new_image(broke
 
 def test_an_image_that_the_broker_has_forgotten_is_no_silence(broker: BrokerHere, opened: Opened) -> None:
     reader = opened()
-    begin = reader.begin("image")
-    end = reader.newest(begin)
+    begin = reader.initial_offset("image")
+    end = reader.latest_offset(begin)
     assert reader._talk is not None
-    reader.tell(DESK, [b"e"], ["e"])
+    reader.publish_events(DESK, [b"e"], ["e"])
     forget(broker.url, reader._talk.extent().last + 1)
     with pytest.raises(DataLost, match="not in _MAMA_EVENTS any more"):
         list(reader.read(begin, end))
@@ -323,9 +323,9 @@ def test_many_sources_are_one_image_and_many_events_come_in_order(
     one._talk.store([words.record(key, b"r%d" % (key.id or 0), LASTING, 0) for key in keys])
     *sources, _ = reader.image()
     assert [c.source for c in sources] == keys
-    at = reader.newest(reader.begin("image"))
-    one.tell(DESK, [b"%d" % i for i in range(500)], [f"e{i}" for i in range(500)])
-    changes = [c for block in reader.read(at, reader.newest(at)) for c in block]
+    at = reader.latest_offset(reader.initial_offset("image"))
+    one.publish_events(DESK, [b"%d" % i for i in range(500)], [f"e{i}" for i in range(500)])
+    changes = [c for block in reader.read(at, reader.latest_offset(at)) for c in block]
     assert [c.payload for c in changes] == [b"%d" % i for i in range(500)]
 
 

@@ -89,9 +89,9 @@ def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, p
     for told in (one, two):
         told.wait(lambda lines: "image_end" in lines, "the image")
     place.say(desk(7, data_dict="NEW"))
-    place.tell(DESK, EventRecord("publisher", "create", 1, "desk", 7, topic="a.b"))
-    place.tell(DESK, EventRecord("topic", "PUBLISH_ERROR_BAD_SYMBOL", 1, topic="a..b"))
-    place.tell(DESK, b"junk, too")
+    place.publish_events(DESK, EventRecord("publisher", "create", 1, "desk", 7, topic="a.b"))
+    place.publish_events(DESK, EventRecord("topic", "PUBLISH_ERROR_BAD_SYMBOL", 1, topic="a..b"))
+    place.publish_events(DESK, b"junk, too")
     place.live(DESK, 2)
     changes = [
         "online desk 7",
@@ -201,8 +201,8 @@ def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(case: Case, p
     strict, lax = BatchRecorder(), BatchRecorder()
     for name, told in (("strict", strict), ("lax", lax)):
         case.run(told, name)
-    lost = [place.tell(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic=f"t{n}")) for n in range(3)]
-    place.tell(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic="left"))
+    lost = [place.publish_events(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic=f"t{n}")) for n in range(3)]
+    place.publish_events(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic="left"))
     purged = place.api("STREAM.PURGE.MAMA_EVENTS", {"seq": lost[-1] + 1})
     assert purged["purged"] > 0, purged
     said = failure(case.start(strict, "strict", now=True))

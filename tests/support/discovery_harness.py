@@ -65,7 +65,7 @@ class ForeignAnnouncer(Admin):
         message = self.api(f"STREAM.MSG.GET.{BOARD.events}", last).get("message", {})
         return b"Nats-Marker-Reason" in b64decode(message.get("hdrs", ""))
 
-    def tell(self, source: SourceKey, event: EventRecord | bytes) -> int:
+    def publish_events(self, source: SourceKey, event: EventRecord | bytes) -> int:
         payload = event if isinstance(event, bytes) else encode(encode_event(event))
         return self.publish(BOARD.event_subject(source), payload)
 

@@ -20,7 +20,7 @@ class Watcher:
 
     def __enter__(self) -> Watcher:
         self._bridge.open()
-        self._start = self._at = self._bridge.begin("earliest")
+        self._start = self._at = self._bridge.initial_offset("earliest")
         self._seen: list[DiscoveryEvent] = []
         return self
 
@@ -28,7 +28,7 @@ class Watcher:
         self._bridge.close()
 
     def changes(self) -> list[DiscoveryEvent]:
-        end = self._bridge.newest(self._at)
+        end = self._bridge.latest_offset(self._at)
         if end != self._at:
             self._seen += [c for block in self._bridge.read(self._at, end) for c in block]
             self._at = end

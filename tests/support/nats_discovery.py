@@ -55,11 +55,11 @@ class Follower:
 
     def __init__(self, bridge: NatsDiscovery, start: Position | None = None, *, readers: bool = False) -> None:
         self.bridge, self.readers = bridge, readers
-        self.at = bridge.begin("latest") if start is None else start
+        self.at = bridge.initial_offset("latest") if start is None else start
         self.found: list[DiscoveryEvent] = []
 
     def step(self, limit: int | None = None) -> list[DiscoveryEvent]:
-        end = self.bridge.newest(self.at, limit)
+        end = self.bridge.latest_offset(self.at, limit)
         new = [c for block in self.bridge.read(self.at, end) for c in block]
         self.at = end
         self.found += new if self.readers else [c for c in new if c.kind not in READERS]

@@ -55,8 +55,8 @@ class DiscoveryFollower:
         rows = self.reader.image(self.reach.call(lambda bridge: bridge.image()))
         return sorted(rows, key=lambda row: (row.source_name or "", row.source_id or 0))
 
-    def begin(self, where: str) -> Position:
-        return self.reach.call(lambda bridge: bridge.begin(where))
+    def initial_offset(self, where: str) -> Position:
+        return self.reach.call(lambda bridge: bridge.initial_offset(where))
 
     def changes(self, at: Position, sleep: Callable[[float], None] = time.sleep) -> Iterator[list[DiscoveryRow]]:
         """What comes after ``at``, without end; an empty list after each look that found nothing."""
@@ -64,7 +64,7 @@ class DiscoveryFollower:
             start = at
 
             def look(bridge: DiscoveryBridge, start: Position = start) -> tuple[Position, list[DiscoveryEvent]]:
-                there = bridge.newest(start, _AT_ONCE)
+                there = bridge.latest_offset(start, _AT_ONCE)
                 return there, [change for part in bridge.read(start, there) for change in part]
 
             at, changes = self.reach.call(look)

@@ -17,7 +17,7 @@ def run(given: Mapping[str, str], *, begin: str, as_json: bool) -> int:
     """
     place = follow.DiscoveryFollower.of(given)
     try:
-        for rows in place.changes(place.begin(begin)):
+        for rows in place.changes(place.initial_offset(begin)):
             for row in rows:
                 if row.kind in (PUBLISHER, TOPIC, GAP):
                     follow.say(follow.as_json(row) if as_json else line_of(row))

@@ -18,7 +18,7 @@ def run(given: Mapping[str, str], *, once: bool, as_json: bool) -> int:
     """
     place = follow.DiscoveryFollower.of(given)
     try:
-        at = None if once else place.begin("latest")  # before the image, so that nothing is between the two
+        at = None if once else place.initial_offset("latest")  # before the image, so that nothing is between the two
         image = place.image()
         if as_json:
             for row in image:

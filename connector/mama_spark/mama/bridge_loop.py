@@ -163,7 +163,7 @@ class BridgeLoop:
                 self._work.append(_Work(work, Future(), time.monotonic() + self._call_timeout))
                 self._changed.notify_all()
 
-    def see_to(self, work: Callable[[], None], timeout: float) -> None:
+    def call_or_run_inline(self, work: Callable[[], None], timeout: float) -> None:
         """:meth:`call` for what must be done in any case: on this thread once the loop has ended. What the bridge
         raises is logged. Returns after ``timeout`` seconds also when it is not done yet.
         """

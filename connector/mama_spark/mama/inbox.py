@@ -84,7 +84,7 @@ class _Receiver:
                 return False
             self._live = False
         self.transport._receivers.discard(self)
-        self.transport.loop.see_to(leave, self.transport.destroy_timeout)
+        self.transport.loop.call_or_run_inline(leave, self.transport.destroy_timeout)
         self._delivery.end(0.0)
         if self._delivery.queue is not None:
             self._delivery.queue.close()

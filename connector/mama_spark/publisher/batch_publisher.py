@@ -72,7 +72,8 @@ class BatchPublisher:
     :param poll_time: longest wait in seconds (MP-07)
     :param patience: seconds without an acknowledgement, while messages wait and the middleware takes nothing, after
         which the pump gives up with :class:`Unavailable`. None = the retry deadline, or else the ``wait_timeout``
-    :param outlast: do not give up then: fail what waits, and what comes, until the middleware takes messages again
+    :param survive_outage: do not give up then: fail what waits, and what comes, until the middleware takes messages
+        again
     :param on_event: told of what happens to the transport, on the pump's thread, before the pump acts on it
     :param on_trouble: told why messages must be sent again, at most once a round of the pump, on its thread
     """
@@ -88,7 +89,7 @@ class BatchPublisher:
         poll_time: float = 0.1,
         name: str = "",
         patience: float | None = None,
-        outlast: bool = False,
+        survive_outage: bool = False,
         on_event: Callable[[BridgeEvent], None] | None = None,
         on_trouble: Callable[[PublishError], None] | None = None,
     ) -> None:
@@ -114,7 +115,7 @@ class BatchPublisher:
         self._last_send = 0.0
         self._unflushed = False
         self._stuck_since: float | None = None
-        self._outlast, self._outage = outlast, False
+        self._survive_outage, self._outage = survive_outage, False
         self._last_trouble = ""
         self._bridge_full = False
 
@@ -283,7 +284,7 @@ class BatchPublisher:
         if taken:
             rows, now = slice(start, start + taken), time.monotonic()
             if self.bridge.capabilities.ack is Ack.NONE:
-                self.window.hand_over(job.block, rows, now)
+                self.window.send_unacknowledged(job.block, rows, now)
                 self._stuck_since = None
             else:
                 self.window.launch(job.block, rows, now)
@@ -401,7 +402,7 @@ class BatchPublisher:
             self._stuck_since = now
         elif (self._outage or now - self._stuck_since > self._patience) and not window.in_flight:
             trouble = self._last_trouble or "the bridge takes no messages"
-            if not self._outlast:
+            if not self._survive_outage:
                 raise Unavailable(f"nothing was acknowledged for {self._patience:g} s: {trouble}")
             self._outage = True
             self._fail_queued(f"not sent, nothing was acknowledged for {self._patience:g} s: {trouble}", now)

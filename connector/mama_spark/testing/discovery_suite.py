@@ -70,7 +70,7 @@ def follow(
     end = time.monotonic() + PATIENCE
     while not enough(found):
         assert time.monotonic() < end, f"only {found}"
-        there = bridge.newest(start)
+        there = bridge.latest_offset(start)
         if there == start:
             time.sleep(0.02)
         found += told(bridge, start, there)
@@ -125,7 +125,7 @@ class DiscoverySuite:
     def test_a_record_is_written_when_it_changes_and_only_then(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        start = reader.begin("latest")
+        start = reader.initial_offset("latest")
         source.announce(DESK, b"one", EVER)
         source.announce(DESK, b"one", EVER)
         source.announce(DESK, b"two", EVER)
@@ -137,7 +137,7 @@ class DiscoverySuite:
     def test_what_is_renewed_by_one_announcer_or_by_one_of_several_stays(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        start = reader.begin("latest")
+        start = reader.initial_offset("latest")
         other = site.make()
         other.open()
         source.announce(DESK, b"r", site.lasting)
@@ -156,7 +156,7 @@ class DiscoverySuite:
     def test_a_source_that_falls_silent_is_suspect_and_then_offline(
         self, site: DiscoverySite, reader: DiscoveryBridge
     ) -> None:
-        start = reader.begin("latest")
+        start = reader.initial_offset("latest")
         silent = site.make()
         silent.open()
         silent.announce(DESK, b"r", site.ttl)
@@ -176,7 +176,7 @@ class DiscoverySuite:
     def test_a_source_that_was_gone_says_its_record_again_when_it_is_back(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        start = reader.begin("latest")
+        start = reader.initial_offset("latest")
         silent = site.make()
         silent.open()
         silent.announce(DESK, b"r", site.ttl)
@@ -191,7 +191,7 @@ class DiscoverySuite:
     def test_a_withdrawn_source_says_so_and_does_not_expire(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        start = reader.begin("latest")
+        start = reader.initial_offset("latest")
         other = site.make()
         other.open()
         for bridge in (source, other):
@@ -218,10 +218,10 @@ class DiscoverySuite:
     def test_events_stand_in_order_and_once(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        start = reader.begin("latest")
-        source.tell(DESK, [b"\x00", b"1"], ["d-0", "d-1"])
-        source.tell(DESK, [b"1", b"2"], ["d-1", "d-2"])
-        source.tell(PLAIN, [b"end"], ["p-0"])
+        start = reader.initial_offset("latest")
+        source.publish_events(DESK, [b"\x00", b"1"], ["d-0", "d-1"])
+        source.publish_events(DESK, [b"1", b"2"], ["d-1", "d-2"])
+        source.publish_events(PLAIN, [b"end"], ["p-0"])
         found = follow(reader, start, of(DiscoveryEventKind.EVENT, PLAIN))
         assert seen(found) == [
             (DiscoveryEventKind.EVENT, DESK, b"\x00"),
@@ -234,8 +234,8 @@ class DiscoverySuite:
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         source.announce(DESK, b"one", EVER)
-        begin = reader.begin("image")
-        there = reader.newest(begin)
+        begin = reader.initial_offset("image")
+        there = reader.latest_offset(begin)
         source.announce(DESK, b"two", EVER)
         source.announce(TWIN, b"mark", EVER)
         image = told(reader, begin, there)
@@ -247,15 +247,15 @@ class DiscoverySuite:
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         source.announce(DESK, b"one", EVER)
-        begin = reader.begin("image")
-        middle = reader.newest(begin)
+        begin = reader.initial_offset("image")
+        middle = reader.latest_offset(begin)
         source.announce(DESK, b"two", EVER)
-        source.tell(DESK, [b"e"], ["e"])
-        end = reader.newest(middle)
+        source.publish_events(DESK, [b"e"], ["e"])
+        end = reader.latest_offset(middle)
         until = time.monotonic() + PATIENCE
         while [c.kind for c in told(reader, middle, end)][-1:] != [DiscoveryEventKind.EVENT]:
             assert time.monotonic() < until
-            end = reader.newest(end)
+            end = reader.latest_offset(end)
         first = told(reader, begin, middle) + told(reader, middle, end)
         source.announce(DESK, b"three", EVER)
         begin, middle, end = json.loads(json.dumps([begin, middle, end]))
@@ -274,21 +274,21 @@ class DiscoverySuite:
         keys = [SourceKey(f"s{i}", i) for i in range(7)]
         for key in keys:
             source.announce(key, b"r", EVER)
-        at = reader.begin("image")
+        at = reader.initial_offset("image")
         found: list[DiscoveryEvent] = []
         until = time.monotonic() + PATIENCE
         while not found or found[-1].kind is not DiscoveryEventKind.IMAGE_END:
             assert time.monotonic() < until
-            there = reader.newest(at, 3)
+            there = reader.latest_offset(at, 3)
             part = told(reader, at, there)
             assert len(part) <= 3
             found, at = found + part, there
         assert sorted(str(c.source) for c in found[:-1]) == sorted(map(str, keys))
-        source.tell(DESK, [b"%d" % i for i in range(7)], [f"e{i}" for i in range(7)])
+        source.publish_events(DESK, [b"%d" % i for i in range(7)], [f"e{i}" for i in range(7)])
         events: list[DiscoveryEvent] = []
         while len(events) < 7:
             assert time.monotonic() < until
-            there = reader.newest(at, 3)
+            there = reader.latest_offset(at, 3)
             part = told(reader, at, there)
             assert len(part) <= 3
             events, at = events + part, there
@@ -299,18 +299,18 @@ class DiscoverySuite:
     ) -> None:
         for i in range(3):
             source.announce(SourceKey(f"s{i}", i), b"r", EVER)
-        begin = reader.begin("image")
-        plan = reader.newest(begin)
+        begin = reader.initial_offset("image")
+        plan = reader.latest_offset(begin)
         source.announce(DESK, b"later", EVER)
-        first = reader.newest(begin, 2, plan)
-        rest = reader.newest(first, None, plan)
+        first = reader.latest_offset(begin, 2, plan)
+        rest = reader.latest_offset(first, None, plan)
         assert seen(told(reader, begin, first) + told(reader, first, rest)) == seen(told(reader, begin, plan))
-        assert told(reader, rest, reader.newest(rest, None, plan)) == []
+        assert told(reader, rest, reader.latest_offset(rest, None, plan)) == []
         follow(reader, plan, of(DiscoveryEventKind.RECORD, DESK))
-        later = reader.newest(plan)
+        later = reader.latest_offset(plan)
         source.announce(TWIN, b"too late", EVER)
         follow(reader, later, of(DiscoveryEventKind.RECORD, TWIN))
-        assert seen(told(reader, plan, reader.newest(plan, None, later))) == [
+        assert seen(told(reader, plan, reader.latest_offset(plan, None, later))) == [
             (DiscoveryEventKind.RECORD, DESK, b"later")
         ]
 
@@ -319,8 +319,8 @@ class DiscoverySuite:
     ) -> None:
         source.announce(DESK, b"one", EVER)
         source.announce(DESK, b"two", EVER)
-        source.tell(DESK, [b"e"], ["e"])
-        found = follow(reader, reader.begin("earliest"), of(DiscoveryEventKind.EVENT, DESK))
+        source.publish_events(DESK, [b"e"], ["e"])
+        found = follow(reader, reader.initial_offset("earliest"), of(DiscoveryEventKind.EVENT, DESK))
         assert {(DiscoveryEventKind.RECORD, DESK, b"one"), (DiscoveryEventKind.RECORD, DESK, b"two")} <= set(
             seen(found)
         )
@@ -328,18 +328,19 @@ class DiscoverySuite:
     def test_a_sequence_of_a_log_is_a_place_to_begin(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.tell(DESK, [b"0", b"1", b"2"], ["0", "1", "2"])
-        found = follow(reader, reader.begin("earliest"), lambda changes: len(changes) == 3)
+        source.publish_events(DESK, [b"0", b"1", b"2"], ["0", "1", "2"])
+        found = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 3)
         assert found[1].sequence is not None
-        again = follow(reader, reader.begin(((found[1].origin, found[1].sequence),)), lambda changes: len(changes) > 1)
+        start = reader.initial_offset(((found[1].origin, found[1].sequence),))
+        again = follow(reader, start, lambda changes: len(changes) > 1)
         assert again == found[1:]
 
     def test_what_was_lost_before_it_was_read_is_a_gap(
         self, site: DiscoverySite, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
-        source.tell(DESK, [b"0", b"1", b"2", b"3"], ["0", "1", "2", "3"])
-        all_of_it = follow(reader, reader.begin("earliest"), lambda changes: len(changes) == 4)
-        start = reader.begin(((all_of_it[0].origin, all_of_it[0].sequence or 0),))
+        source.publish_events(DESK, [b"0", b"1", b"2", b"3"], ["0", "1", "2", "3"])
+        all_of_it = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 4)
+        start = reader.initial_offset(((all_of_it[0].origin, all_of_it[0].sequence or 0),))
         site.lose(2)
         found = follow(reader, start, lambda changes: any(c.payload == b"3" for c in changes))
         gap = found[0]
@@ -348,8 +349,8 @@ class DiscoverySuite:
         assert found[1:] == all_of_it[2:]
 
     def test_nothing_new_is_no_new_position(self, site: DiscoverySite, reader: DiscoveryBridge) -> None:
-        at = reader.newest(reader.begin("latest"))
-        assert reader.newest(at) == at
+        at = reader.latest_offset(reader.initial_offset("latest"))
+        assert reader.latest_offset(at) == at
         assert told(reader, at, at) == []
 
     def test_close_may_be_repeated_and_follows_a_failed_open(self, site: DiscoverySite) -> None:

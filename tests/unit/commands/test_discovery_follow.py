@@ -22,7 +22,7 @@ def test_a_long_past_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         source.announce(SourceKey("s", i), encode(encode_source(SourceRecord("s", i, "ONLINE"))), 60.0)
     place = follow.DiscoveryFollower.of({"url": f"memory://{name}"})
     slept: list[float] = []
-    parts = list(islice(place.changes(place.begin("earliest"), slept.append), 4))
+    parts = list(islice(place.changes(place.initial_offset("earliest"), slept.append), 4))
     assert [[row.source_id for row in rows] for rows in parts] == [[0, 1], [2, 3], [4], []]
     assert slept == [], "it goes on at once while there is more"
     place.close()

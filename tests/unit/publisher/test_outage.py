@@ -1,4 +1,4 @@
-"""A publisher that is to outlast an outage fails what cannot be sent, and goes on when the middleware is back."""
+"""A publisher that is to survive an outage fails what cannot be sent, and goes on when the middleware is back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: Mem
     def finished(_: FlightBatch) -> None:
         failed.release()
 
-    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, patience=0.3, outlast=True)
+    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, patience=0.3, survive_outage=True)
     publisher.start()
     broker.up = False
     lost = [publisher.put(batch(500, i * 500)) for i in range(4)]

@@ -28,7 +28,11 @@ def waits(publisher: BatchPublisher, now: float) -> bool:
 def away() -> BatchPublisher:
     """A publisher whose connection is lost for longer than its patience."""
     publisher = BatchPublisher(
-        MemoryBridge(uuid4().hex), WindowPolicy(), on_finished=lambda block: None, patience=PATIENCE, outlast=True
+        MemoryBridge(uuid4().hex),
+        WindowPolicy(),
+        on_finished=lambda block: None,
+        patience=PATIENCE,
+        survive_outage=True,
     )
     publisher._event(BridgeEvent(EventKind.DISCONNECTED, "cut", 0.0))
     assert waits(publisher, 0.0)

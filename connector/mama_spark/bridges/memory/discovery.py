@@ -191,13 +191,13 @@ class MemoryDiscovery:
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         self._reach()._withdraw(source, record)
 
-    def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+    def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         self._reach()._tell(source, events, ids)
 
     def image(self) -> list[DiscoveryEvent]:
         return self._reach()._image()
 
-    def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+    def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         if where == "image":
             return {"image": None}
         board = self._reach()
@@ -212,7 +212,7 @@ class MemoryDiscovery:
                 raise ConfigError(f"discovery begins at image, earliest, latest or a sequence of {origin}, got {where}")
             return {"next": where[0][1]}
 
-    def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
+    def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         board = self._reach()
         most = 1 << 62 if limit is None else limit
         with board._lock:

@@ -64,7 +64,7 @@ class RecordedDiscovery:
         """See :meth:`announce`."""
         self.announce(source, record, 0.0)
 
-    def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+    def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :meth:`announce`."""
         self.announce(source, b"", 0.0)
 
@@ -75,7 +75,7 @@ class RecordedDiscovery:
         bounds = log.bounds()
         return self._image(log, bounds.first, bounds.last)
 
-    def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+    def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         if where == "image":
             return {"begin": "image"}
         bounds = self._log().bounds()
@@ -89,7 +89,7 @@ class RecordedDiscovery:
             first = {-2: bounds.first, -1: bounds.last + 1}.get(named[name], named[name])
         return {"next": first, "identity": bounds.identity}
 
-    def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
+    def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         bounds = self._log().bounds()
         if "begin" in start:
             return {"next": bounds.last + 1, "identity": bounds.identity}

@@ -220,13 +220,14 @@ class SourceDiscovery:
         if len(self._pending) >= MAX_PENDING:
             return
         if self._position is None:
-            at = bridge.begin("latest")  # before the image: what changes while it is made comes again, not never
+            # before the image: what changes while it is made comes again, not never
+            at = bridge.initial_offset("latest")
             self._pending.extend(self._sources.image([c for c in bridge.image() if c.kind in _OF_SOURCES]))
             if self._deadline is not None:
                 self._pending.append(None)
             self._position, self._deadline = at, None
             return
-        there = bridge.newest(self._position, MAX_PENDING)
+        there = bridge.latest_offset(self._position, MAX_PENDING)
         lost = False
         for block in bridge.read(self._position, there):
             for change in block:

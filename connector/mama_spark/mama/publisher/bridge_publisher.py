@@ -236,7 +236,7 @@ class BridgePublisher:
         self._raise_dead()
         deadline = time.monotonic() + timeout
         self._dead = True
-        self._loop.see_to(self._check_done, timeout)
+        self._loop.call_or_run_inline(self._check_done, timeout)
         if not (self._loop.here or self._delivery.within):
             self._done.wait(max(0.0, deadline - time.monotonic()))
         self._delivery.end(max(deadline, time.monotonic() + _GRACE))
@@ -256,7 +256,7 @@ class BridgePublisher:
             if self._done.is_set():
                 call()
 
-        self._loop.see_to(note, 0.0)
+        self._loop.call_or_run_inline(note, 0.0)
 
     def tell(self, call: Callable[[], None]) -> None:
         """Make a callback of the API layer on this thread. :meth:`destroy` has waited long enough for any other."""

@@ -133,7 +133,7 @@ class Window:
         block.errors.update(zip(rows.tolist(), each, strict=True))
         self._settle(block, rows, Transition.FAIL, now)
 
-    def hand_over(self, block: FlightBatch, rows: Rows, now: float) -> None:
+    def send_unacknowledged(self, block: FlightBatch, rows: Rows, now: float) -> None:
         """The bridge took these queued flights and will never answer: ``published`` is their terminal event."""
         first, n = self.next_token, length_of(rows)
         self.next_token += n
@@ -371,7 +371,7 @@ class Window:
     # --- inside ----------------------------------------------------------------------------------------------
 
     def _trouble(self, block: FlightBatch, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
-        if error.pace is not Backpressure.KEEP:
+        if error.backpressure is not Backpressure.NONE:
             self._pause(error, now, sent_at)
         again = self._may_resend(block, rows, error, now)
         self._note(block, rows, error)
@@ -399,7 +399,7 @@ class Window:
         block.state[rows] = advance(block.state[rows], Transition.RETRY)
         sends = int(block.sends[rows[0]])
         due = now
-        if error.pace is not Backpressure.KEEP:
+        if error.backpressure is not Backpressure.NONE:
             due = max(now, self._pause_until)
         elif error.answered and not error.may_have_landed and self.policy.ordered:
             pass  # refused because of what went before it
@@ -464,7 +464,7 @@ class Window:
         self._pause_began = now
         backoff = self.policy.retry.backoff(self._pause_level) if self.policy.retry else 0.0
         self._pause_until = now + backoff
-        if error.pace is Backpressure.SHRINK:
+        if error.backpressure is Backpressure.SHRINK_WINDOW:
             self.limit = max(1, self.limit // 2)
             self._acked_since_growth = 0
 

@@ -158,7 +158,7 @@ class PublisherLoops:
         if taken:
             rows, now = slice(start, start + taken), time.monotonic()
             if self.bridge.capabilities.ack is Ack.NONE:
-                self.window.hand_over(block, rows, now)
+                self.window.send_unacknowledged(block, rows, now)
             else:
                 self.window.launch(block, rows, now)
             wall = self._clock.micros(block.published[rows]) / 1e6

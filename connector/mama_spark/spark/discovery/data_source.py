@@ -107,10 +107,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         words = where if isinstance(where, str) else tuple(sorted(where.items()))
 
         def begin(bridge: DiscoveryBridge) -> tuple[Position, Position]:
-            first = bridge.begin(words)
-            at = bridge.newest(first, most)
+            first = bridge.initial_offset(words)
+            at = bridge.latest_offset(first, most)
             if self._ends:
-                self._until = bridge.newest(at)
+                self._until = bridge.latest_offset(at)
             return first, at
 
         first, at = self._bridge.call(begin)
@@ -121,8 +121,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def go_on(bridge: DiscoveryBridge) -> Position:
             if self._ends and self._until is None:
-                self._until = bridge.newest(at)
-            return bridge.newest(at, most, self._until)
+                self._until = bridge.latest_offset(at)
+            return bridge.latest_offset(at, most, self._until)
 
         newest = at if self._ends and at == self._until else self._bridge.call(go_on)
         return start if newest == at else {"v": VERSION, "at": newest}
@@ -133,7 +133,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         known = self._known
         try:
-            return {"v": VERSION, "at": self._bridge.call(lambda bridge: bridge.newest(known))}
+            return {"v": VERSION, "at": self._bridge.call(lambda bridge: bridge.latest_offset(known))}
         except MamaError:
             return None  # progress is only told: the next latestOffset says what is wrong
 

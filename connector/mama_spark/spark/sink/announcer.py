@@ -174,7 +174,7 @@ class SourceAnnouncer:
         ours = [replace(e, source_name=self.record.name, source_id=self.record.id) for e in events]
         numbers = range(self._told, self._told + len(events))
         self._told += len(events)
-        bridge.tell(self._key, [encode(encode_event(e)) for e in ours], [f"{self._ids}-{n}" for n in numbers])
+        bridge.publish_events(self._key, [encode(encode_event(e)) for e in ours], [f"{self._ids}-{n}" for n in numbers])
 
 
 def withdraw(o: SinkOptions, terms: DiscoveryProperties, record: SourceRecord) -> None:

@@ -236,7 +236,7 @@ class _PartitionWriter:
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(self._facts.partition),
-            outlast=o.error_tolerance == "all" and o.on_error != "fail",
+            survive_outage=o.error_tolerance == "all" and o.on_error != "fail",
             on_event=self.reporter.transport,
         )
         self._publisher.start()

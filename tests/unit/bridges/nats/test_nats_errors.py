@@ -55,9 +55,9 @@ def test_an_unknown_number_falls_back_to_its_http_code(http: int, kind: type[Mam
 
 
 def test_the_whole_publisher_holds_on_503_and_shrinks_on_429() -> None:
-    assert errors.no_responders("a").pace is Backpressure.HOLD
-    assert errors.from_reply(429, 10167, "").pace is Backpressure.SHRINK
-    assert errors.from_reply(503, 10077, "maximum messages exceeded").pace is Backpressure.KEEP
+    assert errors.no_responders("a").backpressure is Backpressure.PAUSE
+    assert errors.from_reply(429, 10167, "").backpressure is Backpressure.SHRINK_WINDOW
+    assert errors.from_reply(503, 10077, "maximum messages exceeded").backpressure is Backpressure.NONE
 
 
 @pytest.mark.parametrize(

@@ -354,8 +354,8 @@ def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> 
     window = Window(WindowPolicy(10))
     block = window.open(4)
     window.reject(block, np.array([0, 2]), [Rejected("a"), Rejected("b")], 1.0)
-    window.hand_over(block, slice(1, 2), 1.0)
-    window.hand_over(block, slice(3, 4), 1.0)
+    window.send_unacknowledged(block, slice(1, 2), 1.0)
+    window.send_unacknowledged(block, slice(3, 4), 1.0)
     assert window.in_flight == 0
     assert block.open == 0
     assert block.errors[2].info == "b"

@@ -56,8 +56,8 @@ def board(name: str) -> list[DiscoveryEvent]:
     """All changes so far."""
     reader = MemoryDiscovery(name)
     reader.open()
-    start = reader.begin("earliest")
-    return [change for block in reader.read(start, reader.newest(start)) for change in block]
+    start = reader.initial_offset("earliest")
+    return [change for block in reader.read(start, reader.latest_offset(start)) for change in block]
 
 
 def records(name: str, fields: SourceFields | None = None) -> list[SourceRecord]:
@@ -184,7 +184,7 @@ def test_write_goes_on_when_events_cannot_be_told(
     def refuse(*_: object) -> None:
         raise Unavailable("discovery is gone")
 
-    monkeypatch.setattr(MemoryDiscovery, "tell", refuse)
+    monkeypatch.setattr(MemoryDiscovery, "publish_events", refuse)
     assert publish(options(name), "a").tally.acked == 1
     assert "were not told: discovery is gone" in caplog.text
 
@@ -194,7 +194,7 @@ def test_end_of_a_partition_waits_a_bounded_time_for_discovery(
 ) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(announcer, "PATIENCE", 0.1)
-    monkeypatch.setattr(MemoryDiscovery, "tell", lambda *_: go_on.wait(60))
+    monkeypatch.setattr(MemoryDiscovery, "publish_events", lambda *_: go_on.wait(60))
     try:
         assert publish(options(name), "a").tally.acked == 1
         assert "its last events are not told" in caplog.text

@@ -79,7 +79,7 @@ class MalamuteDiscovery:
         self._open()
         renewal_keeper(self.settings).withdraw(source, record)
 
-    def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+    def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         subject = self.words.subject(EVENT, source)
         told = [
@@ -98,7 +98,7 @@ class MalamuteDiscovery:
         end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, time.time_ns() // 1000, self.words.events)
         return [*self.words.image(found.messages), end]
 
-    def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+    def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. The log is named as the stream of events; -1 is the latest,
         -2 the earliest."""
         if where == "image":
@@ -117,7 +117,7 @@ class MalamuteDiscovery:
             raise ConfigError(f"the only log of discovery here is {name}, whose numbers begin at 1; got {dict(where)}")
         return where[0][1]
 
-    def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
+    def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         place, goal = positions.parse_offset(start), None if until is None else positions.parse_offset(until)
         there = self._open().extent()

@@ -27,7 +27,7 @@ class EventLoopThread:
         self.pid = os.getpid()
         self.died: BaseException | None = None
         self._waiting: set[Future[Any]] = set()
-        self._mourners: list[Callable[[BaseException], None]] = []
+        self._on_death: list[Callable[[BaseException], None]] = []
         self._lock = threading.Lock()
         if running is not None:
             self.loop = running
@@ -45,16 +45,16 @@ class EventLoopThread:
         with self._lock:
             self.died = error
             waiting, self._waiting = self._waiting, set()
-            mourners = list(self._mourners)
+            mourners = list(self._on_death)
         for future in waiting:
             if not future.done():
-                future.set_exception(self._grave())
+                future.set_exception(self._death_error())
         for tell in mourners:
             tell(error)
         with contextlib.suppress(Exception):
-            self._bury()
+            self._shutdown()
 
-    def _bury(self) -> None:
+    def _shutdown(self) -> None:
         """End what still runs, so that nothing complains when it is collected."""
         self.loop.run_until_complete(asyncio.sleep(0))  # what was asked for last begins, too, so that it can be ended
         for task in asyncio.all_tasks(self.loop):
@@ -67,7 +67,7 @@ class EventLoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
 
-    def _grave(self) -> BackgroundTaskFailed:
+    def _death_error(self) -> BackgroundTaskFailed:
         died = BackgroundTaskFailed(f"the event loop of the NATS connections ended: {self.died!r}")
         died.__cause__ = self.died
         return died
@@ -83,15 +83,15 @@ class EventLoopThread:
         except RuntimeError:
             return False
 
-    def mourn(self, tell: Callable[[BaseException], None]) -> None:
+    def on_death(self, tell: Callable[[BaseException], None]) -> None:
         """Call ``tell`` should the loop die."""
         with self._lock:
-            self._mourners.append(tell)
+            self._on_death.append(tell)
 
     def forget(self, tell: Callable[[BaseException], None]) -> None:
         with self._lock:
-            if tell in self._mourners:
-                self._mourners.remove(tell)
+            if tell in self._on_death:
+                self._on_death.remove(tell)
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
         """Run ``call`` on the loop.
@@ -102,7 +102,7 @@ class EventLoopThread:
             self.loop.call_soon_threadsafe(call, *args)
         except RuntimeError as e:
             self.died = self.died or e
-            raise self._grave() from e
+            raise self._death_error() from e
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
         """Run a coroutine on the loop and wait for it.
@@ -113,7 +113,7 @@ class EventLoopThread:
         with self._lock:
             if self.died is not None:
                 work.close()
-                raise self._grave()
+                raise self._death_error()
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
             self._waiting.add(future)
         try:

@@ -108,7 +108,7 @@ class NatsDiscovery:
         self._announcer = found
         return found
 
-    def tell(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
+    def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Order holds but for what the server refuses in
         the middle and takes later."""
         self._open()
@@ -128,18 +128,18 @@ class NatsDiscovery:
         link, reader = self._open()
         return self._run(link, reader.image(), "reading the image")[0]
 
-    def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+    def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Logs are named as the streams of events and advisories;
         -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
         if where == "image":
             return dict(IMAGE)
         link, reader = self._open()
-        return self._run(link, reader.begin(where), "finding where to begin")
+        return self._run(link, reader.initial_offset(where), "finding where to begin")
 
-    def newest(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
+    def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Renewals alone move no position, but every ten minutes."""
         link, reader = self._open()
-        return self._run(link, reader.newest(start, limit, until), "finding the newest position")
+        return self._run(link, reader.latest_offset(start, limit, until), "finding the newest position")
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""

@@ -108,7 +108,7 @@ class DiscoveryReader:
 
     # --- where to begin -----------------------------------------------------------------------------------------
 
-    async def begin(self, where: str | tuple[tuple[str, int], ...]) -> Position:
+    async def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`; not for ``image``."""
         named = {where: 0} if isinstance(where, str) else dict(where)
         unknown = set(named) - {"earliest", "latest", self.board.events, self.board.advisories}
@@ -145,7 +145,7 @@ class DiscoveryReader:
 
     # --- how far to go ------------------------------------------------------------------------------------------
 
-    async def newest(self, start: Position, limit: int | None, until: Position | None) -> Position:
+    async def latest_offset(self, start: Position, limit: int | None, until: Position | None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         here, stop = at(start), None if until is None else at(until)
         if here is None or here.left > 0 or (stop is not None and _token(stop) != _token(here)):

@@ -168,7 +168,7 @@ class NatsBridge:
         self._framer = Framer(ReplyTo(link.inbox) if self.mode != "none" else None)
         self._batching = FastIngestPublisher(link, self._mail, self.settings, self._places, partial(self._write, link))
         link.consumer = self
-        link.loop.mourn(self._mail.died)
+        link.loop.on_death(self._mail.died)
         if link.client.max_payload:
             self._max_payload = link.client.max_payload
 
