@@ -17,6 +17,7 @@ import resource
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ def busy_seconds() -> float:
     return (sum(ticks[:8]) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")  # all but idle and waiting for a disk
 
 
+def resident() -> int:
+    """Memory of this process now, in MB; 0 where that cannot be read."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
 class Recorder:
     """Collects the reports of one run; in a worker of xdist, only what the worker alone knows."""
 
@@ -56,6 +66,7 @@ class Recorder:
         self.tests: dict[str, dict[str, float]] = defaultdict(dict)
         self.processes: Counter[str] = Counter()
         self.memory: list[int] = []
+        self.grown: Counter[str] = Counter()  #: file -> MB that the test process grew by while it ran
         self.outcomes: Counter[str] = Counter()
         self._began, self._busy = time.monotonic(), busy_seconds()
         sys.addaudithook(self._hear)
@@ -71,10 +82,18 @@ class Recorder:
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[report.outcome] += 1
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        before = resident()
+        result = yield
+        self.grown[item.nodeid.split("::")[0]] += resident() - before
+        return result
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["test_times"] = {"processes": dict(self.processes), "memory": memory}
+            own = {"processes": dict(self.processes), "memory": memory, "grown": dict(self.grown)}
+            session.config.workeroutput["test_times"] = own
         elif not self.memory:  # no worker has told: the tests ran here
             self.memory.append(memory)
 
@@ -82,6 +101,7 @@ class Recorder:
     def pytest_testnodedown(self, node: Any) -> None:
         if told := getattr(node, "workeroutput", {}).get("test_times"):
             self.processes.update(told["processes"])
+            self.grown.update(told["grown"])
             self.memory.append(told["memory"])
 
     def result(self) -> dict[str, Any]:
@@ -93,6 +113,7 @@ class Recorder:
             "tests": self.tests,
             "processes": dict(self.processes.most_common()),
             "memory": self.memory,
+            "grown": dict(self.grown.most_common(20)),
         }
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -158,6 +179,7 @@ def details(result: dict[str, Any]) -> list[str]:
     lines += [line_of(name, row) for name, row in list(sums(tests, lambda nodeid: nodeid.split("::")[0]).items())[:60]]
     lines += ["", header("test")]
     lines += [line_of(name[-52:], row) for name, row in list(sums(tests, lambda nodeid: nodeid).items())[:60]]
+    lines += ["", "MB that test processes grew by", *(f"{mb:6} {name}" for name, mb in result["grown"].items())]
     return [*lines, "", "processes", *(f"{count:6} {name}" for name, count in result["processes"].items())]
 
 
