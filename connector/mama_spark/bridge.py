@@ -174,7 +174,7 @@ class PublisherBridge(Protocol):
 
         Returns everything that is there, perhaps nothing. ``timeout=0`` does not wait.
 
-        :raises LoopDied: the bridge's own loop ended with an error
+        :raises BackgroundTaskFailed: the bridge's own loop ended with an error
         """
         ...
 

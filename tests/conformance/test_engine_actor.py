@@ -22,7 +22,7 @@ def site() -> Iterator[EngineSetup]:
 
 @pytest.mark.spec("ML-09", "ML-11", "E1")
 def test_start_verbose_destroy(site: EngineSetup, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "mama_spark.malamute")
+    caplog.set_level(logging.INFO, "mama_spark")
     stream = site.stream()
     stream.verbose()
     site.compile(stream, Ref("r"), b"x")

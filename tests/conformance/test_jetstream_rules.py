@@ -320,7 +320,7 @@ def test_live_and_replay_meet_without_a_hole_or_a_double(desk: Callable[..., Eng
 def test_what_retention_took_from_a_reader_is_noted_and_the_rest_comes(
     desk: Callable[..., EngineHarness], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "mama_spark.malamute")
+    caplog.set_level(logging.WARNING, "mama_spark")
     one = desk(max_messages=10)
     one.publish(*numbered(30))
     assert one.read(10, after=5) == list(range(21, 31))

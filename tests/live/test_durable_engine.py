@@ -218,7 +218,7 @@ def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_
     peer = room.publisher(process.endpoint)
     assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
     before = _resident(process)
-    total, padding = 4_000, b"." * 8_000
+    total, padding = 6_000, b"." * 8_000
     for n in range(total):
         peer.publish(n, b"%d" % n + padding, ids=False)
         if n % 200 == 199:

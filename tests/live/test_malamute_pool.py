@@ -102,7 +102,7 @@ def test_a_forked_process_makes_its_own_connection(plain: PlainBroker) -> None:
         "from mama_spark.message import MessageBatch\n"
         "from mama_spark.testing.bridge_suite import publish\n"
         "def one():\n"
-        "    b = MalamuteBridge(MalamuteSettings(LinkSettings((sys.argv[1],)), 'st')); b.open()\n"
+        "    b = MalamuteBridge(MalamuteSettings(ConnectionSettings((sys.argv[1],)), 'st')); b.open()\n"
         "    e = publish(b, MessageBatch.of(['t'], [b'x'])).error; b.close(); return bool(e)\n"
         "assert not one()\n"
         "child = os.fork()\n"

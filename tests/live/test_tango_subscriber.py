@@ -278,7 +278,7 @@ def test_names_and_settings_that_cannot_be_are_refused_before_anything_is_asked(
 
 def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) -> None:
     subscriber = TangoSubscriber()
-    assert repr(subscriber).startswith("<TangoSubscriber not open, <Lives none")
+    assert repr(subscriber).startswith("<TangoSubscriber not open, <SubscriptionMachine none")
     with pytest.raises(ClientClosed):
         subscriber.subscribe(lab.address(), "double")
     with subscriber:

@@ -314,7 +314,7 @@ def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
         watch.wait(SubscriptionEventKind.ERROR, 2)
         subscription.unsubscribe()
         assert subscription.state is SubscriptionState.CANCELLED
-        assert repr(subscriber).startswith("<TangoSubscriber open, <Lives none, 0 channels>")
+        assert repr(subscriber).startswith("<TangoSubscriber open, <SubscriptionMachine none, 0 channels>")
 
 
 @pytest.mark.spec("TG-45")

@@ -137,7 +137,7 @@ def test_plain_call_withdraws_a_query_that_ends_by_itself(
     told = mama_spark.announced(query)
     add(tmp_path, "only")
     eventually(lambda: watcher.states() == ["ONLINE"], "the stream is online", PATIENCE)
-    assert repr(told) == "<Announced 'by name'>"
+    assert repr(told) == "<AnnouncedQuery 'by name'>"
     query.stop()
     eventually(lambda: watcher.states() == ["ONLINE", "OFFLINE"], "the stream is offline", PATIENCE)
 
@@ -147,7 +147,7 @@ def test_query_that_does_not_announce_itself_is_left_alone(
 ) -> None:
     query = ticking(spark, nats_server, tmp_path, announce="false")
     with mama_spark.announced(query) as told:
-        assert repr(told) == "<Announced, withdrawn>"
+        assert repr(told) == "<AnnouncedQuery, withdrawn>"
     assert not query.isActive
     assert admin.api("STREAM.NAMES")["streams"] == ["ORDERS"]
 

@@ -63,7 +63,7 @@ class TableStore:
         self._handler: Any = None
 
     def __repr__(self) -> str:
-        return f"<Store {self.uri}>"
+        return f"<TableStore {self.uri}>"
 
     @property
     def local(self) -> Path | None:

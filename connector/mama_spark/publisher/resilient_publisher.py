@@ -72,7 +72,7 @@ class ResilientPublisher:
 
     def __repr__(self) -> str:
         state = "waiting for the middleware" if self._pump is None else repr(self._pump)
-        return f"<LastingPublisher {self.stored} stored, {self.waiting} waiting, {state}>"
+        return f"<ResilientPublisher {self.stored} stored, {self.waiting} waiting, {state}>"
 
     @property
     def waiting(self) -> int:

@@ -86,7 +86,7 @@ class AnnouncedQuery:
 
     def __repr__(self) -> str:
         source = self._source
-        return "<Announced, withdrawn>" if source is None else f"<Announced {source[2].name!r}>"
+        return "<AnnouncedQuery, withdrawn>" if source is None else f"<AnnouncedQuery {source[2].name!r}>"
 
 
 def _options_of(query: Any) -> dict[str, str] | None:

@@ -161,7 +161,7 @@ class MemorySources:
             return [*(replace(c, sequence=None) for c in changes), end]
 
     def __repr__(self) -> str:
-        return f"<MemoryBoard {self.name}, {len(self._sources)} sources, {len(self._log)} changes>"
+        return f"<MemorySources {self.name}, {len(self._sources)} sources, {len(self._log)} changes>"
 
 
 class MemoryDiscovery:

@@ -120,7 +120,7 @@ class ConnectionSettings:
             elif value == f.default:
                 continue
             shown.append(f"{f.name}={'<hidden>' if f.name in _SECRET else repr(value)}")
-        return f"LinkSettings({', '.join(shown)})"
+        return f"ConnectionSettings({', '.join(shown)})"
 
 
 def endpoint(url: str) -> str:

@@ -36,7 +36,7 @@ class PendingQuery:
 
     def __repr__(self) -> str:
         state = "pending" if not self.done else repr(self.error) if self.error else "done"
-        return f"<Asked {self.question.op.name} {state}>"
+        return f"<PendingQuery {self.question.op.name} {state}>"
 
 
 class LogQueryClient:

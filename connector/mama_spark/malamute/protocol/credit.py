@@ -46,7 +46,7 @@ class CreditAllocator:
         self._half: dict[bytes, int] = {}  # a share below this is filled up
 
     def __repr__(self) -> str:
-        return f"<Shares {self.lent} lent to {len(self._shares)} streams>"
+        return f"<CreditAllocator {self.lent} lent to {len(self._shares)} streams>"
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -187,7 +187,7 @@ class SendWindow:
         self._unasked = 0  # of that, what no PING has asked for
 
     def __repr__(self) -> str:
-        return f"<Allowance {self.left} left, {self.under_way} under way>"
+        return f"<SendWindow {self.left} left, {self.under_way} under way>"
 
     def sent(self, octets: int, messages: int = 1) -> None:
         cost = octets + MESSAGE * messages

@@ -59,7 +59,7 @@ class FlightBatch:
         return int((self.ends[rows + 1] - self.ends[rows]).sum())
 
     def __repr__(self) -> str:
-        return f"<Block of {self.n}, {self.open} open>"
+        return f"<FlightBatch of {self.n}, {self.open} open>"
 
 
 def part_of(rows: Rows, lo: int, hi: int) -> Rows:

@@ -54,7 +54,7 @@ class EventChannel:
         self._encoders: dict[int, ScalarEncoder] = {}
 
     def __repr__(self) -> str:
-        return f"<Channel {self.event.wire_name}, {len(self.forms)} forms, next is {self.ctr}>"
+        return f"<EventChannel {self.event.wire_name}, {len(self.forms)} forms, next is {self.ctr}>"
 
     @property
     def topics(self) -> tuple[Topic, ...]:
@@ -146,7 +146,7 @@ class AttributeState:
         }
 
     def __repr__(self) -> str:
-        return f"<Slot {self.device}/{self.attribute.key}, {len(self.channels)} channels>"
+        return f"<AttributeState {self.device}/{self.attribute.key}, {len(self.channels)} channels>"
 
     def criteria(self, event: EventType) -> Criteria | None:
         """Of events that have some."""

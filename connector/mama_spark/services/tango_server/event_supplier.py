@@ -54,7 +54,7 @@ class EventSupplier:
         self.double_beat = False
 
     def __repr__(self) -> str:
-        return f"<Board of {self.server}, {len(self.devices)} devices, {len(self._clients)} clients>"
+        return f"<EventSupplier of {self.server}, {len(self.devices)} devices, {len(self._clients)} clients>"
 
     @property
     def admin(self) -> str:

@@ -156,7 +156,7 @@ class LogReplayer:
         self.counts = ReplayCounts()
 
     def __repr__(self) -> str:
-        return f"<Serving {len(self._declared)} attributes, {self.counts.records} records>"
+        return f"<LogReplayer {len(self._declared)} attributes, {self.counts.records} records>"
 
     @property
     def attributes(self) -> list[tuple[str, str]]:

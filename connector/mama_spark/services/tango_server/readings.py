@@ -60,7 +60,7 @@ class AttributeReading:
         self.r_dim, self.w_dim, self.errors = r_dim, w_dim, errors
 
     def __repr__(self) -> str:
-        return f"<Reading {self.errors or self.numbers or self._content} {self.quality.name}>"
+        return f"<AttributeReading {self.errors or self.numbers or self._content} {self.quality.name}>"
 
     @property
     def empty(self) -> bool:

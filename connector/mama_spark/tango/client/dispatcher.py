@@ -62,7 +62,7 @@ class EventDispatcher:
         self._routes: dict[bytes, _Route] = {}
 
     def __repr__(self) -> str:
-        return f"<Routes of {len(self._routes)} topics>"
+        return f"<EventDispatcher of {len(self._routes)} topics>"
 
     def __contains__(self, topic: bytes) -> bool:
         return topic in self._routes

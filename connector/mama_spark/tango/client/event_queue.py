@@ -43,7 +43,7 @@ class EventQueue:
         self._death: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f"<Inbox {len(self._queue)} of {self.limit or 'any number'}, {self.dropped} dropped>"
+        return f"<EventQueue {len(self._queue)} of {self.limit or 'any number'}, {self.dropped} dropped>"
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -80,7 +80,7 @@ class RpcConnection:
 
     def __repr__(self) -> str:
         where = " or ".join(map(str, self.addresses))
-        return f"<Connection to {where}, {'closed' if self.closed else 'open'}, {self._number} calls>"
+        return f"<RpcConnection to {where}, {'closed' if self.closed else 'open'}, {self._number} calls>"
 
     @property
     def closed(self) -> bool:
@@ -259,7 +259,7 @@ class DeviceProxy:
         self.client = ClientIdent(pid=os.getpid() & 0xFFFFFFFF)  #: as who it calls
 
     def __repr__(self) -> str:
-        return f"<Device {self.name} by {self.connection!r}>"
+        return f"<DeviceProxy {self.name} by {self.connection!r}>"
 
     def close(self) -> None:
         self.connection.close()

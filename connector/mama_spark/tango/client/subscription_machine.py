@@ -94,7 +94,7 @@ class SubscriptionMachine:
     def __repr__(self) -> str:
         counts = {state: sum(life.state is state for life in self._lives.values()) for state in SubscriptionState}
         told = ", ".join(f"{n} {state.value}" for state, n in counts.items() if n)
-        return f"<Lives {told or 'none'}, {len(self._channels)} channels>"
+        return f"<SubscriptionMachine {told or 'none'}, {len(self._channels)} channels>"
 
     def __len__(self) -> int:
         return len(self._lives)

@@ -76,7 +76,7 @@ class SequenceTracker:
         return len(self._last)
 
     def __repr__(self) -> str:
-        return f"<Counters of {len(self._last)} topics>"
+        return f"<SequenceTracker of {len(self._last)} topics>"
 
     def see(self, topic: object, ctr: int, call: bytes, data: bytes) -> SequenceResult:
         """An event came; ``call`` and ``data`` are its third and fourth frame."""

@@ -62,7 +62,7 @@ class CdrReader:
         self.at = at
 
     def __repr__(self) -> str:
-        return f"<Reader at {self.at} of {self._end}, {'little' if self.little else 'big'} endian>"
+        return f"<CdrReader at {self.at} of {self._end}, {'little' if self.little else 'big'} endian>"
 
     @property
     def left(self) -> int:

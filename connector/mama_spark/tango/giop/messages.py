@@ -372,7 +372,7 @@ class MessageAssembler:
         self._held = 0
 
     def __repr__(self) -> str:
-        return f"<Splitter {len(self._data)} octets, {len(self._parts)} incomplete>"
+        return f"<MessageAssembler {len(self._data)} octets, {len(self._parts)} incomplete>"
 
     def feed(self, data: Octets) -> None:
         """Take octets as they came."""

@@ -19,7 +19,7 @@ class PendingGaps:
         self._gaps: dict[bytes, tuple[int, int, int]] = {}
 
     def __repr__(self) -> str:
-        return f"<Owed {len(self._gaps)} gaps>"
+        return f"<PendingGaps {len(self._gaps)} gaps>"
 
     def __len__(self) -> int:
         return len(self._gaps)

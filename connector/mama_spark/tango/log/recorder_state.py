@@ -133,7 +133,7 @@ class RecorderState:
     def __repr__(self) -> str:
         counts = {kind: sum(k is kind for k in self._devices.values()) for kind in _LIVES}
         lives = ", ".join(f"{n} {kind.name.lower()}" for kind, n in counts.items() if n)
-        return f"<Recording {self.name}, {len(self._last)} topics, devices: {lives or 'none'}>"
+        return f"<RecorderState {self.name}, {len(self._last)} topics, devices: {lives or 'none'}>"
 
     @property
     def devices(self) -> dict[RecordedDevice, RecordKind]:

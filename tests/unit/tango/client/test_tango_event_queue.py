@@ -104,7 +104,7 @@ def test_an_overflow_names_the_counters_of_the_events_that_it_dropped() -> None:
     inbox.put([SubscriptionEvent("s", SubscriptionEventKind.ONLINE, 0), event("s", 4), event("s", 5), event("s", 6)])
     overflow, last = inbox.take(10)
     assert (overflow.kind, overflow.detail, last.ctr) == (SubscriptionEventKind.OVERFLOW, QueueOverflow(3, 4, 5), 6)
-    assert repr(inbox) == "<Inbox 0 of 1, 3 dropped>"
+    assert repr(inbox) == "<EventQueue 0 of 1, 3 dropped>"
 
 
 def test_who_wants_only_the_last_ones_is_told_nothing() -> None:
@@ -236,7 +236,7 @@ def test_the_last_one_to_leave_forgets_the_topic() -> None:
     assert TOPIC not in routes
     routes.add(TOPIC, EventType.CHANGE, one)
     assert kinds(routes.number([frames(9)], 0)) == [SubscriptionEventKind.EVENT]
-    assert repr(routes) == "<Routes of 1 topics>"
+    assert repr(routes) == "<EventDispatcher of 1 topics>"
 
 
 def test_behind_a_known_restart_the_first_event_says_so() -> None:

@@ -391,8 +391,8 @@ def test_a_server_without_the_command_is_negotiated_with_again_and_nothing_is_re
 def test_repr_tells_the_states() -> None:
     lives, _ = connected()
     lives.subscribe([wanted("y")])
-    assert repr(lives) == "<Lives 1 negotiating, 1 connected, 1 channels>"
-    assert repr(SubscriptionMachine()) == "<Lives none, 0 channels>"
+    assert repr(lives) == "<SubscriptionMachine 1 negotiating, 1 connected, 1 channels>"
+    assert repr(SubscriptionMachine()) == "<SubscriptionMachine none, 0 channels>"
 
 
 # --- whatever happens --------------------------------------------------------------------------------------

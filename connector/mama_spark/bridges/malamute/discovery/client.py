@@ -84,7 +84,7 @@ class DiscoveryClient:
         self._writing = threading.Lock()  # or the answer to one would tell of the other's
 
     def __repr__(self) -> str:
-        return f"<Talk {'closed' if self._link is None else self._link.endpoint}>"
+        return f"<DiscoveryClient {'closed' if self._link is None else self._link.endpoint}>"
 
     def open(self) -> None:
         """:raises ConfigError: the broker keeps no discovery, or the login is refused

@@ -79,7 +79,7 @@ class Connection:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "up" if self.up else "down"
-        return f"<Link {state}, {'fast' if self.fast else 'public'}, {self.unwritten} bytes unwritten>"
+        return f"<Connection {state}, {'fast' if self.fast else 'public'}, {self.unwritten} bytes unwritten>"
 
     @property
     def up(self) -> bool:

@@ -142,7 +142,7 @@ class EngineStream:
 
     def __repr__(self) -> str:
         state = "" if self._thread.is_alive() else ", ended"
-        return f"<Stream {self.name!r}, {len(self._inbox)} batches waiting{state}>"
+        return f"<EngineStream {self.name!r}, {len(self._inbox)} batches waiting{state}>"
 
     # --- the commands of the specification -----------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class SubscriptionCursor:
 
     def __repr__(self) -> str:
         state = "live" if self.live else f"at {self.cursor}"
-        return f"<Reader {self.client!r} {state}, {len(self.patterns)} patterns, credit {self.credit}>"
+        return f"<SubscriptionCursor {self.client!r} {state}, {len(self.patterns)} patterns, credit {self.credit}>"
 
     def subscribe(self, pattern: bytes, after: int | None, last: int) -> None:
         """One pattern more, for what comes after ``after`` in a stream that ends at ``last``; None = from there."""

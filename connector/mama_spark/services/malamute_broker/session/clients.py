@@ -82,4 +82,4 @@ class ClientSession:
     def __repr__(self) -> str:
         credit = "" if self.credit is None else f", credit {self.credit}"
         state = "" if self.alive else ", gone"
-        return f"<Client {self.address!r} {len(self.reads)} reads, {len(self.queue)} queued{credit}{state}>"
+        return f"<ClientSession {self.address!r} {len(self.reads)} reads, {len(self.queue)} queued{credit}{state}>"

@@ -90,7 +90,7 @@ class AsyncPublisher:
 
     def __repr__(self) -> str:
         state = "down" if self.down else "in trouble" if self.trouble else "up"
-        return f"<Sender {state}, {len(self._queue)} queued, {len(self._on_way)} on the way>"
+        return f"<AsyncPublisher {state}, {len(self._queue)} queued, {len(self._on_way)} on the way>"
 
     @property
     def busy(self) -> bool:

@@ -107,7 +107,7 @@ class JetStreamReader:
     def submit(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run it on the connections' loop, over the one that is there now.
 
-        :raises LoopDied: there is none any more
+        :raises BackgroundTaskFailed: there is none any more
         """
         link = self.logs.link()
         if not link.loop.alive:
@@ -203,7 +203,7 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         state = "open" if self._opened else "opening" if self._opening else "closed"
-        return f"<Tail {self._label} at {self.position}, {state}>"
+        return f"<OrderedConsumer {self._label} at {self.position}, {state}>"
 
     def take(self) -> list[ConsumedMessage]:
         """What came; nothing if nothing did.
