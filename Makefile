@@ -8,7 +8,7 @@ CODE := connector jobs tests bench scripts
 # More workers than cores: tests mostly wait for servers. A file stays on one worker and shares what it has started.
 PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 # A test's JVM lives too short to earn back what the second compiler costs.
-test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 .PHONY: help setup setup-run run test test-fast coverage mutate test-slow check format bench serve docs clean
 
