@@ -80,7 +80,8 @@ def test_what_a_full_log_refused_is_told_when_it_has_room_again(lab: TangoServer
     assert running.whole
     records = log.records()
     assert consecutive(sorted(accounted(records)))
-    assert sum(r.count for r in records if r.kind is RecordKind.GAP) > 20
+    events = sum(r.count for r in records if r.kind is RecordKind.GAP)
+    assert events >= 10, "of the records that were refused; the others told a device's state"
 
 
 def test_a_log_that_may_not_be_written_to_ends_the_recorder_with_the_reason(lab: TangoServer, tmp_path: Path) -> None:

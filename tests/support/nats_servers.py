@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import nats
 import orjson
 from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
-from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
+from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned, close_client
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -57,7 +57,7 @@ class Admin:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._run(self._client.close())
+        self._run(close_client(self._client))
         self._loop.stop()
 
     def _run(self, work: Coroutine[Any, Any, T], patience: float = _PATIENCE) -> T:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.bridges.nats.connection.event_loop import EventLoopThread
-from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned
+from mama_spark.bridges.nats.connection.nats_py_compat import close_abandoned, close_client
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.publisher.api import Flight, PublishAck
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
@@ -181,9 +181,8 @@ class NatsPublisherHarness(PublisherHarness):
 
     def close(self) -> None:
         super().close()
-        if self.server.running:
-            self.loop.run(self.client.close(), LONG, "closing")
-            self.admin.__exit__(None, None, None)
+        self.loop.run(close_client(self.client), LONG, "closing")
+        self.loop.stop()
+        self.admin.__exit__(None, None, None)
         if self._own:
             self.server.stop()
-        self.loop.stop()

@@ -32,7 +32,7 @@ from ..settings import NatsSettings
 from .ack_parser import AckParser, read_in_bulk, supported
 from .client_errors import from_client
 from .event_loop import EventLoopThread
-from .nats_py_compat import TlsClient, close_abandoned, stop_reconnecting
+from .nats_py_compat import TlsClient, close_abandoned, close_client, stop_reconnecting
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
 _PING_INTERVAL = 20
@@ -229,13 +229,7 @@ class Connection:
         if self._publishing is not None:
             self._publishing.cancel()
         if self.owned:
-            # a task of its own: the client may be cancelled by what it cancels itself, and that is not our end
-            closing = asyncio.ensure_future(self.client.close())
-            closing.add_done_callback(lambda done: done.cancelled() or done.exception())
-            if not (await asyncio.wait({closing}, timeout=2))[0]:
-                closing.cancel()
-            while told := stop_reconnecting(self.client):
-                await asyncio.wait(told, timeout=0.1)
+            await close_client(self.client)
 
     async def release(self) -> None:
         """Leave a client that is not ours as it was found."""

@@ -45,6 +45,18 @@ def close_abandoned(client: Client) -> None:
             transport.close()
 
 
+async def close_client(client: Client) -> None:
+    """Close it for good, with what still connects it; at most some seconds, never raises."""
+    # a task of its own: the client may be cancelled by what it cancels itself, and that is not our end
+    closing = asyncio.ensure_future(client.close())
+    closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+    if not (await asyncio.wait({closing}, timeout=2))[0]:
+        closing.cancel()
+    while told := stop_reconnecting(client):
+        await asyncio.wait(told, timeout=0.1)
+    close_abandoned(client)  # what a reconnecting task opened before it ended
+
+
 def stop_reconnecting(client: Client) -> set[asyncio.Task[Any]]:
     """Tell all tasks that connect this client again to end, but for the one that asks; on the client's loop.
 
