@@ -6,11 +6,12 @@ ENV  := scripts/in-env
 RUN  := $(ENV) python scripts/tidy.py
 CODE := connector jobs tests bench scripts
 # More workers than cores: tests mostly wait for servers. A file stays on one worker and shares what it has started.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(ENV) mkdocs
 PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 # A test's JVM lives too short to earn back what the second compiler costs.
 test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
-.PHONY: help setup setup-run run test test-fast coverage mutate test-slow check format bench serve docs clean
+.PHONY: help setup setup-run run test test-fast coverage mutate test-slow check format bench serve docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,12 +44,13 @@ test-slow: setup ## soak and 10-million-row runs, and all examples of the proper
 	@HYPOTHESIS_PROFILE=full $(RUN) $(PYTEST) tests/unit $(ARGS)
 	@$(RUN) pytest -m slow --timeout 7200 $(ARGS)
 
-check: setup ## style, types, architecture, generated docs
+check: setup ## style, types, architecture, generated pages, links of the documentation
 	@$(ENV) ruff check $(CODE)
 	@$(ENV) ruff format --check $(CODE)
 	@$(ENV) mypy $(CODE)
 	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py tests/test_specifications.py
 	@$(ENV) mama docs options --check docs/options.md
+	@$(MKDOCS) build --strict --quiet
 
 format: setup ## let ruff format and repair what it can
 	@$(ENV) ruff check --fix $(CODE)
@@ -68,9 +70,13 @@ endif
 serve: setup-run ## a NATS server with JetStream and a demo stream, until Ctrl-C (ARGS="--port 4222")
 	@$(RUN) mama serve $(ARGS)
 
-docs: setup ## write what is generated in docs/
+docs: setup ## write the generated pages in docs/ and build the site in .run/site
 	@$(ENV) mama docs options --write docs/options.md
 	@$(ENV) python scripts/spec_checklist.py --write
+	@$(MKDOCS) build --strict --quiet
+
+docs-serve: setup ## show the site at http://127.0.0.1:8000 and follow the pages while they are written
+	@$(MKDOCS) serve
 
 clean: ## remove the environment and everything that was built or run here
 	@rm -rf .venv .run build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
