@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 
-CONTRACTS = {"errors", "options", "message", "bridge", "record_log"}
+CONTRACTS = {"errors", "options", "message", "bridge", "record_log", "backoff"}
 #: Package -> packages that it may import. ``errors`` imports none, the contracts only each other.
 MAY_IMPORT = {
     "publisher": CONTRACTS,
@@ -39,6 +39,7 @@ EXCEPTIONS = {
 }
 #: Modules that do no I/O, start no thread and read no clock.
 PURE = {
+    "backoff",
     "bridge",
     "errors",
     "message",

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from ..backoff import RECONNECT
 from ..errors import MamaError
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  #: seconds between two tries
 
 
 class Openable(Protocol):
@@ -21,39 +20,40 @@ T = TypeVar("T")
 
 
 class ReconnectingBridge(Generic[B]):
-    """Work with a bridge of one thread.
+    """Calls a bridge from one thread; opens it when it is needed and, after a retryable error, a new one.
 
-    :param make: a bridge that is not open
-    :param patience: seconds that an outage may last before a call fails
+    :param make: returns a bridge that is not open
+    :param timeout: seconds that an outage may last before a call fails
     """
 
     def __init__(
         self,
         make: Callable[[], B],
-        patience: float,
+        timeout: float,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._make, self._patience, self._clock, self._sleep = make, patience, clock, sleep
+        self._make, self._timeout, self._clock, self._sleep = make, timeout, clock, sleep
         self._bridge: B | None = None
 
-    def call(self, work: Callable[[B], T], patience: float | None = None) -> T:
-        """``work(bridge)``; once more from the start, on a new bridge, when an error says that this may help.
+    def call(self, work: Callable[[B], T], timeout: float | None = None) -> T:
+        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors.
 
-        :param patience: for this call, instead of the usual
+        :param timeout: for this call, instead of that of all calls
         :raises MamaError: the last one
         """
-        until, pause = self._clock() + (self._patience if patience is None else patience), FIRST_PAUSE
+        until = self._clock() + (self._timeout if timeout is None else timeout)
+        delays = RECONNECT.delays()
         while True:
             try:
                 return work(self._opened())
             except MamaError as e:
                 self.close()
-                if not e.retryable or self._clock() + pause > until:
+                delay = delays.next()
+                if not e.retryable or self._clock() + delay > until:
                     raise
-                self._sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                self._sleep(delay)
 
     def _opened(self) -> B:
         if self._bridge is None:
@@ -67,7 +67,7 @@ class ReconnectingBridge(Generic[B]):
         return self._bridge
 
     def close(self) -> None:
-        """Never raises; the next call opens again."""
+        """Never raises; the next call opens a new bridge."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             bridge.close()

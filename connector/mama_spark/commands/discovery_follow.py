@@ -47,7 +47,7 @@ class DiscoveryFollower:
             raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
         o = DiscoveryOptions.parse(full.options)
         reach = ReconnectingBridge(lambda: discovery_bridge(o), o.wait_timeout)
-        reach.call(lambda bridge: None, patience=0.0)  # a wrong URL is told at once, an outage later is waited for
+        reach.call(lambda bridge: None, timeout=0.0)  # a wrong URL is told at once, an outage later is waited for
         return cls(DiscoveryRowReader.of(o, full.fields), reach)
 
     def image(self) -> list[DiscoveryRow]:

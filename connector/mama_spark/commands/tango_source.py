@@ -160,7 +160,7 @@ class _Server:
     def _begin(self, begin: str) -> None:
         """Last values of all attributes, and the position to go on from."""
         saved = StartPosition.load(self._place)
-        bounds = self._reach.call(lambda bridge: bridge.log(self._stream).bounds(), patience=0.0)
+        bounds = self._reach.call(lambda bridge: bridge.log(self._stream).bounds(), timeout=0.0)
         known = saved is not None and saved.identity == bounds.identity
         served = bounds.last
         if begin == "saved" and saved is not None:

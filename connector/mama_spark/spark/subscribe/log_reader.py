@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from mama_spark.backoff import RECONNECT
 from mama_spark.bridges import log_bridge
-from mama_spark.bridges.reconnecting import FIRST_PAUSE, LONGEST_PAUSE, ReconnectingBridge
+from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import Unavailable
 from mama_spark.options import ReadOptions
 from mama_spark.record_log import RecordLog, RecordLogBridge, Records
@@ -25,21 +26,22 @@ class OutageTimer:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._delays = RECONNECT.delays()
         self.renew()
 
     def renew(self) -> None:
         self._until = time.monotonic() + self._seconds
-        self._pause = FIRST_PAUSE
+        self._delays.reset()
 
     def wait(self, error: Unavailable) -> None:
         """Sleep before the next try.
 
         :raises Unavailable: ``error`` itself, when it has been too long
         """
-        if time.monotonic() + self._pause > self._until:
+        delay = self._delays.next()
+        if time.monotonic() + delay > self._until:
             raise error
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        time.sleep(delay)
 
 
 def ask(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
