@@ -92,6 +92,7 @@ PURE = {
     "options/reading",
     "options/sink",
     "options/transport",
+    "options/urls",
     "options/values",
     "packing/chunked_unpack",
     "packing/codec",

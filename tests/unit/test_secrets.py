@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mama_spark.bridges.nats.settings import redact
 from mama_spark.errors import OptionError
 from mama_spark.options import SinkOptions, redact_url
 
 URLS = ("nats://joe:s3cret@h:4222", "nats://joe:s3@cret@h:4222", "nats://s3cret@h:4222", "nats://@s3cret@h:4222")
+#: Letters that stand nowhere but in secrets, and what URLs, lists of URLs and IPv6 addresses are divided by.
+SECRETS = st.text("XYZÉ☃/?#%@:[]& ", min_size=1).filter(lambda text: set(text) & set("XYZÉ☃"))
+HOSTS = st.sampled_from(["h", "h:4222", "10.0.0.1:1", "[::1]:4222", "h:4222/stream", "h/stream?a=b"])
+SCHEMES = st.sampled_from(["", "nats://", "tls://", "mlp://", "memory://", "tango://", "tcp://"])
+
+
+@st.composite
+def urls(draw: st.DrawFn, secrets: st.SearchStrategy[str] = SECRETS) -> str:
+    return f"{draw(SCHEMES)}joe:{draw(secrets)}@{draw(HOSTS)}"
+
+
+def shows_a_secret(text: str) -> bool:
+    return bool(set(text) & set("XYZÉ☃"))
+
+
+@given(st.lists(urls(), min_size=1, max_size=4))
+def test_no_secret_of_any_url_is_shown(servers: list[str]) -> None:
+    assert not shows_a_secret(redact_url(",".join(servers)))
+    assert not shows_a_secret(redact_url(",".join(servers), mask=""))
+
+
+@given(urls(st.text("XYZ,/@:", min_size=1)))
+def test_a_comma_in_a_password_shows_no_part_of_it(url: str) -> None:
+    assert not shows_a_secret(redact_url(url))
+
+
+@given(st.lists(urls(), min_size=1, max_size=3))
+def test_no_secret_of_any_url_is_in_options_or_in_the_error_about_them(servers: list[str]) -> None:
+    try:
+        shown = repr(SinkOptions.parse({"url": ",".join(servers)}))
+    except OptionError as e:
+        shown = str(e)
+    assert not shows_a_secret(shown)
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -18,12 +53,28 @@ def test_a_url_is_shown_without_user_and_password(url: str) -> None:
         assert "h:4222" in shown
 
 
-def test_a_url_without_a_password_is_shown_as_it_is() -> None:
-    assert redact_url("nats://h:4222/a?b") == redact("nats://h:4222/a?b") == "nats://h:4222/a?b"
+@pytest.mark.parametrize("url", ["nats://h:4222/a?b", "h", "[::1]:4222", "tango://lab", "memory://a", "mlp://h/s"])
+def test_a_url_without_a_password_is_shown_as_it_is(url: str) -> None:
+    assert redact_url(url) == redact_url(url, mask="") == url
+    assert redact_url(f"{url},nats://b:1") == f"{url},nats://b:1"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nats://joe:pw@h:4222,nats://ann:pw@g", "nats://***@h:4222,nats://***@g"),
+        ("joe:a/b?c#d@h:4222/stream", "***@h:4222/stream"),
+        ("nats://joe:pw", "nats://joe:***"),
+        ("nats://[::1]:pw/stream", "nats://[::1]:***"),
+        ("nats://joe:p]w", "nats://joe:***"),
+    ],
+)
+def test_what_is_left_of_a_url(url: str, shown: str) -> None:
+    assert redact_url(url) == shown
 
 
 def test_a_url_that_is_refused_is_not_quoted() -> None:
-    for url in ("nats://joe:s3@cret@h:0", "ftp://joe:s3@cret@h", "nats://joe:s3@cret@h,memory://b"):
+    for url in ("nats://joe:s3@cret@h:0", "ftp://joe:s3@cret@h", "nats://joe:s3@cret@h,memory://b", "joe:s3/cret@h"):
         with pytest.raises(OptionError) as e:
             SinkOptions.parse({"url": url})
-        assert not {"s3", "cret"} & set(str(e.value).replace("@", " ").replace(":", " ").split())
+        assert not {"s3", "cret"} & set(str(e.value).replace("@", " ").replace(":", " ").replace("/", " ").split())

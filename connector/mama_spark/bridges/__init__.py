@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ..bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from ..errors import ConfigError
 from ..options import DiscoveryOptions, SinkOptions, TransportOptions
-from ..options.values import split_stream
+from ..options.urls import split_stream
 from ..record_log import RecordLogBridge
 
 if TYPE_CHECKING:

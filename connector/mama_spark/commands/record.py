@@ -16,7 +16,7 @@ from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..errors import ConfigError
 from ..options import SinkOptions
-from ..options.values import split_stream
+from ..options.urls import split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLogBridge
 from ..services.tango_recorder.recorder import Recorder

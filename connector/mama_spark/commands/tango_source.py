@@ -26,7 +26,7 @@ from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions
-from ..options.values import log_urls, split_stream
+from ..options.urls import log_urls, redact_url, split_stream
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
 from ..services.tango_server.log_replayer import LogReplayer, ReplayCounts, Rule
 from ..tango.types import EventType
@@ -298,8 +298,8 @@ def read_rules(path: Path | None) -> list[Rule]:
 def default_position(urls: tuple[str, ...], server: str) -> Path:
     """One file a log and server, below ``$XDG_STATE_HOME`` or ``~/.local/state``."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    places = [urlsplit(url) for url in urls]  # without who logs in
-    names = [f"{place.scheme}://{place.netloc.rpartition('@')[2]}{place.path}" for place in places]
+    places = [urlsplit(redact_url(url, mask="")) for url in urls]
+    names = [f"{place.scheme}://{place.netloc}{place.path}" for place in places]
     key = hashlib.sha256("\n".join((*names, server)).encode()).hexdigest()[:16]
     return Path(base) / "mama-spark" / f"tango-source-{server.replace('/', '-')}-{key}.json"
 

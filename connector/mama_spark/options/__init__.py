@@ -6,7 +6,8 @@ from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
 from .sink import SinkOptions
 from .transport import TransportOptions
-from .values import SCHEMES, duration, redact_url
+from .urls import SCHEMES, redact_url
+from .values import duration
 
 __all__ = [
     "SCHEMES",

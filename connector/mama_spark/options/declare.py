@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from ..errors import OptionError
-from .values import Parse, redact_url
+from .urls import redact_url
+from .values import Parse
 
 #: Options whose values are URLs, which may hold a password.
 _URLS = ("url", "log")

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 from .declare import camel, option, require
 from .transport import DISCOVERY, TransportOptions
-from .values import boolean, duration, integer, log_urls, names, one_of, rate, split_stream, text
+from .urls import log_urls, split_stream
+from .values import boolean, duration, integer, names, one_of, rate, text
 
 _WHAT, _ACK, _WINDOW, _ERRORS, _LOG = (
     "Messages",

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .declare import Options, camel, option, require
-from .values import SCHEMES, one_of, text, topic_name, urls
+from .urls import SCHEMES, urls
+from .values import one_of, text, topic_name
 
 CONNECT, DISCOVERY = "Connection", "Discovery"
 

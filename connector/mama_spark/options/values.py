@@ -7,14 +7,10 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
 Parse = Callable[[str], Any]
-
-#: URL schemes and the bridge that serves them.
-SCHEMES = {"nats": "nats", "tls": "nats", "mlp": "malamute", "memory": "memory", "tango": "tango"}
 
 
 def text(value: str) -> str:
@@ -103,56 +99,6 @@ def one_of(*words: str) -> Parse:
         return word
 
     return parse
-
-
-def urls(value: str) -> tuple[str, ...]:
-    urls = tuple(part.strip() for part in value.split(",") if part.strip())
-    if not urls:
-        raise ValueError("must name at least one server, like nats://host:4222")
-    urls = tuple(url if "://" in url else f"nats://{url}" for url in urls)
-    schemes = {url.split("://", 1)[0].lower() for url in urls}
-    unknown = schemes - SCHEMES.keys()
-    if unknown:
-        raise ValueError(f"has the unknown scheme {sorted(unknown)[0]}://; known are {', '.join(sorted(SCHEMES))}")
-    if len({SCHEMES[scheme] for scheme in schemes}) > 1:
-        raise ValueError("mixes servers of different middlewares")
-    for url in urls:
-        try:
-            port = urlsplit(url).port
-        except ValueError:
-            raise ValueError(f"has a bad port in {redact_url(url)}") from None
-        if port == 0:
-            raise ValueError("has port 0, which nobody listens on")
-    return urls
-
-
-def log_urls(value: str) -> tuple[str, ...]:
-    """Servers of one log, with its stream: ``nats://a:4222,b:4222/STREAM``, ``mlp://host:9999/stream``,
-    ``memory://name``."""
-    found = urls(value)
-    bridge = SCHEMES[urlsplit(found[0]).scheme]
-    if bridge == "tango":
-        raise ValueError("must name a log: nats://host:4222/STREAM, mlp://host:9999/stream")
-    streams = {path for url in found if (path := urlsplit(url).path.strip("/"))}
-    if len(streams) > 1:
-        raise ValueError("names different streams")
-    if not streams and bridge != "memory":
-        raise ValueError("must name the stream of the log: nats://host:4222/STREAM, mlp://host:9999/stream")
-    return found
-
-
-def split_stream(found: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """What :func:`log_urls` gave, as the servers alone and the stream; None: the server is the log."""
-    streams = [path for url in found if (path := urlsplit(url).path.strip("/"))]
-    servers = tuple(urlunsplit(urlsplit(url)._replace(path="")) for url in found)
-    return servers, streams[0] if streams else None
-
-
-def redact_url(url: str) -> str:
-    """The URL without what stands before the @: user, password or token."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"***@{host}" if "@" in parts.netloc else host))
 
 
 def topic_name(value: str) -> str:

@@ -81,7 +81,7 @@ class DiscoveryRowReader:
     @classmethod
     def of(cls, o: TransportOptions, fields: SourceFields = DEFAULT_FIELDS) -> Self:
         """The transport is called by its name in the properties file, else by its URL without user and password."""
-        shown = ",".join(redact_url(url).replace("***@", "") for url in o.url)
+        shown = ",".join(redact_url(url, mask="") for url in o.url)
         return cls(o.bridge_name, o.transport or shown, fields)
 
     def row(self, change: DiscoveryEvent) -> DiscoveryRow:

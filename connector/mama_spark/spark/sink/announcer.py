@@ -17,8 +17,7 @@ from mama_spark.errors import ConfigError, MamaError
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import BEST, OFFLINE, OK, ONLINE, UNKNOWN, SourceRecord, encode_source
-from mama_spark.options import SinkOptions
-from mama_spark.options.values import redact_url
+from mama_spark.options import SinkOptions, redact_url
 
 from ..bridge_factory import make_discovery
 from ..option_loading import DiscoveryProperties
