@@ -110,6 +110,7 @@ PURE = {
     "publisher/core/window",
     "services/malamute_broker/engines/__init__",
     "services/malamute_broker/engines/ack_tracker",
+    "services/malamute_broker/engines/commands",
     "services/malamute_broker/engines/dedup",
     "services/malamute_broker/engines/frame_columns",
     "services/malamute_broker/engines/records",

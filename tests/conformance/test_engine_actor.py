@@ -90,7 +90,5 @@ def test_unknown_commands_are_logged_and_nothing_else(site: EngineSetup, caplog:
     stream, r = site.stream(), Ref("r")
     site.compile(stream, r, b"")
     stream._frames(b"NONSENSE", b"and", b"more")
-    stream.post([("RUBBISH", r, 1)])
     assert site.publish(stream, Ref("w"), b"s") == [(r, b"s")]
-    for name in ("NONSENSE", "RUBBISH"):
-        assert f"unknown command {name!r}" in caplog.text.replace("b'", "'")
+    assert "unknown command b'NONSENSE'" in caplog.text

@@ -21,6 +21,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker import loop as broker_loop
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
+from mama_spark.services.malamute_broker.engines.commands import AcceptMessage, SyncOutcomes
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session import state_machine
 from mama_spark.services.malamute_broker.session.backlog import BEHIND, PACE, Backlog, BacklogPolicy
@@ -276,7 +277,7 @@ def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not()
     backlog = Backlog(limit=10_000)
     now = 0.0
     for _ in range(BEHIND):
-        backlog.posted([("ACCEPT", None, b"", b"s", [b"x" * 100])], now)
+        backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 100])], now)
     assert backlog.keeps_pace(now)
     assert 0 < backlog.octets < BEHIND * 400
     for waiting in range(BEHIND - 1, BEHIND // 2, -1):
@@ -293,7 +294,7 @@ def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not()
     backlog.look(0, now)
     assert backlog.octets == 0
     for _ in range(40):
-        backlog.posted([("SYNC", None)], now)
+        backlog.posted([SyncOutcomes(None)], now)
         now += PACE / 100
         backlog.look(0, now)
     assert backlog.keeps_pace(now), "and found its pace again"
@@ -302,7 +303,7 @@ def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not()
 def test_a_backlog_is_full_until_half_of_it_is_gone() -> None:
     backlog = Backlog(limit=10_000)
     while not backlog.full:
-        backlog.posted([("ACCEPT", None, b"", b"s", [b"x" * 744])], 0.0)
+        backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 744])], 0.0)
     assert backlog.octets == 11_000
     waiting = len(backlog)
     while backlog.octets > 5_000:

@@ -23,6 +23,7 @@ from mama_spark.malamute.client.state_machine import (
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
+from mama_spark.services.malamute_broker.engines.commands import AnsweredCommand
 from mama_spark.services.malamute_broker.session.clients import ClientSession
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
@@ -488,8 +489,8 @@ class Pair:
                 self.broker.receive(me, frames, self.now)
             orders, self.broker.orders = self.broker.orders, {}
             for stream, commands in orders.items():
-                for name, *_ in commands:
-                    if name in ("TRAFFIC", "COMPILE", "CANCEL", "SYNC"):
+                for command in commands:
+                    if isinstance(command, AnsweredCommand):
                         self.broker.taken(stream)
             answers, self.broker.out = self.broker.out, []
             for client, frames in [] if drop else answers:

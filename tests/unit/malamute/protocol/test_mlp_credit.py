@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
@@ -13,6 +14,15 @@ from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.credit import LONGEST_TURN, WINDOW, CreditAllocator
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.commands import (
+    AcceptMessage,
+    CancelSubscriptions,
+    CompilePattern,
+    ConnectTraffic,
+    EngineCommand,
+    GiveCredit,
+    RecallCredit,
+)
 from mama_spark.services.malamute_broker.session.clients import ClientSession, SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
@@ -27,10 +37,10 @@ class Holder:
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.holds = name.startswith(b"h")
-        self.inbox: deque[list[tuple[Any, ...]]] = deque()
+        self.inbox: deque[list[EngineCommand]] = deque()
         self.reports: deque[list[tuple[Any, ...]]] = deque()
-        self.waiting: dict[ClientSession, deque[bytes]] = {}
-        self.credit: dict[ClientSession, int] = {}
+        self.waiting: dict[Hashable, deque[bytes]] = {}
+        self.credit: dict[Hashable, int] = {}
 
     def step(self) -> None:
         """One batch."""
@@ -38,25 +48,25 @@ class Holder:
             return
         report: list[tuple[Any, ...]] = []
         recalls = []
-        for name, *arguments in self.inbox.popleft():
-            client, *rest = arguments or [None]
-            if name == "COMPILE":
-                self.waiting.setdefault(client, deque())
-                report.append(("taken",))
-            elif name == "CANCEL":
-                self.waiting.pop(client, None)
-                self.credit.pop(client, None)
-                report.append(("taken",))
-            elif name == "TRAFFIC":
-                report.append(("taken",))
-            elif name == "CREDIT":
-                self.credit[client] = self.credit.get(client, 0) + rest[0]
-            elif name == "RECALL":
-                recalls.append(client)
-            elif name == "ACCEPT":
-                for reader, queue in self.waiting.items():
-                    if reader is not client:
-                        queue.append(rest[1])
+        for command in self.inbox.popleft():
+            match command:
+                case CompilePattern(client):
+                    self.waiting.setdefault(client, deque())
+                    report.append(("taken",))
+                case CancelSubscriptions(client):
+                    self.waiting.pop(client, None)
+                    self.credit.pop(client, None)
+                    report.append(("taken",))
+                case ConnectTraffic():
+                    report.append(("taken",))
+                case GiveCredit(client, amount):
+                    self.credit[client] = self.credit.get(client, 0) + (amount or 0)
+                case RecallCredit(client):
+                    recalls.append(client)
+                case AcceptMessage():
+                    for reader, queue in self.waiting.items():
+                        if reader is not command.client:
+                            queue.append(command.subject)
             self._deliver(report)
         for client in recalls:
             report.append(("returned", client, self.credit.get(client, 0)))

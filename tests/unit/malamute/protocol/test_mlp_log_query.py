@@ -24,6 +24,7 @@ from mama_spark.malamute.protocol.log_query import (
     parse_query,
 )
 from mama_spark.services.malamute_broker.broker.stream_catalog import StreamCatalog, name_of
+from mama_spark.services.malamute_broker.engines.commands import AnswerQuery
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.log_queries import MOST_PATTERNS
 from mama_spark.services.malamute_broker.session import log_query_server
@@ -151,7 +152,7 @@ class MachineHarness:
             if stream in self.machine.opening:
                 self.machine.opened(stream, True)
                 self.machine.taken(stream)
-            found += [(stream, command[1], command[2]) for command in commands if command[0] == "ASK"]
+            found += [(stream, one.client, one.query) for one in commands if isinstance(one, AnswerQuery)]
         return found
 
     def answers(self) -> list[LogQueryAnswer | bytes]:

@@ -15,6 +15,7 @@ from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
 from mama_spark.message import MessageBatch
+from mama_spark.services.malamute_broker.engines.commands import AcceptBlock, AcceptMessage
 from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
 
@@ -56,10 +57,15 @@ def test_a_block_leads_to_what_its_messages_lead_to_one_by_one(
     for frames in fr.frames(batch):
         one_by_one.receive(b"w", list(frames), 1.0)
     together.receive(b"w", fr.block(batch), 1.0)
-    single = [(subject, list(content), more) for _, _, _, subject, content, more in one_by_one.orders[b"st"]]
-    ((name, client, address, block),) = together.orders[b"st"]
-    assert (name, client.address, address) == ("BLOCK", b"w", b"w")
-    assert [(subject, list(content), more) for subject, content, more in block.messages()] == single
+    single = [
+        (one.subject, list(one.content), one.extension)
+        for one in one_by_one.orders[b"st"]
+        if isinstance(one, AcceptMessage)
+    ]
+    (order,) = together.orders[b"st"]
+    assert isinstance(order, AcceptBlock)
+    assert (order.client, order.address) == (together.clients[b"w"], b"w")
+    assert [(subject, list(content), more) for subject, content, more in order.block.messages()] == single
     assert len(single) == len(batch)
     assert [machine.clients[b"w"].sent for machine in (one_by_one, together)] == [{b"st": len(batch)}] * 2
     assert together.unpacked == len(batch) - 1
@@ -114,7 +120,7 @@ def test_a_block_to_a_stream_that_takes_nothing_is_refused_like_messages(state: 
             machine.receive(b"w", one, 1.0)
             if b"w" not in machine.clients:
                 break
-        accepted = [order for orders in machine.orders.values() for order in orders if order[0] == "ACCEPT"]
+        accepted = [order for orders in machine.orders.values() for order in orders if isinstance(order, AcceptMessage)]
         ends.append((len(accepted), b"w" in machine.clients, [frames for _, frames in machine.out]))
     assert ends[0] == ends[1]
     assert not ends[0][1], "it is dropped, so that it cannot take what is lost for accepted"
@@ -163,9 +169,9 @@ def test_a_client_that_did_not_announce_blocks_sends_one_message() -> None:
     machine = connected(Feature.ACKS)
     machine.receive(b"w", _block(1, [len(SEND), 1], SEND, b"x"), 1.0)
     (order,) = machine.orders[b"st"]
-    assert order[0] == "ACCEPT"
-    assert order[3] == b""
-    assert len(order[4]) == 3
+    assert isinstance(order, AcceptMessage)
+    assert order.subject == b""
+    assert len(order.content) == 3
 
 
 @pytest.mark.parametrize("id_", [b"", b"x", b"x" * 65_535])

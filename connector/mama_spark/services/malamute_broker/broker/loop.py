@@ -36,6 +36,7 @@ from ..engines.actor import (
     QueryAnswered,
     Report,
 )
+from ..engines.commands import EngineCommand
 from ..session.backlog import BEHIND, COUNTED, Backlog, BacklogPolicy
 from ..session.broker_events import BrokerEvent
 from ..session.clients import ClientSession, Frames
@@ -105,7 +106,7 @@ class BrokerLoop:
         self.held = False
         self.behind: dict[bytes, EngineStream] = {}  # those whose backlog is worth a look
         self.opening: dict[bytes, float] = {}  # streams whose engine has not started, and until when it must
-        self.early: dict[bytes, list[tuple[Any, ...]]] = {}  # commands for them
+        self.early: dict[bytes, list[EngineCommand]] = {}  # commands for them
         self.abandoned: list[EngineStream] = []
         self.stopping = False
         self.due = -math.inf  # when the machine has something to do by itself
@@ -283,7 +284,7 @@ class BrokerLoop:
                     continue
                 self._hand(name, stream, batch)
 
-    def _hand(self, name: bytes, stream: EngineStream, batch: list[tuple[Any, ...]]) -> None:
+    def _hand(self, name: bytes, stream: EngineStream, batch: list[EngineCommand]) -> None:
         backlog, now = self.backlogs[name], time.monotonic()
         backlog.look(stream.batches, now)
         backlog.posted(batch, now)

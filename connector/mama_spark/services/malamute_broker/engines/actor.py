@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 import zmq
 
@@ -32,6 +32,19 @@ from mama_spark.malamute.protocol.patterns import BadPattern
 from mama_spark.malamute.zmq_fd_poller import readable
 
 from . import Delivery, StreamEngine, engine_class, holds
+from .commands import (
+    AcceptBlock,
+    AcceptMessage,
+    AnsweredCommand,
+    AnswerQuery,
+    CancelSubscriptions,
+    CompilePattern,
+    ConnectTraffic,
+    EngineCommand,
+    GiveCredit,
+    RecallCredit,
+    SyncOutcomes,
+)
 
 log = logging.getLogger(__name__)
 _BATCH = b""  #: the frame that announces a batch
@@ -109,8 +122,8 @@ class EngineStream:
         cls = engine_class(engine) if isinstance(engine, str) else engine
         self.name = name
         self.stored = cls.stored
-        self.batch: list[tuple[Any, ...]] = []  #: commands that :meth:`flush` sends
-        self._inbox: deque[list[tuple[Any, ...]]] = deque()
+        self.batch: list[EngineCommand] = []  #: commands that :meth:`flush` sends
+        self._inbox: deque[list[EngineCommand]] = deque()
         self._told = False  # to end
         self.reports: deque[Report] = deque()
         endpoint = f"inproc://mama-stream-{id(self):x}"
@@ -154,10 +167,10 @@ class EngineStream:
         self._frames(b"TRAFFIC", endpoint.encode())
 
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
-        self.batch.append(("COMPILE", client, pattern, after))
+        self.batch.append(CompilePattern(client, pattern, after))
 
     def cancel(self, client: Hashable) -> None:
-        self.batch.append(("CANCEL", client))
+        self.batch.append(CancelSubscriptions(client))
 
     def accept(
         self,
@@ -167,26 +180,26 @@ class EngineStream:
         content: Sequence[bytes],
         extension: Extension | None = None,
     ) -> None:
-        self.batch.append(("ACCEPT", client, address, subject, content, extension))
+        self.batch.append(AcceptMessage(client, address, subject, content, extension))
 
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         """As many ACCEPTs."""
-        self.batch.append(("BLOCK", client, address, block))
+        self.batch.append(AcceptBlock(client, address, block))
 
     def credit(self, client: Hashable, amount: int | None) -> None:
-        self.batch.append(("CREDIT", client, amount))
+        self.batch.append(GiveCredit(client, amount))
 
     def recall(self, client: Hashable) -> None:
         """Take back what is left of the client's credit; answered by :class:`CreditReturned` at the end of the
         batch."""
-        self.batch.append(("RECALL", client))
+        self.batch.append(RecallCredit(client))
 
     def sync(self, client: Hashable) -> None:
-        self.batch.append(("SYNC", client))
+        self.batch.append(SyncOutcomes(client))
 
     def ask(self, client: Hashable, question: LogQuery) -> None:
         """Answered by :class:`QueryAnswered`, behind what the batch leads to."""
-        self.batch.append(("ASK", client, question))
+        self.batch.append(AnswerQuery(client, question))
 
     def flush(self) -> None:
         """Send the commands made so far, as one batch."""
@@ -194,8 +207,8 @@ class EngineStream:
             batch, self.batch = self.batch, []
             self.post(batch)
 
-    def post(self, batch: list[tuple[Any, ...]]) -> None:
-        """Send a batch of commands, each a name and its arguments; the caller gives the list away."""
+    def post(self, batch: list[EngineCommand]) -> None:
+        """Send a batch of commands; the caller gives the list away."""
         self._inbox.append(batch)
         self._send(_BATCH)
 
@@ -391,18 +404,17 @@ class _Actor:
             self.left[delivery.client] = left - 1
         self.report.append(delivery)
 
-    def _run_batch(self, engine: StreamEngine, batch: list[tuple[Any, ...]]) -> None:
+    def _run_batch(self, engine: StreamEngine, batch: list[EngineCommand]) -> None:
         accept = engine.accept
         for command in batch:
-            name = command[0]
             if engine.logging:
-                log.info("stream %r: %s", self.stream.name, name)
-            if name == "ACCEPT":
-                accept(*command[1:])
-            elif name == "BLOCK":
-                engine.accept_block(*command[1:])
+                log.info("stream %r: %s", self.stream.name, command.NAME)
+            if isinstance(command, AcceptMessage):
+                accept(command.client, command.address, command.subject, command.content, command.extension)
+            elif isinstance(command, AcceptBlock):
+                engine.accept_block(command.client, command.address, command.block)
             else:
-                self._control(engine, name, command[1:])
+                self._control(engine, command)
         engine.flush()
         self._fill()
         if self.recalled:  # behind flush, which may deliver
@@ -433,35 +445,42 @@ class _Actor:
         self.report.insert(place, CreditReturned(client, amount))
         self.late = [(at + 1, outcome) for at, outcome in self.late]
 
-    def _control(self, engine: StreamEngine, name: str, arguments: tuple[Any, ...]) -> None:
-        if name == "COMPILE":
-            try:
-                engine.compile(*arguments)
-            except BadPattern as e:
-                self.report.append(CommandDone(str(e)))
-            else:
-                after = arguments[2]
-                self.report.append(CommandDone(position=engine.position() if after is None else None))
-        elif name == "CANCEL":
-            engine.cancel(*arguments)
-            self.left.pop(arguments[0], None)
-            self.report.append(CommandDone())
-        elif name == "SYNC":
-            runs = engine.sync(*arguments)
-            if callable(runs):
-                self.late.append((len(self.report), runs))
-                runs = ()
-            self.report.append(CommandDone(runs=runs))
-        elif name == "CREDIT":
-            self._credit(engine, *arguments)
-        elif name == "ASK":
-            self.questions.append(arguments)
-        elif name == "RECALL":
-            self.recalled.append(*arguments)
-        elif name == "TRAFFIC":  # connected already: it came as frames
-            self.report.append(CommandDone())
+    def _control(
+        self,
+        engine: StreamEngine,
+        command: AnsweredCommand | GiveCredit | RecallCredit | AnswerQuery,
+    ) -> None:
+        match command:
+            case CompilePattern():
+                self._compile(engine, command)
+            case CancelSubscriptions(client):
+                engine.cancel(client)
+                self.left.pop(client, None)
+                self.report.append(CommandDone())
+            case SyncOutcomes(client):
+                runs = engine.sync(client)
+                if callable(runs):
+                    self.late.append((len(self.report), runs))
+                    runs = ()
+                self.report.append(CommandDone(runs=runs))
+            case GiveCredit(client, amount):
+                self._credit(engine, client, amount)
+            case AnswerQuery(client, query):
+                self.questions.append((client, query))
+            case RecallCredit(client):
+                self.recalled.append(client)
+            case ConnectTraffic():  # connected already: the endpoint came as frames
+                self.report.append(CommandDone())
+            case _:
+                assert_never(command)
+
+    def _compile(self, engine: StreamEngine, command: CompilePattern) -> None:
+        try:
+            engine.compile(command.client, command.pattern, command.after)
+        except BadPattern as e:
+            self.report.append(CommandDone(str(e)))
         else:
-            log.warning("stream %r: unknown command %r", self.stream.name, name)
+            self.report.append(CommandDone(position=engine.position() if command.after is None else None))
 
     def _credit(self, engine: StreamEngine, client: Hashable, amount: int | None) -> None:
         if amount is None:

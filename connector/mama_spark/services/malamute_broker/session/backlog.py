@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+
+from ..engines.commands import AcceptBlock, AcceptMessage, EngineCommand
 
 #: Batches that an engine may be behind before reading stops for it.
 BEHIND = 64
@@ -54,7 +55,7 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def posted(self, batch: Sequence[tuple[Any, ...]], now: float) -> None:
+    def posted(self, batch: Sequence[EngineCommand], now: float) -> None:
         if not self._sizes:
             self._since = now
         size = sum(map(_octets, batch)) if len(self._sizes) >= COUNTED else 0
@@ -78,8 +79,8 @@ class Backlog:
         return self._pace <= PACE and now - self._since <= PACE
 
 
-def _octets(command: tuple[Any, ...]) -> int:
-    if command[0] == "BLOCK":
-        contents = command[3].contents
+def _octets(command: EngineCommand) -> int:
+    if isinstance(command, AcceptBlock):
+        contents = command.block.contents
         return OVERHEAD * len(contents) + sum(map(len, contents))
-    return OVERHEAD + (sum(map(len, command[4])) if command[0] == "ACCEPT" else 0)
+    return OVERHEAD + (sum(map(len, command.content)) if isinstance(command, AcceptMessage) else 0)

@@ -8,13 +8,13 @@ dropped; all else waits in the client's queue, with its limit and policy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from mama_spark.malamute.protocol import commands, message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.credit import SendWindow, window_for
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
 
+from ..engines.commands import AcceptBlock, EngineCommand, GiveCredit, RecallCredit
 from .backlog import OVERHEAD, BacklogPolicy
 from .byte_queue import Overflow
 from .clients import ClientSession, Frames, PendingReply, SessionSettings
@@ -34,7 +34,7 @@ class DeliveryScheduler:
         self.settings = settings
         self.now = 0.0  #: of the last input
         self.out: list[tuple[ClientSession | bytes, Frames]] = []  #: to send, in order; a stranger is its routing id
-        self.orders: dict[bytes, list[tuple[Any, ...]]] = {}  #: stream -> commands for its engine, in order
+        self.orders: dict[bytes, list[EngineCommand]] = {}  #: stream -> commands for its engine, in order
         self.counters = dict.fromkeys(
             ("malformed", "refused", "dropped", "lost_letters", "lost_deliveries", "lost_sends", "expired", "repeats"),
             0,
@@ -79,7 +79,7 @@ class DeliveryScheduler:
         room = shares.window if client.credit is None else min(client.credit, shares.window)
         free = room - shares.lent - len(client.held)
         for stream, amount in shares.lend(free):
-            self._order(stream, ("CREDIT", client, amount))
+            self._order(stream, GiveCredit(client, amount))
             free -= amount
         if free <= 0:
             self._recall(client, shares.recall(len(client.queue) > 0, self.now))
@@ -88,7 +88,7 @@ class DeliveryScheduler:
 
     def _recall(self, client: ClientSession, streams: Iterable[bytes]) -> None:
         for stream in streams:
-            self._order(stream, ("RECALL", client))
+            self._order(stream, RecallCredit(client))
 
     def _deliver_lent(self, client: ClientSession, stream: bytes, frames: Frames) -> None:
         """A delivery for which the engine has credit, so it is never dropped."""
@@ -163,7 +163,7 @@ class DeliveryScheduler:
         self._release(client)
         self._balance(client)
 
-    def _order(self, stream: bytes, order: tuple[Any, ...]) -> None:
+    def _order(self, stream: bytes, order: EngineCommand) -> None:
         orders = self.orders.get(stream)
         if orders is None:
             self.orders[stream] = [order]
@@ -239,7 +239,7 @@ class DeliveryScheduler:
                     self._accept(client, stream, *message)
             return
         client.sent[stream] = client.sent.get(stream, 0) + count
-        self._order(stream, ("BLOCK", client, client.address, block))
+        self._order(stream, AcceptBlock(client, client.address, block))
 
     def _overrun(self, client: ClientSession) -> None:
         """The client sends to a stream whose backlog is full; whoever counts answers must not miss one."""

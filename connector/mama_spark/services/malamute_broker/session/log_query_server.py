@@ -17,6 +17,7 @@ from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, names_body, number_of, parse_query
 
+from ..engines.commands import AnswerQuery
 from .clients import ClientSession, Frames, SessionSettings
 from .delivery_scheduler import DeliveryScheduler, frames_size
 
@@ -116,7 +117,7 @@ class LogQueryServer(DeliveryScheduler):
                 self._parked.setdefault(client, []).append((client, question))
                 continue
             given.append((client, question))
-            self._order(stream, ("ASK", client, question))
+            self._order(stream, AnswerQuery(client, question))
         if not waiting:
             self._questions.pop(stream, None)
         if not given:

@@ -20,6 +20,15 @@ from mama_spark.malamute.protocol.credit import WINDOW_OCTETS, CreditAllocator
 from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Feature, read, write
 
 from ..engines import Delivery
+from ..engines.commands import (
+    AcceptMessage,
+    AnsweredCommand,
+    CancelSubscriptions,
+    CompilePattern,
+    ConnectTraffic,
+    GiveCredit,
+    SyncOutcomes,
+)
 from .backlog import OVERHEAD
 from .broker_events import OF_CLIENTS
 from .byte_queue import ByteQueue, Overflow
@@ -201,7 +210,7 @@ class ServerMachine(MailboxServer):
             return
         slot = PendingReply(sent=client.sent, octets=self._asked(client), syncs=len(client.sent))
         for stream in client.sent:
-            self._order_awaited(stream, ("SYNC", client), client, slot)
+            self._order_awaited(stream, SyncOutcomes(client), client, slot)
         client.sent = {}
         client.slots.append(slot)
 
@@ -223,10 +232,10 @@ class ServerMachine(MailboxServer):
         self.services.withdraw(client)
         self._leave(client)
         for stream in client.sent:  # or the engine would keep what became of them for who does not ask any more
-            self._order_awaited(stream, ("SYNC", client), client, PendingReply(silent=True))
+            self._order_awaited(stream, SyncOutcomes(client), client, PendingReply(silent=True))
         client.sent = {}
         for stream in client.reads:
-            self._order_awaited(stream, ("CANCEL", client), client, PendingReply(silent=True))
+            self._order_awaited(stream, CancelSubscriptions(client), client, PendingReply(silent=True))
             self._event("UNSUBSCRIBED", client, stream)
         for stream in client.wrote:
             self._event("STOPPED", client, stream)
@@ -253,7 +262,7 @@ class ServerMachine(MailboxServer):
         if command.stream not in client.wrote:
             client.wrote[command.stream] = None
             self._event("WRITING", client, command.stream)
-        self._await(client, command.stream, ("TRAFFIC",), writes=True)
+        self._await(client, command.stream, ConnectTraffic(), writes=True)
 
     def _read(self, client: ClientSession, command: commands.StreamRead, now: float) -> None:
         fresh = command.pattern not in client.reads.get(command.stream, ())
@@ -265,12 +274,12 @@ class ServerMachine(MailboxServer):
         if not self._stream(client, command.stream):
             return
         after = read(command.trailing).after if Feature.SEQUENCE in client.features else None
-        order = ("COMPILE", client, command.pattern, after)
+        order = CompilePattern(client, command.pattern, after)
         self._await(client, command.stream, order, command.pattern if fresh else None)
         if command.stream not in client.reads:
             client.reads[command.stream] = set()
             if command.stream in self.holding:  # nothing until some is lent
-                self._order(command.stream, ("CREDIT", client, 0))
+                self._order(command.stream, GiveCredit(client, 0))
                 client.shares.join(command.stream)
                 self._balance(client)
         client.reads[command.stream].add(command.pattern)
@@ -279,7 +288,7 @@ class ServerMachine(MailboxServer):
         if client.reads.pop(command.stream, None) is None:
             self._reply(client, OK)  # never read: the reference makes the stream, ours does not
             return
-        self._await(client, command.stream, ("CANCEL", client))
+        self._await(client, command.stream, CancelSubscriptions(client))
         client.shares.leave(command.stream)
         self._event("UNSUBSCRIBED", client, command.stream)
 
@@ -313,7 +322,7 @@ class ServerMachine(MailboxServer):
             return
         if client.features:
             client.sent[stream] = client.sent.get(stream, 0) + 1
-        self._order(stream, ("ACCEPT", client, client.address, subject, content, extension))
+        self._order(stream, AcceptMessage(client, client.address, subject, content, extension))
 
     def _ahead(self, client: ClientSession, stream: bytes, content: Sequence[bytes]) -> bool:
         """May the client send before its stream is open? Whoever does not wait for the answer to WRITE, so far."""
@@ -351,7 +360,7 @@ class ServerMachine(MailboxServer):
         self,
         client: ClientSession,
         stream: bytes,
-        order: tuple[Any, ...],
+        order: AnsweredCommand,
         pattern: bytes | None = None,
         writes: bool = False,
     ) -> None:
@@ -362,12 +371,14 @@ class ServerMachine(MailboxServer):
     def _order_awaited(
         self,
         stream: bytes,
-        order: tuple[Any, ...],
+        order: AnsweredCommand,
         client: ClientSession,
         slot: PendingReply,
         pattern: bytes | None = None,
     ) -> None:
-        self._awaited.setdefault(stream, deque()).append(_Awaited(client, slot, pattern, order[0] == "CANCEL"))
+        self._awaited.setdefault(stream, deque()).append(
+            _Awaited(client, slot, pattern, isinstance(order, CancelSubscriptions))
+        )
         self._order(stream, order)
 
     # --- answers of engines --------------------------------------------------------------------------------------
@@ -410,7 +421,7 @@ class ServerMachine(MailboxServer):
                 if not patterns:
                     del client.reads[stream]
                     client.shares.leave(stream)
-                    self._order_awaited(stream, ("CANCEL", client), client, PendingReply(silent=True))
+                    self._order_awaited(stream, CancelSubscriptions(client), client, PendingReply(silent=True))
             slot.frames = error_frames(StatusCode.FAILED, _octets(error))
             self._event("REFUSED", client, stream, _octets(error))
         if not slot.silent:
@@ -492,9 +503,9 @@ class ServerMachine(MailboxServer):
         """Messages of the broker itself: subject, content, headers."""
         self._add_stream(stream)
         for subject, content, extension in messages:
-            self._order(stream, ("ACCEPT", _NOBODY, b"", subject, content, extension))
+            self._order(stream, AcceptMessage(_NOBODY, b"", subject, content, extension))
         # nobody wants to know what became of them, and the engine is not to keep it
-        self._order_awaited(stream, ("SYNC", _NOBODY), _NOBODY, PendingReply(silent=True))
+        self._order_awaited(stream, SyncOutcomes(_NOBODY), _NOBODY, PendingReply(silent=True))
 
     def _event(self, kind: str, client: ClientSession, stream: bytes = b"", detail: bytes = b"") -> None:
         quiet = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))

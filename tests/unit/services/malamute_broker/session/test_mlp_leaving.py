@@ -10,6 +10,7 @@ import pytest
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
+from mama_spark.services.malamute_broker.engines.commands import AcceptMessage, CancelSubscriptions, SyncOutcomes
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
@@ -35,14 +36,16 @@ class MachineHarness:
         while self.machine.orders:
             orders, self.machine.orders = self.machine.orders, {}
             answers: list[Any] = []
-            for name, *arguments in orders[b"st"]:
-                if name == "ACCEPT":
-                    self.engine.accept(*arguments)
-                elif name == "CANCEL":
-                    self.engine.cancel(*arguments)
+            for command in orders[b"st"]:
+                if isinstance(command, AcceptMessage):
+                    self.engine.accept(
+                        command.client, command.address, command.subject, command.content, command.extension
+                    )
+                elif isinstance(command, CancelSubscriptions):
+                    self.engine.cancel(command.client)
                     answers.append(())
                 else:
-                    answers.append(self.engine.sync(*arguments) if name == "SYNC" else ())
+                    answers.append(self.engine.sync(command.client) if isinstance(command, SyncOutcomes) else ())
             self.engine.flush()
             for runs in answers:
                 self.machine.taken(b"st", None, runs() if callable(runs) else runs)

@@ -14,6 +14,14 @@ from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, Stat
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 from mama_spark.malamute.protocol.patterns import BadPattern
 from mama_spark.services.malamute_broker.engines import Delivery
+from mama_spark.services.malamute_broker.engines.commands import (
+    AcceptMessage,
+    CancelSubscriptions,
+    CompilePattern,
+    EngineCommand,
+    GiveCredit,
+    SyncOutcomes,
+)
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.session import state_machine
 from mama_spark.services.malamute_broker.session.byte_queue import Overflow
@@ -68,30 +76,33 @@ class MachineHarness:
             for stream, commands in orders.items():
                 self._engine(stream, commands)
 
-    def _engine(self, stream: bytes, commands: list[tuple[Any, ...]]) -> None:
+    def _engine(self, stream: bytes, commands: list[EngineCommand]) -> None:
         engine = self.engines.setdefault(stream, SimpleEngine(stream))
         deliveries: list[Delivery] = []
         engine.traffic(lambda delivery: self._out.append(delivery))
         self._out = deliveries
         answers: list[tuple[str | None, tuple[AckRun, ...]]] = []
-        for name, *arguments in commands:
-            if name == "ACCEPT":
-                engine.accept(*arguments)
-            elif name == "CREDIT":
-                engine.credit(*arguments)
-            elif name == "SYNC":
-                runs = engine.sync(*arguments)
-                answers.append((None, runs if isinstance(runs, tuple) else runs() or ()))
-            else:
-                error = None
-                try:
-                    if name == "COMPILE":
-                        engine.compile(*arguments)
-                    elif name == "CANCEL":
-                        engine.cancel(*arguments)
-                except BadPattern as e:
-                    error = str(e)
-                answers.append((error, ()))
+        for command in commands:
+            match command:
+                case AcceptMessage():
+                    engine.accept(command.client, command.address, command.subject, command.content, command.extension)
+                case GiveCredit(client, amount):
+                    engine.credit(client, amount)
+                case SyncOutcomes(client):
+                    runs = engine.sync(client)
+                    answers.append((None, runs if isinstance(runs, tuple) else runs() or ()))
+                case CompilePattern(client, pattern, after):
+                    try:
+                        engine.compile(client, pattern, after)
+                    except BadPattern as e:
+                        answers.append((str(e), ()))
+                    else:
+                        answers.append((None, ()))
+                case CancelSubscriptions(client):
+                    engine.cancel(client)
+                    answers.append((None, ()))
+                case _:
+                    answers.append((None, ()))
         for error, runs in answers:
             self.machine.taken(stream, error, runs)
         self.machine.delivered(stream, deliveries)

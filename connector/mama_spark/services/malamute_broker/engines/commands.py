@@ -1,0 +1,107 @@
+"""Commands of the broker to the engine of a stream, one class each; :data:`EngineCommand` is any of them. Pure.
+
+``NAME`` is the command's name in the Malamute stream specification, or ours where that has none; VERBOSE and $TERM
+travel as frames and have no class. ``client`` is an opaque reference that engines compare and hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mama_spark.malamute.protocol.extensions import Extension
+from mama_spark.malamute.protocol.log_query import LogQuery
+from mama_spark.malamute.protocol.message_blocks import MessageBlock
+
+
+@dataclass(slots=True)  # there is one a message, and freezing it would triple what it costs to make
+class AcceptMessage:
+    """Publish one message of the client with this address.
+
+    :ivar extension: message id and headers; None from a client that will not ask for the outcome
+    """
+
+    NAME: ClassVar[str] = "ACCEPT"
+    client: Hashable
+    address: bytes
+    subject: bytes
+    content: Sequence[bytes]
+    extension: Extension | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptBlock:
+    """Publish the messages of a block, as so many :class:`AcceptMessage`."""
+
+    NAME: ClassVar[str] = "BLOCK"
+    client: Hashable
+    address: bytes
+    block: MessageBlock
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectTraffic:
+    """Answered when the engine is connected to the socket for deliveries, which the actor is told by a frame."""
+
+    NAME: ClassVar[str] = "TRAFFIC"
+
+
+@dataclass(frozen=True, slots=True)
+class CompilePattern:
+    """Subscribe the client.
+
+    :ivar after: replay what has a higher sequence first; None = from now on
+    """
+
+    NAME: ClassVar[str] = "COMPILE"
+    client: Hashable
+    pattern: bytes
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelSubscriptions:
+    """End all subscriptions of the client, and forget it."""
+
+    NAME: ClassVar[str] = "CANCEL"
+    client: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class GiveCredit:
+    """The client takes so many deliveries more; None = any number."""
+
+    NAME: ClassVar[str] = "CREDIT"
+    client: Hashable
+    amount: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecallCredit:
+    """Give back what is left of the client's credit, at the end of the batch."""
+
+    NAME: ClassVar[str] = "RECALL"
+    client: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOutcomes:
+    """Report the outcomes of the client's messages since its last SYNC."""
+
+    NAME: ClassVar[str] = "SYNC"
+    client: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerQuery:
+    """Answer a query of the client about what is stored, at the end of the batch."""
+
+    NAME: ClassVar[str] = "ASK"
+    client: Hashable
+    query: LogQuery
+
+
+#: Answered by the engine, in order.
+AnsweredCommand = ConnectTraffic | CompilePattern | CancelSubscriptions | SyncOutcomes
+EngineCommand = AnsweredCommand | AcceptMessage | AcceptBlock | GiveCredit | RecallCredit | AnswerQuery
