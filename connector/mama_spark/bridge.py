@@ -1,7 +1,7 @@
 """What a bridge is: the code for one middleware, behind a small synchronous, columnar face.
 
 A bridge never retries, never keeps messages that it did not take, never writes flight events and does not know
-Spark. Deciding is the window's business (:mod:`mama_spark.publisher.core.window`): a bridge moves bytes and says what
+Spark. Deciding is the window's business (:mod:`mama_spark.sending.window`): a bridge moves bytes and says what
 came back.
 
 Calls come from one thread, in this order: ``open`` once, then ``prepare`` / ``send`` / ``flush`` / ``poll`` in

@@ -22,10 +22,10 @@ from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcom
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.core.flight import FlightState
-from mama_spark.publisher.core.flight_batch import FlightBatch
-from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import WindowPolicy
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.retry import RetryPolicy
+from mama_spark.sending.window import WindowPolicy
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine

@@ -24,10 +24,10 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.core.flight import FlightState
-from mama_spark.publisher.core.flight_batch import FlightBatch
-from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import WindowPolicy
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.retry import RetryPolicy
+from mama_spark.sending.window import WindowPolicy
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.configuration import load

@@ -8,10 +8,10 @@ from typing import Any
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchContext, BatchPublisher
-from mama_spark.publisher.core.flight import EVENT, FlightState
-from mama_spark.publisher.core.flight_batch import FlightBatch, FlightCounters
-from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import WindowPolicy
+from mama_spark.sending.flight import EVENT, FlightState
+from mama_spark.sending.flight_batch import FlightBatch, FlightCounters
+from mama_spark.sending.retry import RetryPolicy
+from mama_spark.sending.window import WindowPolicy
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import PATIENCE, eventually
 

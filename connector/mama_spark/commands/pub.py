@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from ..bridges import publisher_bridge
 from ..options import SinkOptions
 from ..publisher.api import Flight, Headers
-from ..publisher.core.retry import RetryPolicy
 from ..publisher.managed.managed_publisher import ManagedPublisher
+from ..sending.retry import RetryPolicy
 from .arguments import options, pairs
 
 NOT_ALL = 1

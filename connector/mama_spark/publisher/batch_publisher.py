@@ -28,10 +28,10 @@ from ..errors import (
     Unavailable,
 )
 from ..message import Bools, MessageBatch
-from .core.flight import FlightState
-from .core.flight_batch import FlightBatch, FlightCounters
-from .core.retry import RateLimiter
-from .core.window import Window, WindowPolicy
+from ..sending.flight import FlightState
+from ..sending.flight_batch import FlightBatch, FlightCounters
+from ..sending.window import Window, WindowPolicy
+from .rate_limiter import RateLimiter
 
 log = logging.getLogger("mama_spark")
 

@@ -19,11 +19,11 @@ import numpy as np
 from ..bridge import PublisherBridge
 from ..errors import ConfigError, MamaError, NotPublished, PublishError, Stopped
 from ..message import MessageBatch
+from ..sending.flight import FlightState
+from ..sending.flight_batch import FlightBatch
+from ..sending.retry import RetryPolicy
+from ..sending.window import WindowPolicy
 from .batch_publisher import BatchContext, BatchPublisher
-from .core.flight import FlightState
-from .core.flight_batch import FlightBatch
-from .core.retry import RetryPolicy
-from .core.window import WindowPolicy
 
 log = logging.getLogger("mama_spark")
 

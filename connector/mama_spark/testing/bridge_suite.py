@@ -23,10 +23,10 @@ from ..bridge import Ack, PublisherBridge, Refusals
 from ..errors import BadRow, BadTopic, PublishError, TooLarge
 from ..message import MessageBatch
 from ..publisher.batch_publisher import BatchPublisher
-from ..publisher.core.flight import FlightState
-from ..publisher.core.flight_batch import FlightBatch
-from ..publisher.core.retry import RetryPolicy
-from ..publisher.core.window import WindowPolicy
+from ..sending.flight import FlightState
+from ..sending.flight_batch import FlightBatch
+from ..sending.retry import RetryPolicy
+from ..sending.window import WindowPolicy
 
 PATIENCE = 120.0  #: seconds for a condition; never reached by a sound bridge
 

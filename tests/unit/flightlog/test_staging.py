@@ -21,7 +21,7 @@ from mama_spark.flightlog.schema import EVENTS, Level, table_schema
 from mama_spark.flightlog.staging import Staging, WriteId
 from mama_spark.flightlog.storage import TableStore
 from mama_spark.message import HEADERS_TYPE
-from mama_spark.publisher.core.flight import EVENT, PUBLISHED
+from mama_spark.sending.flight import EVENT, PUBLISHED
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 

@@ -9,8 +9,8 @@ from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.core.flight import FlightState
-from mama_spark.publisher.core.window import WindowPolicy
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.window import WindowPolicy
 
 PATIENCE = 10.0
 

@@ -11,10 +11,10 @@ from functools import partial
 
 from mama_spark.errors import AckTimeout
 from mama_spark.message import MessageBatch
+from mama_spark.sending.flight import EVENT, PUBLISHED, FlightState
+from mama_spark.sending.flight_batch import FlightBatch, Rows
 
 from ..api import Flight, PublishAck, PublisherListener
-from ..core.flight import EVENT, PUBLISHED, FlightState
-from ..core.flight_batch import FlightBatch, Rows
 
 log = logging.getLogger("mama_spark")
 

@@ -19,11 +19,11 @@ import numpy as np
 from mama_spark.bridge import Ack, BridgeEvent, EventKind, PublisherBridge
 from mama_spark.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
 from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.window import Window
 
 from ..batch_publisher import CHUNK_BYTES, CHUNK_MESSAGES, runs_of
 from ..clock import WallClock
-from ..core.flight_batch import FlightBatch
-from ..core.window import Window
 from .callbacks import CallbackDispatcher, PendingBatch
 from .publish_queue import Entry, PublishQueue
 

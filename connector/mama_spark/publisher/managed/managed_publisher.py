@@ -15,10 +15,10 @@ from typing import Any, Self
 
 from mama_spark.bridge import PublisherBridge
 from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
+from mama_spark.sending.flight_batch import FlightCounters
+from mama_spark.sending.window import Window, WindowPolicy
 
 from ..api import Flight, HeadersLike, PublisherListener, PublishOptions, RetryConfig
-from ..core.flight_batch import FlightCounters
-from ..core.window import Window, WindowPolicy
 from .callbacks import CallbackDispatcher
 from .loops import PublisherLoops
 from .publish_queue import PublishQueue, on_event_loop

@@ -15,8 +15,8 @@ from mama_spark.mama.messages.event_records import ERROR, EventRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
-from mama_spark.publisher.core.flight import FlightState
-from mama_spark.publisher.core.flight_batch import FlightBatch
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
 
 #: Takes events in order; True: tell them now, False: they may wait for the end of the partition.
 Tell = Callable[[Sequence[EventRecord], bool], None]

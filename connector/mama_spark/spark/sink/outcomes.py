@@ -16,8 +16,8 @@ from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.schema import EVENTS, PUBLISHED
 from mama_spark.message import Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
-from mama_spark.publisher.core.flight import EVENT, FlightState
-from mama_spark.publisher.core.flight_batch import FlightBatch
+from mama_spark.sending.flight import EVENT, FlightState
+from mama_spark.sending.flight_batch import FlightBatch
 
 #: Event index of the flight log by flight state; only terminal states have one.
 _EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)

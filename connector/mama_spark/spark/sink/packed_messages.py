@@ -27,8 +27,8 @@ from mama_spark.packing import (
     packed,
     singles,
 )
-from mama_spark.publisher.core.flight import FlightState
-from mama_spark.publisher.core.flight_batch import FlightBatch
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
 
 from .codec_rows import CodecRows
 from .columns import ColumnPlan

@@ -26,11 +26,11 @@ from mama_spark.message import Bools, MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.batch_publisher import BatchContext, BatchPublisher
 from mama_spark.publisher.clock import WallClock
-from mama_spark.publisher.core.flight import FlightState
-from mama_spark.publisher.core.flight_batch import FlightBatch
-from mama_spark.publisher.core.ids import IDS_MEMORY, IdMaker
-from mama_spark.publisher.core.retry import RetryPolicy
-from mama_spark.publisher.core.window import WindowPolicy
+from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.retry import RetryPolicy
+from mama_spark.sending.window import WindowPolicy
 
 from ..option_loading import DiscoveryProperties
 from .announcer import SourceAnnouncer, source_record
@@ -261,7 +261,7 @@ class _PartitionWriter:
         return self._options.dedup and self._bridge is not None and self._bridge.capabilities.dedup
 
     def _id_maker(self) -> IdMaker:
-        """Prefix and batch of default ids (see ``publisher/core/ids.py`` for the rest)."""
+        """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
         o, facts = self._options, self._facts
         memory = IDS_MEMORY if o.pack == "off" else PACKED_IDS_MEMORY
         if facts.query_id is not None:

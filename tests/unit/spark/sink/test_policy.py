@@ -9,7 +9,7 @@ import pytest
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.options import SinkOptions
-from mama_spark.publisher.core.window import WindowPolicy
+from mama_spark.sending.window import WindowPolicy
 from mama_spark.spark.sink.partition_writer import make_policy
 
 ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)

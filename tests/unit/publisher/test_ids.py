@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.message import HEADERS_TYPE, MessageBatch
-from mama_spark.publisher.core.ids import IdMaker, digest
+from mama_spark.publisher.ids import IdMaker, digest
 
 Row = tuple[str, bytes, dict[str, list[str]] | None]
 

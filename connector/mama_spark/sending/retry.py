@@ -1,15 +1,39 @@
-"""When a flight may go again (MP-06), how long to wait before, and how fast rows may leave at all. No clock here."""
+"""Whether a message is sent again after an error (MP-06), how often, how long, and after what wait.
+
+Every sender asks here: :func:`may_resend` decides by the error alone, :class:`RetryPolicy` adds the limits of a
+publisher. Pure: the caller gives the time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mama_spark.errors import ConfigError, PublishError
+from mama_spark.errors import ConfigError, MamaError, NotPublished, PublishError, Stopped
+
+
+def may_resend(error: MamaError, *, repeatable: bool = True) -> bool:
+    """Whether the same message may be sent again after ``error``.
+
+    :param repeatable: a second copy of the message does no harm, because the middleware recognises its id
+    """
+    return error.retryable and (repeatable or not error.may_have_landed)
+
+
+def may_resend_elsewhere(error: MamaError) -> bool:
+    """Whether the message may be sent again by the publisher that replaces the one which reported ``error``: also when
+    that one ended before it knew the outcome."""
+    return may_resend(error) or isinstance(error, Stopped | NotPublished)
+
+
+def is_final(error: PublishError) -> bool:
+    """Whether the message itself is the cause: the middleware, or our own check, rejected it, it is not stored, and
+    a resend would be rejected too."""
+    return error.answered and not error.retryable and not error.may_have_landed
 
 
 def is_retryable(error: PublishError) -> bool:
-    """The default condition: what the error itself says."""
+    """Default of :attr:`RetryPolicy.retry_on`: the flag of the error."""
     return error.retryable
 
 
@@ -51,30 +75,3 @@ class RetryPolicy:
     def backoff(self, resend: int) -> float:
         """Seconds to wait before the ``resend``-th resend (1 = the first)."""
         return self.backoffs[min(max(resend, 1), len(self.backoffs)) - 1]
-
-
-class RateLimiter:
-    """Token bucket: at most ``rate`` messages a second, in bursts of at most a tenth of a second's worth."""
-
-    def __init__(self, rate: float, now: float) -> None:
-        if rate <= 0:
-            raise ConfigError(f"the rate must be positive, got {rate}")
-        self.rate = rate
-        self.burst = max(1.0, rate / 10)
-        self._level = self.burst
-        self._at = now
-
-    def allowance(self, now: float) -> int:
-        """How many may go now."""
-        if now > self._at:  # a clock that stands still or jumps back gives nothing
-            self._level = min(self.burst, self._level + (now - self._at) * self.rate)
-            self._at = now
-        return int(self._level)
-
-    def spend(self, n: int) -> None:
-        """``n`` went."""
-        self._level -= n
-
-    def wake_at(self, now: float) -> float:
-        """When at least one may go."""
-        return now if self._level >= 1 else self._at + (1 - self._level) / self.rate

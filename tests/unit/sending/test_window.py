@@ -9,10 +9,11 @@ import pytest
 from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import BlockedByPredecessor, DuplicateInFlight, NoResponders, PublishError, RateLimited, Rejected
 from mama_spark.message import Int64s
-from mama_spark.publisher.core.flight import TABLE, TERMINAL, FlightState, IllegalFlightStep, Transition, advance
-from mama_spark.publisher.core.flight_batch import FlightBatch, Rows
-from mama_spark.publisher.core.retry import RateLimiter, RetryPolicy
-from mama_spark.publisher.core.window import PROBE, Window, WindowPolicy
+from mama_spark.publisher.rate_limiter import RateLimiter
+from mama_spark.sending.flight import TABLE, TERMINAL, FlightState, IllegalFlightStep, Transition, advance
+from mama_spark.sending.flight_batch import FlightBatch, Rows
+from mama_spark.sending.retry import RetryPolicy
+from mama_spark.sending.window import PROBE, Window, WindowPolicy
 
 from tests.support.examples import FULL
 

@@ -14,10 +14,11 @@ from mama_spark.errors import (
     RateLimited,
     Rejected,
 )
-from mama_spark.publisher.core.flight import FlightState
-from mama_spark.publisher.core.flight_batch import FlightBatch
-from mama_spark.publisher.core.retry import RateLimiter, RetryPolicy
-from mama_spark.publisher.core.window import PROBE, Window, WindowPolicy
+from mama_spark.publisher.rate_limiter import RateLimiter
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.retry import RetryPolicy
+from mama_spark.sending.window import PROBE, Window, WindowPolicy
 
 BACKOFFS = (1.0, 2.0, 4.0)
 

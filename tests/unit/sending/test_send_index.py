@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mama_spark.publisher.core.flight_batch import FlightBatch
-from mama_spark.publisher.core.send_index import SendRange
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.send_index import SendRange
 
 FIRST, N = 100, 8
 

@@ -1,1 +1,0 @@
-"""What decides about flights and does no I/O: window, states, retries, ids."""
