@@ -9,7 +9,13 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.examples import EVERY_DAY, FULL
 
-pytest_plugins = ["scripts.test_times", "tests.support.excuses", "tests.support.nats", "tests.support.tango"]
+pytest_plugins = [
+    "scripts.test_times",
+    "tests.support.excuses",
+    "tests.support.memory",
+    "tests.support.nats",
+    "tests.support.tango",
+]
 
 # No deadlines and no "too slow": how long an example takes says nothing where others work too.
 settings.register_profile(
