@@ -74,6 +74,7 @@ PURE = {
     "malamute/protocol/extensions",
     "malamute/protocol/log_query",
     "malamute/protocol/patterns",
+    "malamute/protocol/transition_table",
     "malamute/protocol/ttl",
     "mama/discovery/broker_events",
     "mama/discovery/discovery_rows",

@@ -16,6 +16,49 @@ back. So publishers that keep to it never have more under way than engines take,
 
 from __future__ import annotations
 
+
+class DeliveryCredit:
+    """How many deliveries a receiver still takes: any number until it gives the first credit.
+
+    :ivar left: None = any number
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int | None = None) -> None:
+        self.left = left
+
+    def __repr__(self) -> str:
+        return "any" if self.left is None else str(self.left)
+
+    def give(self, amount: int | None) -> None:
+        """Add to it; a negative amount takes back some of what is left, None lifts the limit."""
+        self.left = None if amount is None else (self.left or 0) + amount
+
+    def use(self) -> bool:
+        """Count one delivery; False: there is no credit for it, and nothing was counted."""
+        left = self.left
+        if left is None:
+            return True
+        if left <= 0:
+            return False
+        self.left = left - 1
+        return True
+
+    def take_back(self) -> int:
+        """Take all that is left, and return it; 0 if there is no limit."""
+        left, self.left = self.left or 0, None if self.left is None else 0
+        return left
+
+    @property
+    def exhausted(self) -> bool:
+        return self.left == 0
+
+    def limit(self, most: int) -> int:
+        """How many of ``most`` deliveries it covers."""
+        return most if self.left is None else min(self.left, most)
+
+
 #: Octets that engines may deliver ahead of a client's socket, and messages however small they are.
 WINDOW_OCTETS = 8 * 1024 * 1024
 WINDOW = 8192
