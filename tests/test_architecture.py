@@ -97,6 +97,7 @@ PURE = {
     "options/transport",
     "options/urls",
     "options/values",
+    "options/window",
     "packing/chunked_unpack",
     "packing/codec",
     "packing/format",

@@ -21,11 +21,10 @@ from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
+from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.retry import RetryPolicy
-from mama_spark.sending.window import WindowPolicy
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines import register
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
@@ -261,7 +260,7 @@ def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> No
     bridge = bridge_of(broker.endpoint)
     bridge.open()
     finished: list[FlightBatch] = []
-    policy = WindowPolicy(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
+    policy = WindowConfig(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
     kinds: list[EventKind] = []
     publisher = BatchPublisher(
         bridge, policy, on_finished=finished.append, patience=PATIENCE, on_event=lambda event: kinds.append(event.kind)

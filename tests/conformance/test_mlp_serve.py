@@ -23,11 +23,10 @@ from mama_spark.errors import ConfigError
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection import ConnectionSettings
 from mama_spark.message import MessageBatch
+from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.retry import RetryPolicy
-from mama_spark.sending.window import WindowPolicy
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.configuration import load
@@ -325,7 +324,7 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
     assert (bridge.capabilities.ack, bridge.capabilities.dedup) == (Ack.STORED, True)
     finished: list[FlightBatch] = []
     topics, payloads, size, rounds = ["a", "b"], {}, 1000, 8
-    policy = WindowPolicy(1000, 500, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
+    policy = WindowConfig(1000, 500, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
 
     def keep(block: FlightBatch) -> None:
         finished.append(block)

@@ -7,11 +7,10 @@ from typing import Any
 
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.message import MessageBatch
+from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchContext, BatchPublisher
 from mama_spark.sending.flight import EVENT, FlightState
 from mama_spark.sending.flight_batch import FlightBatch, FlightCounters
-from mama_spark.sending.retry import RetryPolicy
-from mama_spark.sending.window import WindowPolicy
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import PATIENCE, eventually
 
@@ -40,7 +39,7 @@ class Driver:
                 **settings,
             )
         )
-        self.policy = WindowPolicy(
+        self.policy = WindowConfig(
             max_in_flight=window,
             refill_allowed_at=window // 2,
             wait_timeout=wait_timeout,

@@ -14,7 +14,7 @@ from mama_spark.options import SinkOptions, camel, duration, markdown, option_na
 def test_defaults_work_without_any_option() -> None:
     o = SinkOptions.parse({})
     assert o.url == ("nats://127.0.0.1:4222",)
-    assert (o.max_in_flight, o.refill, o.wait_timeout, o.retry_deadline) == (4096, 2048, 5.0, 30.0)
+    assert (o.max_in_flight, o.window.refill_allowed_at, o.wait_timeout, o.retry_deadline) == (4096, 2048, 5.0, 30.0)
     assert (o.ack_mode, o.dedup, o.on_error, o.flight_log_level) == ("auto", True, "fail", "outcomes")
 
 
@@ -24,8 +24,8 @@ def test_names_are_case_insensitive_and_spark_keys_are_known() -> None:
 
 
 def test_refill_follows_a_smaller_window() -> None:
-    assert SinkOptions.parse({"maxInFlight": "10"}).refill == 5
-    assert SinkOptions.parse({"maxInFlight": "1"}).refill == 0
+    assert SinkOptions.parse({"maxInFlight": "10"}).window.refill_allowed_at == 5
+    assert SinkOptions.parse({"maxInFlight": "1"}).window.refill_allowed_at == 0
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_refill_follows_a_smaller_window() -> None:
         ({"flightlogs": "x"}, "did you mean 'flightLog'"),
         ({"maxInFlight": "0"}, "must be from 1"),
         ({"maxInFlight": "many"}, "whole number"),
-        ({"maxInFlight": "5", "refillAllowedAt": "5"}, "refillAllowedAt must be below"),
+        ({"maxInFlight": "5", "refillAllowedAt": "5"}, "option refillAllowedAt must be from 0 to maxInFlight - 1"),
         ({"waitTimeout": "soon"}, "like 5s"),
         ({"waitTimeout": "0"}, "positive duration"),
         ({"dedup": "maybe"}, "true or false"),

@@ -11,10 +11,10 @@ from mama_spark.bridge import PollResult
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.mama import Publisher, Transport
 from mama_spark.message import MessageBatch
+from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.managed.managed_publisher import ManagedPublisher
 from mama_spark.sending.flight import FlightState
-from mama_spark.sending.window import WindowPolicy
 
 from tests.support.mama_harness import CallbackRecorder, a_message
 from tests.support.publisher_harness import LONG, ack_of
@@ -52,7 +52,7 @@ def bridge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Standing]:
 
 def test_the_batch_face_takes_the_answers_first(bridge: Standing) -> None:
     bridge.open()
-    publisher = BatchPublisher(bridge, WindowPolicy(wait_timeout=WAIT), on_finished=lambda block: None)
+    publisher = BatchPublisher(bridge, WindowConfig(wait_timeout=WAIT), on_finished=lambda block: None)
     publisher.start()
     block = publisher.put(MessageBatch.of(["t"] * 3, [b"1", b"2", b"3"]))
     publisher.drain()

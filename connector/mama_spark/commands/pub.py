@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from ..bridges import publisher_bridge
 from ..options import SinkOptions
 from ..publisher.api import Flight, Headers
 from ..publisher.managed.managed_publisher import ManagedPublisher
-from ..sending.retry import RetryPolicy
 from .arguments import options, pairs
 
 NOT_ALL = 1
+#: ``maxInFlight`` where neither it nor ``refillAllowedAt`` is given.
 _IN_FLIGHT = 1_000
 
 
@@ -41,16 +42,17 @@ class _Listener:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 when every message was acknowledged, else 1."""
-    o = SinkOptions.parse(options(args, SinkOptions))
+    o = _sink_options(options(args, SinkOptions))
+    window = o.window
     headers: Headers = {}
     for name, text in pairs(args.header, "--header"):
         headers.setdefault(name, []).append(text)
     values: Iterable[bytes] = [args.value.encode()] if args.value is not None else _lines()
     listener = _Listener()
-    retry = RetryPolicy.doubling(o.retry_backoff, o.retry_max_backoff, o.wait_timeout)
     publisher = ManagedPublisher(
-        publisher_bridge(o), max_in_flight=_IN_FLIGHT, refill_allowed_at=_IN_FLIGHT // 2, retry_config=retry,
-        wait_timeout=o.wait_timeout, listener=listener,
+        publisher_bridge(o), max_in_flight=window.max_in_flight, refill_allowed_at=window.refill_allowed_at,
+        retry_config=window.retry, poll_time=o.poll_time, hold_pause_time=o.hold_pause_time,
+        wait_timeout=window.wait_timeout, listener=listener,
     )  # fmt: skip
     with publisher:
         for value in values:
@@ -62,6 +64,16 @@ def run(args: argparse.Namespace) -> int:
         where = "" if ack.stream is None else f": {ack.stream} {'' if ack.sequence is None else ack.sequence}".rstrip()
         print(f"acknowledged{where}")
     return NOT_ALL if listener.failures else 0
+
+
+def _sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """The options, with defaults for somebody who waits at a terminal: a smaller window, and no resend after the first
+    ``waitTimeout``."""
+    names = {name.lower() for name in given}
+    if names.isdisjoint({"maxinflight", "refillallowedat"}):
+        given = {**given, "maxInFlight": str(_IN_FLIGHT)}
+    o = SinkOptions.parse(given)
+    return o if "retrydeadline" in names else replace(o, retry_deadline=o.wait_timeout)
 
 
 def _lines() -> Iterable[bytes]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 from urllib.parse import urlsplit
 
+from ..errors import ConfigError, OptionError
 from .declare import camel, option, require
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls, split_stream
 from .values import boolean, duration, integer, names, one_of, rate, text
+from .window import RetryPolicy, WindowConfig
 
 _WHAT, _ACK, _WINDOW, _ERRORS, _LOG = (
     "Messages",
@@ -232,8 +234,25 @@ class SinkOptions(TransportOptions):
     storage: tuple[tuple[str, str], ...] = field(default=())
 
     @property
-    def refill(self) -> int:
-        return self.max_in_flight // 2 if self.refill_allowed_at is None else self.refill_allowed_at
+    def window(self) -> WindowConfig:
+        """What the options say of the window, whatever the bridge can do (:meth:`WindowConfig.for_bridge`).
+
+        :raises ConfigError: they do not go together
+        """
+        retry = None
+        if self.retry_attempts != 0:
+            retry = RetryPolicy.doubling(
+                self.retry_backoff, self.retry_max_backoff, self.retry_deadline, self.retry_attempts
+            )
+        refill = self.max_in_flight // 2 if self.refill_allowed_at is None else self.refill_allowed_at
+        return WindowConfig(
+            max_in_flight=self.max_in_flight,
+            refill_allowed_at=refill,
+            wait_timeout=self.wait_timeout,
+            retry=retry,
+            resend_uncertain=self.on_uncertain == "resend",
+            ordered=self.order == "partition",
+        )
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -248,10 +267,10 @@ class SinkOptions(TransportOptions):
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
         self._check_log()
-        require(
-            self.refill < self.max_in_flight,
-            f"option refillAllowedAt must be below maxInFlight ({self.max_in_flight}), got {self.refill}",
-        )
+        try:
+            _ = self.window
+        except ConfigError as e:
+            raise OptionError(f"option {e}") from e
         require(
             self.retry_backoff <= self.retry_max_backoff, "option retryBackoff must not be longer than retryMaxBackoff"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..errors import ConfigError
-from ..sending.retry import RetryPolicy
+from ..options.window import RetryPolicy
 
 #: The specification's name (MP-06).
 RetryConfig = RetryPolicy

@@ -28,9 +28,10 @@ from ..errors import (
     Unavailable,
 )
 from ..message import Bools, MessageBatch
+from ..options.window import WindowConfig
 from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch, FlightCounters
-from ..sending.window import Window, WindowPolicy
+from ..sending.window import Window
 from .rate_limiter import RateLimiter
 
 log = logging.getLogger("mama_spark")
@@ -81,7 +82,7 @@ class BatchPublisher:
     def __init__(
         self,
         bridge: PublisherBridge,
-        policy: WindowPolicy,
+        policy: WindowConfig,
         *,
         on_finished: Callable[[FlightBatch], None],
         rate: float | None = None,

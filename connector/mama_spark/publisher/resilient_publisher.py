@@ -19,10 +19,9 @@ import numpy as np
 from ..bridge import PublisherBridge
 from ..errors import ConfigError, MamaError, NotPublished, PublishError, Stopped
 from ..message import MessageBatch
+from ..options.window import RetryPolicy, WindowConfig
 from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch
-from ..sending.retry import RetryPolicy
-from ..sending.window import WindowPolicy
 from .batch_publisher import BatchContext, BatchPublisher
 
 log = logging.getLogger("mama_spark")
@@ -159,9 +158,9 @@ class ResilientPublisher:
         for batch in again:
             self._put(batch)
 
-    def _policy(self, bridge: PublisherBridge) -> WindowPolicy:
+    def _policy(self, bridge: PublisherBridge) -> WindowConfig:
         retry = RetryPolicy.doubling(_FIRST_PAUSE, _LONGEST_PAUSE, FOR_EVER)
-        return WindowPolicy(
+        return WindowConfig(
             max_in_flight=self._max,
             refill_allowed_at=self._max // 2,
             wait_timeout=self._wait_timeout,

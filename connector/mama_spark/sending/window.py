@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from mama_spark.bridge import Acks, Refusals
-from mama_spark.errors import AckTimeout, Backpressure, ConfigError, OutcomeUnknown, PublishError
+from mama_spark.errors import AckTimeout, Backpressure, OutcomeUnknown, PublishError
 from mama_spark.message import Bools, Int64s
+from mama_spark.options.window import WindowConfig
 
 from .flight import FlightState, Transition, advance
 from .flight_batch import FlightBatch, FlightCounters, Rows, Seconds, array_of, length_of
-from .retry import RetryPolicy
 from .send_index import SendIndex, SendRange
 
 #: After a hold only this many sends go out until one of them is acknowledged: enough that one topic without a
@@ -33,41 +33,6 @@ from .send_index import SendIndex, SendRange
 PROBE = 64
 
 _IN_FLIGHT, _WAITING = int(FlightState.IN_FLIGHT), int(FlightState.WAITING)
-
-
-@dataclass(frozen=True, slots=True)
-class WindowPolicy:
-    """The rules of one window; the defaults are the specification's (MP-04..MP-06, MP-09).
-
-    :param max_in_flight: a hold begins when this many flights are not settled (MP-04)
-    :param refill_allowed_at: a hold ends when this many or fewer are left (MP-05, MP-43)
-    :param wait_timeout: seconds to wait for the acknowledgement of each send (MP-09)
-    :param retry: None = every message is sent once (MP-06)
-    :param resend_uncertain: send again what may have been stored (safe with ids, else it may store duplicates);
-        False settles it as ``timeout``
-    :param ordered: keep the order of the flights over resends: nothing goes again before every answer is in, and
-        nothing new goes before everything went again. The bridge must refuse what follows a refused message.
-    :param max_bytes: payload bytes in flight; one message always fits. None = no limit
-    """
-
-    max_in_flight: int = 50
-    refill_allowed_at: int = 0
-    wait_timeout: float = 5.0
-    retry: RetryPolicy | None = None
-    resend_uncertain: bool = True
-    ordered: bool = False
-    max_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_in_flight < 1:
-            raise ConfigError(f"maxInFlight must be 1 or more, got {self.max_in_flight}")
-        if not 0 <= self.refill_allowed_at < self.max_in_flight:
-            raise ConfigError(
-                f"refillAllowedAt must be from 0 to maxInFlight - 1 ({self.max_in_flight - 1}), "
-                f"got {self.refill_allowed_at}"
-            )
-        if self.wait_timeout <= 0:
-            raise ConfigError(f"waitTimeout must be positive, got {self.wait_timeout}")
 
 
 @dataclass(order=True, slots=True)
@@ -82,7 +47,7 @@ class _Waiting:
 class Window:
     """Flights in columns and the rules that move them. Not thread-safe: one shell drives it."""
 
-    def __init__(self, policy: WindowPolicy) -> None:
+    def __init__(self, policy: WindowConfig) -> None:
         self.policy = policy
         self.counters = FlightCounters()
         self.streams: list[str] = []

@@ -22,11 +22,10 @@ import pytest
 from ..bridge import Ack, PublisherBridge, Refusals
 from ..errors import BadRow, BadTopic, PublishError, TooLarge
 from ..message import MessageBatch
+from ..options.window import RetryPolicy, WindowConfig
 from ..publisher.batch_publisher import BatchPublisher
 from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch
-from ..sending.retry import RetryPolicy
-from ..sending.window import WindowPolicy
 
 PATIENCE = 120.0  #: seconds for a condition; never reached by a sound bridge
 
@@ -313,7 +312,7 @@ class BridgeSuite:
         headers = [site.refused if i in guilty else None for i in range(n)]
         batch = MessageBatch.of([site.topics[0]] * n, [b"%d" % i for i in range(n)], headers,
                                 [f"id-{i}" for i in range(n)])  # fmt: skip
-        policy = WindowPolicy(64, 32, 30.0, RetryPolicy.doubling(0.01, 0.1, PATIENCE), ordered=True)
+        policy = WindowConfig(64, 32, 30.0, RetryPolicy.doubling(0.01, 0.1, PATIENCE), ordered=True)
         (block,) = self._drained(bridge, policy, batch)
         assert set(np.flatnonzero(block.state != FlightState.ACKED).tolist()) == guilty
         assert [int(s.payload) for s in site.stored()] == [i for i in range(n) if i not in guilty]
@@ -326,7 +325,7 @@ class BridgeSuite:
         assert not bridge.capabilities.sequence
         batch = self._batch(site, 3000)
         try:
-            (block,) = self._drained(bridge, WindowPolicy(4096, 2048), batch)
+            (block,) = self._drained(bridge, WindowConfig(4096, 2048), batch)
         finally:
             bridge.close()
         assert (block.state == FlightState.PUBLISHED).all()
@@ -335,7 +334,7 @@ class BridgeSuite:
             time.sleep(0.01)
         assert [s.payload for s in site.stored()] == batch.payloads.to_pylist()
 
-    def _drained(self, bridge: PublisherBridge, policy: WindowPolicy, batch: MessageBatch) -> list[FlightBatch]:
+    def _drained(self, bridge: PublisherBridge, policy: WindowConfig, batch: MessageBatch) -> list[FlightBatch]:
         """Publish it as the sink does; the finished blocks."""
         finished: list[FlightBatch] = []
         publisher = BatchPublisher(bridge, policy, on_finished=finished.append)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.logs import MemoryLogs
 from mama_spark.cli import main
 from mama_spark.message import MessageBatch
@@ -63,3 +66,33 @@ def test_rows_of_packed_messages_are_shown_each_by_itself(capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["pack_index"] == 0
     assert main(["sub", "t.1", "--from", "2", "--count", "1", "--url", url, "-o", "unpack=false"]) == 0
     assert capsys.readouterr().out == "2 t.1 one\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("faults", "given", "code"),
+    [
+        (["503"], {"retryAttempts": "0"}, 1),
+        (["503", "503"], {"retryAttempts": "1", "retryBackoff": "1"}, 1),
+        (["503", "503"], {"retryAttempts": "2", "retryBackoff": "1"}, 0),
+        (["503"], {"retryDeadline": "60s", "waitTimeout": "50", "retryBackoff": "100"}, 0),
+        (["503"], {"retryDeadline": "50", "waitTimeout": "60s", "retryBackoff": "100"}, 1),
+        (["503"], {"waitTimeout": "50", "retryBackoff": "100"}, 1),  # without a retryDeadline waitTimeout is the limit
+    ],
+)
+def test_pub_sends_again_as_its_options_say(faults: list[str], given: dict[str, str], code: int) -> None:
+    broker = MemoryBroker.get(uuid4().hex)
+    broker.then(faults)
+    words = [word for name, value in given.items() for word in ("-o", f"{name}={value}")]
+    assert main(["pub", "orders.a", "x", "--url", f"memory://{broker.name}", *words]) == code
+    assert not broker.script
+    assert len(broker.messages()) == 1 - code
+
+
+def test_pub_has_as_many_messages_in_flight_as_its_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one, a message that is lost and sent again is stored before the next one."""
+    broker = MemoryBroker.get(uuid4().hex)
+    broker.then(["drop"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n2\n3\n")))
+    words = ["-o", "maxInFlight=1", "-o", "waitTimeout=100", "-o", "retryDeadline=60s"]
+    assert main(["pub", "orders.a", "--url", f"memory://{broker.name}", *words]) == 0
+    assert [m.payload for m in broker.messages()] == [b"1", b"2", b"3"]

@@ -20,17 +20,16 @@ from mama_spark.errors import (
     Unavailable,
 )
 from mama_spark.message import MessageBatch
+from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.clock import NEVER, WallClock
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.retry import RetryPolicy
-from mama_spark.sending.window import WindowPolicy
 
 from tests.support.examples import FULL
 
 RETRY = RetryPolicy.doubling(0.01, 0.05, deadline=60)
-POLICY = WindowPolicy(256, 128, wait_timeout=30, retry=RETRY)
+POLICY = WindowConfig(256, 128, wait_timeout=30, retry=RETRY)
 
 
 class PublisherFixture:
@@ -48,7 +47,7 @@ class PublisherFixture:
         self.finished.append(block)
         self.tags.append(block.tag.tag)
 
-    def publisher(self, policy: WindowPolicy = POLICY, **more: object) -> BatchPublisher:
+    def publisher(self, policy: WindowConfig = POLICY, **more: object) -> BatchPublisher:
         bridge = more.pop("bridge", None) or MemoryBridge(self.name)
         bridge.open()  # type: ignore[attr-defined]
         options: dict[str, object] = {"on_finished": self.on_finished, **more}
@@ -94,7 +93,7 @@ def test_any_mix_of_faults_conserves_every_row(desk: PublisherFixture) -> None:
     rng = np.random.default_rng(3)
     words = ["ack", "lose", "drop", "503", "429", "409", "dup", "unknown", "disconnect", "reject", "full"]
     desk.broker.then(rng.choice(words, 600 if FULL else 200, p=[0.5, *[0.05] * 10]).tolist())
-    publisher = desk.publisher(WindowPolicy(64, 16, wait_timeout=0.1, retry=RETRY))
+    publisher = desk.publisher(WindowConfig(64, 16, wait_timeout=0.1, retry=RETRY))
     for i in range(4):
         publisher.put(batch(500, i * 500), tag=i)
     publisher.drain()
@@ -132,7 +131,7 @@ def test_settling_goes_on_while_the_caller_puts_nothing(desk: PublisherFixture) 
     desk.broker.then(["lose", "drop", "503"])
     done = threading.Event()
     publisher = desk.publisher(
-        WindowPolicy(50, 0, wait_timeout=0.05, retry=RETRY), on_finished=lambda block: done.set()
+        WindowConfig(50, 0, wait_timeout=0.05, retry=RETRY), on_finished=lambda block: done.set()
     )
     block = publisher.put(batch(3))
     assert done.wait(60), "no put, no drain: the pump's thread alone resends"
@@ -141,7 +140,7 @@ def test_settling_goes_on_while_the_caller_puts_nothing(desk: PublisherFixture) 
 
 def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(desk: PublisherFixture) -> None:
     desk.broker.then(["late"])
-    publisher = desk.publisher(WindowPolicy(wait_timeout=0.05))
+    publisher = desk.publisher(WindowConfig(wait_timeout=0.05))
     block = publisher.put(batch(1))
     publisher.drain()
     assert block.state.tolist() == [int(FlightState.TIMEOUT)]
@@ -151,7 +150,7 @@ def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(desk:
 
 def test_put_blocks_while_two_batches_wait(desk: PublisherFixture) -> None:
     desk.broker.then(["late"])
-    publisher = desk.publisher(WindowPolicy(1, 0, wait_timeout=60))
+    publisher = desk.publisher(WindowConfig(1, 0, wait_timeout=60))
     publisher.put(batch(1))
     until = time.monotonic() + 60
     while not desk.broker._late and time.monotonic() < until:
@@ -178,7 +177,7 @@ def test_put_blocks_while_two_batches_wait(desk: PublisherFixture) -> None:
 
 def test_stop_settles_everything_and_later_puts_raise(desk: PublisherFixture) -> None:
     desk.broker.then(["lose"] * 4)
-    publisher = desk.publisher(WindowPolicy(4, 0, wait_timeout=60))
+    publisher = desk.publisher(WindowConfig(4, 0, wait_timeout=60))
     block = publisher.put(batch(10))
     until = time.monotonic() + 60
     while publisher.counters.sends < 4 and time.monotonic() < until:
@@ -232,7 +231,7 @@ def test_a_config_error_of_prepare_comes_out_as_itself(desk: PublisherFixture) -
 
 def test_an_outage_that_outlasts_the_patience_ends_the_pump_as_unavailable(desk: PublisherFixture) -> None:
     desk.broker.then(["503"] * 5000)
-    publisher = desk.publisher(WindowPolicy(64, 0, retry=RetryPolicy(None, (0.01,), 0.2)), patience=0.3)
+    publisher = desk.publisher(WindowConfig(64, 0, retry=RetryPolicy(None, (0.01,), 0.2)), patience=0.3)
     publisher.put(batch(5000))
     with pytest.raises(BackgroundTaskFailed, match="nothing was acknowledged") as caught:
         publisher.drain()
@@ -273,7 +272,7 @@ def test_chunks_are_bounded_in_messages_and_bytes(desk: PublisherFixture) -> Non
             calls.append((len(batch), int(batch.sizes().sum())))
             return super().send(batch, first_token)
 
-    publisher = desk.publisher(WindowPolicy(10_000, 0), bridge=Counting(desk.name, max_payload=8 << 20))
+    publisher = desk.publisher(WindowConfig(10_000, 0), bridge=Counting(desk.name, max_payload=8 << 20))
     publisher.put(batch(9000))
     publisher.put(MessageBatch.of(["t"] * 5, [bytes(n) for n in (1, 6 << 20, 2_400_000, 2_400_000, 7)]))
     publisher.drain()

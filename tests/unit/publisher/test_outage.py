@@ -9,13 +9,12 @@ from uuid import uuid4
 import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.message import MessageBatch
+from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.retry import RetryPolicy
-from mama_spark.sending.window import WindowPolicy
 
-POLICY = WindowPolicy(64, 0, retry=RetryPolicy(None, (0.01,), 0.2))
+POLICY = WindowConfig(64, 0, retry=RetryPolicy(None, (0.01,), 0.2))
 
 
 @pytest.fixture

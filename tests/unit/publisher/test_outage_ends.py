@@ -8,9 +8,9 @@ import numpy as np
 from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult
 from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.message import MessageBatch
+from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import FlightState
-from mama_spark.sending.window import WindowPolicy
 
 PATIENCE = 10.0
 
@@ -29,7 +29,7 @@ def away() -> BatchPublisher:
     """A publisher whose connection is lost for longer than its patience."""
     publisher = BatchPublisher(
         MemoryBridge(uuid4().hex),
-        WindowPolicy(),
+        WindowConfig(),
         on_finished=lambda block: None,
         patience=PATIENCE,
         survive_outage=True,

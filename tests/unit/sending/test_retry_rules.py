@@ -14,16 +14,16 @@ from mama_spark.errors import (
     RateLimited,
     Rejected,
 )
+from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.rate_limiter import RateLimiter
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.retry import RetryPolicy
-from mama_spark.sending.window import PROBE, Window, WindowPolicy
+from mama_spark.sending.window import PROBE, Window
 
 BACKOFFS = (1.0, 2.0, 4.0)
 
 
-def launched(policy: WindowPolicy, n: int, sizes: list[int] | None = None) -> tuple[Window, FlightBatch]:
+def launched(policy: WindowConfig, n: int, sizes: list[int] | None = None) -> tuple[Window, FlightBatch]:
     window = Window(policy)
     block = window.open(n, sizes=None if sizes is None else np.array(sizes, np.int64))
     window.launch(block, slice(0, n), 0.0)
@@ -48,7 +48,7 @@ def due(window: Window, now: float) -> list[int]:
 
 
 def test_each_resend_waits_its_back_off_and_the_last_one_repeats() -> None:
-    window, _ = launched(WindowPolicy(4, 0, 60.0, RetryPolicy(10, BACKOFFS)), 1)
+    window, _ = launched(WindowConfig(4, 0, 60.0, RetryPolicy(10, BACKOFFS)), 1)
     now = 0.0
     for token, wait in enumerate((1.0, 2.0, 4.0, 4.0)):
         refuse(window, [token], NotReady("later"), now)
@@ -58,7 +58,7 @@ def test_each_resend_waits_its_back_off_and_the_last_one_repeats() -> None:
 
 
 def test_what_nobody_answered_goes_at_once_the_first_time_and_then_slower() -> None:
-    window, block = launched(WindowPolicy(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
+    window, block = launched(WindowConfig(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
     window.expire(0.99)
     assert block.state[0] == FlightState.IN_FLIGHT
     window.expire(1.0)
@@ -69,7 +69,7 @@ def test_what_nobody_answered_goes_at_once_the_first_time_and_then_slower() -> N
 
 
 def test_a_hold_of_the_whole_publisher_grows_with_each_refusal() -> None:
-    window, _ = launched(WindowPolicy(4, 0, 60.0, RetryPolicy(10, BACKOFFS)), 1)
+    window, _ = launched(WindowConfig(4, 0, 60.0, RetryPolicy(10, BACKOFFS)), 1)
     now = 0.0
     for token, wait in enumerate(BACKOFFS):
         refuse(window, [token], NoResponders("no leader"), now)
@@ -83,7 +83,7 @@ def test_doubling_ends_at_the_longest() -> None:
 
 
 def test_the_deadline_counts_from_the_first_send() -> None:
-    window, block = launched(WindowPolicy(4, 0, 60.0, RetryPolicy(None, (0.0,), deadline=10.0)), 1)
+    window, block = launched(WindowConfig(4, 0, 60.0, RetryPolicy(None, (0.0,), deadline=10.0)), 1)
     for token, now in enumerate((3.0, 6.0, 9.0)):
         refuse(window, [token], NotReady("later"), now)
         assert due(window, now) == [0]
@@ -93,7 +93,7 @@ def test_the_deadline_counts_from_the_first_send() -> None:
 
 
 def test_attempts_are_resends() -> None:
-    window, block = launched(WindowPolicy(4, 0, 60.0, RetryPolicy(2, (0.0,))), 1)
+    window, block = launched(WindowConfig(4, 0, 60.0, RetryPolicy(2, (0.0,))), 1)
     for token in range(2):
         refuse(window, [token], NotReady("later"), 1.0)
         assert due(window, 1.0) == [0]
@@ -103,7 +103,7 @@ def test_attempts_are_resends() -> None:
 
 
 def test_an_acknowledgement_settles_a_flight_that_waits_to_go_again() -> None:
-    window, block = launched(WindowPolicy(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
+    window, block = launched(WindowConfig(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
     window.expire(1.0)
     assert block.state[0] == FlightState.WAITING
     ack(window, [0], 1.1)
@@ -112,7 +112,7 @@ def test_an_acknowledgement_settles_a_flight_that_waits_to_go_again() -> None:
 
 
 def test_late_refusals_of_one_burst_shrink_the_window_once() -> None:
-    window, _ = launched(WindowPolicy(64, 0, 60.0, RetryPolicy(10, (1.0,))), 64)
+    window, _ = launched(WindowConfig(64, 0, 60.0, RetryPolicy(10, (1.0,))), 64)
     for token, at in enumerate((0.1, 0.2, 5.0, 9.0)):
         refuse(window, [token], RateLimited("slow", 429), at)
         assert window.limit == 32
@@ -121,7 +121,7 @@ def test_late_refusals_of_one_burst_shrink_the_window_once() -> None:
 
 @pytest.mark.parametrize("error", [DuplicateInFlight("409"), OutcomeUnknown("lost")])
 def test_what_may_be_stored_is_not_sent_again_where_it_shall_be_reported(error: PublishError) -> None:
-    window, block = launched(WindowPolicy(4, 0, 60.0, RetryPolicy(10, (0.0,)), resend_uncertain=False), 1)
+    window, block = launched(WindowConfig(4, 0, 60.0, RetryPolicy(10, (0.0,)), resend_uncertain=False), 1)
     refuse(window, [0], error, 1.0)
     assert due(window, 9.0) == []
     assert block.open == 0
@@ -129,7 +129,7 @@ def test_what_may_be_stored_is_not_sent_again_where_it_shall_be_reported(error: 
 
 
 def test_the_bytes_of_what_is_settled_may_be_in_flight_again() -> None:
-    window = Window(WindowPolicy(8, 7, max_bytes=100))
+    window = Window(WindowConfig(8, 7, max_bytes=100))
     block = window.open(8, sizes=np.full(8, 40))
     assert window.fit(block, 0, 0.0) == 2
     window.launch(block, slice(0, 2), 0.0)
@@ -140,7 +140,7 @@ def test_the_bytes_of_what_is_settled_may_be_in_flight_again() -> None:
 
 
 def test_nothing_goes_while_the_connection_is_lost_and_a_hold_ends_with_the_outage() -> None:
-    window, block = launched(WindowPolicy(8, 7, 60.0, RetryPolicy(10, (30.0,))), 1)
+    window, block = launched(WindowConfig(8, 7, 60.0, RetryPolicy(10, (30.0,))), 1)
     refuse(window, [0], NoResponders("no leader"), 0.0)
     window.disconnected("cut", 1.0)
     assert due(window, 2.0) == []
@@ -151,7 +151,7 @@ def test_nothing_goes_while_the_connection_is_lost_and_a_hold_ends_with_the_outa
 
 
 def test_messages_in_order_go_again_in_order_when_all_answers_are_in() -> None:
-    window, _ = launched(WindowPolicy(8, 7, 60.0, RetryPolicy(10, (0.0,)), ordered=True), 4)
+    window, _ = launched(WindowConfig(8, 7, 60.0, RetryPolicy(10, (0.0,)), ordered=True), 4)
     refuse(window, [2], NotReady("later"), 0.1)
     refuse(window, [1], NotReady("later"), 0.2)
     assert due(window, 1.0) == []
@@ -168,7 +168,7 @@ def test_a_publisher_that_idled_sends_a_burst_and_no_more() -> None:
 
 
 def test_what_became_of_each_flight_is_counted() -> None:
-    window, _ = launched(WindowPolicy(8, 0, 1.0), 4)
+    window, _ = launched(WindowConfig(8, 0, 1.0), 4)
     ack(window, [0], 0.5)
     refuse(window, [1, 2], Rejected("no"), 0.5)
     window.expire(1.0)
@@ -177,7 +177,7 @@ def test_what_became_of_each_flight_is_counted() -> None:
 
 
 def test_of_new_messages_only_probes_go_after_a_hold() -> None:
-    window, _ = launched(WindowPolicy(1024, 512, 60.0), 1)
+    window, _ = launched(WindowConfig(1024, 512, 60.0), 1)
     refuse(window, [0], NoResponders("no leader"), 1.0)
     fresh = window.open(1024)
     assert window.fit(fresh, 0, 2.0) == PROBE
@@ -188,7 +188,7 @@ def test_of_new_messages_only_probes_go_after_a_hold() -> None:
 
 
 def test_in_order_nothing_new_goes_in_front_of_what_still_waits_for_its_back_off() -> None:
-    window, _ = launched(WindowPolicy(8, 7, 60.0, RetryPolicy(10, (5.0,)), ordered=True), 1)
+    window, _ = launched(WindowConfig(8, 7, 60.0, RetryPolicy(10, (5.0,)), ordered=True), 1)
     refuse(window, [0], DuplicateInFlight("409"), 1.0)
     fresh = window.open(2)
     assert window.fit(fresh, 0, 2.0) == 0

@@ -9,11 +9,11 @@ import pytest
 from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import BlockedByPredecessor, DuplicateInFlight, NoResponders, PublishError, RateLimited, Rejected
 from mama_spark.message import Int64s
+from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.rate_limiter import RateLimiter
 from mama_spark.sending.flight import TABLE, TERMINAL, FlightState, IllegalFlightStep, Transition, advance
 from mama_spark.sending.flight_batch import FlightBatch, Rows
-from mama_spark.sending.retry import RetryPolicy
-from mama_spark.sending.window import PROBE, Window, WindowPolicy
+from mama_spark.sending.window import PROBE, Window
 
 from tests.support.examples import FULL
 
@@ -54,7 +54,7 @@ def under_way(block: FlightBatch) -> int:
 class Driver:
     """A shell with a clock of its own and a server that answers by chance, in whole runs."""
 
-    def __init__(self, policy: WindowPolicy, seed: int, weights: list[float], sizes: int = 10) -> None:
+    def __init__(self, policy: WindowConfig, seed: int, weights: list[float], sizes: int = 10) -> None:
         self.window, self.policy = Window(policy), policy
         self.rng = np.random.default_rng(seed)
         self.weights, self.size = weights, sizes
@@ -160,15 +160,15 @@ class Driver:
 
 RETRY = RetryPolicy(None, (0.05, 0.2), 3.0)
 CASES = [
-    (WindowPolicy(1), 3, 100),
-    (WindowPolicy(50, 0), 5, 1000),
-    (WindowPolicy(64, 32, 0.5, RETRY), 10, 2000),
-    (WindowPolicy(4096, 2048, 1.0, RETRY), 30, 10_000),
-    (WindowPolicy(1024, 1000, 1.0, RetryPolicy(2)), 10, 10_000),
-    (WindowPolicy(256, 16, 0.3, RETRY, resend_uncertain=False), 10, 5000),
-    (WindowPolicy(128, 0, 0.3, RETRY, ordered=True), 5, 500),
-    (WindowPolicy(512, 64, 0.5, RETRY, max_bytes=1000), 5, 2000),
-    (WindowPolicy(512, 64, 0.5, RETRY, max_bytes=3), 2, 300),
+    (WindowConfig(1), 3, 100),
+    (WindowConfig(50, 0), 5, 1000),
+    (WindowConfig(64, 32, 0.5, RETRY), 10, 2000),
+    (WindowConfig(4096, 2048, 1.0, RETRY), 30, 10_000),
+    (WindowConfig(1024, 1000, 1.0, RetryPolicy(2)), 10, 10_000),
+    (WindowConfig(256, 16, 0.3, RETRY, resend_uncertain=False), 10, 5000),
+    (WindowConfig(128, 0, 0.3, RETRY, ordered=True), 5, 500),
+    (WindowConfig(512, 64, 0.5, RETRY, max_bytes=1000), 5, 2000),
+    (WindowConfig(512, 64, 0.5, RETRY, max_bytes=3), 2, 300),
 ]
 
 
@@ -199,7 +199,7 @@ def test_any_outcomes_conserve_every_flight(case: int, weights: str) -> None:
             assert not (block.fragile & block.doubt & (block.state == FlightState.ACKED) & (block.sends > 1)).any()
 
 
-def launched(policy: WindowPolicy, n: int, now: float = 0.0, **more: object) -> tuple[Window, FlightBatch]:
+def launched(policy: WindowConfig, n: int, now: float = 0.0, **more: object) -> tuple[Window, FlightBatch]:
     window = Window(policy)
     block = window.open(n, **more)  # type: ignore[arg-type]
     room = window.fit(block, 0, now)
@@ -217,7 +217,7 @@ def refuse(window: Window, tokens: list[int], error: PublishError, at: float) ->
 
 @pytest.mark.spec("MP-05")
 def test_mp_34_hold_begins_at_max_in_flight_and_mp_43_ends_at_the_refill_mark() -> None:
-    window, block = launched(WindowPolicy(10, 4), 30)
+    window, block = launched(WindowConfig(10, 4), 30)
     assert window.in_flight == 10
     assert window.holding
     window.acked(acks([0, 1, 2, 3, 4]))
@@ -229,7 +229,7 @@ def test_mp_34_hold_begins_at_max_in_flight_and_mp_43_ends_at_the_refill_mark() 
 
 
 def test_mp_41_the_timeout_runs_per_send_without_any_answer() -> None:
-    window, block = launched(WindowPolicy(10, 0, wait_timeout=5), 10)
+    window, block = launched(WindowConfig(10, 0, wait_timeout=5), 10)
     window.expire(4.99)
     assert block.open == 10
     assert window.wake_at() == 5
@@ -242,7 +242,7 @@ def test_mp_41_the_timeout_runs_per_send_without_any_answer() -> None:
 
 
 def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> None:
-    policy = WindowPolicy(10, 0, 1.0, RetryPolicy(5))
+    policy = WindowConfig(10, 0, 1.0, RetryPolicy(5))
     for word in ("ack", "refuse"):
         window, block = launched(policy, 1)
         window.expire(1.0)
@@ -259,7 +259,7 @@ def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> Non
 
 
 def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
-    window, block = launched(WindowPolicy(1024, 512, 5, RETRY), 20_000)
+    window, block = launched(WindowConfig(1024, 512, 5, RETRY), 20_000)
     refuse(window, list(range(100)), RateLimited("slow", 429), 0.1)
     refuse(window, list(range(100, 200)), RateLimited("slow", 429), 0.1)
     assert window.limit == 512
@@ -281,7 +281,7 @@ def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
 
 
 def test_after_a_hold_only_probes_go_until_one_is_answered() -> None:
-    window, block = launched(WindowPolicy(1024, 512, 5, RETRY), 2000)
+    window, block = launched(WindowConfig(1024, 512, 5, RETRY), 2000)
     refuse(window, list(range(1024)), NoResponders("x"), 0.1)
     resent = [(b, rows) for b, rows in window.due(0.5) if window.relaunch(b, rows, 0.5) or True]
     assert sum(len(r) for _, r in resent) == PROBE
@@ -293,7 +293,7 @@ def test_after_a_hold_only_probes_go_until_one_is_answered() -> None:
 
 
 def test_uncertain_flights_are_not_resent_when_the_policy_says_so_and_time_out() -> None:
-    window, block = launched(WindowPolicy(4, 0, 1.0, RETRY, resend_uncertain=False), 4)
+    window, block = launched(WindowConfig(4, 0, 1.0, RETRY, resend_uncertain=False), 4)
     window.disconnected("cut", 0.5)
     assert (block.state == FlightState.IN_FLIGHT).all()
     window.expire(1.0)
@@ -303,16 +303,16 @@ def test_uncertain_flights_are_not_resent_when_the_policy_says_so_and_time_out()
 
 def test_fragile_flights_are_never_resent_in_doubt_but_are_after_a_clean_refusal() -> None:
     fragile = np.array([True, False])
-    window, block = launched(WindowPolicy(4, 0, 1.0, RETRY), 2, fragile=fragile)
+    window, block = launched(WindowConfig(4, 0, 1.0, RETRY), 2, fragile=fragile)
     window.expire(1.0)
     assert block.state.tolist() == [FlightState.TIMEOUT, FlightState.WAITING]
-    window, block = launched(WindowPolicy(4, 0, 1.0, RETRY), 2, fragile=fragile)
+    window, block = launched(WindowConfig(4, 0, 1.0, RETRY), 2, fragile=fragile)
     refuse(window, [0, 1], NoResponders("x"), 0.1)
     assert block.state.tolist() == [FlightState.WAITING] * 2
 
 
 def test_a_waiting_flight_settles_although_the_connection_never_comes_back() -> None:
-    window, block = launched(WindowPolicy(4, 0, 1.0, RetryPolicy(3)), 2)
+    window, block = launched(WindowConfig(4, 0, 1.0, RetryPolicy(3)), 2)
     window.disconnected("cut", 0.1)
     for _ in range(10):
         wake = window.wake_at()
@@ -323,7 +323,7 @@ def test_a_waiting_flight_settles_although_the_connection_never_comes_back() -> 
 
 
 def test_a_pause_without_anything_waiting_is_no_reason_to_wake_in_the_past() -> None:
-    window, block = launched(WindowPolicy(200, 0, 5.0), 200)
+    window, block = launched(WindowConfig(200, 0, 5.0), 200)
     refuse(window, [0], NoResponders("x"), 0.1)
     room = window.fit(block, 0, 0.2)
     assert room == 0
@@ -331,7 +331,7 @@ def test_a_pause_without_anything_waiting_is_no_reason_to_wake_in_the_past() -> 
 
 
 def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
-    window = Window(WindowPolicy(100, 0, 5.0, RETRY, ordered=True))
+    window = Window(WindowConfig(100, 0, 5.0, RETRY, ordered=True))
     one, two = window.open(10), window.open(10)
     window.launch(one, slice(0, 10), 0.0)
     window.launch(two, slice(0, 5), 0.0)
@@ -352,7 +352,7 @@ def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
 
 
 def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> None:
-    window = Window(WindowPolicy(10))
+    window = Window(WindowConfig(10))
     block = window.open(4)
     window.reject(block, np.array([0, 2]), [Rejected("a"), Rejected("b")], 1.0)
     window.send_unacknowledged(block, slice(1, 2), 1.0)
@@ -363,7 +363,7 @@ def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> 
 
 
 def test_one_stuck_flight_does_not_keep_all_later_ranges() -> None:
-    window = Window(WindowPolicy(1000, 0, 1e9))
+    window = Window(WindowConfig(1000, 0, 1e9))
     stuck = window.open(1)
     window.launch(stuck, slice(0, 1), 0.0)
     for i in range(1000):
@@ -387,7 +387,7 @@ def test_rate_limiter_gives_its_rate_and_ignores_a_clock_that_jumps_back() -> No
 
 def test_more_streams_than_fit_into_two_octets_are_told_apart() -> None:
     n = 40_000
-    window = Window(WindowPolicy(max_in_flight=n + 1, refill_allowed_at=n))
+    window = Window(WindowConfig(max_in_flight=n + 1, refill_allowed_at=n))
     block = window.open(n)
     first = window.launch(block, slice(0, n), 0.0)
     for row in (0, 1, n - 2, n - 1):

@@ -15,8 +15,9 @@ from typing import Any, Self
 
 from mama_spark.bridge import PublisherBridge
 from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
+from mama_spark.options.window import WindowConfig
 from mama_spark.sending.flight_batch import FlightCounters
-from mama_spark.sending.window import Window, WindowPolicy
+from mama_spark.sending.window import Window
 
 from ..api import Flight, HeadersLike, PublisherListener, PublishOptions, RetryConfig
 from .callbacks import CallbackDispatcher
@@ -62,7 +63,7 @@ class ManagedPublisher:
         for name, value in (("pollTime", poll_time), ("holdPauseTime", hold_pause_time), ("queueSize", queue_size)):
             if value <= 0:
                 raise ConfigError(f"{name} must be positive, got {value}")
-        self.window = Window(WindowPolicy(max_in_flight, refill_allowed_at, wait_timeout, retry_config))
+        self.window = Window(WindowConfig(max_in_flight, refill_allowed_at, wait_timeout, retry_config))
         self.bridge: PublisherBridge = attach(target, loop)
         self.id_prefix = id_prefix if id_prefix is not None else secrets.token_hex(11)
         self.poll_time, self.hold_pause_time = poll_time, hold_pause_time

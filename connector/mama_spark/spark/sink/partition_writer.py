@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from mama_spark.bridge import Ack, PublisherBridge
+from mama_spark.bridge import PublisherBridge
 from mama_spark.bridges import publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
 from mama_spark.flightlog.dead_letters import DeadLetterStaging
@@ -29,8 +29,6 @@ from mama_spark.publisher.clock import WallClock
 from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.retry import RetryPolicy
-from mama_spark.sending.window import WindowPolicy
 
 from ..option_loading import DiscoveryProperties
 from .announcer import SourceAnnouncer, source_record
@@ -231,7 +229,7 @@ class _PartitionWriter:
         self.reporter.live()
         self._publisher = BatchPublisher(
             self._bridge,
-            make_policy(o, self._bridge),
+            replace(o.window.for_bridge(self._bridge.capabilities, with_ids=o.dedup), max_bytes=MAX_BYTES_IN_FLIGHT),
             on_finished=self._finished,
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
@@ -422,21 +420,3 @@ class _PartitionWriter:
             self._bridge.close()
         if self._announcer is not None:
             self._announcer.finish()
-
-
-def make_policy(o: SinkOptions, bridge: PublisherBridge) -> WindowPolicy:
-    """The window's rules from the options and from what the bridge can do."""
-    retry = None
-    if o.retry_attempts != 0 and bridge.capabilities.ack is not Ack.NONE:
-        retry = RetryPolicy.doubling(o.retry_backoff, o.retry_max_backoff, o.retry_deadline, o.retry_attempts)
-    ordered = o.order == "partition"
-    one_by_one = ordered and not bridge.capabilities.ordered
-    return WindowPolicy(
-        max_in_flight=1 if one_by_one else o.max_in_flight,
-        refill_allowed_at=0 if one_by_one else o.refill,
-        wait_timeout=o.wait_timeout,
-        retry=retry,
-        resend_uncertain=o.on_uncertain == "resend" or (o.dedup and bridge.capabilities.dedup),
-        ordered=ordered,
-        max_bytes=MAX_BYTES_IN_FLIGHT,
-    )

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import uuid4
 
 import pytest
 from mama_spark.bridge import Ack, Capabilities
-from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.options import SinkOptions
-from mama_spark.sending.window import WindowPolicy
-from mama_spark.spark.sink.partition_writer import make_policy
+from mama_spark.options.window import WindowConfig
 
 ABLE = Capabilities(Ack.STORED, True, True, True, True, 1 << 20, 100)
 
 
-def policy(capabilities: Capabilities, **options: str) -> WindowPolicy:
-    bridge = MemoryBridge(uuid4().hex)
-    bridge.__dict__["capabilities"] = capabilities
-    return make_policy(SinkOptions.parse({"url": "memory://x", **options}), bridge)
+def policy(capabilities: Capabilities, **options: str) -> WindowConfig:
+    o = SinkOptions.parse({"url": "memory://x", **options})
+    return o.window.for_bridge(capabilities, with_ids=o.dedup)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""How many messages of a publisher may be in flight, and when they are sent again: one checked value.
+
+The option parser, the command line and the constructors of the publishers make a :class:`WindowConfig`; the window of
+``publisher/core`` obeys it. Ranges are checked here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError, PublishError
+
+if TYPE_CHECKING:
+    from ..bridge import Capabilities
+
+
+def is_retryable(error: PublishError) -> bool:
+    """Default of :attr:`RetryPolicy.retry_on`: the flag of the error."""
+    return error.retryable
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, how long and after which errors a message is sent again.
+
+    :param attempts: sends after the first one; None = as many as the deadline allows
+    :param backoffs: seconds before the 1st, 2nd, ... resend; the last one repeats
+    :param deadline: seconds after the first send beyond which nothing is sent again; None = no limit
+    :param retry_on: whether to send again after this error
+
+    The defaults are those of the only implementation of the specification (orbit.java's retrier).
+
+    :raises ConfigError: a value is out of range
+    """
+
+    attempts: int | None = 2
+    backoffs: tuple[float, ...] = (0.25, 0.25, 0.5, 0.5, 3.0, 5.0)
+    deadline: float | None = None
+    retry_on: Callable[[PublishError], bool] = is_retryable
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None and self.attempts < 1:
+            raise ConfigError(f"retry attempts must be 1 or more, got {self.attempts}")
+        if not self.backoffs or min(self.backoffs) < 0:
+            raise ConfigError(f"retry back-offs must be a non-empty list of seconds >= 0, got {self.backoffs}")
+        if self.deadline is not None and self.deadline <= 0:
+            raise ConfigError(f"the retry deadline must be positive, got {self.deadline}")
+        if self.attempts is None and self.deadline is None:
+            raise ConfigError("retry needs a bound: attempts, a deadline, or both")
+
+    @classmethod
+    def doubling(cls, first: float, longest: float, deadline: float, attempts: int | None = None) -> RetryPolicy:
+        """Back-off of ``first`` seconds, then twice that, ... up to ``longest``, until ``deadline``."""
+        waits = [max(first, 0.001)]
+        while waits[-1] < longest:
+            waits.append(min(waits[-1] * 2, longest))
+        return cls(attempts, tuple(waits), deadline)
+
+    def backoff(self, resend: int) -> float:
+        """Seconds to wait before the ``resend``-th resend (1 = the first)."""
+        return self.backoffs[min(max(resend, 1), len(self.backoffs)) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConfig:
+    """The rules of one window; the defaults are the specification's (MP-04..MP-06, MP-09).
+
+    :param max_in_flight: a hold begins when this many flights are not settled (MP-04)
+    :param refill_allowed_at: a hold ends when this many or fewer are left (MP-05, MP-43)
+    :param wait_timeout: seconds to wait for the acknowledgement of each send (MP-09)
+    :param retry: None = every message is sent once (MP-06)
+    :param resend_uncertain: send again what may have been stored (safe with ids, else it may store duplicates);
+        False settles it as ``timeout``
+    :param ordered: keep the order of the flights over resends: nothing goes again before every answer is in, and
+        nothing new goes before everything went again. The bridge must refuse what follows a refused message.
+    :param max_bytes: payload bytes in flight; one message always fits. None = no limit
+    :raises ConfigError: a value is out of range
+    """
+
+    max_in_flight: int = 50
+    refill_allowed_at: int = 0
+    wait_timeout: float = 5.0
+    retry: RetryPolicy | None = None
+    resend_uncertain: bool = True
+    ordered: bool = False
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight < 1:
+            raise ConfigError(f"maxInFlight must be 1 or more, got {self.max_in_flight}")
+        if not 0 <= self.refill_allowed_at < self.max_in_flight:
+            raise ConfigError(
+                f"refillAllowedAt must be from 0 to maxInFlight - 1 ({self.max_in_flight - 1}), "
+                f"got {self.refill_allowed_at}"
+            )
+        if self.wait_timeout <= 0:
+            raise ConfigError(f"waitTimeout must be positive, got {self.wait_timeout}")
+
+    def for_bridge(self, capabilities: Capabilities, *, with_ids: bool) -> WindowConfig:
+        """The same rules, limited to what the bridge can do.
+
+        Without acknowledgements nothing is sent again. Where ids are sent and the bridge deduplicates, a message of
+        which nobody knows whether it was stored is sent again in any case. A bridge that does not keep the order over
+        resends has one message in flight when an order is wanted.
+        """
+        from ..bridge import Ack
+
+        one_by_one = self.ordered and not capabilities.ordered
+        return replace(
+            self,
+            max_in_flight=1 if one_by_one else self.max_in_flight,
+            refill_allowed_at=0 if one_by_one else self.refill_allowed_at,
+            retry=None if capabilities.ack is Ack.NONE else self.retry,
+            resend_uncertain=self.resend_uncertain or (with_ids and capabilities.dedup),
+        )
