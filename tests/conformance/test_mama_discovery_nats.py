@@ -52,7 +52,7 @@ def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, sou
     )  # fmt: skip
     until(lambda: len(heard) == 2)
     source.announce(KEY, as_bytes(second), 2.0)
-    keeper = source._announcer
+    keeper = source._lease_keeper
     assert keeper is not None
     keeper.loop.run(keeper.stop(), 60, "ending")  # the process dies without a word
     until(lambda: len(heard) == 5)
@@ -72,9 +72,9 @@ def test_a_connection_that_was_closed_for_good_is_made_again(nats_server: NatsSe
     )  # fmt: skip
     source.announce(KEY, as_bytes(SourceRecord("desk", 7, ONLINE, OK)), 60.0)
     until(lambda: heard == [7])
-    link = place._link
-    assert link is not None
-    link.loop.run(link.close(), 30, "closing")
+    connection = place._connection
+    assert connection is not None
+    connection.loop.run(connection.close(), 30, "closing")
     source.announce(SourceKey("desk", 8), as_bytes(SourceRecord("desk", 8, ONLINE, OK)), 60.0)
     until(lambda: heard == [7, 8])
     transport.destroy()

@@ -18,7 +18,7 @@ from tests.support.nats_servers import Admin
 def die(bridge: DiscoveryBridge) -> None:
     """What is left when the process of a bridge is gone: nobody renews."""
     assert isinstance(bridge, NatsDiscovery)
-    keeper = bridge._announcer
+    keeper = bridge._lease_keeper
     assert keeper is not None
     keeper.loop.run(keeper.stop(), 30, "ending")
     bridge.close()

@@ -191,7 +191,9 @@ def test_what_only_fast_ingest_can_do_fails_with_the_reason_when_it_is_off(
     with Driver(nats_server.url, **asked) as driver:
         driver.begin(["s.a"], 100)
         assert driver.bridge.mode == "batch"
-        eventually(lambda: driver.bridge._batching is not None and not driver.bridge._batching.busy, "the batch ended")
+        eventually(
+            lambda: driver.bridge._fast_ingest is not None and not driver.bridge._fast_ingest.busy, "the batch ended"
+        )
         admin.update_stream("S", allow_batched=False)
         driver.put(["s.a"], 100)
         driver.drain()

@@ -92,7 +92,7 @@ def test_connections_that_did_not_come_about_are_closed_at_once(broker: NatsServ
                     while peer.recv(4_096):
                         pass
         broker.start()
-        eventually(lambda: bridge._link is not None and bridge._link.up, "it is connected again")
+        eventually(lambda: bridge._connection is not None and bridge._connection.up, "it is connected again")
     finally:
         gc.enable()
         bridge.close()
@@ -102,11 +102,11 @@ def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> Non
     now = [0.0]
     pool = NatsPool(clock=lambda: now[0])
     settings = NatsSettings((broker.url,))
-    link = pool.lease(settings)
-    pool.give_back(settings, link)
+    connection = pool.lease(settings)
+    pool.give_back(settings, connection)
     now[0] = IDLE + 1
     pool.sweep()
-    eventually(lambda: link.closed and not link.client.is_connected, "it is closed")
+    eventually(lambda: connection.closed and not connection.client.is_connected, "it is closed")
 
 
 @pytest.mark.own_server
@@ -146,9 +146,9 @@ def test_a_dying_loop_takes_its_waiters_with_it() -> None:
 def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
     bridge = NatsBridge(NatsSettings((broker.url,)))
     bridge.open()
-    link = bridge._link
-    assert link is not None
-    link.loop.run(link.client.close(), 60, "closing")
+    connection = bridge._connection
+    assert connection is not None
+    connection.loop.run(connection.client.close(), 60, "closing")
     kinds = [e.kind for e in bridge.poll(60).events]
     kinds += [e.kind for e in bridge.poll(0).events]
     assert EventKind.CLOSED in kinds
@@ -261,16 +261,16 @@ def test_closing_a_connection_never_raises(
     nats_server: NatsServer, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's own end may be cancelled by what it cancels itself."""
-    link = POOL.lease(NatsSettings((nats_server.url,)))
+    connection = POOL.lease(NatsSettings((nats_server.url,)))
 
     async def close() -> None:
         await ending()
         raise error
 
-    ending = link.client.close
-    monkeypatch.setattr(link.client, "close", close)
-    link.loop.run(link.close(), 60, "closing")
-    assert link.closed
+    ending = connection.client.close
+    monkeypatch.setattr(connection.client, "close", close)
+    connection.loop.run(connection.close(), 60, "closing")
+    assert connection.closed
 
 
 def stubborn(attempts: list[str]) -> Callable[..., Coroutine[Any, Any, None]]:
@@ -293,13 +293,13 @@ def test_a_closed_connection_does_not_go_on_connecting(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if an attempt that fails in that moment swallows that it was cancelled."""
-    link = POOL.lease(NatsSettings((nats_server.url,)))
+    connection = POOL.lease(NatsSettings((nats_server.url,)))
     attempts: list[str] = []
-    monkeypatch.setattr(link.client, "_connect_to_server", stubborn(attempts))
+    monkeypatch.setattr(connection.client, "_connect_to_server", stubborn(attempts))
     nats_server.kill()
     eventually(lambda: attempts == ["begun"], "it tries to connect again")
-    reconnecting = link.client._reconnection_task
-    link.loop.run(link.close(), 60, "closing")
+    reconnecting = connection.client._reconnection_task
+    connection.loop.run(connection.close(), 60, "closing")
     assert reconnecting is not None
     assert reconnecting.done()
 
@@ -310,8 +310,8 @@ def test_a_forgotten_attempt_to_connect_does_not_go_on(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """The client cancels the one before when it begins another, and that may be swallowed, too."""
-    link = POOL.lease(NatsSettings((nats_server.url,)))
-    connect, held = link.client._connect_to_server, stubborn([])
+    connection = POOL.lease(NatsSettings((nats_server.url,)))
+    connect, held = connection.client._connect_to_server, stubborn([])
     first: list[asyncio.Task[Any] | None] = []
 
     async def try_to(server: Any) -> None:
@@ -320,19 +320,19 @@ def test_a_forgotten_attempt_to_connect_does_not_go_on(
         await (held if asyncio.current_task() in first else connect)(server)
 
     async def fail() -> None:
-        link.client._status = Client.CONNECTED
-        await link.client._process_op_err(OSError("once more"))
+        connection.client._status = Client.CONNECTED
+        await connection.client._process_op_err(OSError("once more"))
 
-    monkeypatch.setattr(link.client, "_connect_to_server", try_to)
+    monkeypatch.setattr(connection.client, "_connect_to_server", try_to)
     nats_server.kill()
     eventually(lambda: first, "it tries to connect again")
-    link.loop.run(fail(), 60, "failing")
-    assert link.client._reconnection_task not in first
+    connection.loop.run(fail(), 60, "failing")
+    assert connection.client._reconnection_task not in first
     if end == "connected":
         nats_server.start()
-        eventually(lambda: link.up, "it is connected again")
+        eventually(lambda: connection.up, "it is connected again")
     else:
-        link.loop.run(link.close(), 60, "closing")
+        connection.loop.run(connection.close(), 60, "closing")
     eventually(lambda: first[0] is not None and first[0].done(), "the first has ended")
 
 

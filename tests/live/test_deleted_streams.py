@@ -59,10 +59,10 @@ def test_it_is_made_again_although_the_server_still_removes_the_old_one(
 ) -> None:
     busy, ask = [True, True], streams._ask
 
-    async def removing(link: Any, what: str, *more: Any) -> Any:
+    async def removing(connection: Any, what: str, *more: Any) -> Any:
         if what == "STREAM.CREATE.S" and busy:
             return {"error": {"err_code": 10049, "description": "it is being removed", "busy": busy.pop()}}
-        return await ask(link, what, *more)
+        return await ask(connection, what, *more)
 
     monkeypatch.setattr(streams, "_ask", removing)
     publish_one(nats_server, 1, stream="S")

@@ -102,7 +102,7 @@ def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
         for part in ("warn", "live"):
             give_up(admin, DESK, part)
     follower.until(lambda found: has(SUSPECT)(found) and has(OFFLINE)(found))
-    keeper = one._announcer
+    keeper = one._lease_keeper
     assert keeper is not None
 
     async def begin_and_end() -> None:
@@ -124,7 +124,7 @@ def test_a_withdrawn_source_is_not_brought_back_by_others_and_withdrawing_twice_
         bridge.announce(DESK, b"on", 6.0)
     one.withdraw(DESK, b"off")
     one.withdraw(DESK, b"off")
-    keeper = two._announcer
+    keeper = two._lease_keeper
     assert keeper is not None
     eventually(lambda: DESK not in keeper.sources, "the other has noticed")
     follower.until(has(RECORD, times=2))
@@ -151,7 +151,7 @@ def test_a_source_that_ends_does_not_take_the_connection_of_one_that_begins(
 ) -> None:
     bridge = opened()
     bridge.announce(DESK, b"on", 30.0)
-    keeper = bridge._announcer
+    keeper = bridge._lease_keeper
     assert keeper is not None
 
     async def both(pause: float) -> None:
@@ -162,7 +162,7 @@ def test_a_source_that_ends_does_not_take_the_connection_of_one_that_begins(
     for pause in (0.0, 0.001, 0.002, 0.003, 0.004, 0.006):
         keeper.loop.run(both(pause), 60, "one ends, one begins")
         bridge.withdraw(TWIN, b"off")
-        assert keeper._shelf is None, "with nothing to renew there is no connection"
+        assert keeper._stream_client is None, "with nothing to renew there is no connection"
         bridge.announce(DESK, b"on", 30.0)
 
 
@@ -170,7 +170,7 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(opened: 
     reader, first = opened("reader"), opened("one")
     follower = Follower(reader)
     first.announce(DESK, b"r", TTL)
-    keeper = first._announcer
+    keeper = first._lease_keeper
     assert keeper is not None
     first.close()
     kept = keeper.sources[DESK]
@@ -189,7 +189,7 @@ def test_a_source_that_nobody_took_up_in_time_is_renewed_no_more(
 ) -> None:
     follower, bridge = Follower(opened("reader")), opened("one")
     bridge.announce(DESK, b"r", TTL)
-    keeper = bridge._announcer
+    keeper = bridge._lease_keeper
     assert keeper is not None
     monkeypatch.setattr(lease, "IDLE", 0.0)
     bridge.close()
@@ -242,11 +242,11 @@ def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(
 def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:
-    board = DiscoveryLayout(kept=4.0)
-    one = opened("one", board)
+    layout = DiscoveryLayout(kept=4.0)
+    one = opened("one", layout)
     follower = Follower(one)
     one.announce(DESK, b"r", 3.0)
-    other = opened("two", board)
+    other = opened("two", layout)
     other.announce(TWIN, b"r", TTL)
     end_process_of(other)
     with Admin(nats_server.url) as admin:
@@ -254,11 +254,11 @@ def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish
         def twin_is_forgotten() -> bool:
             follower.step()
             return "error" in admin.api(
-                "STREAM.MSG.GET.MAMA_SOURCES", {"last_by_subj": board.source_subject(TWIN, "rec")}
+                "STREAM.MSG.GET.MAMA_SOURCES", {"last_by_subj": layout.source_subject(TWIN, "rec")}
             ) or ([c.source for c in one.image()][:-1] == [DESK])
 
         eventually(twin_is_forgotten, "the dead one is forgotten")
-        kept = admin.api("STREAM.MSG.GET.MAMA_SOURCES", {"last_by_subj": board.source_subject(DESK, "rec")})
+        kept = admin.api("STREAM.MSG.GET.MAMA_SOURCES", {"last_by_subj": layout.source_subject(DESK, "rec")})
         assert kept["message"]["seq"] > 3, "written again"
     follower.lives()
     assert DESK in [c.source for c in one.image()]
@@ -269,7 +269,7 @@ def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish
 def test_whoever_has_a_nats_client_can_announce(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
     reader = opened()
     follower = Follower(reader)
-    topic = reader.board.topic
+    topic = reader.layout.topic
     with Admin(nats_server.url) as admin:
         publish(admin, f"{topic}.source.cli.-.rec", b"by hand")
         publish(admin, f"{topic}.source.cli2.5.rec", b"dies", {"Mama-Source-Ttl": "1"})
@@ -287,7 +287,7 @@ def test_what_cannot_be_read_is_told_with_its_bytes_and_the_reason(
 ) -> None:
     reader = opened()
     follower = Follower(reader)
-    topic = reader.board.topic
+    topic = reader.layout.topic
     bad = [f"{topic}.source.x", f"{topic}.source.a.b.rec", f"{topic}.source.=zz.1.rec", f"{topic}.source.a.1.what"]
     with Admin(nats_server.url) as admin:
         for subject in bad:

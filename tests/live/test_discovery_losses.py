@@ -226,7 +226,7 @@ def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
     keys = [SourceKey("s", i) for i in range(6)]
     for key in keys:
         one.announce(key, b"r", 60.0)
-    keeper, pages, page = one._announcer, itertools.count(1), StreamClient._page
+    keeper, pages, page = one._lease_keeper, itertools.count(1), StreamClient._page
     assert keeper is not None
 
     async def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:

@@ -120,8 +120,8 @@ def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[.
     bridge = opened("one")
     start = bridge.initial_offset("latest")
     bridge.settings = replace(bridge.settings, retry_deadline=1.0, connect_timeout=1.0)  # while it is there: at leisure
-    shelf = bridge._open()[1].shelf
-    shelf.patience = shelf.answer = 1.0
+    stream_client = bridge._open()[1].stream_client
+    stream_client.timeout = stream_client.answer = 1.0
     nats_server.shutdown()
     calls: list[Callable[[], object]] = [bridge.image, lambda: bridge.latest_offset(start)]
     calls += [lambda: bridge.publish_events(DESK, [b"e"], ["e"]), lambda: bridge.announce(DESK, b"r", TTL)]
@@ -251,7 +251,7 @@ def test_the_image_of_thousands_of_sources_is_exact(
                 for part, life in (("rec", "600s"), ("warn", "300s"), ("live", "600s")):
                     headers = {"Nats-TTL": life, "Mama-Source-Ttl": "600"} if part == "rec" else {"Nats-TTL": life}
                     await admin._client.publish(
-                        reader.board.source_subject(key, part), b"%d" % i if part == "rec" else b"", headers=headers
+                        reader.layout.source_subject(key, part), b"%d" % i if part == "rec" else b"", headers=headers
                     )
                 if i % 500 == 0:
                     await admin._client.flush(60)
@@ -323,7 +323,7 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
             nats_server.kill()
             nats_server.start()
     follower.until(has(EVENT, times=3))
-    keeper = one._announcer
+    keeper = one._lease_keeper
     assert keeper is not None
     known = keeper.sources[DESK].known["live"]
     renew(one)
@@ -334,10 +334,10 @@ def test_a_server_restart_while_announcing_and_reading_costs_nothing(
 
 
 def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path: Path) -> None:
-    board, made = DiscoveryLayout(), (None, 10058)
+    layout, made = DiscoveryLayout(), (None, 10058)
     with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
-        for config in board.streams(3):
+        for config in layout.streams(3):
             while admin.api(f"STREAM.CREATE.{config['name']}", config).get("error", {}).get("err_code") not in made:
                 time.sleep(0.05)  # until three peers are known; the test's own time limit ends this
         settings = NatsSettings(tuple(cluster.url.split(",")), retry_deadline=60.0, connect_timeout=2.0)

@@ -39,8 +39,8 @@ def opened(nats_server: NatsServer) -> Iterator[Callable[..., NatsDiscovery]]:
     """Bridges to the test's server; each name is a connection of its own, as another process would have."""
     bridges: list[NatsDiscovery] = []
 
-    def make(name: str = "one", board: DiscoveryLayout | None = None, **settings: Any) -> NatsDiscovery:
-        bridge = NatsDiscovery(NatsSettings(**{"servers": (nats_server.url,), "name": name, **settings}), board)
+    def make(name: str = "one", layout: DiscoveryLayout | None = None, **settings: Any) -> NatsDiscovery:
+        bridge = NatsDiscovery(NatsSettings(**{"servers": (nats_server.url,), "name": name, **settings}), layout)
         bridge.open()
         bridges.append(bridge)
         return bridge
@@ -98,21 +98,21 @@ def has(
 
 def end_process_of(bridge: NatsDiscovery) -> None:
     """What others see when a process is gone."""
-    keeper = bridge._announcer
+    keeper = bridge._lease_keeper
     assert keeper is not None
     keeper.loop.run(keeper.stop(), 60, "ending")
 
 
 def renew(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
     """Once more, now."""
-    keeper = bridge._announcer
+    keeper = bridge._lease_keeper
     assert keeper is not None
     keeper.loop.run(keeper._renew_all(keeper.sources[source]), 60, "renewing")
 
 
 def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
     """As if the machine slept."""
-    keeper = bridge._announcer
+    keeper = bridge._lease_keeper
     assert keeper is not None
     task = keeper.sources[source].task
     assert task is not None
@@ -188,7 +188,7 @@ def advised(admin: Admin, word: str) -> None:
     eventually(found, f"an advisory of {word}")
 
 
-def premade(admin: Admin, board: DiscoveryLayout, changes: dict[str, Any]) -> None:
-    for config in board.streams():
-        config = {**config, **(changes if config["name"] == board.events else {})}
+def premade(admin: Admin, layout: DiscoveryLayout, changes: dict[str, Any]) -> None:
+    for config in layout.streams():
+        config = {**config, **(changes if config["name"] == layout.events else {})}
         assert "error" not in admin.api(f"STREAM.CREATE.{config['name']}", config)

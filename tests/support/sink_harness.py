@@ -135,9 +135,9 @@ def connected(port: int, among: set[int]) -> list[int]:
 
 
 def _open_files(pid: int) -> set[str]:
-    links: set[str] = set()
+    connections: set[str] = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                links.add(os.readlink(entry.path))
-    return links
+                connections.add(os.readlink(entry.path))
+    return connections

@@ -1,10 +1,8 @@
-"""NATS JetStream: ``NatsBridge(NatsSettings(...))``; ``mama serve`` and ``mama check`` stand on this room too.
+"""The bridge to NATS JetStream: publishes messages, reads streams as record logs, finds sources.
 
-``frames``, ``headers``, ``subjects``, ``wire``, ``acks``, ``fast``, ``errors`` decide without I/O; ``loop``, ``link``,
-``tap``, ``pool``, ``streams``, ``batching``, ``mailbox`` act; ``bridge`` puts them behind the contract.
-
-Reading: ``records`` and ``retention`` decide; ``api`` asks, ``feed`` is what one consumer delivers, ``reading`` goes
-from consumer to consumer, ``stream_log`` and ``logs`` put that behind the contract of logs.
+``protocol`` is pure (the bytes of the NATS protocol), ``connection`` runs nats-py, ``jetstream`` makes requests to the
+JetStream API; ``publish``, ``read`` and ``discovery`` implement the three contracts of :mod:`mama_spark.bridge` and
+:mod:`mama_spark.record_log`; ``server`` starts a nats-server for ``mama serve``.
 """
 
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
@@ -24,10 +22,10 @@ def publisher_bridge(o: SinkOptions) -> NatsBridge:
 
 def discovery_bridge(o: TransportOptions) -> NatsDiscovery:
     wanted = not isinstance(o, DiscoveryOptions) or o.advisories  # only readers can do without
-    board = DiscoveryLayout(
+    layout = DiscoveryLayout(
         o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream if wanted else None
     )
-    return NatsDiscovery(NatsSettings.from_options(o), board)
+    return NatsDiscovery(NatsSettings.from_options(o), layout)
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> NatsLogs:

@@ -75,7 +75,7 @@ class Connection:
         self.subscription: Subscription | None = None
         self._denials: dict[str, asyncio.Future[str]] = {}
         #: Whose is a denial (kind, subject)? The consumer is told of what is none of theirs. On the loop's thread.
-        self.hearers: list[Callable[[str, str], bool]] = []
+        self.denial_handlers: list[Callable[[str, str], bool]] = []
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "up" if self.up else "down"
@@ -95,37 +95,37 @@ class Connection:
         :raises Unavailable: nobody answers
         """
         options = _connect_options(settings)
-        link = cls(loop, TlsClient() if "tls" in options else Client(), settings.fast)
+        connection = cls(loop, TlsClient() if "tls" in options else Client(), settings.fast)
         fatal: asyncio.Future[MamaError] = loop.loop.create_future()
 
         async def on_error(error: Exception) -> None:
-            close_abandoned(link.client)
-            link.errors.append(error)
+            close_abandoned(connection.client)
+            connection.errors.append(error)
             translated = from_client(error)
             if isinstance(translated, ConfigError) and not fatal.done():
                 fatal.set_result(translated)
-            link._on_error(error)
+            connection._on_error(error)
 
         connecting = asyncio.ensure_future(
-            link.client.connect(
+            connection.client.connect(
                 error_cb=on_error,
-                disconnected_cb=link._on_disconnected,
-                reconnected_cb=link._on_reconnected,
-                closed_cb=link._on_closed,
+                disconnected_cb=connection._on_disconnected,
+                reconnected_cb=connection._on_reconnected,
+                closed_cb=connection._on_closed,
                 **options,
             )
         )
         first: set[asyncio.Future[Any]] = {connecting, fatal}
         await asyncio.wait(first, timeout=settings.connect_timeout, return_when=asyncio.FIRST_COMPLETED)
-        if not connecting.done() or connecting.exception() is not None or not link.client.is_connected:
-            await link._give_up(connecting)
-            raise link._why_not(fatal, connecting, settings)
+        if not connecting.done() or connecting.exception() is not None or not connection.client.is_connected:
+            await connection._give_up(connecting)
+            raise connection._why_not(fatal, connecting, settings)
         try:
-            await link.start(settings.connect_timeout)
+            await connection.start(settings.connect_timeout)
         except BaseException:
-            await link.close()
+            await connection.close()
             raise
-        return link
+        return connection
 
     async def _give_up(self, connecting: asyncio.Future[Any]) -> None:
         while not connecting.done():  # it may swallow that it is cancelled, see stop_reconnecting
@@ -343,7 +343,7 @@ class Connection:
         waiting = self._denials.get(subject.lower())
         if waiting is not None and not waiting.done():
             waiting.set_result(subject)
-        elif not any(hear(kind, subject) for hear in self.hearers) and self.consumer is not None:
+        elif not any(handler(kind, subject) for handler in self.denial_handlers) and self.consumer is not None:
             self.consumer.on_denied(kind, subject, exact)
 
     def denial_of(self, subject: str) -> asyncio.Future[str]:

@@ -45,11 +45,11 @@ class EventLoopThread:
         with self._lock:
             self.died = error
             waiting, self._waiting = self._waiting, set()
-            mourners = list(self._on_death)
+            callbacks = list(self._on_death)
         for future in waiting:
             if not future.done():
                 future.set_exception(self._death_error())
-        for tell in mourners:
+        for tell in callbacks:
             tell(error)
         with contextlib.suppress(Exception):
             self._shutdown()

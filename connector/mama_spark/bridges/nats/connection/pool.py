@@ -10,7 +10,7 @@ from mama_spark.bridges.connection_pool import IDLE, ConnectionPool
 from mama_spark.errors import MamaError
 
 from ..settings import NatsSettings
-from . import event_loop as loops
+from . import event_loop
 from .connection import Connection
 
 __all__ = ["IDLE", "POOL", "NatsPool"]
@@ -27,31 +27,31 @@ class NatsPool(ConnectionPool[Connection]):
 
         :raises ConfigError, Unavailable: there is none and none can be made
         """
-        link = self.take(settings.connection_key)
-        if link is not None:
-            return link
-        loop = loops.shared()
+        connection = self.take(settings.connection_key)
+        if connection is not None:
+            return connection
+        loop = event_loop.shared()
         return loop.run(Connection.connect(loop, settings), settings.connect_timeout * 2 + 5, "connecting to NATS")
 
-    def give_back(self, settings: NatsSettings, link: Connection) -> None:
+    def give_back(self, settings: NatsSettings, connection: Connection) -> None:
         """The lease is over; never raises."""
-        self.put(settings.connection_key, link)
+        self.put(settings.connection_key, connection)
 
 
-def _usable(link: Connection) -> bool:
-    return link.up and link.loop.alive and not link.closed
+def _usable(connection: Connection) -> bool:
+    return connection.up and connection.loop.alive and not connection.closed
 
 
-def _close(links: list[Connection]) -> None:
-    for link in links:
-        if link.loop.alive:
+def _close(connections: list[Connection]) -> None:
+    for connection in connections:
+        if connection.loop.alive:
             with contextlib.suppress(MamaError):
-                link.loop.soon(lambda one: one.loop.loop.create_task(one.close()), link)
+                connection.loop.soon(lambda one: one.loop.loop.create_task(one.close()), connection)
 
 
-def _later(seconds: float, call: Callable[[], None], link: Connection) -> None:
+def _later(seconds: float, call: Callable[[], None], connection: Connection) -> None:
     with contextlib.suppress(MamaError):
-        link.loop.soon(link.loop.loop.call_later, seconds, call)
+        connection.loop.soon(connection.loop.loop.call_later, seconds, call)
 
 
 POOL = NatsPool()

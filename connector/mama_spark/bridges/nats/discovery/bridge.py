@@ -34,56 +34,58 @@ class NatsDiscovery:
     """A place of discovery on NATS.
 
     :param settings: of the connection; a call goes on for ``retry_deadline`` seconds while nobody answers
-    :param board: the names of subjects and streams
+    :param layout: the names of subjects and streams
     """
 
-    def __init__(self, settings: NatsSettings, board: DiscoveryLayout | None = None) -> None:
-        self.settings, self.board = settings, board or DiscoveryLayout()
-        self._link: Connection | None = None
+    def __init__(self, settings: NatsSettings, layout: DiscoveryLayout | None = None) -> None:
+        self.settings, self.layout = settings, layout or DiscoveryLayout()
+        self._connection: Connection | None = None
         self._reader: DiscoveryReader | None = None
-        self._teller: EventPublisher | None = None
-        self._announcer: LeaseKeeper | None = None
+        self._event_publisher: EventPublisher | None = None
+        self._lease_keeper: LeaseKeeper | None = None
         self._holder = next(_holders)
         self._clock = 0.0
 
     def __repr__(self) -> str:
-        return f"<NatsDiscovery {self.board.topic!r}, {'closed' if self._link is None else repr(self._link)}>"
+        return (
+            f"<NatsDiscovery {self.layout.topic!r}, {'closed' if self._connection is None else repr(self._connection)}>"
+        )
 
     def open(self) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`.
 
         :raises ConfigError: the server is too old, a permission is missing, or a stream that somebody made cannot serve
         """
-        link = POOL.lease(self.settings)
+        connection = POOL.lease(self.settings)
         try:
-            check_version(link.client.connected_server_version)
-            shelf = StreamClient(link, self.settings.retry_deadline, self.settings.connect_timeout)
-            self._run(link, self._prepare(link, shelf), "opening discovery")
+            check_version(connection.client.connected_server_version)
+            stream_client = StreamClient(connection, self.settings.retry_deadline, self.settings.connect_timeout)
+            self._run(connection, self._prepare(connection, stream_client), "opening discovery")
         except BaseException:
-            POOL.give_back(self.settings, link)
+            POOL.give_back(self.settings, connection)
             raise
-        self._link, self._reader = link, DiscoveryReader(shelf, self.board)
+        self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout)
 
-    async def _prepare(self, link: Connection, shelf: StreamClient) -> None:
+    async def _prepare(self, connection: Connection, stream_client: StreamClient) -> None:
         """Look at the streams, once a minute and connection: each question makes an advisory that is kept."""
-        question = f"discovery at {self.board}"
-        found = link.remember(question)
+        question = f"discovery at {self.layout}"
+        found = connection.remember(question)
         if found is None:
-            await check_jetstream(link, StreamCache(), self.settings.connect_timeout)
-            found = (await make(shelf, self.board)).clock
-            link.note(question, found)
+            await check_jetstream(connection, StreamCache(), self.settings.connect_timeout)
+            found = (await make(stream_client, self.layout)).clock
+            connection.note(question, found)
         self._clock = found
 
-    def _run(self, link: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
+    def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:
         """Calls end by themselves when patience ends; this is for those that do not."""
-        return link.loop.run(work, 20 * self.settings.retry_deadline + 60, what)
+        return connection.loop.run(work, 20 * self.settings.retry_deadline + 60, what)
 
     def _open(self) -> tuple[Connection, DiscoveryReader]:
-        if self._link is None or self._reader is None:
+        if self._connection is None or self._reader is None:
             raise ClientClosed("discovery is not open")
-        if not self._link.loop.alive:
+        if not self._connection.loop.alive:
             raise ClientClosed("discovery was opened in another process, or its loop has ended: open another")
-        return self._link, self._reader
+        return self._connection, self._reader
 
     # --- who announces ---------------------------------------------------------------------------------------------
 
@@ -92,78 +94,78 @@ class NatsDiscovery:
         below 2 s both verdicts come later."""
         if ttl <= 0:
             raise ConfigError(f"the time to live of a source must be positive, got {ttl:g}")
-        link, _ = self._open()
+        connection, _ = self._open()
         keeper = self._keeper()
-        self._run(link, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
+        self._run(connection, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. The record is written first, then the renewals are removed:
         whoever finds none looks at the record."""
-        link, _ = self._open()
-        self._run(link, self._keeper().withdraw(source, record), f"withdrawing {source.name!r}")
+        connection, _ = self._open()
+        self._run(connection, self._keeper().withdraw(source, record), f"withdrawing {source.name!r}")
 
     def _keeper(self) -> LeaseKeeper:
-        found = lease_keeper(self.settings, self.board)
+        found = lease_keeper(self.settings, self.layout)
         found.clock = self._clock
-        self._announcer = found
+        self._lease_keeper = found
         return found
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Order holds but for what the server refuses in
         the middle and takes later."""
         self._open()
-        if self._teller is None:
-            self._teller = EventPublisher(self.settings)
+        if self._event_publisher is None:
+            self._event_publisher = EventPublisher(self.settings)
         try:
-            self._teller.tell(self.board.event_subject(source), events, ids)
+            self._event_publisher.tell(self.layout.event_subject(source), events, ids)
         except Unavailable:
-            self._teller.close()  # a later call begins with another connection
-            self._teller = None
+            self._event_publisher.close()  # a later call begins with another connection
+            self._event_publisher = None
             raise
 
     # --- who reads -------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        link, reader = self._open()
-        return self._run(link, reader.image(), "reading the image")[0]
+        connection, reader = self._open()
+        return self._run(connection, reader.image(), "reading the image")[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Logs are named as the streams of events and advisories;
         -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
         if where == "image":
             return dict(IMAGE)
-        link, reader = self._open()
-        return self._run(link, reader.initial_offset(where), "finding where to begin")
+        connection, reader = self._open()
+        return self._run(connection, reader.initial_offset(where), "finding where to begin")
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Renewals alone move no position, but every ten minutes."""
-        link, reader = self._open()
-        return self._run(link, reader.latest_offset(start, limit, until), "finding the newest position")
+        connection, reader = self._open()
+        return self._run(connection, reader.latest_offset(start, limit, until), "finding the newest position")
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        link, reader = self._open()
+        connection, reader = self._open()
         changes = reader.read(start, end)
         try:
-            while (found := self._run(link, _next(changes), "reading changes")) is not None:
+            while (found := self._run(connection, _next(changes), "reading changes")) is not None:
                 yield found
         finally:
-            if link.loop.alive:
+            if connection.loop.alive:
                 with contextlib.suppress(MamaError):
-                    self._run(link, _end(changes), "ending a read")
+                    self._run(connection, _end(changes), "ending a read")
 
     def close(self) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. What is announced stays warm for a while."""
-        link, self._link, self._reader = self._link, None, None
-        if self._announcer is not None and self._announcer.loop.alive:
+        connection, self._connection, self._reader = self._connection, None, None
+        if self._lease_keeper is not None and self._lease_keeper.loop.alive:
             with contextlib.suppress(MamaError):
-                self._announcer.loop.soon(self._announcer.release, self._holder)
-        if self._teller is not None and link is not None and link.loop.alive:
-            self._teller.close()
-        self._announcer = self._teller = None
-        if link is not None:
-            POOL.give_back(self.settings, link)
+                self._lease_keeper.loop.soon(self._lease_keeper.release, self._holder)
+        if self._event_publisher is not None and connection is not None and connection.loop.alive:
+            self._event_publisher.close()
+        self._lease_keeper = self._event_publisher = None
+        if connection is not None:
+            POOL.give_back(self.settings, connection)
 
 
 async def _next(changes: AsyncIterator[list[DiscoveryEvent]]) -> list[DiscoveryEvent] | None:

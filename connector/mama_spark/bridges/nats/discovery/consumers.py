@@ -36,11 +36,11 @@ class _Audits(NamedTuple):
 class ConsumerTracker:
     """Reads advisories, and remembers the audits near the last one.
 
-    :param shelf: by which streams are read
+    :param stream_client: by which streams are read
     """
 
-    def __init__(self, shelf: StreamClient) -> None:
-        self.shelf = shelf
+    def __init__(self, stream_client: StreamClient) -> None:
+        self.stream_client = stream_client
         self._audits = _Audits()
 
     def forget(self) -> None:
@@ -96,9 +96,9 @@ class ConsumerTracker:
 
     async def _many(self, stream: str, body: dict[str, Any]) -> list[StoredMessage]:
         what = f"read of the stream {stream!r}"
-        return (await self.shelf.patiently(what, lambda: self.shelf.batch(stream, body)))[0]
+        return (await self.stream_client.patiently(what, lambda: self.stream_client.batch(stream, body)))[0]
 
     async def _subjects(self, stream: str) -> list[str]:
         """What a stream takes."""
-        info = await self.shelf.api("STREAM.INFO", stream, ok=NO_STREAM)
+        info = await self.stream_client.api("STREAM.INFO", stream, ok=NO_STREAM)
         return [] if info is None else list(info["config"].get("subjects") or ())

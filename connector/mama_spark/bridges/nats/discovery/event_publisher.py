@@ -24,7 +24,7 @@ class EventPublisher:
     """One open bridge for events; from one thread."""
 
     def __init__(self, settings: NatsSettings) -> None:
-        self._patience, self._answer = settings.retry_deadline, settings.wait_timeout
+        self._timeout, self._answer = settings.retry_deadline, settings.wait_timeout
         wanted = replace(settings, stream=None, create_stream=False, ack_mode="message", dedup=True, ordered=False)
         self._bridge = NatsBridge(wanted)
         self._token = 0
@@ -40,7 +40,7 @@ class EventPublisher:
         :raises PublishError: refused for good
         :raises Unavailable: not acknowledged in time
         """
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + self._timeout
         for first in range(0, len(events), _TOGETHER):
             rows = slice(first, first + _TOGETHER)
             payloads = pa.array(events[rows], pa.binary())
@@ -57,7 +57,7 @@ class EventPublisher:
                 return
             if time.monotonic() >= until:
                 told = "" if why is None else f": {why}"
-                raise Unavailable(f"events were not acknowledged within {self._patience:g} s{told}") from why
+                raise Unavailable(f"events were not acknowledged within {self._timeout:g} s{told}") from why
             batch = batch.slice(int(np.argmin(answered)), len(batch))
             if why is not None:
                 time.sleep(_POLL)

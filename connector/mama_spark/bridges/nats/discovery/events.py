@@ -65,30 +65,30 @@ def micros(time: str) -> int:
     return (then - _EPOCH) // timedelta(microseconds=1)
 
 
-def change_of(board: DiscoveryLayout, record: StoredMessage, skip: int = 0) -> DiscoveryEvent | None:
+def change_of(layout: DiscoveryLayout, record: StoredMessage, skip: int = 0) -> DiscoveryEvent | None:
     """What a record of the stream of events tells; None for what is no change.
 
     :param skip: what stood in the stream of sources up to this number has been told by an image
     """
-    if record.subject == board.mark_subject or record.subject.startswith(f"{board.events}.image."):
+    if record.subject == layout.mark_subject or record.subject.startswith(f"{layout.events}.image."):
         return None
-    if record.subject.startswith(f"{board.topic}.event."):
-        return _event(board, record)
+    if record.subject.startswith(f"{layout.topic}.event."):
+        return _event(layout, record)
     if record.sourced and record.sourced <= skip:
         return None
-    return _source(board, record, board.events)
+    return _source(layout, record, layout.events)
 
 
-def _event(board: DiscoveryLayout, record: StoredMessage) -> DiscoveryEvent:
+def _event(layout: DiscoveryLayout, record: StoredMessage) -> DiscoveryEvent:
     source, info = None, None
     try:
-        source = board.source_of_event(record.subject)
+        source = layout.source_of_event(record.subject)
     except BadSubject as e:
         info = str(e)
     return DiscoveryEvent(
         DiscoveryEventKind.EVENT,
         record.at,
-        board.events,
+        layout.events,
         record.sequence,
         source,
         record.payload,
@@ -97,10 +97,10 @@ def _event(board: DiscoveryLayout, record: StoredMessage) -> DiscoveryEvent:
     )
 
 
-def _source(board: DiscoveryLayout, record: StoredMessage, origin: str) -> DiscoveryEvent | None:
+def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> DiscoveryEvent | None:
     marker = record.headers.get(MARKER)
     try:
-        source, part = board.source_of(record.subject)
+        source, part = layout.source_of(record.subject)
     except BadSubject as e:
         if marker is not None:
             return None
@@ -129,7 +129,7 @@ class SourcesSnapshot:
 
 
 def image_of(
-    board: DiscoveryLayout, records: Iterable[StoredMessage], now: int, living: Iterable[SourceKey] = ()
+    layout: DiscoveryLayout, records: Iterable[StoredMessage], now: int, living: Iterable[SourceKey] = ()
 ) -> SourcesSnapshot:
     """The image that records of the stream of sources make, ordered by when each source last said something.
 
@@ -142,9 +142,9 @@ def image_of(
     alive, unsure = frozenset(living), []
     for record in records:
         try:
-            source, part = board.source_of(record.subject)
+            source, part = layout.source_of(record.subject)
         except BadSubject:
-            change = _source(board, record, board.sources)
+            change = _source(layout, record, layout.sources)
             if change is not None:
                 told.append((record.sequence, [change]))
             continue
@@ -153,11 +153,11 @@ def image_of(
         rec = parts.get(REC)
         if rec is None or MARKER in rec.headers:
             continue
-        said = DiscoveryEvent(DiscoveryEventKind.RECORD, rec.at, board.sources, rec.sequence, source, rec.payload)
+        said = DiscoveryEvent(DiscoveryEventKind.RECORD, rec.at, layout.sources, rec.sequence, source, rec.payload)
         lapsed = LIVE not in parts and source not in alive and _lapsed(rec, now)
         if lapsed:
             unsure.append(source)
-        verdict = _verdict(board, source, rec, parts, lapsed)
+        verdict = _verdict(layout, source, rec, parts, lapsed)
         told.append((rec.sequence, [said] if verdict is None else [said, verdict]))
     told.sort(key=lambda one: one[0])
     return SourcesSnapshot([change for _, changes in told for change in changes], unsure)
@@ -177,7 +177,7 @@ def _lapsed(rec: StoredMessage, now: int) -> bool:
 
 
 def _verdict(
-    board: DiscoveryLayout, source: SourceKey, rec: StoredMessage, parts: Mapping[str, StoredMessage], lapsed: bool
+    layout: DiscoveryLayout, source: SourceKey, rec: StoredMessage, parts: Mapping[str, StoredMessage], lapsed: bool
 ) -> DiscoveryEvent | None:
     """What the server says of a source beyond its own record: the later of its markers, if later than the record."""
     if _ended(rec):
@@ -185,7 +185,7 @@ def _verdict(
     for part, kind in ((LIVE, DiscoveryEventKind.OFFLINE), (WARN, DiscoveryEventKind.SUSPECT)):
         marker = parts.get(part)
         if marker is not None and marker.headers.get(MARKER) == EXPIRED and marker.sequence > rec.sequence:
-            return DiscoveryEvent(kind, marker.at, board.sources, marker.sequence, source)
+            return DiscoveryEvent(kind, marker.at, layout.sources, marker.sequence, source)
     if lapsed:
-        return DiscoveryEvent(DiscoveryEventKind.OFFLINE, rec.at, board.sources, rec.sequence, source)
+        return DiscoveryEvent(DiscoveryEventKind.OFFLINE, rec.at, layout.sources, rec.sequence, source)
     return None

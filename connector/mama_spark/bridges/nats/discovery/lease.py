@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from mama_spark.bridge import SourceKey
 from mama_spark.errors import ExpectationFailed, MamaError, Unavailable
 
-from ..connection import event_loop as loops
+from ..connection import event_loop
 from ..connection.connection import Connection
 from ..connection.pool import IDLE
 from ..settings import NatsSettings
@@ -88,11 +88,11 @@ class LeaseKeeper:
     :ivar clock: seconds to add to this machine's clock to have the server's
     """
 
-    def __init__(self, settings: NatsSettings, board: DiscoveryLayout, loop: loops.EventLoopThread) -> None:
-        self.settings, self.board, self.loop = settings, board, loop
+    def __init__(self, settings: NatsSettings, layout: DiscoveryLayout, loop: event_loop.EventLoopThread) -> None:
+        self.settings, self.layout, self.loop = settings, layout, loop
         self.clock = 0.0
         self.sources: dict[SourceKey, Lease] = {}
-        self._shelf: StreamClient | None = None
+        self._stream_client: StreamClient | None = None
         self._calls = 0  # that use the connection now
         self._connecting, self._beginning = asyncio.Lock(), asyncio.Lock()
 
@@ -120,12 +120,12 @@ class LeaseKeeper:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         self._forget(source)
         async with self._call():
-            shelf = await self.shelf()
-            ended = await self._write_ended(shelf, self.board.source_subject(source, REC), record)
+            stream_client = await self.stream_client()
+            ended = await self._write_ended(stream_client, self.layout.source_subject(source, REC), record)
             for part in (WARN, LIVE):  # what is renewed later belongs to who announces it again
-                subject = self.board.source_subject(source, part)
-                await shelf.api("STREAM.PURGE", self.board.sources, {"filter": subject, "seq": ended})
-            await self._arrives(self.board.source_subject(source, REC), ended)
+                subject = self.layout.source_subject(source, part)
+                await stream_client.api("STREAM.PURGE", self.layout.sources, {"filter": subject, "seq": ended})
+            await self._arrives(self.layout.source_subject(source, REC), ended)
 
     @contextlib.asynccontextmanager
     async def _call(self) -> AsyncIterator[None]:
@@ -137,10 +137,10 @@ class LeaseKeeper:
             self._calls -= 1
             await self._hang_up()
 
-    async def _write_ended(self, shelf: StreamClient, subject: str, record: bytes) -> int:
-        headers = {TTL: seconds(self.board.kept), WITHDRAWN: "1"}
+    async def _write_ended(self, stream_client: StreamClient, subject: str, record: bytes) -> int:
+        headers = {TTL: seconds(self.layout.kept), WITHDRAWN: "1"}
         for _ in range(_TRIES):
-            stands = await shelf.leaders(self.board.sources, subject)
+            stands = await stream_client.leaders(self.layout.sources, subject)
             if stands is not None and stands.payload == record and WITHDRAWN in stands.headers:
                 return stands.sequence
             with contextlib.suppress(ExpectationFailed):
@@ -156,9 +156,9 @@ class LeaseKeeper:
 
     async def _hang_up(self) -> None:
         """Give the connection up when there is nothing to renew and nobody uses it."""
-        if not self.sources and not self._calls and self._shelf is not None:
-            shelf, self._shelf = self._shelf, None
-            await shelf.link.close()
+        if not self.sources and not self._calls and self._stream_client is not None:
+            stream_client, self._stream_client = self._stream_client, None
+            await stream_client.connection.close()
 
     async def stop(self) -> None:
         """Renew nothing any more, as if the process had ended."""
@@ -173,25 +173,27 @@ class LeaseKeeper:
 
     # --- the connection ----------------------------------------------------------------------------------------
 
-    async def shelf(self) -> StreamClient:
+    async def stream_client(self) -> StreamClient:
         """The connection of the renewals; made again when it was closed for good."""
         async with self._connecting:
-            if self._shelf is None or self._shelf.link.closed:
-                link = await Connection.connect(self.loop, self.settings)
-                self._shelf = StreamClient(link, self.settings.retry_deadline, self.settings.connect_timeout)
-            return self._shelf
+            if self._stream_client is None or self._stream_client.connection.closed:
+                connection = await Connection.connect(self.loop, self.settings)
+                self._stream_client = StreamClient(
+                    connection, self.settings.retry_deadline, self.settings.connect_timeout
+                )
+            return self._stream_client
 
     async def _store(
-        self, subject: str, payload: bytes, headers: dict[str, str], last: int, patience: float | None = None
+        self, subject: str, payload: bytes, headers: dict[str, str], last: int, timeout: float | None = None
     ) -> int:
         """Store where ``last`` is the last number of the subject.
 
         After a lost acknowledgement the second try is refused, as if somebody else had been quicker: callers look at
         what stands there, anyway.
         """
-        shelf = await self.shelf()
+        stream_client = await self.stream_client()
         expected = {"Nats-Expected-Last-Subject-Sequence": str(last)}
-        return await shelf.publish(subject, payload, {**headers, **expected}, patience)
+        return await stream_client.publish(subject, payload, {**headers, **expected}, timeout)
 
     # --- one source ---------------------------------------------------------------------------------------------
 
@@ -217,17 +219,17 @@ class LeaseKeeper:
             with contextlib.suppress(ExpectationFailed):
                 await self._store_renewal(one, part, given_up=given_up)
                 return given_up
-        raise Unavailable(f"{self.board.source_subject(one.source, part)!r} changes all the time")
+        raise Unavailable(f"{self.layout.source_subject(one.source, part)!r} changes all the time")
 
     async def _look(self, one: Lease, part: str) -> StoredMessage | None:
-        shelf = await self.shelf()
-        found = await shelf.leaders(self.board.sources, self.board.source_subject(one.source, part))
+        stream_client = await self.stream_client()
+        found = await stream_client.leaders(self.layout.sources, self.layout.source_subject(one.source, part))
         one.known[part] = 0 if found is None else found.sequence
         return found
 
     async def _rec(self, one: Lease) -> StoredMessage | None:
-        shelf = await self.shelf()
-        return await shelf.leaders(self.board.sources, self.board.source_subject(one.source, REC))
+        stream_client = await self.stream_client()
+        return await stream_client.leaders(self.layout.sources, self.layout.source_subject(one.source, REC))
 
     async def _say(self, one: Lease, stands: StoredMessage | None, given_up: int, keep: bool) -> None:
         """Write the record if it must be.
@@ -243,27 +245,27 @@ class LeaseKeeper:
             same = stands is not None and _says(stands, one)
         if stands is None or not same or stands.sequence < given_up:
             number = await self._write(one, record, stands)
-            await self._arrives(self.board.source_subject(one.source, REC), number)
+            await self._arrives(self.layout.source_subject(one.source, REC), number)
         else:
             age = time.time() + self.clock - stands.at / 1e6
-            one.rewrite_at = time.monotonic() + self.board.kept / 3 - age
+            one.rewrite_at = time.monotonic() + self.layout.kept / 3 - age
 
     async def _arrives(self, subject: str, number: int) -> None:
         """Wait until readers can see a record, so that what is told afterwards stands behind it."""
-        shelf = await self.shelf()
+        stream_client = await self.stream_client()
         until = time.monotonic() + _ARRIVAL
         while time.monotonic() < until:
-            found = await shelf.leaders(self.board.events, subject)
+            found = await stream_client.leaders(self.layout.events, subject)
             if found is not None and found.sourced >= number:
                 return
             await asyncio.sleep(0.01)
-        LOG.warning("the stream %s lags behind %s", self.board.events, self.board.sources)
+        LOG.warning("the stream %s lags behind %s", self.layout.events, self.layout.sources)
 
     async def _write(self, one: Lease, record: bytes, stands: StoredMessage | None, renewal: bool = False) -> int:
-        headers = {TTL: seconds(self.board.kept), SOURCE_TTL: f"{one.ttl:g}", **({RENEWAL: "1"} if renewal else {})}
+        headers = {TTL: seconds(self.layout.kept), SOURCE_TTL: f"{one.ttl:g}", **({RENEWAL: "1"} if renewal else {})}
         last = 0 if stands is None else stands.sequence
-        number = await self._store(self.board.source_subject(one.source, REC), record, headers, last)
-        one.rewrite_at = time.monotonic() + self.board.kept / 3
+        number = await self._store(self.layout.source_subject(one.source, REC), record, headers, last)
+        one.rewrite_at = time.monotonic() + self.layout.kept / 3
         return number
 
     async def _keep(self, one: Lease) -> None:
@@ -291,29 +293,31 @@ class LeaseKeeper:
             if time.monotonic() >= one.rewrite_at:
                 await self._keep_record(one)
         except Unavailable:
-            shelf = await self.shelf()
-            if not shelf.link.up:
+            stream_client = await self.stream_client()
+            if not stream_client.connection.up:
                 raise
-            self.clock = (await make(shelf, self.board)).clock  # we are connected: perhaps the stream was deleted
+            self.clock = (
+                await make(stream_client, self.layout)
+            ).clock  # we are connected: perhaps the stream was deleted
             await self._begin(one)
 
     async def _renew(self, one: Lease, part: str) -> bool:
         """One renewal; False when the source was given up, or has ended."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
-                await self._store_renewal(one, part, patience=one.ttl / 3)
+                await self._store_renewal(one, part, timeout=one.ttl / 3)
                 return True
             found = await self._look(one, part)
             if found is None or _given_up(found):
                 return False
         return True  # others renew it all the time
 
-    async def _store_renewal(self, one: Lease, part: str, patience: float | None = None, given_up: int = 0) -> None:
+    async def _store_renewal(self, one: Lease, part: str, timeout: float | None = None, given_up: int = 0) -> None:
         headers = {TTL: seconds(one.ttl / 2 if part == WARN else max(one.ttl, _LEAST + 0.5))}
         if given_up:
             headers[GIVEN_UP] = str(given_up)
-        subject = self.board.source_subject(one.source, part)
-        one.known[part] = await self._store(subject, b"", headers, one.known.get(part, 0), patience)
+        subject = self.layout.source_subject(one.source, part)
+        one.known[part] = await self._store(subject, b"", headers, one.known.get(part, 0), timeout)
 
     async def _come_back(self, one: Lease) -> None:
         """Nothing renews the source any more: it has ended, or was given up.
@@ -345,7 +349,7 @@ class LeaseKeeper:
             return
         with contextlib.suppress(ExpectationFailed):
             await self._write(one, stands.payload, stands, renewal=True)
-        one.rewrite_at = time.monotonic() + self.board.kept / 3
+        one.rewrite_at = time.monotonic() + self.layout.kept / 3
 
 
 def _given_up(found: StoredMessage | None) -> int:
@@ -365,26 +369,26 @@ def _says(stands: StoredMessage, one: Lease) -> bool:
     return ours and WITHDRAWN not in headers and MARKER not in headers
 
 
-_announcers: dict[_Key, LeaseKeeper] = {}
+_keepers: dict[_Key, LeaseKeeper] = {}
 _lock = threading.Lock()
 
 
-def lease_keeper(settings: NatsSettings, board: DiscoveryLayout) -> LeaseKeeper:
+def lease_keeper(settings: NatsSettings, layout: DiscoveryLayout) -> LeaseKeeper:
     """The one of this process for this place of discovery."""
-    loop = loops.shared()
-    key = (settings.connection_key, board)
+    loop = event_loop.shared()
+    key = (settings.connection_key, layout)
     with _lock:
-        found = _announcers.get(key)
+        found = _keepers.get(key)
         if found is None or found.loop is not loop:
-            found = _announcers[key] = LeaseKeeper(settings, board, loop)
+            found = _keepers[key] = LeaseKeeper(settings, layout, loop)
         return found
 
 
 def clear() -> None:
     """Let this process announce nothing any more."""
     with _lock:
-        found = list(_announcers.values())
-        _announcers.clear()
+        found = list(_keepers.values())
+        _keepers.clear()
     for one in found:
         if one.loop.alive:
             one.loop.run(one.stop(), 10.0, "ending announcements")
@@ -393,7 +397,7 @@ def clear() -> None:
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
-    _announcers.clear()
+    _keepers.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -38,12 +38,12 @@ _LATEST, _EARLIEST = -1, -2
 class DiscoveryReader:
     """One reader. Remembers only what saves work: how far it has looked and found no change."""
 
-    def __init__(self, shelf: StreamClient, board: DiscoveryLayout) -> None:
-        self.shelf, self.board = shelf, board
+    def __init__(self, stream_client: StreamClient, layout: DiscoveryLayout) -> None:
+        self.stream_client, self.layout = stream_client, layout
         self._looked, self._streams = float("-inf"), DiscoveryStreams(StreamGenerations("", "", ""), 0, 0)
         self._quiet: dict[tuple[str, str, int], int] = {}
         self._moved = time.monotonic()
-        self._consumers = ConsumerTracker(shelf)
+        self._consumers = ConsumerTracker(stream_client)
 
     # --- the image ----------------------------------------------------------------------------------------------
 
@@ -52,32 +52,36 @@ class DiscoveryReader:
         streams = await self._look()
         found: dict[str, StoredMessage] = {}
         last = 0
-        pages = self.shelf.pages(self.board.sources, 0, f"{self.board.topic}.source.>", streams.last, beyond=True)
+        pages = self.stream_client.pages(
+            self.layout.sources, 0, f"{self.layout.topic}.source.>", streams.last, beyond=True
+        )
         async for page in pages:
             for record in page:
                 found[record.subject] = record
             last = page[-1].sequence
-        image = image_of(self.board, found.values(), streams.now)
+        image = image_of(self.layout, found.values(), streams.now)
         if image.unsure:
             living = [s for s in image.unsure if await self._lives(s)]
-            image = image_of(self.board, found.values(), streams.now, living)
-        end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, streams.now, self.board.sources, last or None)
+            image = image_of(self.layout, found.values(), streams.now, living)
+        end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, streams.now, self.layout.sources, last or None)
         return [*image.changes, end], last
 
     async def _lives(self, source: SourceKey) -> bool:
         """A renewal replaced the one before it while the stream was read, or there is none any more."""
-        return await self.shelf.leaders(self.board.sources, self.board.source_subject(source, LIVE)) is not None
+        return (
+            await self.stream_client.leaders(self.layout.sources, self.layout.source_subject(source, LIVE)) is not None
+        )
 
     async def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
         """Take an image and write it down, so that the position returned leads to it again."""
         mark = await self._mark()
         changes, last = await self.image()
-        made, subject = self._streams.made, self.board.image_subject(token := uuid.uuid4().hex)
-        chunk = min(_CHUNK, (self.shelf.link.client.max_payload or _CHUNK) // 2)
+        made, subject = self._streams.made, self.layout.image_subject(token := uuid.uuid4().hex)
+        chunk = min(_CHUNK, (self.stream_client.connection.client.max_payload or _CHUNK) // 2)
         numbers = []
         for i, part in enumerate(pack(changes, chunk)):
-            headers = {TTL: f"{max(1, round(self.board.kept))}s", _PART: f"{token}-{i}"}
-            numbers.append(await self.shelf.publish(subject, part, headers))
+            headers = {TTL: f"{max(1, round(self.layout.kept))}s", _PART: f"{token}-{i}"}
+            numbers.append(await self.stream_client.publish(subject, part, headers))
         if before is not None and before.made.advisories == made.advisories:
             advisories = before.advisories
         else:
@@ -88,18 +92,22 @@ class DiscoveryReader:
 
     async def _mark(self) -> tuple[int, str]:
         """Leave a mark at the end of the stream of events."""
-        await self.shelf.publish(self.board.mark_subject, b"", {})
-        mark = await self.shelf.leaders(self.board.events, self.board.mark_subject)
+        await self.stream_client.publish(self.layout.mark_subject, b"", {})
+        mark = await self.stream_client.leaders(self.layout.events, self.layout.mark_subject)
         if mark is None:
-            raise Unavailable(f"the stream {self.board.events!r} lost a record at once: its limits are too small")
+            raise Unavailable(f"the stream {self.layout.events!r} lost a record at once: its limits are too small")
         return mark.sequence, mark.time
 
     async def _last_advisory(self) -> int:
-        return 0 if self.board.advisories is None else (await self.shelf.first_and_last(self.board.advisories))[1]
+        return (
+            0
+            if self.layout.advisories is None
+            else (await self.stream_client.first_and_last(self.layout.advisories))[1]
+        )
 
     async def _look(self) -> DiscoveryStreams:
         """The streams as they are now; what is missing is made."""
-        streams = await look(self.shelf, self.board) or await make(self.shelf, self.board)
+        streams = await look(self.stream_client, self.layout) or await make(self.stream_client, self.layout)
         if streams.made.advisories != self._streams.made.advisories:
             self._consumers.forget()
         self._streams = streams
@@ -111,17 +119,17 @@ class DiscoveryReader:
     async def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`; not for ``image``."""
         named = {where: 0} if isinstance(where, str) else dict(where)
-        unknown = set(named) - {"earliest", "latest", self.board.events, self.board.advisories}
+        unknown = set(named) - {"earliest", "latest", self.layout.events, self.layout.advisories}
         if unknown:
-            logs = ", ".join(filter(None, (self.board.events, self.board.advisories)))
+            logs = ", ".join(filter(None, (self.layout.events, self.layout.advisories)))
             raise ConfigError(f"discovery has no log {sorted(unknown)[0]!r}; there are {logs}")
         default = _EARLIEST if where == "earliest" else _LATEST
         streams = await self._look()
-        events, mark = await self._begin_events(named.get(self.board.events, default))
+        events, mark = await self._begin_events(named.get(self.layout.events, default))
         advisories = 0
-        if self.board.advisories is not None:
-            wanted = named.get(self.board.advisories, default)
-            first, last = await self.shelf.first_and_last(self.board.advisories)
+        if self.layout.advisories is not None:
+            wanted = named.get(self.layout.advisories, default)
+            first, last = await self.stream_client.first_and_last(self.layout.advisories)
             advisories = last if wanted == _LATEST else max(0, first - 1) if wanted == _EARLIEST else max(0, wanted - 1)
         return DiscoveryOffset(events, mark, advisories, streams.made).as_json()
 
@@ -131,14 +139,14 @@ class DiscoveryReader:
             return mark[0], mark
         after = max(0, wanted - 1)
         if wanted > 0:
-            first, last = await self.shelf.first_and_last(self.board.events)
+            first, last = await self.stream_client.first_and_last(self.layout.events)
             if wanted > last + 1:
-                raise ConfigError(f"the stream {self.board.events!r} has no number {wanted} yet: the last is {last}")
+                raise ConfigError(f"the stream {self.layout.events!r} has no number {wanted} yet: the last is {last}")
             if wanted < first:
                 return after, (after, "")  # no such record: reading begins with a gap
-        async for page in self.shelf.pages(self.board.events, after, f"{self.board.topic}.>"):
+        async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
             for record in page:
-                if change_of(self.board, record) is not None:
+                if change_of(self.layout, record) is not None:
                     return record.sequence - 1, (record.sequence, record.time)
         mark = await self._mark()
         return mark[0], mark
@@ -173,14 +181,14 @@ class DiscoveryReader:
         """When the streams were made, asking only if there is a doubt that they are those of ``here``."""
         if time.monotonic() - self._looked < _LOOK and self._streams.made == here.made:
             try:
-                if await self._marked(here.mark, patience=2.0):
+                if await self._marked(here.mark, timeout=2.0):
                     return here.made
             except Unavailable:
                 pass  # perhaps the stream is gone
         return (await self._look()).made
 
-    async def _marked(self, mark: tuple[int, str], patience: float | None = None) -> bool:
-        found = await self.shelf.one(self.board.events, {"seq": mark[0]}, patience) if mark[0] else None
+    async def _marked(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
+        found = await self.stream_client.one(self.layout.events, {"seq": mark[0]}, timeout) if mark[0] else None
         return found is not None and found.time == mark[1]
 
     async def _go_on(
@@ -193,7 +201,7 @@ class DiscoveryReader:
             advisories, found = await self._scan_advisories(here, share)
         rest = None if limit is None else limit - found
         events, changed = (here.events, 0) if rest == 0 else await self._scan_events(here, rest)
-        overdue = time.monotonic() - self._moved > min(_MOVE, self.board.kept / 10)
+        overdue = time.monotonic() - self._moved > min(_MOVE, self.layout.kept / 10)
         if not found and not changed and not overdue:
             return None
         mark = await self._mark()
@@ -212,12 +220,12 @@ class DiscoveryReader:
     async def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
         """Look for changes behind a position: the number of the last one counted, and how many; 1 is enough without a
         limit."""
-        key = (self.board.events, here.made.events, here.events)
+        key = (self.layout.events, here.made.events, here.events)
         skip = 0 if here.image is None else here.image.sources
         after, found = self._quiet.get(key, here.events), 0
-        async for page in self.shelf.pages(self.board.events, after, f"{self.board.topic}.>"):
+        async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
             for record in page:
-                if change_of(self.board, record, skip) is not None:
+                if change_of(self.layout, record, skip) is not None:
                     found += 1
                     if found >= (limit or 1):
                         return record.sequence, found
@@ -227,11 +235,11 @@ class DiscoveryReader:
         return after, found
 
     async def _scan_advisories(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        if self.board.advisories is None:
+        if self.layout.advisories is None:
             return here.advisories, 0
-        key = (self.board.advisories, here.made.advisories, here.advisories)
+        key = (self.layout.advisories, here.made.advisories, here.advisories)
         after, found = self._quiet.get(key, here.advisories), 0
-        async for page in self.shelf.pages(self.board.advisories, after, adv.CONSUMERS):
+        async for page in self.stream_client.pages(self.layout.advisories, after, adv.CONSUMERS):
             for record in page:
                 found += adv.came(record) is not None
                 if limit is not None and found >= limit:
@@ -262,7 +270,11 @@ class DiscoveryReader:
                     yield changes
 
     def _gone(self, step: StreamRecreated, there: DiscoveryOffset) -> DiscoveryEvent:
-        names = {"sources": self.board.sources, "events": self.board.events, "advisories": self.board.advisories or ""}
+        names = {
+            "sources": self.layout.sources,
+            "events": self.layout.events,
+            "advisories": self.layout.advisories or "",
+        }
         when = 0 if there.image is None else there.image.at
         text = "the stream was deleted and made again: what followed is lost"
         return self._gap(names[step.stream], step.after + 1, step.after + 1, when, text)
@@ -272,14 +284,14 @@ class DiscoveryReader:
 
     async def _read_image(self, part: SnapshotRange) -> AsyncIterator[list[DiscoveryEvent]]:
         image, chunks = part.image, dict[str, bytes]()
-        subject = self.board.image_subject(image.token)
-        async for page in self.shelf.pages(self.board.events, image.first - 1, subject, image.last):
+        subject = self.layout.image_subject(image.token)
+        async for page in self.stream_client.pages(self.layout.events, image.first - 1, subject, image.last):
             chunks |= {r.headers.get(_PART, ""): r.payload for r in page if r.sequence <= image.last}
         try:
             changes = unpack(list(chunks.values()))
         except ValueError:
             text = "the image that was written down is not kept any more"
-            yield [self._gap(self.board.events, image.first, image.last, image.at, text)]
+            yield [self._gap(self.layout.events, image.first, image.last, image.at, text)]
             changes = []
         for i in range(part.start, min(part.stop, len(changes)), 4096):
             yield changes[i : min(i + 4096, part.stop)]
@@ -290,27 +302,27 @@ class DiscoveryReader:
             made = (await self._look()).made
             if made.events != there.made.events:
                 text = "the stream was deleted and made again before these were read"
-                yield [self._gap(self.board.events, span.after + 1, span.up_to, self._streams.now, text)]
+                yield [self._gap(self.layout.events, span.after + 1, span.up_to, self._streams.now, text)]
                 return
-        async for page in self.shelf.pages(self.board.events, after, f"{self.board.topic}.>", span.up_to):
+        async for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>", span.up_to):
             changes = [
                 change
                 for record in page
-                if record.sequence <= span.up_to and (change := change_of(self.board, record, span.skip)) is not None
+                if record.sequence <= span.up_to and (change := change_of(self.layout, record, span.skip)) is not None
             ]
             if span.mark is not None and not await self._marked(span.mark):
-                changes = [*await self._lost(self.board.events, after, span.up_to), *changes]
+                changes = [*await self._lost(self.layout.events, after, span.up_to), *changes]
             if changes:
                 yield changes
             after = page[-1].sequence
         if after < span.up_to and span.mark is not None and not await self._marked(span.mark):
-            lost = await self._lost(self.board.events, after, span.up_to)
+            lost = await self._lost(self.layout.events, after, span.up_to)
             if lost:
                 yield lost
 
     async def _lost(self, stream: str, after: int, up_to: int) -> list[DiscoveryEvent]:
         """What may have been lost behind ``after``, now that a front of the stream is gone."""
-        first, last = await self.shelf.first_and_last(stream)
+        first, last = await self.stream_client.first_and_last(stream)
         if not last:
             first = up_to + 1
         if first <= after + 1:
@@ -319,14 +331,14 @@ class DiscoveryReader:
         return [self._gap(stream, after + 1, min(first - 1, up_to), self._streams.now, text)]
 
     async def _read_advisories(self, span: RecordRange, there: DiscoveryOffset) -> AsyncIterator[list[DiscoveryEvent]]:
-        stream, after = self.board.advisories, span.after
+        stream, after = self.layout.advisories, span.after
         if stream is None:
             return
         if (await self._look()).made.advisories != there.made.advisories:
             text = "the stream was deleted and made again before these were read"
             yield [self._gap(stream, after + 1, span.up_to, self._streams.now, text)]
             return
-        async for page in self.shelf.pages(stream, after, adv.CONSUMERS, span.up_to):
+        async for page in self.stream_client.pages(stream, after, adv.CONSUMERS, span.up_to):
             changes = [c for r in page if r.sequence <= span.up_to for c in await self._consumers.changes(stream, r)]
             if span.mark is not None:
                 changes = [*await self._lost(stream, after, span.up_to), *changes]

@@ -39,20 +39,20 @@ _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 class StreamClient:
-    """:param patience: seconds that a call may take in all
+    """:param timeout: seconds that a call may take in all
     :param answer: seconds that one try may take
     """
 
-    def __init__(self, link: Connection, patience: float, answer: float) -> None:
-        self.link, self.patience, self.answer = link, patience, answer
+    def __init__(self, connection: Connection, timeout: float, answer: float) -> None:
+        self.connection, self.timeout, self.answer = connection, timeout, answer
 
-    async def patiently(self, what: str, once: Callable[[], Awaitable[T]], patience: float | None = None) -> T:
+    async def patiently(self, what: str, once: Callable[[], Awaitable[T]], timeout: float | None = None) -> T:
         """Try ``once`` until it does not raise for want of an answer.
 
         :raises Unavailable: patience has ended; the text says ``what``
         """
         now = asyncio.get_running_loop().time
-        until, tries = now() + (self.patience if patience is None else patience), 0
+        until, tries = now() + (self.timeout if timeout is None else timeout), 0
         while True:
             try:
                 return await once()
@@ -60,7 +60,7 @@ class StreamClient:
                 if isinstance(e, PublishError) and not e.retryable:
                     raise
                 pause = _PAUSES[min(tries, len(_PAUSES) - 1)]
-                if self.link.closed or not self.link.loop.alive or now() + pause > until:
+                if self.connection.closed or not self.connection.loop.alive or now() + pause > until:
                     why = "nobody is there to answer" if isinstance(e, NoRespondersError) else e
                     raise Unavailable(f"{what}: {why}") from e
             tries += 1
@@ -76,15 +76,13 @@ class StreamClient:
         """
         payload = b"" if body is None else orjson.dumps(body)
         try:
-            return await ask(self.link, f"{what}.{stream}", payload, self.patience, self.answer)
+            return await ask(self.connection, f"{what}.{stream}", payload, self.timeout, self.answer)
         except ApiError as e:
             if e.code == ok:
                 return None
             raise
 
-    async def publish(
-        self, subject: str, payload: bytes, headers: dict[str, str], patience: float | None = None
-    ) -> int:
+    async def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
         """Store one message; its number in the stream.
 
         :raises ConfigError: forbidden
@@ -92,7 +90,7 @@ class StreamClient:
         """
 
         async def once() -> int:
-            reply = await self.link.request(subject, payload, self.answer, headers or None)
+            reply = await self.connection.request(subject, payload, self.answer, headers or None)
             if reply is None:
                 raise ConfigError(f"no permission to publish to {subject!r}, which discovery needs")
             answer = _json(reply)
@@ -103,17 +101,17 @@ class StreamClient:
                 )
             return int(answer["seq"])
 
-        return await self.patiently(f"publish to {subject!r}", once, patience)
+        return await self.patiently(f"publish to {subject!r}", once, timeout)
 
     # --- reading ---------------------------------------------------------------------------------------------
 
-    async def one(self, stream: str, body: dict[str, Any], patience: float | None = None) -> StoredMessage | None:
+    async def one(self, stream: str, body: dict[str, Any], timeout: float | None = None) -> StoredMessage | None:
         """The message that a direct get finds: ``{"seq": n}``, ``{"last_by_subj": s}``, ``{"seq": n, "next_by_subj":
         s}``."""
         subject, payload = f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(body)
 
         async def once() -> StoredMessage | None:
-            reply = await self.link.request(subject, payload, self.answer)
+            reply = await self.connection.request(subject, payload, self.answer)
             if reply is None:
                 raise ConfigError(f"no permission for {subject!r}: the stream {stream!r} cannot be read")
             headers = reply.headers or {}
@@ -123,7 +121,7 @@ class StreamClient:
                 raise Unavailable(f"direct get from {stream!r}: {headers}")
             return stored(dict(headers), reply.data)
 
-        return await self.patiently(f"direct get from the stream {stream!r}", once, patience)
+        return await self.patiently(f"direct get from the stream {stream!r}", once, timeout)
 
     async def leaders(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject as the leader has it; for what must not be stale."""
@@ -154,12 +152,12 @@ class StreamClient:
         :param beyond: then go on to the end all the same: what was written again meanwhile has moved there
         """
         now = asyncio.get_running_loop().time
-        until, tries = now() + self.patience, 0
+        until, tries = now() + self.timeout, 0
         while True:
             records, pending = await self._page(stream, after, subject)
             if records:
                 yield records
-                after, tries, until = records[-1].sequence, 0, now() + self.patience
+                after, tries, until = records[-1].sequence, 0, now() + self.timeout
             if up_to is not None and after >= up_to and not (beyond and pending):
                 return
             if pending:
@@ -187,12 +185,12 @@ class StreamClient:
         :raises ConfigError: forbidden
         """
         subject = f"$JS.API.DIRECT.GET.{stream}"
-        answer = DirectGetReply(self.link)
+        answer = DirectGetReply(self.connection)
         try:
             await answer.listen()
             try:
-                with self.link.denials(subject) as refused:
-                    await self.link.client.publish(subject, orjson.dumps(body), reply=answer.inbox)
+                with self.connection.denials(subject) as refused:
+                    await self.connection.client.publish(subject, orjson.dumps(body), reply=answer.inbox)
                     await answer.wait(refused, self.answer)
                     if refused.done():
                         raise ConfigError(f"no permission for {subject!r}: the stream {stream!r} cannot be read")
@@ -214,27 +212,27 @@ class StreamClient:
 class DirectGetReply:
     """What comes to one direct get of many: cut out of the connection's bytes, or by public calls."""
 
-    def __init__(self, link: Connection) -> None:
-        self._client: Any = link.client
-        self._tap = self._client._ps if link.fast and isinstance(self._client._ps, AckParser) else None
+    def __init__(self, connection: Connection) -> None:
+        self._client: Any = connection.client
+        self._ack_parser = self._client._ps if connection.fast and isinstance(self._client._ps, AckParser) else None
         self.inbox = self._client.new_inbox()
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self._messages: list[tuple[dict[str, str], bytes]] = []
         self._subscription: Subscription | None = None
-        self._cutter = DirectGetParser(0)
+        self._parser = DirectGetParser(0)
 
     async def listen(self) -> None:
         """Subscribe."""
         self._subscription = await self._client.subscribe(
             self.inbox, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
         )
-        if self._tap is not None and self._subscription is not None:
-            self._cutter = DirectGetParser(self._subscription._id)
-            self._tap.feeds[b"%d" % self._subscription._id] = self
+        if self._ack_parser is not None and self._subscription is not None:
+            self._parser = DirectGetParser(self._subscription._id)
+            self._ack_parser.feeds[b"%d" % self._subscription._id] = self
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
         """See :class:`~mama_spark.bridges.nats.connection.ack_parser.Deliveries`."""
-        return self._cutter.take(data, at)
+        return self._parser.take(data, at)
 
     def on_status(self, subject: str, status: int, text: str) -> None:
         """See :class:`~mama_spark.bridges.nats.connection.ack_parser.Deliveries`."""
@@ -260,18 +258,18 @@ class DirectGetReply:
 
     @property
     def _came(self) -> int:
-        return len(self._messages) + len(self._cutter.found)
+        return len(self._messages) + len(self._parser.found)
 
     def records(self) -> list[StoredMessage]:
         """What came, in order."""
-        cut = ((headers_of(block), payload) for block, payload in self._cutter.found)
+        cut = ((headers_of(block), payload) for block, payload in self._parser.found)
         return [r for headers, payload in (*self._messages, *cut) if (r := stored(headers, payload)) is not None]
 
     async def end(self) -> None:
         """Hear no more of it."""
         if self._subscription is not None:
-            if self._tap is not None:
-                self._tap.feeds.pop(b"%d" % self._subscription._id, None)
+            if self._ack_parser is not None:
+                self._ack_parser.feeds.pop(b"%d" % self._subscription._id, None)
             with contextlib.suppress(nats.errors.Error):
                 await self._subscription.unsubscribe()
 

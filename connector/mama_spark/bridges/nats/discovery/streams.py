@@ -47,9 +47,9 @@ def check_version(version: object) -> None:
         raise ConfigError(f"discovery needs nats-server {needed} (messages with a TTL), this is {version}")
 
 
-async def look(shelf: StreamClient, board: DiscoveryLayout) -> DiscoveryStreams | None:
+async def look(stream_client: StreamClient, layout: DiscoveryLayout) -> DiscoveryStreams | None:
     """What there is; None when one is missing."""
-    infos = [await _info(shelf, c["name"]) for c in board.streams()]
+    infos = [await _info(stream_client, c["name"]) for c in layout.streams()]
     there = [i for i in infos if i is not None]
     return _streams(there) if len(there) == len(infos) else None
 
@@ -60,37 +60,37 @@ def _streams(infos: list[dict[str, Any]]) -> DiscoveryStreams:
     return DiscoveryStreams(found, int(infos[0]["state"]["last_seq"]), micros(infos[-1].get("ts", "")))
 
 
-async def make(shelf: StreamClient, board: DiscoveryLayout, replicas: int = 1) -> DiscoveryStreams:
+async def make(stream_client: StreamClient, layout: DiscoveryLayout, replicas: int = 1) -> DiscoveryStreams:
     """Find the streams, make those that are missing, look whether they can work.
 
     :raises ConfigError: they cannot; the text names the stream and its setting, or the permission
     :raises Unavailable: nobody answers
     """
     found: dict[str, dict[str, Any]] = {}
-    for config in board.streams(replicas):
+    for config in layout.streams(replicas):
         name = config["name"]
-        info = await _info(shelf, name)
+        info = await _info(stream_client, name)
         if info is None:
-            if name == board.sources:
-                config = {**config, "first_seq": await _sourced_until(shelf, board) + 1}
-            await _create(shelf, config)
-            info = await _info(shelf, name)
+            if name == layout.sources:
+                config = {**config, "first_seq": await _sourced_until(stream_client, layout) + 1}
+            await _create(stream_client, config)
+            info = await _info(stream_client, name)
         if info is None:
             raise ConfigError(f"the stream {name!r} was deleted while it was made")
-        _check(board, info)
+        _check(layout, info)
         found[name] = info
-    _check_sourcing(board, found[board.sources], found[board.events])
+    _check_sourcing(layout, found[layout.sources], found[layout.events])
     return _streams(list(found.values()))
 
 
-async def _info(shelf: StreamClient, name: str) -> dict[str, Any] | None:
-    return await shelf.api("STREAM.INFO", name, ok=NO_STREAM)
+async def _info(stream_client: StreamClient, name: str) -> dict[str, Any] | None:
+    return await stream_client.api("STREAM.INFO", name, ok=NO_STREAM)
 
 
-async def _create(shelf: StreamClient, config: dict[str, Any]) -> None:
+async def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
     name = config["name"]
     try:
-        await shelf.api("STREAM.CREATE", name, config)
+        await stream_client.api("STREAM.CREATE", name, config)
     except ApiError as e:
         if e.code == _NAME_TAKEN:  # somebody else was quicker
             return
@@ -104,34 +104,36 @@ async def _create(shelf: StreamClient, config: dict[str, Any]) -> None:
     LOG.info("made the stream %s for discovery", name)
 
 
-def _check(board: DiscoveryLayout, info: dict[str, Any]) -> None:
+def _check(layout: DiscoveryLayout, info: dict[str, Any]) -> None:
     name = info["config"]["name"]
-    wrong, doubtful = board.faults(info["config"])
+    wrong, doubtful = layout.faults(info["config"])
     if wrong:
         raise ConfigError(f"the stream {name!r} cannot serve discovery: {'; '.join(wrong)}")
     for text in doubtful:
         LOG.warning("the stream %s: %s", name, text)
 
 
-def _sourced(board: DiscoveryLayout, events: dict[str, Any]) -> int:
+def _sourced(layout: DiscoveryLayout, events: dict[str, Any]) -> int:
     """The number of the stream of sources up to which the stream of events has sourced it."""
-    return max((int(s.get("seq", 0)) for s in events.get("sources") or () if s.get("name") == board.sources), default=0)
+    return max(
+        (int(s.get("seq", 0)) for s in events.get("sources") or () if s.get("name") == layout.sources), default=0
+    )
 
 
-async def _sourced_until(shelf: StreamClient, board: DiscoveryLayout) -> int:
-    info = await _info(shelf, board.events)
+async def _sourced_until(stream_client: StreamClient, layout: DiscoveryLayout) -> int:
+    info = await _info(stream_client, layout.events)
     if info is None:
         return 0
-    last = await shelf.leaders(board.events, f"{board.topic}.source.>")
-    return max(_sourced(board, info), 0 if last is None else last.sourced)
+    last = await stream_client.leaders(layout.events, f"{layout.topic}.source.>")
+    return max(_sourced(layout, info), 0 if last is None else last.sourced)
 
 
-def _check_sourcing(board: DiscoveryLayout, sources: dict[str, Any], events: dict[str, Any]) -> None:
+def _check_sourcing(layout: DiscoveryLayout, sources: dict[str, Any], events: dict[str, Any]) -> None:
     """:raises ConfigError: the stream of sources was made again with numbers that the other has passed"""
-    seen = _sourced(board, events)
+    seen = _sourced(layout, events)
     if int(sources["state"]["last_seq"]) < seen and sources["created"] > events["created"]:
         raise ConfigError(
-            f"the stream {board.sources!r} was made again and begins below number {seen}, up to which "
-            f"{board.events!r} has sourced it: the server would not source it. Delete {board.events!r}, too, or make "
-            f"{board.sources!r} with first_seq={seen + 1}"
+            f"the stream {layout.sources!r} was made again and begins below number {seen}, up to which "
+            f"{layout.events!r} has sourced it: the server would not source it. Delete {layout.events!r}, too, or make "
+            f"{layout.sources!r} with first_seq={seen + 1}"
         )

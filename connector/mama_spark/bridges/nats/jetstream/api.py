@@ -32,12 +32,12 @@ class ApiError(ConfigError):
 class Api:
     """Synchronous; every question may be asked twice without harm.
 
-    :param link: gives the connection
+    :param connection: gives the connection
     :param timeout: seconds
     """
 
-    def __init__(self, link: Callable[[], Connection], timeout: float) -> None:
-        self._link = link
+    def __init__(self, connection: Callable[[], Connection], timeout: float) -> None:
+        self._connection = connection
         self.timeout = timeout
 
     def ask(self, what: str, body: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
@@ -48,13 +48,13 @@ class Api:
         :raises Unavailable: nobody answers within the time limit
         """
         limit = self.timeout if timeout is None else timeout
-        link = self._link()
+        connection = self._connection()
         payload = b"" if body is None else orjson.dumps(body)
-        work = ask(link, what, payload, limit, max(_TRY, limit / 4))
-        return link.loop.run(work, limit + _TRY + 1, f"asking {PREFIX}{what}")
+        work = ask(connection, what, payload, limit, max(_TRY, limit / 4))
+        return connection.loop.run(work, limit + _TRY + 1, f"asking {PREFIX}{what}")
 
 
-async def ask(link: Connection, what: str, payload: bytes, limit: float, once: float) -> dict[str, Any]:
+async def ask(connection: Connection, what: str, payload: bytes, limit: float, once: float) -> dict[str, Any]:
     """See :meth:`Api.ask`; on the loop.
 
     :param once: seconds that one try may take
@@ -63,7 +63,7 @@ async def ask(link: Connection, what: str, payload: bytes, limit: float, once: f
     why = "no answer"
     while (left := until - time.monotonic()) > 0:
         try:
-            answer = await link.ask(PREFIX + what, payload, min(left, once))
+            answer = await connection.ask(PREFIX + what, payload, min(left, once))
         except nats.errors.NoRespondersError:
             why = "nobody listens; is JetStream enabled for this account?"
         except Unavailable as e:
@@ -77,7 +77,7 @@ async def ask(link: Connection, what: str, payload: bytes, limit: float, once: f
             why = str(error.get("description"))
             if int(error.get("code", 0)) < 500:
                 raise ApiError(f"{why} ({PREFIX}{what})", int(error.get("err_code", 0)))
-        if link.closed:
+        if connection.closed:
             break
         await asyncio.sleep(min(_PAUSE, max(0.0, until - time.monotonic())))
     raise Unavailable(f"no answer to {PREFIX}{what} within {limit:g} s: {why}")

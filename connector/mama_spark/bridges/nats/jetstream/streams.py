@@ -62,10 +62,10 @@ class StreamCache:
     def __init__(self) -> None:
         self.streams: dict[str, StreamInfo] = {}
         self.filters = Filters()
-        self.nowhere: set[str] = set()
+        self.unrouted: set[str] = set()
         self.complete = False  #: all streams are known
-        self.hidden: set[str] = set()  #: streams that permissions forbid to ask for
-        self.blind = False  #: permissions forbid to ask for anything, or for what takes a topic
+        self.info_denied: set[str] = set()  #: streams that permissions forbid to ask for
+        self.lookup_denied = False  #: permissions forbid to ask for anything, or for what takes a topic
 
     def add(self, stream: StreamInfo) -> None:
         self.streams[stream.name] = stream
@@ -74,25 +74,25 @@ class StreamCache:
 
     def unknown(self, topics: list[str]) -> list[str]:
         """Topics about which nothing is known yet."""
-        return [t for t in topics if t not in self.nowhere and self.filters.owner(t) is None]
+        return [t for t in topics if t not in self.unrouted and self.filters.owner(t) is None]
 
 
-async def _ask(link: Connection, what: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any] | None:
+async def _ask(connection: Connection, what: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any] | None:
     """Asked twice, if need be: what a cluster is asked while it chooses a leader is never answered."""
     payload = orjson.dumps(body) if body is not None else b""
     try:
         with contextlib.suppress(Unavailable):
-            return await link.ask(API + what, payload, timeout)
-        return await link.ask(API + what, payload, timeout)
+            return await connection.ask(API + what, payload, timeout)
+        return await connection.ask(API + what, payload, timeout)
     except nats.errors.NoRespondersError:
         raise ConfigError("JetStream is not enabled on the server, or not for this account") from None
 
 
-async def check_jetstream(link: Connection, directory: StreamCache, timeout: float) -> None:
+async def check_jetstream(connection: Connection, directory: StreamCache, timeout: float) -> None:
     """:raises ConfigError: JetStream is off for the server or the account"""
-    answer = await _ask(link, "INFO", None, timeout)
+    answer = await _ask(connection, "INFO", None, timeout)
     if answer is None:
-        directory.blind = True
+        directory.lookup_denied = True
     elif "error" in answer:
         error = answer["error"]
         if error.get("err_code") in (10039, 10076):
@@ -100,14 +100,14 @@ async def check_jetstream(link: Connection, directory: StreamCache, timeout: flo
         raise Unavailable(f"JetStream does not answer properly: {error.get('description')}")
 
 
-async def stream_info(link: Connection, directory: StreamCache, name: str, timeout: float) -> StreamInfo | None:
+async def stream_info(connection: Connection, directory: StreamCache, name: str, timeout: float) -> StreamInfo | None:
     """The stream of this name, from now on in the directory; None if there is none or the permissions hide it.
 
     :raises Unavailable: the server cannot say now
     """
-    answer = await _ask(link, f"STREAM.INFO.{name}", None, timeout)
+    answer = await _ask(connection, f"STREAM.INFO.{name}", None, timeout)
     if answer is None:
-        directory.hidden.add(name)
+        directory.info_denied.add(name)
         return None
     if "error" in answer:
         if answer["error"].get("err_code") == _NOT_FOUND:
@@ -118,14 +118,14 @@ async def stream_info(link: Connection, directory: StreamCache, name: str, timeo
     return stream
 
 
-async def names(link: Connection, timeout: float, subject: str | None = None) -> list[str] | None:
+async def names(connection: Connection, timeout: float, subject: str | None = None) -> list[str] | None:
     """Names of streams, of all or of those that take ``subject``; None if the permissions forbid to ask."""
     found: list[str] = []
     while True:
         body: dict[str, Any] = {"offset": len(found)}
         if subject is not None:
             body["subject"] = subject
-        answer = await _ask(link, "STREAM.NAMES", body, timeout)
+        answer = await _ask(connection, "STREAM.NAMES", body, timeout)
         if answer is None:
             return None
         if "error" in answer:
@@ -136,7 +136,7 @@ async def names(link: Connection, timeout: float, subject: str | None = None) ->
             return found
 
 
-async def create(link: Connection, name: str, subjects: list[str], settings: NatsSettings) -> StreamInfo:
+async def create(connection: Connection, name: str, subjects: list[str], settings: NatsSettings) -> StreamInfo:
     """Make a stream for a publisher with these settings; asked again while the server still removes the files of one
     of this name that was deleted.
 
@@ -152,7 +152,7 @@ async def create(link: Connection, name: str, subjects: list[str], settings: Nat
     }
     until = time.monotonic() + settings.connect_timeout
     while True:
-        answer = await _ask(link, f"STREAM.CREATE.{name}", config, settings.connect_timeout)
+        answer = await _ask(connection, f"STREAM.CREATE.{name}", config, settings.connect_timeout)
         if (answer or {}).get("error", {}).get("err_code") != _NOT_MADE or time.monotonic() > until:
             break
         await asyncio.sleep(0.1)
@@ -163,32 +163,32 @@ async def create(link: Connection, name: str, subjects: list[str], settings: Nat
     return StreamInfo.of(answer)
 
 
-async def look_up(link: Connection, directory: StreamCache, topics: list[str], timeout: float) -> None:
+async def look_up(connection: Connection, directory: StreamCache, topics: list[str], timeout: float) -> None:
     """Find the streams of ``topics``: a few questions, however many topics there are."""
     for _ in range(_SINGLE_LOOKUPS):
         topics = directory.unknown(topics)
-        if not topics or directory.blind:
+        if not topics or directory.lookup_denied:
             return
         if directory.complete:
             break
-        found = await names(link, timeout, topics[0])
+        found = await names(connection, timeout, topics[0])
         if found is None:
-            directory.blind = True
+            directory.lookup_denied = True
             return
         if not found:
-            directory.nowhere.add(topics[0])
+            directory.unrouted.add(topics[0])
         for name in found:
-            await stream_info(link, directory, name, timeout)
+            await stream_info(connection, directory, name, timeout)
             if directory.filters.owner(topics[0]) is None:
                 directory.filters.add(topics[0], name)  # the server knows better than the filters (transforms)
     topics = directory.unknown(topics)
     if topics and not directory.complete:
-        for name in await names(link, timeout) or []:
+        for name in await names(connection, timeout) or []:
             if name not in directory.streams:
-                await stream_info(link, directory, name, timeout)
+                await stream_info(connection, directory, name, timeout)
         directory.complete = True
         topics = directory.unknown(topics)
-    directory.nowhere.update(topics)
+    directory.unrouted.update(topics)
 
 
 def derive_name(topic: str) -> tuple[str, str]:

@@ -63,14 +63,14 @@ class NatsBridge:
         self.settings = settings
         self.warnings: list[str] = []
         self._attached: tuple[Any, EventLoopThread | None] | None = None
-        self._link: Connection | None = None
-        self._mail = AckQueue()
-        self._places = StreamRouter(settings, self._warn)
+        self._connection: Connection | None = None
+        self._ack_queue = AckQueue()
+        self._router = StreamRouter(settings, self._warn)
         self._base = 0
         self._last_token = -1
         self._sent: deque[tuple[int, pa.DictionaryArray]] = deque()
         self._framer: Framer | None = None
-        self._batching: FastIngestPublisher | None = None
+        self._fast_ingest: FastIngestPublisher | None = None
         self._starved = False
         self._none: deque[tuple[int, Int64s]] = deque()
         self._max_payload = 1024 * 1024
@@ -92,7 +92,7 @@ class NatsBridge:
         return bridge
 
     def __repr__(self) -> str:
-        return f"<NatsBridge {self.mode}, {'closed' if self._link is None else repr(self._link)}>"
+        return f"<NatsBridge {self.mode}, {'closed' if self._connection is None else repr(self._connection)}>"
 
     @property
     def mode(self) -> str:
@@ -100,7 +100,7 @@ class NatsBridge:
 
         With ``ack_mode="auto"`` it is known after the first :meth:`prepare`.
         """
-        return self._places.mode
+        return self._router.mode
 
     @property
     def capabilities(self) -> Capabilities:
@@ -120,14 +120,14 @@ class NatsBridge:
     @property
     def connected_to(self) -> str:
         """Name and version of the server."""
-        if self._link is None:
+        if self._connection is None:
             return "nothing"
-        client = self._link.client
+        client = self._connection.client
         return f"nats-server {client.connected_server_version} at {getattr(client.connected_url, 'netloc', '?')}"
 
     def describe_streams(self) -> list[str]:
         """The streams that have been looked at, a line each."""
-        return self._places.describe()
+        return self._router.describe()
 
     # --- opening ---------------------------------------------------------------------------------------------
 
@@ -136,10 +136,12 @@ class NatsBridge:
         if self._attached is not None:
             self._open_attached(*self._attached)
             return
-        link = POOL.lease(self.settings)
-        self._take(link)
+        connection = POOL.lease(self.settings)
+        self._take(connection)
         try:
-            link.loop.run(self._places.check(link), 3 * self.settings.connect_timeout + 5, "checking JetStream")
+            connection.loop.run(
+                self._router.check(connection), 3 * self.settings.connect_timeout + 5, "checking JetStream"
+            )
         except BaseException:
             self.close()
             raise
@@ -147,41 +149,43 @@ class NatsBridge:
     def _open_attached(self, js: Any, loop: EventLoopThread | None) -> None:
         assert loop is not None
         client = js._nc
-        link = Connection(loop, client, fast=False)
-        link.owned = False
-        self._take(link)
-        _hook(client, link)
+        connection = Connection(loop, client, fast=False)
+        connection.owned = False
+        self._take(connection)
+        _hook(client, connection)
         if loop.here():
-            loop.loop.create_task(self._start_attached(link))
+            loop.loop.create_task(self._start_attached(connection))
         else:
-            loop.run(link.start(self.settings.connect_timeout), self.settings.connect_timeout + 1, "subscribing")
+            loop.run(connection.start(self.settings.connect_timeout), self.settings.connect_timeout + 1, "subscribing")
 
-    async def _start_attached(self, link: Connection) -> None:
+    async def _start_attached(self, connection: Connection) -> None:
         try:
-            await link.start(self.settings.connect_timeout)
+            await connection.start(self.settings.connect_timeout)
         except MamaError as e:
             self.on_closed(str(e))
 
-    def _take(self, link: Connection) -> None:
-        self._link = link
-        self._base = link.next_token
-        self._framer = Framer(ReplyTo(link.inbox) if self.mode != "none" else None)
-        self._batching = FastIngestPublisher(link, self._mail, self.settings, self._places, partial(self._write, link))
-        link.consumer = self
-        link.loop.on_death(self._mail.died)
-        if link.client.max_payload:
-            self._max_payload = link.client.max_payload
+    def _take(self, connection: Connection) -> None:
+        self._connection = connection
+        self._base = connection.next_token
+        self._framer = Framer(ReplyTo(connection.inbox) if self.mode != "none" else None)
+        self._fast_ingest = FastIngestPublisher(
+            connection, self._ack_queue, self.settings, self._router, partial(self._write, connection)
+        )
+        connection.consumer = self
+        connection.loop.on_death(self._ack_queue.died)
+        if connection.client.max_payload:
+            self._max_payload = connection.client.max_payload
 
     def _warn(self, text: str) -> None:
         """Once a bridge; to the log once a minute and connection, for tasks follow each other on it."""
         if text in self.warnings:
             return
         self.warnings.append(text)
-        link = self._link
-        if link is None or link.remember(text) is None:
-            self._mail.event(BridgeEvent(EventKind.WARNING, text, time.monotonic()))
-        if link is not None:
-            link.note(text, True)
+        connection = self._connection
+        if connection is None or connection.remember(text) is None:
+            self._ack_queue.event(BridgeEvent(EventKind.WARNING, text, time.monotonic()))
+        if connection is not None:
+            connection.note(text, True)
 
     # --- preparing -------------------------------------------------------------------------------------------
 
@@ -189,7 +193,7 @@ class NatsBridge:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
         bad, fragile = hd.check(batch, self._max_payload)
         names = batch.topics.dictionary
-        reasons = self._places.reasons(self._link, names, self.capabilities.max_topic)
+        reasons = self._router.reasons(self._connection, names, self.capabilities.max_topic)
         if reasons:
             wrong = np.zeros(len(names) + 1, np.bool_)
             wrong[list(reasons)] = True
@@ -202,32 +206,32 @@ class NatsBridge:
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        link = self._link
-        if link is None or link.closed:
+        connection = self._connection
+        if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
-        room = min(MAX_UNWRITTEN - link.unwritten, _CHUNK)
-        attached_soon = not link.owned and not link.up and link.client.is_connected
-        if room <= 0 or not (link.up or attached_soon) or not len(batch):
+        room = min(MAX_UNWRITTEN - connection.unwritten, _CHUNK)
+        attached_soon = not connection.owned and not connection.up and connection.client.is_connected
+        if room <= 0 or not (connection.up or attached_soon) or not len(batch):
             self._starved = True
             return 0
         ends = np.cumsum(batch.sizes())
         n = max(1, int(np.searchsorted(ends, room, "right")))
         if self.mode == "batch":
-            assert self._batching is not None
-            taken = self._batching.send(batch.slice(0, n), first_token, self._places.home)
+            assert self._fast_ingest is not None
+            taken = self._fast_ingest.send(batch.slice(0, n), first_token, self._router.stream_for)
             self._starved = taken < n
             self._remember(batch, first_token, taken)
             return taken
         part = batch.slice(0, n) if n < len(batch) else batch
         self._remember(part, first_token, n)
-        self._write(link, part, first_token)
+        self._write(connection, part, first_token)
         return n
 
-    def _write(self, link: Connection, part: MessageBatch, first_token: int) -> None:
+    def _write(self, connection: Connection, part: MessageBatch, first_token: int) -> None:
         wire_token = self._base + first_token
-        link.next_token = max(link.next_token, wire_token + len(part))  # batches count, too
-        if not link.fast:
-            link.publish(_rows(part, link.inbox.decode(), wire_token, self.mode != "none"))
+        connection.next_token = max(connection.next_token, wire_token + len(part))  # batches count, too
+        if not connection.fast:
+            connection.publish(_rows(part, connection.inbox.decode(), wire_token, self.mode != "none"))
             if self.mode == "none":
                 self._answer_none(first_token, len(part))
             return
@@ -235,10 +239,10 @@ class NatsBridge:
         frames = self._framer.frames(part, wire_token)
         if self.mode == "none":
             self._none.append((frames.size, np.arange(first_token, first_token + len(part))))
-        link.write(frames)
+        connection.write(frames)
 
     def _answer_none(self, first: int, n: int) -> None:
-        self._mail.acks(Acks(np.arange(first, first + n), None, None, None, time.monotonic()))
+        self._ack_queue.acks(Acks(np.arange(first, first + n), None, None, None, time.monotonic()))
 
     def _remember(self, part: MessageBatch, first_token: int, n: int) -> None:
         self._last_token = first_token + n - 1
@@ -248,41 +252,46 @@ class NatsBridge:
 
     def flush(self) -> None:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        if self._batching is not None and self._batching.busy and self._link is not None and self._link.up:
-            self._batching.end_all()
+        if (
+            self._fast_ingest is not None
+            and self._fast_ingest.busy
+            and self._connection is not None
+            and self._connection.up
+        ):
+            self._fast_ingest.end_all()
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        if self._batching is not None and (self.mode == "batch" or self._batching.busy):
-            return self._batching.poll(timeout, want)
-        return self._mail.take(timeout, want)
+        if self._fast_ingest is not None and (self.mode == "batch" or self._fast_ingest.busy):
+            return self._fast_ingest.poll(timeout, want)
+        return self._ack_queue.take(timeout, want)
 
     def requests(self) -> NatsRequests:
         """Requests and replies over the same connection; see :class:`~mama_spark.bridge.RequestBridge`.
 
         :raises ClientClosed: the bridge is not open
         """
-        if self._link is None:
+        if self._connection is None:
             raise ClientClosed("the bridge is not open")
         if self._requests is None:
-            self._requests = NatsRequests(self._link, self.settings.connect_timeout)
+            self._requests = NatsRequests(self._connection, self.settings.connect_timeout)
         return self._requests
 
     def close(self) -> None:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        link, self._link = self._link, None
-        if link is None:
+        connection, self._connection = self._connection, None
+        if connection is None:
             return
         if self._requests is not None:
             self._requests.close()
             self._requests = None
-        link.consumer = None
-        link.loop.forget(self._mail.died)
-        if link.owned:
-            POOL.give_back(self.settings, link)
-        elif link.loop.alive:
+        connection.consumer = None
+        connection.loop.forget(self._ack_queue.died)
+        if connection.owned:
+            POOL.give_back(self.settings, connection)
+        elif connection.loop.alive:
             with contextlib.suppress(MamaError):
-                link.loop.soon(lambda: link.loop.loop.create_task(link.release()))
+                connection.loop.soon(lambda: connection.loop.loop.create_task(connection.release()))
 
     # --- what the loop tells (its thread) ----------------------------------------------------------------------
 
@@ -296,21 +305,21 @@ class NatsBridge:
                 tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
             if len(tokens):
                 repeated, known = bool(duplicates.any()), sequences if self.mode == "message" else None
-                self._mail.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
+                self._ack_queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
                 self._answered(tokens, not repeated)
 
     def _answered(self, tokens: Int64s, stored_anew: bool) -> None:
-        if self._batching is not None and self._batching.waits_for_one:
-            self._batching.on_answer(tokens, stored_anew)
+        if self._fast_ingest is not None and self._fast_ingest.waits_for_one:
+            self._fast_ingest.on_answer(tokens, stored_anew)
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
-        link = self._link
-        if link is None:
+        connection = self._connection
+        if connection is None:
             return
-        last = subject[len(link.inbox) :]
+        last = subject[len(connection.inbox) :]
         if not last.isdigit():
-            if self._batching is not None:
-                self._batching.on_reply(subject, reply)
+            if self._fast_ingest is not None:
+                self._fast_ingest.on_reply(subject, reply)
             return
         token = int(last) - self._base
         now = time.monotonic()
@@ -320,17 +329,17 @@ class NatsBridge:
         if isinstance(reply, PubAck):
             duplicate = np.array([True]) if reply.duplicate else None
             known = np.array([reply.sequence]) if self.mode == "message" else None
-            self._mail.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
+            self._ack_queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
             self._answered(tokens, not reply.duplicate)
         elif isinstance(reply, PublishError):
-            self._mail.refusals(Refusals(tokens, reply, now))
+            self._ack_queue.refusals(Refusals(tokens, reply, now))
             self._answered(tokens, False)
 
     def on_denied(self, kind: str, subject: str, exact: bool) -> None:
         now = time.monotonic()
         if kind != "publish":
             error = not_entitled(subject)
-            self._mail.event(
+            self._ack_queue.event(
                 BridgeEvent(EventKind.CLOSED, f"no permission to subscribe to {subject!r}", now, None, error)
             )
             return
@@ -345,7 +354,7 @@ class NatsBridge:
                 if len(rows) and i < len(self._sent):
                     self._sent[i] = (first, _without(topics, mine))
         if found and len(tokens := np.concatenate(found)):
-            self._mail.refusals(Refusals(tokens, error, now))
+            self._ack_queue.refusals(Refusals(tokens, error, now))
             self._answered(tokens, False)
 
     def on_unsent(self, token: int, error: BaseException) -> None:
@@ -354,35 +363,35 @@ class NatsBridge:
             if isinstance(translated, Unavailable):
                 return  # the connection is going: DISCONNECTED or the time-out settles it
             translated = Rejected(str(translated))
-        self._mail.refusals(Refusals(np.array([token - self._base]), translated, time.monotonic()))
+        self._ack_queue.refusals(Refusals(np.array([token - self._base]), translated, time.monotonic()))
 
     def on_disconnected(self) -> None:
         self._none.clear()
-        if self._batching is not None:
-            self._batching.on_disconnected()
-        self._mail.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
+        if self._fast_ingest is not None:
+            self._fast_ingest.on_disconnected()
+        self._ack_queue.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
 
     def on_reconnected(self) -> None:
-        if self._batching is not None and self._batching.resolve(self._reconnected):
+        if self._fast_ingest is not None and self._fast_ingest.resolve(self._reconnected):
             return
         self._reconnected()
 
     def _reconnected(self) -> None:
-        self._mail.event(BridgeEvent(EventKind.RECONNECTED, "connected to NATS again", time.monotonic()))
+        self._ack_queue.event(BridgeEvent(EventKind.RECONNECTED, "connected to NATS again", time.monotonic()))
 
     def on_closed(self, info: str) -> None:
         text = f"the connection to NATS was closed for good: {info}"
-        self._mail.event(BridgeEvent(EventKind.CLOSED, text, time.monotonic(), error=Rejected(text)))
+        self._ack_queue.event(BridgeEvent(EventKind.CLOSED, text, time.monotonic(), error=Rejected(text)))
 
     def on_written(self, size: int) -> None:
         left = size
         while self._none and left >= self._none[0][0]:
             taken, tokens = self._none.popleft()
             left -= taken
-            self._mail.acks(Acks(tokens, None, None, None, time.monotonic()))
-        if self._starved and self._link is not None and self._link.unwritten < MAX_UNWRITTEN // 2:
+            self._ack_queue.acks(Acks(tokens, None, None, None, time.monotonic()))
+        if self._starved and self._connection is not None and self._connection.unwritten < MAX_UNWRITTEN // 2:
             self._starved = False
-            self._mail.wake()
+            self._ack_queue.wake()
 
 
 def _without(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
@@ -435,7 +444,7 @@ def _loop_of(js: Any) -> asyncio.AbstractEventLoop:
         raise ConfigError("the event loop of this JetStream context cannot be found: give it as loop=") from None
 
 
-def _hook(client: Any, link: Connection) -> None:
+def _hook(client: Any, connection: Connection) -> None:
     """Hear of the connection's events beside whoever else does."""
 
     def both(theirs: Any, ours: Any) -> Any:
@@ -447,9 +456,9 @@ def _hook(client: Any, link: Connection) -> None:
         return call
 
     async def on_error(error: Exception) -> None:
-        link._on_error(error)
+        connection._on_error(error)
 
-    client._disconnected_cb = both(client._disconnected_cb, link._on_disconnected)
-    client._reconnected_cb = both(client._reconnected_cb, link._on_reconnected)
-    client._closed_cb = both(client._closed_cb, link._on_closed)
+    client._disconnected_cb = both(client._disconnected_cb, connection._on_disconnected)
+    client._reconnected_cb = both(client._reconnected_cb, connection._on_reconnected)
+    client._closed_cb = both(client._closed_cb, connection._on_closed)
     client._error_cb = both(client._error_cb, on_error)

@@ -66,19 +66,25 @@ class FastIngestPublisher:
     task that was tried before may have sent the same) and behind a doubt. The first one that is stored anew ends this:
     with it everything is decided that its leader had been given before.
 
-    :param places: knows the streams, and is told of those that do not allow fast ingest
+    :param router: knows the streams, and is told of those that do not allow fast ingest
     :param plain: writes the first message of a batch by itself under a token
     """
 
     def __init__(
         self,
-        link: Connection,
-        mail: AckQueue,
+        connection: Connection,
+        ack_queue: AckQueue,
         settings: NatsSettings,
-        places: StreamRouter,
+        router: StreamRouter,
         plain: Callable[[MessageBatch, int], None],
     ) -> None:
-        self._link, self._mail, self._settings, self._places, self._plain = link, mail, settings, places, plain
+        self._connection, self._ack_queue, self._settings, self._router, self._plain = (
+            connection,
+            ack_queue,
+            settings,
+            router,
+            plain,
+        )
         self._flow = max(1, min(MAX_FLOW, settings.max_in_flight // 8))
         self._open: dict[str, _Open] = {}  # by stream: takes messages
         self._ids: dict[str, _Open] = {}  # by batch id: has unsettled messages
@@ -88,10 +94,10 @@ class FastIngestPublisher:
         self._alone: _Probe | None = None
         self._resolved: Callable[[], None] | None = None
 
-    def send(self, batch: MessageBatch, first_token: int, home: Callable[[str], str]) -> int:
+    def send(self, batch: MessageBatch, first_token: int, stream_for: Callable[[str], str]) -> int:
         """Take the rows up to the first that must wait, or that belongs to another stream than those before it."""
         topics = batch.topics
-        owners = [home(t) if t is not None else "" for t in topics.dictionary.to_pylist()]
+        owners = [stream_for(t) if t is not None else "" for t in topics.dictionary.to_pylist()]
         indices = topics.indices.to_numpy(zero_copy_only=False)
         sent = 0
         with self._lock:
@@ -115,9 +121,11 @@ class FastIngestPublisher:
             self._end(opened)
             opened = None
         if opened is None:
-            if self._settings.ordered and (self._mail.refused or any(o.stream == stream for o in self._ids.values())):
+            if self._settings.ordered and (
+                self._ack_queue.refused or any(o.stream == stream for o in self._ids.values())
+            ):
                 return 0  # what is refused goes again first: a new batch would overtake it
-            if stream not in self._decided and not self._places.certain(stream):
+            if stream not in self._decided and not self._router.dedup_is_safe(stream):
                 return self._send_alone(stream, rows, first_token)
             opened = self._begin(stream, rows.topics[0].as_py())
         n = min(len(rows), opened.batch.room())
@@ -128,13 +136,13 @@ class FastIngestPublisher:
         opened.at = time.monotonic()
         if first == 1:
             begin = Framer(self._reply_to(opened.batch, START)).frames(rows.slice(0, 1), 1)
-            self._link.write(begin)
+            self._connection.write(begin)
             if n == 1:
                 return 1
             rows, first, n = rows.slice(1, n - 1), 2, n - 1
-            self._link.write(opened.framer.frames(rows, first))
+            self._connection.write(opened.framer.frames(rows, first))
             return n + 1
-        self._link.write(opened.framer.frames(rows.slice(0, n), first))
+        self._connection.write(opened.framer.frames(rows.slice(0, n), first))
         return n
 
     def _send_alone(self, stream: str, rows: MessageBatch, first_token: int) -> int:
@@ -146,12 +154,12 @@ class FastIngestPublisher:
         return 1
 
     def _reply_to(self, batch: FastBatch, op: int) -> ReplyTo:
-        return ReplyTo(reply_prefix(self._link.inbox, batch.id, batch.flow), reply_suffix(op))
+        return ReplyTo(reply_prefix(self._connection.inbox, batch.id, batch.flow), reply_suffix(op))
 
     def _begin(self, stream: str, subject: str) -> _Open:
         # on this connection unique with the token counter, which no lease begins anew; the inbox makes it so elsewhere
-        self._link.next_token += 1
-        name = f"{self._link.inbox[7:-1].decode()}-{self._link.next_token}"
+        self._connection.next_token += 1
+        name = f"{self._connection.inbox[7:-1].decode()}-{self._connection.next_token}"
         batch = FastBatch(name, self._flow)
         opened = _Open(stream, batch, Framer(self._reply_to(batch, APPEND)), subject, time.monotonic())
         self._open[stream] = self._ids[name] = opened
@@ -161,7 +169,7 @@ class FastIngestPublisher:
         self._open.pop(opened.stream, None)
         seq = opened.batch.end()
         opened.at = time.monotonic()
-        self._link.write(self._control(opened, seq, END))
+        self._connection.write(self._control(opened, seq, END))
 
     def _control(self, opened: _Open, seq: int, op: int) -> PublishFrames:
         reply = self._reply_to(opened.batch, op)
@@ -187,13 +195,13 @@ class FastIngestPublisher:
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
-            polled = self._mail.take(min(left, IDLE) if left > 0 else 0, want)
+            polled = self._ack_queue.take(min(left, IDLE) if left > 0 else 0, want)
             self._end_stuck()
             if polled or left <= IDLE:
                 return polled
 
     def _end_stuck(self) -> None:
-        if not self._link.up:
+        if not self._connection.up:
             return
         with self._lock:
             old = time.monotonic() - IDLE
@@ -205,7 +213,7 @@ class FastIngestPublisher:
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
         """An answer to a message or to the end of a batch."""
-        named = parse_reply(subject, self._link.inbox)
+        named = parse_reply(subject, self._connection.inbox)
         if named is None:
             return
         name, seq = named
@@ -235,7 +243,7 @@ class FastIngestPublisher:
             self._alone = None
             if stored_anew:
                 self._decided.add(alone.stream)
-        self._mail.wake()
+        self._ack_queue.wake()
 
     def on_disconnected(self) -> None:
         """Answers that are on their way are lost."""
@@ -245,7 +253,7 @@ class FastIngestPublisher:
     def _switched_off(self, stream: str) -> PublishError:
         text = f"stream {stream!r} does not allow fast ingest (allow_batched)"
         return (
-            BlockedByPredecessor(text, NOT_BATCHED) if self._places.fall_back(stream) else Rejected(text, NOT_BATCHED)
+            BlockedByPredecessor(text, NOT_BATCHED) if self._router.fall_back(stream) else Rejected(text, NOT_BATCHED)
         )
 
     def _tidy(self, opened: _Open) -> None:
@@ -257,14 +265,14 @@ class FastIngestPublisher:
     def _tell(self, settled: SettledTokens, stream: str) -> None:
         now = time.monotonic()
         if settled.acked:
-            self._mail.acks(Acks(np.concatenate(settled.acked), None, None, stream or None, now))
+            self._ack_queue.acks(Acks(np.concatenate(settled.acked), None, None, stream or None, now))
             if self._starved:
                 self._starved = False
-                self._mail.wake()
+                self._ack_queue.wake()
         for tokens, error in settled.refused:
             if error.may_have_landed:
                 self._decided.discard(stream)
-            self._mail.refusals(Refusals(tokens, error, now))
+            self._ack_queue.refusals(Refusals(tokens, error, now))
 
     def resolve(self, done: Callable[[], None]) -> bool:
         """After a reconnect: ask what the server has of each open batch, then call ``done``; False if there is none."""
@@ -276,8 +284,8 @@ class FastIngestPublisher:
                 if opened.batch.phase.value == "open":
                     self._end(opened)
                 else:
-                    self._link.write(self._control(opened, opened.batch.seq + 1, END))
-        self._link.loop.loop.call_later(RESOLVE, self._unresolved)
+                    self._connection.write(self._control(opened, opened.batch.seq + 1, END))
+        self._connection.loop.loop.call_later(RESOLVE, self._unresolved)
         return True
 
     def _unresolved(self) -> None:

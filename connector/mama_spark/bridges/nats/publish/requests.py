@@ -32,9 +32,9 @@ class NatsRequests:
     :param timeout: seconds to wait for the connection
     """
 
-    def __init__(self, link: Connection, timeout: float) -> None:
-        self._link, self._timeout = link, timeout
-        self._prefix = link.client.new_inbox() + "."
+    def __init__(self, connection: Connection, timeout: float) -> None:
+        self._connection, self._timeout = connection, timeout
+        self._prefix = connection.client.new_inbox() + "."
         self._inbox: Subscription | None = None
         self._topics: dict[str, Subscription] = {}
         self._asked: dict[int, dict[str, None]] = {}  # topics that an inbox has asked, the latest last
@@ -53,7 +53,7 @@ class NatsRequests:
     def reply(self, to: str, payload: bytes) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
         _check(to)
-        self._run(self._link.client.publish(to, payload), f"answering {to!r}")
+        self._run(self._connection.client.publish(to, payload), f"answering {to!r}")
 
     def listen(self, topic: str) -> None:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
@@ -75,41 +75,41 @@ class NatsRequests:
         """Neither requests nor answers come from here on. Never raises."""
         mine = [*self._topics.values(), *([self._inbox] if self._inbox else [])]
         self._topics, self._inbox = {}, None
-        if self._denied in self._link.hearers:  # the connection goes on to others
-            self._link.hearers.remove(self._denied)
-        if mine and self._link.loop.alive:
+        if self._denied in self._connection.denial_handlers:  # the connection goes on to others
+            self._connection.denial_handlers.remove(self._denied)
+        if mine and self._connection.loop.alive:
             with contextlib.suppress(MamaError):
-                self._link.loop.soon(lambda: self._link.loop.loop.create_task(_unsubscribe(mine)))
+                self._connection.loop.soon(lambda: self._connection.loop.loop.create_task(_unsubscribe(mine)))
 
     def _run(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        if not self._link.up:
+        if not self._connection.up:
             work.close()
             raise Unavailable(f"not connected to NATS: {what}")
         try:
-            return self._link.loop.run(work, 2 * self._timeout, what)
+            return self._connection.loop.run(work, 2 * self._timeout, what)
         except (nats.errors.Error, OSError, TimeoutError) as e:
             raise from_client(e) from e
 
     async def _request(self, topic: str, payload: bytes, inbox: int) -> None:
         if self._inbox is None:
             self._inbox = await self._subscribe(f"{self._prefix}*", self._on_answer)
-            self._link.hearers.append(self._denied)
+            self._connection.denial_handlers.append(self._denied)
         asked = self._asked.setdefault(inbox, {})
         asked.pop(topic, None)
         asked[topic] = None
         self._sent.append((topic, inbox))
-        await self._link.client.publish(topic, payload, reply=f"{self._prefix}{inbox}")
+        await self._connection.client.publish(topic, payload, reply=f"{self._prefix}{inbox}")
 
     async def _subscribe(self, subject: str, call: Any) -> Subscription:
         """:raises ConfigError: the permissions forbid it"""
-        link = self._link
-        refused = link.denial_of(subject)
-        subscription = await link.client.subscribe(subject, cb=call)
+        connection = self._connection
+        refused = connection.denial_of(subject)
+        subscription = await connection.client.subscribe(subject, cb=call)
         for _ in range(2):  # the client writes a PING ahead of a SUB that waits
-            await link.client.flush(max(1, int(self._timeout)))
+            await connection.client.flush(max(1, int(self._timeout)))
         if refused.done():
             raise ConfigError(f"no permission to subscribe to {subject!r}")
-        link.forget_denial(subject)
+        connection.forget_denial(subject)
         return subscription
 
     def _denied(self, kind: str, subject: str) -> bool:

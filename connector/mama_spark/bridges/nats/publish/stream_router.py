@@ -32,11 +32,11 @@ class StreamRouter:
         self._owners: dict[str, str | None] = {}
         self._checked: Any = None
 
-    def home(self, topic: str) -> str:
+    def stream_for(self, topic: str) -> str:
         """Name of the stream that takes ``topic``; empty if that is not known."""
         return self._owners.get(topic) or self.settings.stream or ""
 
-    def certain(self, stream: str) -> bool:
+    def dedup_is_safe(self, stream: str) -> bool:
         """Does fast ingest count an id that it knows only once its message is safe?
 
         A replicated stream counts it as soon as the message is proposed to the replicas, where an ack a message says
@@ -55,33 +55,33 @@ class StreamRouter:
 
     # --- when the bridge opens -------------------------------------------------------------------------------
 
-    async def check(self, link: Connection) -> None:
+    async def check(self, connection: Connection) -> None:
         """Is JetStream there, and the stream that is named?
 
         :raises ConfigError: it is not, or a publisher cannot use it
         """
         timeout = self.settings.connect_timeout
         # what is to be made when it is missing may have been deleted since the last look
-        directory = None if self.settings.create_stream else link.remember("directory")
+        directory = None if self.settings.create_stream else connection.remember("directory")
         if directory is None:
             directory = st.StreamCache()
-            await st.check_jetstream(link, directory, timeout)
-            link.note("directory", directory)
+            await st.check_jetstream(connection, directory, timeout)
+            connection.note("directory", directory)
         self.directory = directory
         name = self.settings.stream
-        if directory.blind:
+        if directory.lookup_denied:
             self._unchecked("INFO", name)
             return
         if name is None:
             return
-        stream = directory.streams.get(name) or await st.stream_info(link, directory, name, timeout)
+        stream = directory.streams.get(name) or await st.stream_info(connection, directory, name, timeout)
         if stream is not None:
             self._judge(stream)
-            self._decide(link, [stream])
-        elif name in directory.hidden:
+            self._decide(connection, [stream])
+        elif name in directory.info_denied:
             self._unchecked(f"STREAM.INFO.{name}", name)
         elif not self.settings.create_stream:
-            names = await st.names(link, timeout)
+            names = await st.names(connection, timeout)
             known = "no permission to list those that exist" if names is None else f"existing streams: {_list(names)}"
             raise ConfigError(f"there is no stream {name!r}; {known}")
 
@@ -110,19 +110,19 @@ class StreamRouter:
 
         Where order is kept, :class:`~.fast_ingest.FastIngestPublisher` takes care of it.
         """
-        if self.settings.ack_mode == "batch" and not self.settings.ordered and not self.certain(stream or ""):
+        if self.settings.ack_mode == "batch" and not self.settings.ordered and not self.dedup_is_safe(stream or ""):
             why = "is replicated" if stream in self.directory.streams else "may be replicated"
             raise ConfigError(
                 f"{_stream(stream)} {why}: there fast ingest counts an id as stored before it is, so a resend could be "
                 f"acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
             )
 
-    def _decide(self, link: Connection, streams: list[st.StreamInfo]) -> None:
+    def _decide(self, connection: Connection, streams: list[st.StreamInfo]) -> None:
         """``auto``: fast ingest where ids do not need an answer each and everything allows it."""
         # with ids, fast ingest costs more than it gains, unless order is asked for, which only both together keep
         wanted = self.settings.ordered == self.settings.dedup
-        version = link.client.connected_server_version
-        able = link.fast and (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
+        version = connection.client.connected_server_version
+        able = connection.fast and (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
         if not self._decided and streams:
             self._decided = True
             if wanted and able and len(streams) == 1:
@@ -130,7 +130,7 @@ class StreamRouter:
         for stream in streams:
             if self.mode == "batch" and not stream.batched:
                 self.fall_back(stream.name)
-        if self.mode == "batch" and not link.fast:
+        if self.mode == "batch" and not connection.fast:
             raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
 
     def fall_back(self, stream: str) -> bool:
@@ -147,7 +147,7 @@ class StreamRouter:
 
     # --- when topics come ------------------------------------------------------------------------------------
 
-    def reasons(self, link: Connection | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
+    def reasons(self, connection: Connection | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
         """Which topics of a dictionary are no place to publish to, and why; remembers the last dictionary.
 
         :param longest: bytes of a topic that fit into a control line
@@ -167,19 +167,19 @@ class StreamRouter:
             elif len(topic) * 4 > longest and len(topic.encode()) > longest:
                 reasons[i] = BadTopic(f"a topic of {len(topic.encode())} bytes; {longest} fit into a control line")
         fine = {i: t for i, t in enumerate(topics) if i not in reasons}
-        reasons.update(self._placeless(link, fine))
+        reasons.update(self._placeless(connection, fine))
         self._checked = (key, names, reasons)
         return reasons
 
-    def _placeless(self, link: Connection | None, topics: dict[int, str]) -> dict[int, PublishError]:
+    def _placeless(self, connection: Connection | None, topics: dict[int, str]) -> dict[int, PublishError]:
         """Topics that no stream takes, or another one than the one named."""
-        if link is None or not link.owned or self.directory.blind or not topics:
+        if connection is None or not connection.owned or self.directory.lookup_denied or not topics:
             return {}
         new = [t for t in topics.values() if t not in self._owners]
         if new:
             timeout = self.settings.connect_timeout
-            link.loop.run(self._find(link, new), 10 * timeout, "looking up the streams of the topics")
-        if self.directory.blind:
+            connection.loop.run(self._find(connection, new), 10 * timeout, "looking up the streams of the topics")
+        if self.directory.lookup_denied:
             return {}
         named = self.settings.stream
         reasons: dict[int, PublishError] = {}
@@ -196,16 +196,16 @@ class StreamRouter:
             raise ConfigError(f"nothing to publish to: {first.info}{known}; createStream=true makes one")
         return reasons
 
-    async def _find(self, link: Connection, topics: list[str]) -> None:
+    async def _find(self, connection: Connection, topics: list[str]) -> None:
         timeout = self.settings.connect_timeout
         directory = self.directory
-        await st.look_up(link, directory, topics, timeout)
-        if directory.blind:
+        await st.look_up(connection, directory, topics, timeout)
+        if directory.lookup_denied:
             self._unchecked("STREAM.NAMES", None)
             return
         homeless = [t for t in topics if directory.filters.owner(t) is None]
         if homeless and self.settings.create_stream:
-            await self._create_for(link, homeless)
+            await self._create_for(connection, homeless)
         for topic in topics:
             self._owners[topic] = directory.filters.owner(topic)
         used = {o for o in self._owners.values() if o is not None}
@@ -213,12 +213,12 @@ class StreamRouter:
         for stream in found:
             if self.settings.stream in (None, stream.name):
                 self._judge(stream)
-        if hidden := sorted(used & directory.hidden):
-            self._unchecked(f"STREAM.INFO.{hidden[0]}", hidden[0])
+        if info_denied := sorted(used & directory.info_denied):
+            self._unchecked(f"STREAM.INFO.{info_denied[0]}", info_denied[0])
         else:
-            self._decide(link, found)
+            self._decide(connection, found)
 
-    async def _create_for(self, link: Connection, topics: list[str]) -> None:
+    async def _create_for(self, connection: Connection, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
         for topic in topics:
             name, subject = st.derive_name(topic)
@@ -226,8 +226,8 @@ class StreamRouter:
         for name, subjects in wanted.items():
             if name in self.directory.streams:
                 continue  # it exists and takes other topics: widening it is for its owner to do
-            self.directory.add(await st.create(link, name, sorted(subjects), self.settings))
-            self.directory.nowhere.difference_update(topics)
+            self.directory.add(await st.create(connection, name, sorted(subjects), self.settings))
+            self.directory.unrouted.difference_update(topics)
 
 
 def _list(names: list[str]) -> str:

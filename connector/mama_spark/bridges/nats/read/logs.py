@@ -28,12 +28,12 @@ class NatsLogs:
 
     def __init__(self, settings: NatsSettings, timeout: float = 30.0, *, headers: bool = True) -> None:
         self.settings, self.timeout, self.headers = settings, timeout, headers
-        self.api = Api(self.link, timeout)
+        self.api = Api(self.connection, timeout)
         self.feeds: set[PullSubscription] = set()  #: of the reads that are going on
-        self._link: Connection | None = None
+        self._connection: Connection | None = None
 
     def __repr__(self) -> str:
-        state = "closed" if self._link is None else repr(self._link)
+        state = "closed" if self._connection is None else repr(self._connection)
         return f"<NatsLogs {', '.join(self.settings.shown_servers)}, {state}, {len(self.feeds)} reads>"
 
     def __enter__(self) -> Self:
@@ -45,29 +45,29 @@ class NatsLogs:
 
     def open(self) -> None:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""
-        link = self._take(POOL.lease(self.settings))
+        connection = self._take(POOL.lease(self.settings))
         limit = self.settings.connect_timeout
         try:
-            link.loop.run(check_jetstream(link, StreamCache(), limit), limit + 1, "checking JetStream")
+            connection.loop.run(check_jetstream(connection, StreamCache(), limit), limit + 1, "checking JetStream")
         except BaseException:
             self.close()
             raise
 
-    def _take(self, link: Connection) -> Connection:
-        self._link = link
-        link.consumer = _OpenSubscriptions(self)
-        return link
+    def _take(self, connection: Connection) -> Connection:
+        self._connection = connection
+        connection.consumer = _OpenSubscriptions(self)
+        return connection
 
-    def link(self) -> Connection:
+    def connection(self) -> Connection:
         """The connection; another one if it was closed for good.
 
         :raises ClientClosed: not open
         """
-        if self._link is None:
+        if self._connection is None:
             raise ClientClosed("the log bridge is not open")
-        if self._link.closed or not self._link.loop.alive:
+        if self._connection.closed or not self._connection.loop.alive:
             return self._take(POOL.lease(self.settings))
-        return self._link
+        return self._connection
 
     def names(self, topics: Sequence[str]) -> list[str]:
         """See :class:`~mama_spark.record_log.RecordLogBridge`; all streams when no topic is given. What takes no
@@ -104,12 +104,12 @@ class NatsLogs:
 
     def close(self) -> None:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""
-        link, self._link = self._link, None
+        connection, self._connection = self._connection, None
         for feed in list(self.feeds):
             feed.fail(SubscriptionBroken("the log bridge was closed"))
-        if link is not None:
-            link.consumer = None
-            POOL.give_back(self.settings, link)
+        if connection is not None:
+            connection.consumer = None
+            POOL.give_back(self.settings, connection)
 
 
 class _OpenSubscriptions:

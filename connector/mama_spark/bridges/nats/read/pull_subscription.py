@@ -48,15 +48,15 @@ class PullSubscription:
     :param after: where it begins; ``up_to``: its end, beyond which nothing is asked for
     """
 
-    def __init__(self, link: Connection, stream: str, consumer: str, after: int, up_to: int) -> None:
-        self._link, self._after, self._up_to = link, after, up_to
+    def __init__(self, connection: Connection, stream: str, consumer: str, after: int, up_to: int) -> None:
+        self._connection, self._after, self._up_to = connection, after, up_to
         self.next_subject = f"{PREFIX}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = f"_INBOX.{NUID().next().decode()}"
         self._ready = threading.Condition(threading.Lock())
         self._full: deque[DeliveryBuffer] = deque()
         self._held = 0  # bytes in _full
         self._turns = 0
-        self._cutter = DeliveryParser(0)
+        self._parser = DeliveryParser(0)
         self._subscription: Subscription | None = None
         self._sid = b""
         self._asked: dict[str, int] = {}  # inbox of an open request -> its bytes
@@ -72,7 +72,7 @@ class PullSubscription:
 
         :raises Broken: the connection is closed
         """
-        client: Any = self._link.client
+        client: Any = self._connection.client
         try:
             self._subscription = await client.subscribe(
                 f"{self.inbox}.*", cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
@@ -80,9 +80,9 @@ class PullSubscription:
         except nats.errors.Error as e:
             raise SubscriptionBroken(f"cannot subscribe: {e}") from e
         sid = getattr(self._subscription, "_id", None)
-        if self._link.fast and isinstance(client._ps, AckParser) and isinstance(sid, int):
+        if self._connection.fast and isinstance(client._ps, AckParser) and isinstance(sid, int):
             self._sid = b"%d" % sid
-            self._cutter = DeliveryParser(sid)
+            self._parser = DeliveryParser(sid)
             client._ps.feeds[self._sid] = self
         few = self._up_to - self._after <= _FEW
         self._spent = [UNIT] if few else [UNIT * (i + 1) // REQUESTS for i in range(REQUESTS)]  # not to end together
@@ -96,23 +96,23 @@ class PullSubscription:
             self._asked[inbox] = size
             body = orjson.dumps({"batch": self._up_to - self._after, "max_bytes": size})
             try:
-                await self._link.client.publish(self.next_subject, body, reply=inbox)
+                await self._connection.client.publish(self.next_subject, body, reply=inbox)
             except Exception as e:  # noqa: BLE001 - whatever it is, another feed may do better
                 self.fail(SubscriptionBroken(f"{type(e).__name__}: {e}"))
 
     def _renew_soon(self) -> None:
-        self._link.loop.loop.create_task(self._renew())
+        self._connection.loop.loop.create_task(self._renew())
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
         """See :class:`~mama_spark.bridges.nats.connection.ack_parser.Deliveries`."""
-        end, missing = self._cutter.take(data, at)
+        end, missing = self._parser.take(data, at)
         if end > at:
             self._look()
         return end, missing
 
     def _look(self) -> None:
         """Records came: enough of them to be handed over, or the last ones?"""
-        gather = self._cutter.gather
+        gather = self._parser.gather
         sequence, _, _, pending = gather.tails[-1].split(b".")[:4]
         last = pending == b"0" or int(sequence) >= self._up_to
         if last or gather.size > BYTES or len(gather) >= ROWS:
@@ -129,7 +129,7 @@ class PullSubscription:
             return
         left = _LEFT.search(text)
         if left is not None and int(left[1]) >= size:  # nothing fitted: the next record alone is larger
-            self._spent.append(max(2 * size, self._link.client.max_payload + UNIT))
+            self._spent.append(max(2 * size, self._connection.client.max_payload + UNIT))
         else:
             self._spent.append(UNIT)
         self._renew_soon()
@@ -139,7 +139,7 @@ class PullSubscription:
         place = read_reply(msg.reply.encode()) if msg.reply else None
         if place is not None:
             block = UNKNOWN if msg.headers is not None else None
-            self._cutter.gather.add(msg.subject.encode(), place.tail, msg.data, block)
+            self._parser.gather.add(msg.subject.encode(), place.tail, msg.data, block)
             self._look()
         elif not msg.reply:
             headers = msg.headers or {}
@@ -147,7 +147,7 @@ class PullSubscription:
             self.on_status(msg.subject, int(headers.get("Status", "0")), text)
 
     def _hand_over(self) -> None:
-        gather = self._cutter.swap()
+        gather = self._parser.swap()
         with self._ready:
             if len(gather):
                 self._full.append(gather)
@@ -171,7 +171,7 @@ class PullSubscription:
     async def stop(self) -> None:
         """Hear no more of it."""
         self._over = True
-        client: Any = self._link.client
+        client: Any = self._connection.client
         if self._sid:
             client._ps.feeds.pop(self._sid, None)
         if self._subscription is not None:
@@ -190,7 +190,7 @@ class PullSubscription:
             self._ready.wait_for(lambda: self._full or self._broken, timeout)
             if not self._full and self._broken is None:  # a few may wait for company
                 turn = self._turns
-                self._link.loop.soon(self._hand_over)
+                self._connection.loop.soon(self._hand_over)
                 self._ready.wait_for(lambda: self._full or self._broken or self._turns != turn, timeout)
             if not self._full:
                 if self._broken is not None:
@@ -199,5 +199,5 @@ class PullSubscription:
             gather = self._full.popleft()
             self._held -= gather.size
         if self._spent:
-            self._link.loop.soon(self._renew_soon)
+            self._connection.loop.soon(self._renew_soon)
         return gather

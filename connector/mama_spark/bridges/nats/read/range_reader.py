@@ -60,20 +60,20 @@ class RangeReader:
     def __init__(
         self,
         api: Api,
-        link: Callable[[], Connection],
+        connection: Callable[[], Connection],
         what: SequenceRange,
         same: Callable[[], None],
         feeds: set[PullSubscription],
     ) -> None:
-        self._api, self._link, self._what, self._same, self._feeds = api, link, what, same, feeds
+        self._api, self._connection, self._what, self._same, self._feeds = api, connection, what, same, feeds
         self._position = what.after
         self._alive = time.monotonic()  # when something last came
-        self._patience = _ON_THE_WAY
+        self._timeout = _ON_THE_WAY
 
     def __iter__(self) -> Iterator[Records]:
         tries = 0
         while self._position < self._what.up_to:
-            self._patience = _ON_THE_WAY * 2**tries
+            self._timeout = _ON_THE_WAY * 2**tries
             before = self._position
             try:
                 consumer = self._create()
@@ -100,31 +100,31 @@ class RangeReader:
         consumer, info = make(self._api, what.stream, config, what.kept)
         if int(info["num_pending"]):
             return consumer
-        self._delete(self._link(), consumer)
+        self._delete(self._connection(), consumer)
         return None
 
-    def _delete(self, link: Connection, consumer: str) -> None:
+    def _delete(self, connection: Connection, consumer: str) -> None:
         """Without waiting; should it fail, the server does it by itself after a while."""
 
         async def delete() -> None:
             with contextlib.suppress(Exception):
-                await link.ask(f"$JS.API.CONSUMER.DELETE.{self._what.stream}.{consumer}", b"", 5)
+                await connection.ask(f"$JS.API.CONSUMER.DELETE.{self._what.stream}.{consumer}", b"", 5)
 
         with contextlib.suppress(MamaError):
-            link.loop.soon(lambda: link.loop.loop.create_task(delete()))
+            connection.loop.soon(lambda: connection.loop.loop.create_task(delete()))
 
     def _consume(self, consumer: str) -> Iterator[Records]:
-        link = self._link()
-        feed = PullSubscription(link, self._what.stream, consumer, self._position, self._what.up_to)
+        connection = self._connection()
+        feed = PullSubscription(connection, self._what.stream, consumer, self._position, self._what.up_to)
         self._feeds.add(feed)
         try:
-            link.loop.run(feed.start(), self._api.timeout, "subscribing")
+            connection.loop.run(feed.start(), self._api.timeout, "subscribing")
             yield from self._take(feed, consumer)
         finally:
             self._feeds.discard(feed)
             with contextlib.suppress(MamaError):
-                link.loop.soon(lambda: link.loop.loop.create_task(feed.stop()))
-            self._delete(link, consumer)
+                connection.loop.soon(lambda: connection.loop.loop.create_task(feed.stop()))
+            self._delete(connection, consumer)
 
     def _take(self, feed: PullSubscription, consumer: str) -> Iterator[Records]:
         expected = 1
@@ -160,7 +160,7 @@ class RangeReader:
             raise SubscriptionBroken(f"the consumer is gone: {e}") from e
         sent, silent = int(info["delivered"]["consumer_seq"]), time.monotonic() - self._alive
         if sent >= expected:
-            if silent > self._patience:
+            if silent > self._timeout:
                 raise SubscriptionBroken(f"{sent} were sent, {expected - 1} came")
         elif not int(info["num_waiting"]) or not int(info["num_pending"]):
             raise SubscriptionBroken("the consumer waits for nothing")

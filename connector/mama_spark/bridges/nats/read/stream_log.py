@@ -88,7 +88,7 @@ class NatsLog:
         )
 
     def _read(self, what: SequenceRange) -> Iterator[Records]:
-        return iter(RangeReader(self._api, self._bridge.link, what, self._same, self._bridge.feeds))
+        return iter(RangeReader(self._api, self._bridge.connection, what, self._same, self._bridge.feeds))
 
     def _kept(self, seconds: float) -> float:
         """How long a consumer may be idle: not longer than the stream allows."""

@@ -57,12 +57,12 @@ def add_demo_stream(url: str) -> None:
     loop = EventLoopThread()
 
     async def make() -> None:
-        link = await Connection.connect(loop, settings)
+        connection = await Connection.connect(loop, settings)
         try:
-            if await streams.stream_info(link, streams.StreamCache(), DEMO, settings.connect_timeout) is None:
-                await streams.create(link, DEMO, DEMO_SUBJECTS, settings)
+            if await streams.stream_info(connection, streams.StreamCache(), DEMO, settings.connect_timeout) is None:
+                await streams.create(connection, DEMO, DEMO_SUBJECTS, settings)
         finally:
-            await link.close()
+            await connection.close()
 
     try:
         loop.run(make(), 60, "making the demo stream")

@@ -29,17 +29,17 @@ class MemoryStreamClient:
 
 def renewed(part: str, ttl: float, known: int, **more: Any) -> tuple[dict[str, str], Lease]:
     """Headers of one renewal."""
-    shelf, one = MemoryStreamClient(), Lease(KEY, b"record", ttl, known={part: known} if known else {})
+    stream_client, one = MemoryStreamClient(), Lease(KEY, b"record", ttl, known={part: known} if known else {})
 
     class Here(LeaseKeeper):
-        async def shelf(self) -> Any:
-            return shelf
+        async def stream_client(self) -> Any:
+            return stream_client
 
     async def run() -> None:
         await Here(NatsSettings(), DiscoveryLayout(), None)._store_renewal(one, part, **more)  # type: ignore[arg-type]
 
     asyncio.run(run())
-    ((subject, payload, headers),) = shelf.stored
+    ((subject, payload, headers),) = stream_client.stored
     assert (subject, payload) == (DiscoveryLayout().source_subject(KEY, part), b"")
     return headers, one
 

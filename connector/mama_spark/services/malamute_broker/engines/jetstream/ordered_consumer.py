@@ -109,10 +109,10 @@ class JetStreamReader:
 
         :raises BackgroundTaskFailed: there is none any more
         """
-        link = self.logs.link()
-        if not link.loop.alive:
-            link.loop.soon(_nothing)  # says why
-        return asyncio.run_coroutine_threadsafe(work(link), link.loop.loop)
+        connection = self.logs.connection()
+        if not connection.loop.alive:
+            connection.loop.soon(_nothing)  # says why
+        return asyncio.run_coroutine_threadsafe(work(connection), connection.loop.loop)
 
     def close(self) -> None:
         self.logs.close()
@@ -121,8 +121,8 @@ class JetStreamReader:
 def _nothing() -> None: ...
 
 
-async def _ask(link: Connection, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    return await ask(link, what, b"" if body is None else orjson.dumps(body), TRY, TRY)
+async def _ask(connection: Connection, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    return await ask(connection, what, b"" if body is None else orjson.dumps(body), TRY, TRY)
 
 
 class ConsumedMessage(NamedTuple):
@@ -144,10 +144,10 @@ class _Following(PullSubscription):
         """What came; see :meth:`next`. A few may come a moment later, in company."""
         with self._ready:
             if not self._full and self._broken is None:
-                nudge = not self._nudged and bool(self._cutter.gather)
+                nudge = not self._nudged and bool(self._parser.gather)
                 self._nudged = self._nudged or nudge
                 if nudge:
-                    self._link.loop.soon(self._hand_over)
+                    self._connection.loop.soon(self._hand_over)
                 return None
         return self.next(0)
 
@@ -156,7 +156,7 @@ class _Following(PullSubscription):
         super()._hand_over()
 
     def _look(self) -> None:
-        gather = self._cutter.gather
+        gather = self._parser.gather
         caught_up = gather.tails[-1].split(b".")[3] == b"0"
         if caught_up or gather.size > BYTES or len(gather) >= ROWS:
             self._hand_over()
@@ -171,7 +171,7 @@ class _Following(PullSubscription):
         if msg.headers is not None:
             text = "".join(f"{name}: {value}\r\n" for name, value in msg.headers.items())
             block = f"NATS/1.0\r\n{text}\r\n".encode()
-        self._cutter.gather.add(msg.subject.encode(), place.tail, msg.data, block)
+        self._parser.gather.add(msg.subject.encode(), place.tail, msg.data, block)
         self._look()
 
 
@@ -273,9 +273,9 @@ class OrderedConsumer:
             )
         return True
 
-    async def _make(self, after: int, replicas: int, link: Connection) -> _Opened:
+    async def _make(self, after: int, replicas: int, connection: Connection) -> _Opened:
         place = self._place
-        state = place.same(await _ask(link, f"STREAM.INFO.{place.name}"))["state"]
+        state = place.same(await _ask(connection, f"STREAM.INFO.{place.name}"))["state"]
         consumer = f"{OURS}{NUID().next().decode()}"
         config = {
             "name": consumer,
@@ -288,8 +288,8 @@ class OrderedConsumer:
             "opt_start_seq": after + 1,
         }
         body = {"stream_name": place.name, "config": config}
-        made = await _ask(link, f"CONSUMER.CREATE.{place.name}.{consumer}", body)
-        feed = _Following(link, place.name, consumer, after, after + _MANY)
+        made = await _ask(connection, f"CONSUMER.CREATE.{place.name}.{consumer}", body)
+        feed = _Following(connection, place.name, consumer, after, after + _MANY)
         place.logs.feeds.add(feed)
         await feed.start()
         return _Opened(consumer, feed, int(made["num_pending"]), int(state["first_seq"]))
@@ -300,7 +300,7 @@ class OrderedConsumer:
         if self._asking is None:
             if now - max(self._heard, self._asked) > SILENCE:
                 question = f"CONSUMER.INFO.{self._place.name}.{self._opened.consumer}"
-                self._asking = self._place.submit(lambda link: _ask(link, question))
+                self._asking = self._place.submit(lambda connection: _ask(connection, question))
             return
         if not self._asking.done():
             return
@@ -349,9 +349,9 @@ def _forget(place: JetStreamReader, opened: _Opened) -> None:
     async def end() -> None:
         await opened.feed.stop()
         with contextlib.suppress(Exception):
-            await opened.feed._link.ask(f"{PREFIX}CONSUMER.DELETE.{place.name}.{opened.consumer}", b"", TRY)
+            await opened.feed._connection.ask(f"{PREFIX}CONSUMER.DELETE.{place.name}.{opened.consumer}", b"", TRY)
 
     place.logs.feeds.discard(opened.feed)
     with contextlib.suppress(MamaError):
-        loop = opened.feed._link.loop
+        loop = opened.feed._connection.loop
         loop.soon(lambda: loop.loop.create_task(end()))
