@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ENV  := scripts/in-env
-RUN  := $(ENV) python scripts/tidy.py
+RUN  := $(ENV) python scripts/run_and_reap.py
 CODE := connector jobs tests bench scripts
 # More workers than cores: tests mostly wait for servers. A file stays on one worker and shares what it has started.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(ENV) mkdocs

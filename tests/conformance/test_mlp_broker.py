@@ -32,6 +32,7 @@ from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
 from tests.support.examples import FULL
+from tests.support.processes import resident_memory
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "vectors" / "malamute.json").read_text())
 PATIENCE = 60_000  #: ms
@@ -472,7 +473,7 @@ def noise(chance: random.Random) -> list[bytes]:
 
 
 def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    return resident_memory(os.getpid())
 
 
 @pytest.mark.parametrize("count", [20_000 if FULL else 5_000, pytest.param(1_000_000, marks=pytest.mark.slow)])

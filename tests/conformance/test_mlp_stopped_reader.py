@@ -22,6 +22,7 @@ from mama_spark.services.malamute_broker.session.byte_queue import Overflow
 from mama_spark.testing.waiting import PATIENCE, until
 
 from tests.support.mlp import Peer
+from tests.support.processes import resident_memory
 
 LIMIT = 2_000_000
 BODY, COUNT = b"x" * 10_000, 3000
@@ -97,7 +98,7 @@ class Site:
         return {one["address"]: one for one in orjson.loads(self.page("/clients"))}
 
     def resident(self) -> int:
-        return int(Path(f"/proc/{self.broker.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return resident_memory(self.broker.pid)
 
     def heard(self) -> list[str]:
         """All that the reader writes down until it ends."""

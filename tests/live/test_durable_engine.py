@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.waiting import until
 
 from tests.support.mlp import Peer
+from tests.support.processes import resident_memory
 
 SETTLED = (StoreOutcome.STORED, StoreOutcome.DUPLICATE)
 FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS
@@ -204,7 +204,7 @@ def test_replay_over_the_wire_meets_what_is_published_meanwhile(room: Sockets, t
 
 def _resident(process: Process) -> int:
     """Octets of memory that the broker has."""
-    return int(Path(f"/proc/{process.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    return resident_memory(process.process.pid)
 
 
 @pytest.mark.spec("ML-21")

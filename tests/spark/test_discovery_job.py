@@ -24,7 +24,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.discovery_harness import ForeignAnnouncer, desk, line
-from tests.support.sink_harness import below
+from tests.support.processes import descendants
 from tests.support.spark_jobs import DELTA, ROOT, conf_file, in_session, start
 
 DESK = SourceKey("desk", 7)
@@ -88,7 +88,7 @@ def test_the_job_keeps_both_tables_through_a_kill(
         wait(lambda: "desk 7" in current(tmp_path / "current"), "the first source", job)
         stranger.say(desk(8))
     finally:
-        family = {job.pid, *below(job.pid)}
+        family = {job.pid, *descendants(job.pid)}
         for pid in family:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

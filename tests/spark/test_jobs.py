@@ -25,7 +25,8 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
 from tests.support.nats_servers import Admin
-from tests.support.sink_harness import below, counts, flights, processes, verdict
+from tests.support.processes import descendants, none_alive
+from tests.support.sink_harness import counts, flights, verdict
 from tests.support.spark_jobs import DELTA, ROOT, conf_file, in_session, submit
 from tests.support.subscribe_harness import delta_rows, plain, store
 
@@ -135,13 +136,13 @@ def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path:
         demo = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path)
         family: set[int] = set()
         while demo.poll() is None:  # children of children are known only while their parents live
-            family |= below(demo.pid)
+            family |= descendants(demo.pid)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 demo.wait(0.1)
     printed = (tmp_path / "out").read_text()
     assert demo.returncode == 0, printed[-3_000:]
     assert len(family) >= 2  # a broker and a JVM at least
-    eventually(lambda: not family & processes().keys(), "broker, JVM and workers ended")
+    eventually(lambda: none_alive(family), "broker, JVM and workers ended")
     for line in (r"rows +336,776\n", r"acked +336,776\n", r"failed +0\n", r"duplicates +0\n"):
         assert re.search(line, printed), printed
     seen = re.findall(r"discovery: source new-york-flights is (\w+), data (\w+)", printed)

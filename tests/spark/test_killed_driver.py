@@ -17,17 +17,9 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
 from tests.support.discovery_watcher import Watcher
+from tests.support.processes import connected_to, descendants, jvm_of, none_alive
 from tests.support.restartable_broker import RestartableNatsServer
-from tests.support.sink_harness import (
-    WriteGate,
-    below,
-    connected,
-    counts,
-    flights,
-    jvm_below,
-    processes,
-    verdict,
-)
+from tests.support.sink_harness import WriteGate, counts, flights, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "stream.py"
 PATIENCE = 240.0
@@ -61,12 +53,12 @@ def test_killed_driver_turns_suspect_and_then_offline_and_its_restart_loses_noth
                 eventually(lambda: stored() >= enough or driver.poll() is not None, "messages are stored", PATIENCE)
                 assert driver.poll() is None, output.read_text()[-3_000:]
                 assert watcher.states()[:1] == ["ONLINE"]
-                jvm = int(eventually(lambda: jvm_below(driver.pid), "the driver has a JVM"))
-                family = below(jvm)
-                assert connected(room.port, family)
+                jvm = int(eventually(lambda: jvm_of(driver.pid), "the driver has a JVM"))
+                family = descendants(jvm)
+                assert connected_to(room.port, family)
                 os.kill(jvm, signal.SIGKILL)
                 driver.wait(PATIENCE)
-                eventually(lambda: not family & processes().keys(), "the workers ended with their driver", PATIENCE)
+                eventually(lambda: none_alive(family), "the workers ended with their driver", PATIENCE)
                 assert enough <= stored() < rows
                 eventually(lambda: watcher.states()[-1] == "server: OFFLINE", "the server says what it knows", PATIENCE)
             finally:

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.sink_harness import below, connected, jvm_below
+from tests.support.processes import connected_to, descendants, jvm_of
 
 PATIENCE = 120
 #: Of somebody whom no broker knows.
@@ -207,9 +207,9 @@ def test_killed_broker_and_workers_leave_each_row_once(
         process.kill()
         process.start()
         process.store(stream, batch(1000, 100))
-        jvm = jvm_below(os.getpid())
+        jvm = jvm_of(os.getpid())
         assert jvm is not None
-        for pid in eventually(lambda: connected(process.port, below(jvm)), "workers are connected"):
+        for pid in eventually(lambda: connected_to(process.port, descendants(jvm)), "workers are connected"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.store(stream, batch(1000, 1100))

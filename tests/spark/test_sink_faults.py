@@ -16,8 +16,9 @@ from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.processes import connected_to, descendants
 from tests.support.restartable_broker import RestartableBroker
-from tests.support.sink_harness import WriteGate, below, connected, counts, flights, verdict
+from tests.support.sink_harness import WriteGate, counts, flights, verdict
 
 SCRIPTS = Path(__file__).parent / "driver_scripts"
 PATIENCE = 240.0
@@ -89,7 +90,7 @@ def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterat
 def workers(room: RestartableBroker, spark: SparkSession) -> list[int]:
     """The Python workers of this session that are connected to the broker."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    return connected(room.port, below(jvm))
+    return connected_to(room.port, descendants(jvm))
 
 
 Background = Callable[[Callable[[], Any]], Future[Any]]

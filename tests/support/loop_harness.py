@@ -23,7 +23,7 @@ from mama_spark.testing.waiting import eventually
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.nats_servers import Admin
-from tests.support.sink_harness import below, connected, jvm_below, processes
+from tests.support.processes import connected_to, descendants, jvm_of, none_alive
 from tests.support.subscribe_harness import delta_rows
 
 DDL = (
@@ -172,22 +172,22 @@ class FlightLoop:
         eventually(enough, f"{part} of all messages are stored", PATIENCE)
 
     def jvm(self) -> int:
-        return int(eventually(lambda: jvm_below(self.process.pid), "the driver has a JVM"))
+        return int(eventually(lambda: jvm_of(self.process.pid), "the driver has a JVM"))
 
     def kill_workers(self) -> None:
         """All Python processes of Spark that are connected to a broker: those that publish, plan and read."""
         for lane in self.lanes:
             port = lane.place.port
-            for pid in eventually(lambda: connected(port, below(self.jvm())), "workers are connected"):  # noqa: B023
+            for pid in eventually(lambda: connected_to(port, descendants(self.jvm())), "workers are connected"):  # noqa: B023
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
     def kill_driver(self) -> None:
         jvm = self.jvm()
-        family = below(jvm)
+        family = descendants(jvm)
         os.kill(jvm, signal.SIGKILL)
         self.process.wait(PATIENCE)
-        eventually(lambda: not (family & processes().keys()), "the workers ended with their driver", PATIENCE)
+        eventually(lambda: none_alive(family), "the workers ended with their driver", PATIENCE)
 
     def survive(self, resume: Callable[[dict[str, Any]], object]) -> None:
         """Run to the end, with workers, brokers and driver killed on the way, in this order. The last file is there for

@@ -1,9 +1,7 @@
-"""What runs of the sink left behind, for tests: the flight log held against the broker, and who is connected."""
+"""What runs of the sink left behind, for tests: the flight log held against the broker."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -93,51 +91,3 @@ def _outcomes(table: pa.Table) -> list[Outcome]:
         Outcome(topic, payload, event, bool(doubt), -1 if sequence is None else sequence)
         for topic, payload, event, doubt, sequence in zip(*columns, strict=True)
     ]
-
-
-def processes() -> dict[int, int]:
-    """Process id -> parent's, of all living processes."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = entry.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue  # it has just ended
-        if state not in "ZX":
-            found[int(entry.parent.name)] = int(parent)
-    return found
-
-
-def below(root: int) -> set[int]:
-    """The living descendants of a process."""
-    parents = processes()
-    found: set[int] = set()
-    while more := {pid for pid, parent in parents.items() if parent in {root} | found} - found:
-        found |= more
-    return found
-
-
-def jvm_below(root: int) -> int | None:
-    """The Java process that a driver program has started; None while there is none."""
-    for pid in below(root):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/exe").endswith("/java"):
-                return pid
-    return None
-
-
-def connected(port: int, among: set[int]) -> list[int]:
-    """Which of these processes have a connection to ``port`` of this machine: the workers that publish."""
-    lines = [line for table in ("tcp", "tcp6") for line in Path("/proc/net", table).read_text().splitlines()[1:]]
-    remote = {f"{address}:{port:04X}" for address in ("0100007F", "0000000000000000FFFF00000100007F")}
-    sockets = {f"socket:[{c[9]}]" for c in map(str.split, lines) if c[2] in remote and c[3] == "01"}
-    return sorted(pid for pid in among if _open_files(pid) & sockets)
-
-
-def _open_files(pid: int) -> set[str]:
-    connections: set[str] = set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                connections.add(os.readlink(entry.path))
-    return connections

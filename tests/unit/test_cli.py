@@ -12,6 +12,8 @@ from typing import NamedTuple
 import pytest
 from mama_spark import __version__, cli
 
+from tests.support.processes import descendants, none_alive
+
 
 class Done(NamedTuple):
     """What a command printed, and its exit code."""
@@ -117,11 +119,8 @@ def test_serve_ends_with_ctrl_c_and_leaves_no_server(tmp_path: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "nats://127.0.0.1:" in line
-        children = Path(f"/proc/{process.pid}/task").glob("*/children")
-        servers = [int(pid) for file in children for pid in file.read_text().split()]
+        servers = descendants(process.pid)
         assert servers
         process.send_signal(signal.SIGINT)
         assert process.wait(60) in (0, 130)
-    for pid in servers:
-        stat = Path(f"/proc/{pid}/stat")
-        assert not stat.exists() or "nats-server" not in stat.read_text()
+    assert none_alive(servers)

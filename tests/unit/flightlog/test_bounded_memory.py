@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 STAGE = """
-import sys
+import os, sys
 import numpy as np, pyarrow as pa
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.report import summarise
 from mama_spark.flightlog.staging import Staging
 from tests.support.flight_logs import BATCH, T0, flights
+from tests.support.processes import resident_memory
 
 def rss():
-    with open("/proc/self/statm") as f:
-        return int(f.read().split()[1]) * 4096 / 1e6
+    return resident_memory(os.getpid()) / 1e6
 
 n = 10_000
 staging = Staging(sys.argv[1], {}, BATCH, 0, 0)

@@ -6,7 +6,6 @@ import itertools
 import os
 import random
 import struct
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.publisher.ids import IdMaker, digest
+
+from tests.support.processes import resident_memory
 
 Row = tuple[str, bytes, dict[str, list[str]] | None]
 
@@ -227,7 +228,7 @@ def test_prefix_may_be_any_text() -> None:
 
 def resident() -> int:
     """Bytes of memory that this process holds now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident_memory(os.getpid())
 
 
 @pytest.mark.slow

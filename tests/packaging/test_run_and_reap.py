@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-TIDY = Path(__file__).resolve().parents[2] / "scripts" / "tidy.py"
+from tests.support.processes import is_alive
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "run_and_reap.py"
 
 # starts an orphan in a session of its own, as brokers and JVMs are, says its pid, and waits
 PARENT = """
@@ -23,16 +25,9 @@ sys.exit({code})
 """
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def start(seconds: int, code: int = 0) -> tuple[subprocess.Popen[str], int]:
     program = PARENT.format(seconds=seconds, code=code)
-    command = [sys.executable, str(TIDY), sys.executable, "-c", program]
+    command = [sys.executable, str(SCRIPT), sys.executable, "-c", program]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     orphan = int(process.stdout.readline())
@@ -42,11 +37,11 @@ def start(seconds: int, code: int = 0) -> tuple[subprocess.Popen[str], int]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_and_its_orphans(number: signal.Signals) -> None:
     process, orphan = start(seconds=300)
-    assert alive(orphan)
+    assert is_alive(orphan)
     os.kill(process.pid, number)
     assert process.wait(60) == 128 + number
     process.stdout.close()  # type: ignore[union-attr]
-    assert not alive(orphan)
+    assert not is_alive(orphan)
 
 
 def test_the_exit_code_is_the_commands_and_orphans_are_ended() -> None:
@@ -54,6 +49,6 @@ def test_the_exit_code_is_the_commands_and_orphans_are_ended() -> None:
     assert process.wait(60) == 7
     process.stdout.close()  # type: ignore[union-attr]
     deadline = time.monotonic() + 60
-    while alive(orphan) and time.monotonic() < deadline:
+    while is_alive(orphan) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not alive(orphan)
+    assert not is_alive(orphan)

@@ -1,0 +1,55 @@
+"""Finds the processes that a program under test has started: its descendants, its JVM, its connected workers."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD))
+    return False
+
+
+def descendants(root: int) -> set[int]:
+    """The living descendants of a process."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return {child.pid for child in psutil.Process(root).children(recursive=True) if is_alive(child.pid)}
+    return set()
+
+
+def none_alive(pids: set[int]) -> bool:
+    return not any(map(is_alive, pids))
+
+
+def is_java(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(pid).name() == "java")
+    return False
+
+
+def jvm_of(root: int) -> int | None:
+    """The Java process that a driver program has started; None while there is none."""
+    return next((pid for pid in descendants(root) if is_java(pid)), None)
+
+
+def resident_memory(pid: int) -> int:
+    """Bytes.
+
+    :raises psutil.NoSuchProcess: it has ended
+    """
+    return int(psutil.Process(pid).memory_info().rss)
+
+
+def connected_to(port: int, among: set[int]) -> list[int]:
+    """Which of these processes have a connection to ``port`` of this machine."""
+    found = []
+    for pid in among:
+        with contextlib.suppress(psutil.Error):
+            connections = psutil.Process(pid).net_connections("tcp")
+            if any(c.raddr and c.raddr.port == port and c.status == psutil.CONN_ESTABLISHED for c in connections):
+                found.append(pid)
+    return sorted(found)
