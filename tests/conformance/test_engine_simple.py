@@ -10,8 +10,7 @@ import pytest
 import zmq
 from mama_spark.errors import BackgroundTaskFailed, ConfigError
 from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.services.malamute_broker import engines
-from mama_spark.services.malamute_broker.engines import StreamEngine, engine_class, names, register
+from mama_spark.services.malamute_broker.engines import StreamEngine, engine_class, names, register, registry
 from mama_spark.services.malamute_broker.engines.actor import DeliverySocket, EngineFailed, EngineStream
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
 from mama_spark.services.malamute_broker.engines.subscription_index import REMEMBERED
@@ -125,7 +124,7 @@ def test_engines_are_found_by_name() -> None:
 
 
 def test_an_engine_can_be_registered_and_goes_before_others_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_registered", {})
+    monkeypatch.setattr(registry, "_registered", {})
     register("mine", Failing)
     register("simple", Failing)
     assert engine_class("mine") is engine_class("simple") is Failing
@@ -138,16 +137,16 @@ def test_an_engine_can_be_registered_and_goes_before_others_of_its_name(monkeypa
 @pytest.mark.spec("ML-02")
 def test_an_engine_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
-        importlib.metadata.EntryPoint("theirs", f"{__name__}:Failing", engines.GROUP),
-        importlib.metadata.EntryPoint("broken", "no_such_module:Engine", engines.GROUP),
-        importlib.metadata.EntryPoint("wrong", "json:dumps", engines.GROUP),
+        importlib.metadata.EntryPoint("theirs", f"{__name__}:Failing", registry.GROUP),
+        importlib.metadata.EntryPoint("broken", "no_such_module:Engine", registry.GROUP),
+        importlib.metadata.EntryPoint("wrong", "json:dumps", registry.GROUP),
     ]
 
     def found(group: str, name: str | None = None) -> list[importlib.metadata.EntryPoint]:
         return [p for p in points if p.group == group and name in (None, p.name)]
 
-    monkeypatch.setattr(engines, "entry_points", found)
-    monkeypatch.setattr(engines, "_registered", {})
+    monkeypatch.setattr(registry, "entry_points", found)
+    monkeypatch.setattr(registry, "_registered", {})
     assert engine_class("theirs").__name__ == "Failing"
     assert issubclass(engine_class("theirs"), StreamEngine)
     assert names() == ["broken", "durable", "jetstream", "simple", "theirs", "wrong"]

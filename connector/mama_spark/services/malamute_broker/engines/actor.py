@@ -31,7 +31,7 @@ from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.protocol.patterns import BadPattern
 from mama_spark.malamute.zmq_fd_poller import readable
 
-from . import Delivery, StreamEngine, engine_class, holds
+from .base import Delivery, StreamEngine, holds
 from .commands import (
     AcceptBlock,
     AcceptMessage,
@@ -45,6 +45,7 @@ from .commands import (
     RecallCredit,
     SyncOutcomes,
 )
+from .registry import engine_class
 
 log = logging.getLogger(__name__)
 _BATCH = b""  #: the frame that announces a batch

@@ -10,7 +10,7 @@ from typing import Any
 
 from mama_spark.malamute.protocol.extensions import Extension
 
-from . import Delivery, StreamEngine
+from .base import Delivery, StreamEngine
 from .subscription_index import SubscriptionIndex
 
 

@@ -1,0 +1,56 @@
+"""Stream engines by name: built in, registered by :func:`register`, or offered by an installed package.
+
+A package offers an engine by an entry point in the group ``mama_spark.stream_engines``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from mama_spark.errors import ConfigError
+
+from .base import StreamEngine
+
+GROUP = "mama_spark.stream_engines"
+_BUILT_IN = {
+    "simple": "mama_spark.services.malamute_broker.engines.simple:SimpleEngine",
+    "durable": "mama_spark.services.malamute_broker.engines.durable.engine:DurableEngine",
+    "jetstream": "mama_spark.services.malamute_broker.engines.jetstream.engine:JetStreamEngine",
+}
+_registered: dict[str, type[StreamEngine]] = {}
+
+
+def register(name: str, engine: type[StreamEngine]) -> None:
+    """Make an engine known under a name; it then goes before others of this name."""
+    if not (isinstance(engine, type) and issubclass(engine, StreamEngine)):
+        raise ConfigError(f"engine {name!r} is no StreamEngine: {engine!r}")
+    _registered[name] = engine
+
+
+def names() -> list[str]:
+    """Of all engines that could be loaded."""
+    return sorted({*_BUILT_IN, *_registered, *(e.name for e in entry_points(group=GROUP))})
+
+
+def engine_class(name: str) -> type[StreamEngine]:
+    """The engine of this name.
+
+    :raises ConfigError: there is none, or it cannot be loaded
+    """
+    if name in _registered:
+        return _registered[name]
+    try:
+        if name in _BUILT_IN:
+            module, _, cls = _BUILT_IN[name].partition(":")
+            found: Any = getattr(import_module(module), cls)
+        else:
+            entry = next(iter(entry_points(group=GROUP, name=name)), None)
+            if entry is None:
+                raise ConfigError(f"no stream engine {name!r}; there are {', '.join(names())}")
+            found = entry.load()
+    except (ImportError, AttributeError) as e:
+        raise ConfigError(f"the stream engine {name!r} cannot be loaded: {e}") from e
+    register(name, found)
+    return _registered[name]
