@@ -435,12 +435,12 @@ def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_gu
     with NatsServer(tmp_path) as server:
         one = EngineHarness(**{**settings, "servers": server.url, "dedup_window": 1})
         one.publish(b"a")
-        monkeypatch.setattr(async_publisher, "ANSWER", 0.2)
+        monkeypatch.setattr(async_publisher, "ACK_TIMEOUT", 0.2)
         server.pause()
         one.engine.accept("w", b"", b"b", [b""], NOTHING)
         with pytest.raises(Unavailable, match="nobody can say whether it is stored"):
             one.until(lambda: False)
-        monkeypatch.setattr(engine, "ENDING", 0.1)
+        monkeypatch.setattr(engine, "CLOSE_TIMEOUT", 0.1)
         one.engine.close()
         server.resume()
 

@@ -27,7 +27,7 @@ class EngineHarness:
         self.got: list[Delivery] = []
         self.folder = folder
         self.engine = DurableEngine(b"st", {"folder": str(folder), **settings})
-        self.engine._keeper.tick = lambda: self.clock
+        self.engine._ttl.tick = lambda: self.clock
         self.engine.start()
         self.engine.traffic(self.got.append)
         self.engine.compile("r", b"")

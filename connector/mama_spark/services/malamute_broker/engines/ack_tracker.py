@@ -1,19 +1,20 @@
-"""What became of each client's messages, until it asks. Pure.
+"""Outcomes of each client's messages, until the client asks for them by SYNC. Pure.
 
-Outcomes are written down when a message is taken, before its transaction is through; :meth:`AckTracker.refuse` corrects
-what a failed transaction makes wrong, also in what :meth:`AckTracker.take` has handed out since the last
+An outcome is added when a message is accepted, before its transaction is committed; :meth:`AckTracker.refuse` corrects
+the outcomes of a failed transaction, also those that :meth:`AckTracker.take` has returned since the last
 :meth:`AckTracker.settle`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 
-#: Runs that one client's answer has at most. An answer has to fit in a field of 65,535 octets, 13 a run.
+#: Most runs of one client's answer. An answer has to fit into a field of 65,535 octets, 13 a run.
 MOST_RUNS = 4096
-#: Clients with something open. One that goes without asking is forgotten when so many came after it.
+#: Most clients with outcomes that they did not ask for.
 MOST_CLIENTS = 100_000
 _KEPT = (StoreOutcome.STORED, StoreOutcome.DUPLICATE)
 
@@ -38,9 +39,9 @@ class OutcomeRuns:
         self._runs.append([outcome, count, first])
 
     def _squeeze(self) -> None:
-        """Give up sequences (0 = not numbered) rather than grow: what is stored in a row becomes one run.
+        """Join stored runs of the older half into one, without sequences (0 = not numbered), rather than grow.
 
-        The newer half stays as it is, for what is not decided yet is there.
+        The newer half stays as it is, since outcomes that may still change are there.
         """
         squeezed: list[list[int]] = []
         old, new = self._runs[: MOST_RUNS // 2], self._runs[MOST_RUNS // 2 :]
@@ -54,7 +55,7 @@ class OutcomeRuns:
         self._runs = squeezed + new
 
     def refuse(self, above: int) -> None:
-        """Nothing with a higher sequence is stored after all."""
+        """Correct the outcomes: no message with a higher sequence is stored."""
         found: list[list[int]] = []
         for outcome, count, first in self._runs:
             stored = min(count, max(0, above - first + 1)) if outcome in _KEPT and first else count
@@ -68,27 +69,47 @@ class OutcomeRuns:
         return tuple(AckRun(StoreOutcome(outcome), count, first) for outcome, count, first in self._runs)
 
 
-class AckTracker:
-    """The open :class:`OutcomeRuns` of all clients."""
+T = TypeVar("T")
 
-    def __init__(self) -> None:
-        self._open: dict[Hashable, OutcomeRuns] = {}
-        self._taken: list[OutcomeRuns] = []
+
+class PerClient(Generic[T]):
+    """What an engine keeps for each client until it asks; clients that never ask are forgotten, the oldest first.
+
+    :param make: of what a new client has
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._of: dict[Hashable, T] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._of)
+
+    def of(self, client: Hashable) -> T:
+        found = self._of.get(client)
+        if found is None:
+            if len(self._of) >= MOST_CLIENTS:
+                del self._of[next(iter(self._of))]
+            found = self._of[client] = self._make()
+        return found
+
+    def pop(self, client: Hashable) -> T | None:
+        return self._of.pop(client, None)
+
+
+class AckTracker(PerClient[OutcomeRuns]):
+    """The :class:`OutcomeRuns` of all clients, before and after their batches are stored."""
+
+    def __init__(self) -> None:
+        super().__init__(OutcomeRuns)
+        self._taken: list[OutcomeRuns] = []
 
     def add(self, client: Hashable, outcome: StoreOutcome, first: int = 0, count: int = 1) -> None:
-        runs = self._open.get(client)
-        if runs is None:
-            if len(self._open) >= MOST_CLIENTS:
-                del self._open[next(iter(self._open))]
-            runs = self._open[client] = OutcomeRuns()
-        runs.add(outcome, first, count)
+        (self._of.get(client) or self.of(client)).add(outcome, first, count)
 
     def take(self, client: Hashable) -> OutcomeRuns:
-        """What was added since the last time; it may still change until :meth:`settle`."""
-        runs = self._open.pop(client, None)
+        """What was added since the last call; it may still change until :meth:`settle`."""
+        runs = self.pop(client)
         if runs is None:
             return OutcomeRuns()
         self._taken.append(runs)
@@ -96,7 +117,7 @@ class AckTracker:
 
     def refuse(self, above: int) -> None:
         """The messages with higher sequences were not stored."""
-        for runs in (*self._open.values(), *self._taken):
+        for runs in (*self._of.values(), *self._taken):
             runs.refuse(above)
 
     def settle(self) -> None:

@@ -1,8 +1,8 @@
-"""How far each subscribed client of a stored stream is. Pure.
+"""The position of each subscribed client in a stored stream. Pure.
 
-A reader that takes everything at once is *live*: it has all up to the end of the stream. One that asked for older
-messages, or has no credit, falls behind; it has a cursor then, everything up to which is done, and the store is read
-from there until it is live again. As one thread does both, live and replay meet without a hole or a double.
+A cursor whose client takes every message at once is *live*: it is at the end of the stream. A cursor that asked for
+older messages, or whose client has no credit, is behind: it has a position, and the store is read from there until it
+is live again. As one thread does both, replay and live delivery meet without a hole or a double.
 """
 
 from __future__ import annotations
@@ -10,65 +10,68 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+from mama_spark.malamute.protocol.credit import DeliveryCredit
+
 
 @dataclass(slots=True)
-class _Span:
-    """:ivar after: the pattern is for messages with a higher sequence
-    :ivar done: and up to here, they were delivered already
+class _DeliveredRange:
+    """What one pattern of a client covers.
+
+    :ivar after: the pattern is for messages with a higher sequence
+    :ivar up_to: messages up to this sequence were delivered already
     """
 
     after: int
-    done: int
+    up_to: int
 
 
 @dataclass(slots=True, eq=False)
 class SubscriptionCursor:
-    """:ivar origin: stands in the store at messages that the client itself sent
-    :ivar credit: messages that it takes still; None = any number
-    :ivar cursor: all up to this sequence is done; of no meaning while live
+    """:ivar origin: number that is stored with the messages that the client itself sent
+    :ivar credit: how many deliveries the client still takes
+    :ivar position: all up to this sequence is delivered; of no meaning while live
     """
 
     client: Hashable
     origin: int
-    credit: int | None = None
+    credit: DeliveryCredit = field(default_factory=DeliveryCredit)
     live: bool = True
-    cursor: int = 0
-    patterns: dict[bytes, _Span] = field(default_factory=dict)
+    position: int = 0
+    patterns: dict[bytes, _DeliveredRange] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        state = "live" if self.live else f"at {self.cursor}"
+        state = "live" if self.live else f"at {self.position}"
         return f"<SubscriptionCursor {self.client!r} {state}, {len(self.patterns)} patterns, credit {self.credit}>"
 
     def subscribe(self, pattern: bytes, after: int | None, last: int) -> None:
-        """One pattern more, for what comes after ``after`` in a stream that ends at ``last``; None = from there."""
-        done = last if self.live else self.cursor
-        for span in self.patterns.values():
-            span.done = max(span.done, done)
+        """Add a pattern for messages behind ``after`` (None = behind ``last``), in a stream that ends at ``last``."""
+        delivered = last if self.live else self.position
+        for covered in self.patterns.values():
+            covered.up_to = max(covered.up_to, delivered)
         start = last if after is None else min(after, last)
-        self.patterns[pattern] = _Span(start, start)
-        if start < done:
-            self.live = False
-            self.cursor = start
+        self.patterns[pattern] = _DeliveredRange(start, start)
+        if start < delivered:
+            self.fall_behind(start)
 
-    def fall_behind(self, cursor: int) -> None:
+    def fall_behind(self, position: int) -> None:
         self.live = False
-        self.cursor = cursor
-
-    def give(self, amount: int | None) -> None:
-        self.credit = None if amount is None else (self.credit or 0) + amount
+        self.position = position
 
     @property
-    def hungry(self) -> bool:
-        """There is something to read for it, and it takes it."""
-        return not self.live and self.credit != 0
+    def can_read(self) -> bool:
+        """The cursor is behind, and its client has credit."""
+        return not self.live and not self.credit.exhausted
 
     def wants(self, sequence: int, matching: Iterable[bytes]) -> bool:
-        """A message behind the cursor, and the patterns (of anybody) that match it: one copy, and not a second."""
+        """Whether a replayed message is for this client and was not delivered to it before.
+
+        :param matching: patterns of any client that match its subject
+        """
         wanted = False
         for pattern in matching:
-            span = self.patterns.get(pattern)
-            if span is not None and sequence > span.after:
-                if sequence <= span.done:
+            covered = self.patterns.get(pattern)
+            if covered is not None and sequence > covered.after:
+                if sequence <= covered.up_to:
                     return False
                 wanted = True
         return wanted

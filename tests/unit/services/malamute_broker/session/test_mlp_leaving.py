@@ -72,10 +72,10 @@ def test_the_engine_forgets_what_became_of_messages_of_clients_that_are_gone(
             desk.say(identity, wire.Close())
     desk.obey()
     if way == "expiry":
-        assert len(desk.engine._ledger) == CLIENTS
+        assert len(desk.engine._acks) == CLIENTS
         desk.machine.expire(100.0)
         desk.obey()
-    assert len(desk.engine._ledger) == (1 if way == "takeover" else 0)
+    assert len(desk.engine._acks) == (1 if way == "takeover" else 0)
     assert not any(desk.machine._awaited.values())
 
 

@@ -1,22 +1,20 @@
-"""A stream whose messages are numbered, kept on disk and replayed (ML-01, ML-22).
+"""The engine that keeps a stream in an SQLite file.
 
-A message is stored before anybody gets it, and acknowledged when its batch is stored: one transaction a batch of
-commands. Sequences begin at 1 and have no holes; retention removes from the front. A client that subscribes with
-``after`` gets what is stored behind that sequence and then what comes, in order, each message once. What a client has
-no credit for stays in the store and is read from there later, so slow clients cost no memory.
+A batch of commands is one transaction: a message is acknowledged and delivered when its batch is stored. Sequences
+begin at 1 and have no holes; retention removes from the front. What a client has no credit for stays in the file and
+is read from there later, so slow clients cost no memory.
 
-A message that a client sent while it was subscribed never comes back to it, replayed or not (ML-15); what it sent
-before, or over an earlier connection, is replayed like anybody's if it asks.
+A client that publishes before it subscribes, or over an earlier connection, gets those messages by replay as anybody.
 
-A message may have a time to live: when nothing newer comes to its subject, the engine says so
+A message may have a time to live: when no newer message comes to its subject in time, the engine stores a marker there
 (:mod:`mama_spark.malamute.protocol.ttl`).
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -26,60 +24,45 @@ from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlDirective, TtlTracker, ttl_directive_of
 
-from .. import Delivery, StreamEngine
 from ..ack_tracker import AckTracker
+from ..base import Delivery
 from ..dedup import DedupWindow
 from ..frame_columns import pack, pack_headers, unpack, unpack_headers
+from ..stored import LiveMessage, StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
-from ..subscription_index import SubscriptionIndex
 from .log_queries import answer, is_stored, stored_streams
 from .settings import DurableSettings
 from .store import MOST_OCTETS, MessageStore, Retention, Row, StoreFull, now_us, store_path
 
 log = logging.getLogger(__name__)
 
-#: What one call replays at most, to all readers together, and to one of them in a turn: enough to be worth a query,
-#: little enough that commands do not wait and memory stays small.
+#: Most octets and rows that one call replays to all cursors together, and rows to one of them in a turn: enough to be
+#: worth a query, few enough that commands do not wait and memory stays small.
 REPLAY_OCTETS = 4 * 1024 * 1024
 REPLAY_ROWS = 4096
 TURN_ROWS = 512
-#: Seconds between two looks at the age of messages while nothing else happens.
-IDLE_RETENTION = 1.0
+#: Seconds between two checks of the age of messages while nothing else happens.
+RETENTION_INTERVAL = 1.0
+
+_STORED = StoreOutcome.STORED  # two lookups take as long as the rest of accept
+_MARKER_HEADERS = ((MARKER, EXPIRED),)
 
 
-_STORED = StoreOutcome.STORED  # to look it up twice takes as long as all the rest of accept
-_ENGINE = object()  #: who sends markers
-_MARKER = ((MARKER, EXPIRED),)
-
-#: A message of the batch that is not stored yet: sequence, client, address, subject, content, id, headers. A plain
-#: tuple, since one is made for each message.
-_Waiting = tuple[int, Hashable, bytes, bytes, Sequence[bytes], bytes, tuple[tuple[bytes, bytes], ...]]
-
-
-class DurableEngine(StreamEngine):
+class DurableEngine(StoredStreamEngine[Row]):
     """:param settings: see :class:`~mama_spark.services.malamute_broker.engines.durable.settings.DurableSettings`"""
-
-    stored = True
 
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, settings)
         self._options = DurableSettings.parse(name, self.settings)
         self._clock: Callable[[], int] = now_us
         self._store: MessageStore | None = None
-        self._selectors: SubscriptionIndex[SubscriptionCursor] = SubscriptionIndex()
-        self._readers: dict[Hashable, SubscriptionCursor] = {}
-        self._behind: dict[SubscriptionCursor, None] = {}  # readers that are not live, whose turn it is first
-        self._ledger = AckTracker()
+        self._acks = AckTracker()
         self._ids = DedupWindow(int(self._options.dedup_window * 1e6), self._options.dedup_ids)
-        self._keeper = TtlTracker(self._options.max_running, time.monotonic)
-        self._waiting: list[_Waiting] = []
+        self._ttl = TtlTracker(self._options.max_running, time.monotonic)
+        self._accepted: list[LiveMessage] = []  # of the batch, not stored yet
         self._next = 0
-        self._looked = 0  # when ids were looked at in this batch; once is enough
+        self._now = 0  # when ids expired in this batch; once is enough
         self._refusing = False
-
-    def __repr__(self) -> str:
-        last = self._next - 1 if self._next else "not open"
-        return f"<DurableEngine {self.name!r}, last {last}, {len(self._readers)} readers, {len(self._behind)} behind>"
 
     @property
     def store(self) -> MessageStore:
@@ -100,42 +83,18 @@ class DurableEngine(StreamEngine):
         now = self._clock()
         self._ids.load(self._store.ids(now - self._ids.span))
         self._ids.expire(now)
-        self._keeper.load(self._store.running())
+        self._ttl.load(self._store.running())
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
 
-    # --- subscriptions -------------------------------------------------------------------------------------------
-
-    def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
-        self._settle()  # what came before is for those who subscribed before
-        reader = self._readers.get(client)
-        if reader is None:
-            reader = SubscriptionCursor(client, origin=secrets.randbits(62))
-        elif pattern in reader.patterns:
-            return
-        self._selectors.add(pattern, reader)
-        self._readers[client] = reader
-        reader.subscribe(pattern, after, self.store.last)
-        if not reader.live:
-            self._behind[reader] = None
+    def _state(self) -> str:
+        return f"last {self._next - 1}" if self._next else "not open"
 
     def position(self) -> int:
         last: int = self.store.last
         return last
-
-    def cancel(self, client: Hashable) -> None:
-        self._settle()  # which is this client's still, if it matches
-        reader = self._readers.pop(client, None)
-        if reader is not None:
-            self._selectors.remove(reader, reader.patterns)
-            self._behind.pop(reader, None)
-
-    def credit(self, client: Hashable, amount: int | None) -> None:
-        reader = self._readers.get(client)
-        if reader is not None:
-            reader.give(amount)
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
@@ -155,12 +114,13 @@ class DurableEngine(StreamEngine):
         elif extension is not None and (extension.message_id or extension.headers):
             outcome, first = self._judge(subject, extension, octets)
         if extension is not None:
-            self._ledger.add(client, outcome, first)
+            self._acks.add(client, outcome, first)
         if outcome is not _STORED:
             return
         self._next = sequence + 1
         given = NOTHING if extension is None else extension
-        self._waiting.append((sequence, client, address, subject, content, given.message_id, given.headers))
+        sender = self._cursors.get(client)
+        self._accepted.append((sequence, sender, address, subject, content, given.message_id, given.headers))
 
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         count, first = len(block.contents), self._next
@@ -169,54 +129,54 @@ class DurableEngine(StreamEngine):
             super().accept_block(client, address, block)
             return
         if ids is not None:
-            self._look()
-            if not self._ids.add_new(ids, first, self._looked):
+            self._expire_ids()
+            if not self._ids.add_new(ids, first, self._now):
                 super().accept_block(client, address, block)
                 return
         self._next += count
-        self._ledger.add(client, StoreOutcome.STORED, first, count)
-        columns = (repeat(client), repeat(address), block.subjects, zip(block.contents, strict=True))
-        self._waiting += zip(range(first, self._next), *columns, ids or repeat(b""), repeat(()), strict=False)
+        self._acks.add(client, StoreOutcome.STORED, first, count)
+        columns = (repeat(self._cursors.get(client)), repeat(address), block.subjects, zip(block.contents, strict=True))
+        self._accepted += zip(range(first, self._next), *columns, ids or repeat(b""), repeat(()), strict=False)
 
     def _judge(self, subject: bytes, extension: Extension, octets: int) -> tuple[StoreOutcome, int]:
-        """What becomes of the next message, by its id and headers, and its sequence or that of the first of its id."""
-        wish = ttl_directive_of(extension.headers) if extension.headers else None
-        if wish is TtlDirective.BAD:
+        """Outcome of the next message by its id and headers, and its sequence or that of the first of its id."""
+        directive = ttl_directive_of(extension.headers) if extension.headers else None
+        if directive is TtlDirective.BAD:
             return StoreOutcome.REFUSED, 0
-        if wish is TtlDirective.RENEW:
-            self._settle()  # what runs may be in there
-            found = self._keeper.renew(subject)
+        if directive is TtlDirective.RENEW:
+            self._complete_accepted()  # the message to be renewed may be among them
+            found = self._ttl.renew(subject)
             return (StoreOutcome.REFUSED, 0) if found is None else (StoreOutcome.DUPLICATE, found)
         if extension.message_id:
             outcome, first = self._first_of(extension.message_id)
             if outcome is StoreOutcome.DUPLICATE:
-                if wish:
-                    self._keeper.repeated(subject, first)
+                if directive:
+                    self._ttl.repeated(subject, first)
                 return outcome, first
         sequence = self._next
-        if isinstance(wish, int) and not self._keeper.note(sequence, subject, wish, octets):
+        if isinstance(directive, int) and not self._ttl.note(sequence, subject, directive, octets):
             self._ids.withdraw(sequence - 1)
             return StoreOutcome.REFUSED, 0
         return StoreOutcome.STORED, sequence
 
     def _first_of(self, message_id: bytes) -> tuple[StoreOutcome, int]:
         """Whether the next message is the first of its id, and the sequence of the first."""
-        self._look()
+        self._expire_ids()
         found = self._ids.find(message_id)
         if found is not None:
             return StoreOutcome.DUPLICATE, found
-        self._ids.add(message_id, self._next, self._looked)
+        self._ids.add(message_id, self._next, self._now)
         return StoreOutcome.STORED, self._next
 
-    def _look(self) -> None:
-        """At the time, and forget the ids that are too old by now."""
-        if not self._looked:
-            self._looked = self._clock()
-            self._ids.expire(self._looked)
+    def _expire_ids(self) -> None:
+        """Forget ids that are older than the window, once a batch."""
+        if not self._now:
+            self._now = self._clock()
+            self._ids.expire(self._now)
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...]]:
-        runs = self._ledger.take(client)
-        return runs.acks if self._waiting else runs.acks()
+        runs = self._acks.take(client)
+        return runs.acks if self._accepted else runs.acks()
 
     def ask(self, question: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
         return answer(self.store, question, self._options)
@@ -230,86 +190,88 @@ class DurableEngine(StreamEngine):
         return is_stored(name, settings)
 
     def flush(self) -> None:
-        self._looked = 0
-        self._settle()
-        self._expire()
+        self._now = 0
+        self._complete_accepted()
+        self._store_markers()
         self._replay()
 
     def idle(self) -> float | None:
-        self._expire()
+        self._store_markers()
         self._replay()
-        if any(reader.hungry for reader in self._behind):
+        if any(cursor.can_read for cursor in self._behind):
             return 0.0
-        if self.store.retention.age is None and not self.store.overdue and not self._keeper:
+        if self.store.retention.age is None and not self.store.overdue and not self._ttl:
             return None
-        times = [due for due in (self._retain(), self._keeper.patience) if due is not None]
+        times = [due for due in (self._retain(), self._ttl.patience) if due is not None]
         return min(times, default=None)
 
     def _retain(self) -> float | None:
-        """Remove what is too old; seconds until the next look."""
+        """Remove messages that are too old; seconds until the next check."""
         store = self.store
         if store.retention.age is None and not store.overdue:
             return None
         try:
             store.retain(max(self._clock(), store.last_time))
         except StoreFull as e:
-            log.warning("stream %r: nothing can be removed now: %s", self.name, e)
-        return 0.0 if store.overdue else IDLE_RETENTION
+            log.warning("stream %r: old messages cannot be removed now: %s", self.name, e)
+        return 0.0 if store.overdue else RETENTION_INTERVAL
 
-    def _expire(self) -> None:
-        """Markers in place of what nobody renewed."""
-        if not self._keeper:
+    # --- storing -------------------------------------------------------------------------------------------------
+
+    def _store_markers(self) -> None:
+        """Store a marker at each subject whose time to live has passed."""
+        if not self._ttl:
             return
-        for subject in self._keeper.expired():
-            self._waiting.append((self._next, _ENGINE, b"", subject, (b"",), b"", _MARKER))
-            self._keeper.note(self._next, subject, 0, 0)
+        for subject in self._ttl.expired():
+            self._accepted.append((self._next, None, b"", subject, (b"",), b"", _MARKER_HEADERS))
+            self._ttl.note(self._next, subject, 0, 0)
             self._next += 1
-        self._settle()
+        self._complete_accepted()
 
-    def _settle(self) -> None:
-        """Store what waits, in one transaction; then hand it out."""
-        if not self._waiting:
+    def _complete_accepted(self) -> None:
+        if not self._accepted:
             return
-        waiting, self._waiting = self._waiting, []
+        accepted, self._accepted = self._accepted, []
         now = max(self._clock(), self.store.last_time)
-        values, octets, sender = self._values(waiting)
-        changes = self._keeper.changes((message[0], message[3]) for message in waiting)
+        values, octets, address = self._values(accepted)
+        changes = self._ttl.changes((message[0], message[3]) for message in accepted)
         try:
-            self.store.append(values, len(waiting), now, octets, dict(changes.values()), sender)
+            self.store.append(values, len(accepted), now, octets, dict(changes.values()), address)
         except StoreFull as e:
             changes = {}
-            self._refuse(waiting, e)
+            self._refuse(len(accepted), e)
             return
         finally:
-            self._ledger.settle()
-            self._keeper.settle(changes)
+            self._acks.settle()
+            self._ttl.settle(changes)
         if self._refusing:
             self._refusing = False
             log.warning("stream %r stores again", self.name)
-        self._hand_out(waiting, now)
+        self._deliver_live(accepted, now)
 
-    def _refuse(self, waiting: list[_Waiting], error: StoreFull) -> None:
+    def _refuse(self, messages: int, error: StoreFull) -> None:
+        """The transaction failed: the messages of the batch are not stored after all."""
         last = self.store.last
         self._next = last + 1
         self._ids.withdraw(last)
-        self._ledger.refuse(last)
+        self._acks.refuse(last)
         if not self._refusing:
             self._refusing = True
-            log.error("stream %r refuses messages, %d to begin with: %s", self.name, len(waiting), error)
+            log.error("stream %r refuses messages, %d to begin with: %s", self.name, messages, error)
 
-    def _values(self, waiting: list[_Waiting]) -> tuple[list[Any], int, bytes | None]:
-        """Columns of all rows, one row after another and no more columns than are used; their octets; the sender, if
-        it is one, who then is not among the values."""
-        if len(waiting) == 1:  # which is not to wait for the work that pays for many
-            _, client, address, subject, content, message_id, fields = waiting[0]
-            if len(content) == 1 and not message_id and not fields and client not in self._readers:
+    @staticmethod
+    def _values(accepted: list[LiveMessage]) -> tuple[list[Any], int, bytes | None]:
+        """What :meth:`MessageStore.append` takes: the columns of all rows, one row after another and no more columns
+        than are used; their octets; the address of the sender, if all have one, which then is not among the values."""
+        if len(accepted) == 1:  # a single message does not wait for work that pays for many
+            _, cursor, address, subject, content, message_id, fields = accepted[0]
+            if len(content) == 1 and not message_id and not fields and cursor is None:
                 return [subject, content[0]], len(address) + len(subject) + len(content[0]), address
-        _, clients, senders, subjects, contents, ids, headers = zip(*waiting, strict=True)
-        sender = senders[0] if senders.count(senders[0]) == len(senders) else None
-        octets = sum(map(len, senders)) + sum(map(len, subjects)) + sum(map(len, ids))
-        columns: list[Sequence[Any]] = [] if sender is not None else [senders]
-        plain = not any(headers) and set(map(len, contents)) == {1} and self._readers.keys().isdisjoint(clients)
-        if plain:
+        _, cursors, addresses, subjects, contents, ids, headers = zip(*accepted, strict=True)
+        common = addresses[0] if addresses.count(addresses[0]) == len(addresses) else None
+        octets = sum(map(len, addresses)) + sum(map(len, subjects)) + sum(map(len, ids))
+        columns: list[Sequence[Any]] = [] if common is not None else [addresses]
+        if not any(headers) and set(map(len, contents)) == {1} and cursors.count(None) == len(cursors):
             bodies: Sequence[bytes] = [body for (body,) in contents]
             columns += (subjects, bodies)
             if any(ids):
@@ -318,75 +280,47 @@ class DurableEngine(StreamEngine):
             packed = list(map(pack, contents))
             bodies, lengths = [body for body, _ in packed], [one for _, one in packed]
             stored = list(map(pack_headers, headers))
-            readers = [self._readers.get(client) for client in clients]
-            origins = [None if reader is None else reader.origin for reader in readers]
+            origins = [None if cursor is None else cursor.origin for cursor in cursors]
             columns += (subjects, bodies, [one or None for one in ids], lengths, stored, origins)
             octets += sum(len(one) for one in stored if one)
         octets += sum(map(len, bodies))
-        values: list[Any] = [None] * (len(columns) * len(waiting))
+        values: list[Any] = [None] * (len(columns) * len(accepted))
         for at, column in enumerate(columns):
             values[at :: len(columns)] = column
-        return values, octets, sender
+        return values, octets, common
 
-    # --- delivery ------------------------------------------------------------------------------------------------
-
-    def _hand_out(self, stored: list[_Waiting], now: int) -> None:
-        """To the readers that are live; the others find it in the store."""
-        receivers, deliver = self._selectors.receivers, self._deliver
-        if not self._readers:
-            return
-        for sequence, client, address, subject, content, message_id, headers in stored:
-            found = receivers(subject)
-            if not found:
-                continue
-            extension = of_stored(sequence, now, message_id, headers)
-            for reader in found:
-                if not reader.live or reader.client == client:
-                    continue
-                if reader.credit is not None:
-                    if not reader.credit:
-                        reader.fall_behind(sequence - 1)
-                        self._behind[reader] = None
-                        continue
-                    reader.credit -= 1
-                deliver(Delivery(reader.client, address, subject, content, extension))
+    # --- replay --------------------------------------------------------------------------------------------------
 
     def _replay(self) -> None:
-        """To those who are behind, by turns, so much at a time."""
+        """Serve cursors that are behind by turns, within the limits of one call."""
         if not self._behind:
             return
         rows, octets = REPLAY_ROWS, REPLAY_OCTETS
-        hungry = [reader for reader in self._behind if reader.hungry]
-        while hungry and rows > 0 and octets > 0:
-            reader = hungry.pop(0)
-            del self._behind[reader]  # and to the end, below
-            used_rows, used_octets = self._turn(reader, octets)
+        waiting = deque(cursor for cursor in self._behind if cursor.can_read)
+        while waiting and rows > 0 and octets > 0:
+            cursor = waiting.popleft()
+            del self._behind[cursor]  # and to the end, below
+            used_rows, used_octets = self._take_turn(cursor, octets)
             rows, octets = rows - used_rows - 1, octets - used_octets
-            if reader.live:
+            if cursor.live:
                 continue
-            self._behind[reader] = None
-            if reader.hungry:
-                hungry.append(reader)
+            self._behind[cursor] = None
+            if cursor.can_read:
+                waiting.append(cursor)
 
-    def _turn(self, reader: SubscriptionCursor, octets: int) -> tuple[int, int]:
-        """One reader's; rows and octets that were read."""
+    def _take_turn(self, cursor: SubscriptionCursor, octets: int) -> tuple[int, int]:
+        """Replay to one cursor; rows and octets that were read."""
         store = self.store
-        limit = TURN_ROWS if reader.credit is None else min(TURN_ROWS, reader.credit + 15)
-        found = store.read(reader.cursor, store.last, limit, octets)
-        for row in found:
-            if reader.credit == 0:
-                break
-            self._offer(reader, row)
-            reader.cursor = row[0]
-        if not found or reader.cursor >= store.last:
-            reader.live = True
+        limit = min(TURN_ROWS, cursor.credit.limit(TURN_ROWS) + 15)  # some rows may not match
+        found = store.read(cursor.position, store.last, limit, octets)
+        self._replay_to(cursor, found)
+        if not found or cursor.position >= store.last:
+            cursor.live = True
         return len(found), sum(len(row[4]) for row in found)
 
-    def _offer(self, reader: SubscriptionCursor, row: Row) -> None:
-        sequence, time, sender, subject, body, lengths, message_id, headers, origin = row
-        if origin == reader.origin or not reader.wants(sequence, self._selectors.matching(subject)):
-            return
+    def _replayed(self, cursor: SubscriptionCursor, message: Row) -> Delivery | None:
+        sequence, time, sender, subject, body, lengths, message_id, headers, origin = message
+        if origin == cursor.origin or not cursor.wants(sequence, self._subscriptions.matching(subject)):
+            return None
         extension = of_stored(sequence, time, message_id or b"", unpack_headers(headers))
-        if reader.credit is not None:
-            reader.credit -= 1
-        self.deliver(Delivery(reader.client, sender, subject, unpack(body, lengths), extension))
+        return Delivery(cursor.client, sender, subject, unpack(body, lengths), extension)

@@ -1,10 +1,10 @@
-"""Messages on their way into a JetStream stream: sent in columns, many at a time, until the server says what became of
-each.
+"""Publishes messages to a JetStream stream without waiting for each acknowledgement.
 
-Every message has an id by which the server recognises it, so that what is in doubt after a lost connection or the end
-of a leader is sent again without harm. Nothing is sent again before everything that was on the way is answered or given
-up, so a lost connection leaves the order as it was; a change of the leader may disturb it, for a server that has none
-refuses one message and takes the next. The one who drives this calls :meth:`AsyncPublisher.pump`.
+Messages go out in columns, many at a time. Every message has an id by which the server recognises it, so that a message
+whose outcome is unknown after a lost connection or a change of the leader is sent again without harm. Nothing is sent
+again before everything that was sent is answered or timed out, so a lost connection leaves the order as it was; a
+change of the leader may disturb it, for a server without a leader rejects one message and takes the next. The owner
+calls :meth:`AsyncPublisher.pump`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from mama_spark.backoff import Backoff
 from mama_spark.bridge import Acks, EventKind, Refusals
 from mama_spark.bridges.nats.protocol import headers as hd
 from mama_spark.bridges.nats.publish.bridge import NatsBridge
@@ -30,26 +31,29 @@ from .names import Header, Origin, encode_id, encode_subject, lines
 
 log = logging.getLogger(__name__)
 
-#: Most messages and octets without an answer: what a server stores in some ten milliseconds.
-ON_THE_WAY = 4096
+#: Most messages without an answer: what a server stores in some ten milliseconds.
+MAX_IN_FLIGHT = 4096
+#: Most messages, and octets of them, of one send.
 CHUNK, CHUNK_OCTETS = 1024, 1024 * 1024
-ANSWER = 4.0  #: seconds after which a message without an answer is in doubt
-PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0)  #: seconds between tries
+ACK_TIMEOUT = 4.0  #: seconds after which the outcome of a message without an answer is unknown
+#: Between two attempts.
+RESEND = Backoff(0.05, 1.0)
 _OVERHEAD = 200  #: octets that a waiting message takes beside its content, about
 
 
 @dataclass(slots=True, eq=False)
 class PendingPublish:
-    """One message, from ACCEPT until it came back from the stream or nobody asks for it any more.
+    """One message, from ACCEPT until it came back from the stream or its outcome was returned.
 
-    :ivar reader: number of the client, if it reads here
-    :ivar outcome: None = nobody knows yet
-    :ivar since: monotonic time since when it may be stored; None = it certainly is not
+    :ivar cursor_origin: of the client's cursor, if it subscribes here; else 0
+    :ivar outcome: None = not known yet
+    :ivar first_sent: monotonic time since when the message may be stored; None = it certainly is not
+    :ivar last_sent: monotonic
     """
 
     number: int
     client: Hashable
-    reader: int
+    cursor_origin: int
     sender: bytes
     subject: bytes
     content: Sequence[bytes]
@@ -57,8 +61,8 @@ class PendingPublish:
     headers: tuple[Header, ...] = ()
     outcome: StoreOutcome | None = None
     sequence: int = 0
-    since: float | None = None
-    sent: float = 0.0
+    first_sent: float | None = None
+    last_sent: float = 0.0
 
     @property
     def octets(self) -> int:
@@ -66,7 +70,7 @@ class PendingPublish:
 
 
 class AsyncPublisher:
-    """:param engine: name of the engine, for the origin of messages
+    """:param engine: id of the engine, for the origin of messages
     :param prefix: of the subjects
     :param window: seconds in which the server recognises an id
     :param buffer: octets that may wait; beyond, messages are refused
@@ -76,26 +80,26 @@ class AsyncPublisher:
         self._bridge = NatsBridge(settings)
         self._engine, self._prefix, self._window, self._buffer = engine, prefix, window, buffer
         self._queue: deque[PendingPublish] = deque()
-        self._on_way: dict[int, PendingPublish] = {}  # token -> its post, in the order of sending
-        self._overdue: dict[int, PendingPublish] = {}  # the same for what was given up and may be answered still
-        self._again: list[PendingPublish] = []
-        self._hold = 0.0
-        self._tries = 0
+        self._in_flight: dict[int, PendingPublish] = {}  # by token, in the order of sending
+        self._timed_out: dict[int, PendingPublish] = {}  # the same of messages that may be answered still
+        self._retry_queue: list[PendingPublish] = []
+        self._delays = RESEND.delays()
+        self._next_try = 0.0
         self._token = 0
         self._refusing = False
-        self.waiting = 0  #: octets of what has no outcome
-        self.last = 0  #: highest sequence that the server told
+        self.waiting = 0  #: octets of messages without an outcome
+        self.last = 0  #: highest sequence that the server has acknowledged
         self.down = False  #: the connection is lost
-        self.trouble: float | None = None  #: monotonic time since when nothing gets through
+        self.stalled_since: float | None = None  #: monotonic time since when no message gets through
 
     def __repr__(self) -> str:
-        state = "down" if self.down else "in trouble" if self.trouble else "up"
-        return f"<AsyncPublisher {state}, {len(self._queue)} queued, {len(self._on_way)} on the way>"
+        state = "down" if self.down else "stalled" if self.stalled_since else "up"
+        return f"<AsyncPublisher {state}, {len(self._queue)} queued, {len(self._in_flight)} in flight>"
 
     @property
     def busy(self) -> bool:
         """Messages have no outcome yet."""
-        return bool(self._queue or self._on_way or self._again)
+        return bool(self._queue or self._in_flight or self._retry_queue)
 
     def open(self) -> None:
         """:raises ConfigError, Unavailable: see :class:`~mama_spark.bridge.PublisherBridge`"""
@@ -104,10 +108,10 @@ class AsyncPublisher:
     def close(self) -> None:
         self._bridge.close()
 
-    def put(self, post: PendingPublish) -> None:
-        """Take a message, or refuse it because too much waits."""
-        if self.waiting + post.octets > self._buffer and self.waiting:
-            post.outcome = StoreOutcome.REFUSED
+    def put(self, message: PendingPublish) -> None:
+        """Queue a message, or refuse it because too many octets wait."""
+        if self.waiting + message.octets > self._buffer and self.waiting:
+            message.outcome = StoreOutcome.REFUSED
             if not self._refusing:
                 self._refusing = True
                 log.error("messages are refused: %d octets wait for NATS already (%s)", self.waiting, self._prefix)
@@ -115,166 +119,168 @@ class AsyncPublisher:
         if self._refusing:
             self._refusing = False
             log.warning("messages are taken again (%s)", self._prefix)
-        self.waiting += post.octets
-        self._queue.append(post)
+        self.waiting += message.octets
+        self._queue.append(message)
 
     def pump(self, timeout: float) -> None:
-        """Send what may go, and hear what came in; waits for answers so many seconds, if some are to come.
+        """Send what may be sent and process answers; waits for them up to ``timeout`` seconds, if some are awaited.
 
         :raises Unavailable: the connection is closed for good, or was lost for longer than ids are recognised
         """
         now = time.monotonic()
         self._send(now)
-        self._hear(timeout if self.busy else 0.0)
-        self._give_up(time.monotonic())
+        self._poll(timeout if self.busy else 0.0)
+        self._time_out(time.monotonic())
         if not self.busy:
-            self.trouble = None
+            self.stalled_since = None
 
-    # --- out -----------------------------------------------------------------------------------------------------
+    # --- sending -------------------------------------------------------------------------------------------------
 
     def _send(self, now: float) -> None:
-        if self._again and not self._on_way:
-            self._queue.extendleft(sorted(self._again, key=lambda post: -post.number))
-            self._again.clear()
-        while self._queue and not (self.down or self._again) and now >= self._hold and len(self._on_way) < ON_THE_WAY:
-            if not self._send_some(now):
+        if self._retry_queue and not self._in_flight:
+            self._queue.extendleft(sorted(self._retry_queue, key=lambda message: -message.number))
+            self._retry_queue.clear()
+        while self._queue and not (self.down or self._retry_queue) and now >= self._next_try:
+            if len(self._in_flight) >= MAX_IN_FLIGHT or not self._send_chunk(now):
                 return
 
-    def _send_some(self, now: float) -> bool:
-        """One chunk; False if the connection takes no more now."""
+    def _send_chunk(self, now: float) -> bool:
+        """One send; False if the connection takes no more now."""
         chunk: list[PendingPublish] = []
         octets = 0
         while self._queue and len(chunk) < CHUNK and octets < CHUNK_OCTETS:
-            post = self._queue.popleft()
-            if post.outcome is None:  # else the answer to an earlier try came meanwhile
-                self._check_age(post, now)
-                chunk.append(post)
-                octets += post.octets
+            message = self._queue.popleft()
+            if message.outcome is None:  # else the answer to an earlier try came meanwhile
+                self._check_age(message, now)
+                chunk.append(message)
+                octets += message.octets
         batch = batch_of(chunk, self._engine, self._prefix)
-        bad, _ = hd.check(batch, self._bridge.capabilities.max_payload)
-        if bad:
-            for row, error in bad.items():
+        rejected, _ = hd.check(batch, self._bridge.capabilities.max_payload)
+        if rejected:
+            for row, error in rejected.items():
                 self._settle(chunk[row], StoreOutcome.REFUSED)
                 log.warning("a message on %r is refused: %s", chunk[row].subject, error)
-            good = [row for row in range(len(chunk)) if row not in bad]
-            batch, chunk = batch.take(np.array(good, np.int64)), [chunk[row] for row in good]
+            rows = [row for row in range(len(chunk)) if row not in rejected]
+            batch, chunk = batch.take(np.array(rows, np.int64)), [chunk[row] for row in rows]
         if not chunk:
             return True
         try:
             n = self._bridge.send(batch, self._token)
         except ClientClosed as e:
             raise Unavailable(f"the connection to NATS is closed: {e}") from e
-        for token, post in enumerate(chunk[:n], self._token):
-            post.since, post.sent = post.since or now, now
-            self._on_way[token] = post
+        for token, message in enumerate(chunk[:n], self._token):
+            message.first_sent, message.last_sent = message.first_sent or now, now
+            self._in_flight[token] = message
         self._token += n
         self._queue.extendleft(reversed(chunk[n:]))
         return n == len(chunk)
 
-    def _check_age(self, post: PendingPublish, now: float) -> None:
-        if post.since is not None and now - post.since > 0.9 * self._window:
+    def _check_age(self, message: PendingPublish, now: float) -> None:
+        if message.first_sent is not None and now - message.first_sent > 0.9 * self._window:
             raise Unavailable(
-                f"nothing was heard of NATS for {now - post.since:.0f} s; the server recognises what was sent before "
-                f"for {self._window:g} s only, so nobody can say whether it is stored"
+                f"nothing was heard of NATS for {now - message.first_sent:.0f} s; the server recognises what was sent "
+                f"before for {self._window:g} s only, so nobody can say whether it is stored"
             )
 
-    # --- in ------------------------------------------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------------------------
 
-    def _hear(self, timeout: float) -> None:
+    def _poll(self, timeout: float) -> None:
         polled = self._bridge.poll(timeout)
         for acks in polled.acks:
-            self._take(acks)
+            self._acknowledge(acks)
         for refusals in polled.refusals:
-            self._refused(refusals)
+            self._reject(refusals)
         for event in polled.events:
             if event.kind is EventKind.DISCONNECTED:
                 self.down = True
-                self._trouble()
-                self._again += [post for post in self._on_way.values() if post.outcome is None]
-                self._on_way.clear()
-                self._overdue.clear()
+                self._back_off()
+                self._retry_queue += [message for message in self._in_flight.values() if message.outcome is None]
+                self._in_flight.clear()
+                self._timed_out.clear()
             elif event.kind is EventKind.RECONNECTED:
-                self.down, self._hold = False, 0.0
+                self.down, self._next_try = False, 0.0
             elif event.kind is EventKind.CLOSED:
                 raise Unavailable(event.info)
             else:
                 log.warning("%s", event.info)
 
-    def _take(self, acks: Acks) -> None:
+    def _acknowledge(self, acks: Acks) -> None:
         assert acks.sequences is not None, "acknowledgements a message have sequences"
         n = len(acks.tokens)
         repeats = [False] * n if acks.duplicates is None else acks.duplicates.tolist()
         for token, sequence, repeat in zip(acks.tokens.tolist(), acks.sequences.tolist(), repeats, strict=True):
-            post = self._on_way.pop(token, None) or self._overdue.pop(token, None)
-            if post is not None and post.outcome is None:
-                post.sequence = sequence
-                known = repeat and post.message_id  # an id of ours is repeated only by ourselves
-                self._settle(post, StoreOutcome.DUPLICATE if known else StoreOutcome.STORED)
+            message = self._in_flight.pop(token, None) or self._timed_out.pop(token, None)
+            if message is not None and message.outcome is None:
+                message.sequence = sequence
+                known = repeat and message.message_id  # an id of the engine's own is repeated only by a resend
+                self._settle(message, StoreOutcome.DUPLICATE if known else StoreOutcome.STORED)
                 self.last = max(self.last, sequence)
-        self.trouble, self._tries = None, 0
+        self.stalled_since = None
+        self._delays.reset()
 
-    def _refused(self, refusals: Refusals) -> None:
+    def _reject(self, refusals: Refusals) -> None:
         error = refusals.error
         for token in refusals.tokens.tolist():
-            post = self._on_way.pop(token, None)
-            if post is None or post.outcome is not None:
+            message = self._in_flight.pop(token, None)
+            if message is None or message.outcome is not None:
                 continue
             if not error.retryable and not error.may_have_landed:
-                self._settle(post, StoreOutcome.REFUSED)
-                log.warning("a message on %r is refused: %s", post.subject, error)
+                self._settle(message, StoreOutcome.REFUSED)
+                log.warning("a message on %r is refused: %s", message.subject, error)
                 continue
-            if not error.may_have_landed and post.since == post.sent:
-                post.since = None
-            self._again.append(post)
-        if self._again:
-            self._trouble()
+            if not error.may_have_landed and message.first_sent == message.last_sent:
+                message.first_sent = None
+            self._retry_queue.append(message)
+        if self._retry_queue:
+            self._back_off()
 
-    def _give_up(self, now: float) -> None:
-        """What was not answered for long is in doubt."""
-        oldest = next(iter(self._on_way.values()), None)
-        if oldest is None or now - oldest.sent < ANSWER:
+    def _time_out(self, now: float) -> None:
+        """Send messages again that are without an answer for long."""
+        oldest = next(iter(self._in_flight.values()), None)
+        if oldest is None or now - oldest.last_sent < ACK_TIMEOUT:
             return
-        late = [token for token, post in self._on_way.items() if now - post.sent >= ANSWER]
+        late = [token for token, message in self._in_flight.items() if now - message.last_sent >= ACK_TIMEOUT]
         for token in late:
-            post = self._overdue[token] = self._on_way.pop(token)
-            self._again.append(post)
-        self._trouble()
+            message = self._timed_out[token] = self._in_flight.pop(token)
+            self._retry_queue.append(message)
+        self._back_off()
 
-    def _trouble(self) -> None:
+    def _back_off(self) -> None:
         now = time.monotonic()
-        self.trouble = self.trouble or now
-        if now >= self._hold:
-            self._hold = now + PAUSES[min(self._tries, len(PAUSES) - 1)]
-            self._tries += 1
+        self.stalled_since = self.stalled_since or now
+        if now >= self._next_try:
+            self._next_try = now + self._delays.next()
 
-    def _settle(self, post: PendingPublish, outcome: StoreOutcome) -> None:
-        post.outcome = outcome
-        self.waiting -= post.octets
+    def _settle(self, message: PendingPublish, outcome: StoreOutcome) -> None:
+        message.outcome = outcome
+        self.waiting -= message.octets
 
 
-def batch_of(posts: Sequence[PendingPublish], engine: str, prefix: str) -> MessageBatch:
-    """Messages in columns, one row a post."""
+def batch_of(messages: Sequence[PendingPublish], engine: str, prefix: str) -> MessageBatch:
+    """Messages in columns, one row a message."""
     names: list[str] = []
     values: list[str] = []
     starts = [0]
     ids = []
-    for post in posts:
-        origin = Origin(engine, post.reader, post.number)
-        for name, value in lines(post.sender, post.content, post.message_id, post.headers, origin):
+    for message in messages:
+        origin = Origin(engine, message.cursor_origin, message.number)
+        for name, value in lines(message.sender, message.content, message.message_id, message.headers, origin):
             names.append(name)
             values.append(value)
         starts.append(len(names))
-        ids.append(encode_id(post.message_id, origin))
+        ids.append(encode_id(message.message_id, origin))
     return MessageBatch(
-        pa.array([f"{prefix}.{encode_subject(post.subject)}" for post in posts], pa.string()).dictionary_encode(),
-        pa.array(_bodies(posts), pa.binary()),
+        pa.array(
+            [f"{prefix}.{encode_subject(message.subject)}" for message in messages], pa.string()
+        ).dictionary_encode(),
+        pa.array(_bodies(messages), pa.binary()),
         _headers(names, values, starts) if names else None,
         pa.array(ids, pa.string()),
     )
 
 
-def _bodies(posts: Iterable[PendingPublish]) -> list[bytes]:
-    return [post.content[0] if len(post.content) == 1 else b"".join(post.content) for post in posts]
+def _bodies(messages: Iterable[PendingPublish]) -> list[bytes]:
+    return [message.content[0] if len(message.content) == 1 else b"".join(message.content) for message in messages]
 
 
 def _headers(names: list[str], values: list[str], starts: list[int]) -> pa.Array:

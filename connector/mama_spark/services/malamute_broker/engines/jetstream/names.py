@@ -62,7 +62,7 @@ class JetStreamMessage(NamedTuple):
 
     subject: bytes
     sender: bytes
-    content: list[bytes]
+    content: Sequence[bytes]
     message_id: bytes
     headers: tuple[Header, ...]
     origin: Origin | None

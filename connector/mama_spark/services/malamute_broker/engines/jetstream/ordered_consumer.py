@@ -1,158 +1,73 @@
-"""What comes out of a JetStream stream: its place at the server, and tails that follow it.
+"""The messages of a JetStream stream behind a position, from a consumer that is replaced whenever it fails.
 
-A tail is polled and never waits: consumers are made and looked after on the loop of the connections, and whatever goes
-wrong with one (a lost connection, a server that is gone, a gap in its numbers, silence) ends it, and another one begins
-behind the last message that was handed on.
+:class:`OrderedConsumer` is polled and never waits: consumers are created and checked on the event loop of the
+connections. Whatever goes wrong with one (a lost connection, a server that is gone, a gap in its sequence, silence)
+ends it, and another consumer begins behind the last message that was returned (as the ordered consumers of NATS
+clients, ADR-17).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import orjson
 from nats.aio.msg import Msg
 from nats.nuid import NUID
 
+from mama_spark.backoff import Backoff
 from mama_spark.bridges.nats.connection.connection import Connection
-from mama_spark.bridges.nats.jetstream.api import NO_STREAM, PREFIX, ApiError, ask
+from mama_spark.bridges.nats.jetstream.api import PREFIX, ApiError
 from mama_spark.bridges.nats.protocol.parser import ProtocolError
 from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns, read_reply
-from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.read.pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
 from mama_spark.bridges.nats.read.range_reader import KEPT, OURS
-from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.subjects import covers
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
 from .names import JetStreamMessage, Unreadable, decode
-from .settings import JetStreamSettings
+from .stream_reader import REQUEST_TIMEOUT, JetStreamReader, request
 
 log = logging.getLogger(__name__)
 
-TRY = 3.0  #: seconds that one question may take
-SILENCE = 2.0  #: seconds after which a consumer is asked how it is
-PAUSES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
-_MANY = 1_000_000  #: messages that a request asks for: more than fit into its octets
-T = TypeVar("T")
-
-
-class JetStreamReader:
-    """One JetStream stream.
-
-    :param timeout: seconds in which the server must answer when it is opened
-    """
-
-    def __init__(self, connection: NatsSettings, name: str, prefix: str, timeout: float = 10.0) -> None:
-        self.logs = NatsLogs(connection, timeout)
-        self.name, self.prefix = name, prefix
-        self.identity = ""
-        self.window = 0.0  #: seconds in which the server recognises an id
-
-    def open(self, settings: JetStreamSettings) -> int:
-        """Find the stream, or make it; its last sequence.
-
-        :raises ConfigError: there is none, or it cannot be used
-        :raises Unavailable: nobody answers
-        """
-        self.logs.open()
-        info = self._find(settings)
-        config = info["config"]
-        wanted = f"{self.prefix}.>"
-        if not any(covers(subject, wanted) for subject in config.get("subjects") or ()):
-            raise ConfigError(f"the JetStream stream {self.name!r} does not take {wanted!r}")
-        if config.get("retention", "limits") == "workqueue" or config.get("no_ack"):
-            raise ConfigError(f"the JetStream stream {self.name!r} is a work queue or does not acknowledge")
-        self.identity = str(info["created"])
-        self.window = int(config.get("duplicate_window") or 0) / 1e9
-        return int(info["state"]["last_seq"])
-
-    def _find(self, settings: JetStreamSettings) -> dict[str, Any]:
-        try:
-            return self.logs.api.ask(f"STREAM.INFO.{self.name}")
-        except ApiError as e:
-            if e.code != NO_STREAM or not settings.create:
-                raise ConfigError(f"the JetStream stream {self.name!r}: {e}") from e
-        try:
-            return self.logs.api.ask(f"STREAM.CREATE.{self.name}", settings.configuration(self.name, self.prefix))
-        except ApiError as e:
-            with contextlib.suppress(ApiError):  # another broker was first
-                return self.logs.api.ask(f"STREAM.INFO.{self.name}")
-            raise ConfigError(f"the JetStream stream {self.name!r} cannot be made: {e}") from e
-
-    def last(self) -> int | None:
-        """Its last sequence; None if nobody says so now.
-
-        :raises ConfigError: it is gone, or another one by now
-        """
-        try:
-            return int(self.same(self.logs.api.ask(f"STREAM.INFO.{self.name}", timeout=TRY))["state"]["last_seq"])
-        except ApiError as e:
-            raise ConfigError(f"the JetStream stream {self.name!r}: {e}") from e
-        except Unavailable:
-            return None
-
-    def same(self, info: dict[str, Any]) -> dict[str, Any]:
-        """:raises ConfigError: this is not the stream that was opened"""
-        if str(info["created"]) != self.identity:
-            raise ConfigError(f"the JetStream stream {self.name!r} was deleted and made again")
-        return info
-
-    def submit(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run it on the connections' loop, over the one that is there now.
-
-        :raises BackgroundTaskFailed: there is none any more
-        """
-        connection = self.logs.connection()
-        if not connection.loop.alive:
-            connection.loop.soon(_nothing)  # says why
-        return asyncio.run_coroutine_threadsafe(work(connection), connection.loop.loop)
-
-    def close(self) -> None:
-        self.logs.close()
-
-
-def _nothing() -> None: ...
-
-
-async def _ask(connection: Connection, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    return await ask(connection, what, b"" if body is None else orjson.dumps(body), TRY, TRY)
+SILENCE = 2.0  #: seconds without a message after which the consumer is checked
+#: Between two attempts to create a consumer.
+RECREATE = Backoff(0.05, 1.0)
+_UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its octets
 
 
 class ConsumedMessage(NamedTuple):
-    """:ivar time: microseconds since the epoch
-    :ivar letter: None = Malamute cannot carry it
+    """One message of the stream.
+
+    :ivar time: microseconds since the epoch
+    :ivar message: None = Malamute cannot carry it
     """
 
     sequence: int
     time: int
-    letter: JetStreamMessage | None
+    message: JetStreamMessage | None
 
 
-class _Following(PullSubscription):
-    """A feed without an end, for a reader that does not wait."""
+class _PolledSubscription(PullSubscription):
+    """A subscription without an end, for a reader that does not wait."""
 
-    _nudged = False  #: the loop was asked to hand over
+    _requested = False  #: the loop was asked to hand over what it has
 
     def poll(self) -> DeliveryBuffer | None:
-        """What came; see :meth:`next`. A few may come a moment later, in company."""
+        """What came; see :meth:`next`. A few messages may come a moment later, together with others."""
         with self._ready:
             if not self._full and self._broken is None:
-                nudge = not self._nudged and bool(self._parser.gather)
-                self._nudged = self._nudged or nudge
-                if nudge:
+                hand_over = not self._requested and bool(self._parser.gather)
+                self._requested = self._requested or hand_over
+                if hand_over:
                     self._connection.loop.soon(self._hand_over)
                 return None
         return self.next(0)
 
     def _hand_over(self) -> None:
-        self._nudged = False
+        self._requested = False
         super()._hand_over()
 
     def _look(self) -> None:
@@ -162,7 +77,7 @@ class _Following(PullSubscription):
             self._hand_over()
 
     async def _on_message(self, msg: Msg) -> None:
-        """By public calls. The client keeps one value a header, which is what our own messages have."""
+        """By public calls. The client keeps one value a header, which is what messages of engines have."""
         place = read_reply(msg.reply.encode()) if msg.reply else None
         if place is None:
             await super()._on_message(msg)
@@ -175,9 +90,15 @@ class _Following(PullSubscription):
         self._look()
 
 
-class _Opened(NamedTuple):
-    consumer: str
-    feed: _Following
+class _Consumer(NamedTuple):
+    """A consumer at the server, and the subscription to it.
+
+    :ivar pending: messages behind it when it was created
+    :ivar first: first sequence of the stream at that time
+    """
+
+    name: str
+    subscription: _PolledSubscription
     pending: int
     first: int
 
@@ -185,173 +106,180 @@ class _Opened(NamedTuple):
 class OrderedConsumer:
     """Messages behind a position, as they come. One thread uses it.
 
-    :ivar position: of the last message that was handed out
-    :ivar drained: at one moment after this tail began, nothing was behind the position
+    :param after: the sequence before the first message
+    :param label: names it in log texts
+    :ivar position: sequence of the last message that was returned
+    :ivar caught_up: at one moment since the current consumer began, no message was behind the position
     """
 
-    def __init__(self, place: JetStreamReader, after: int, label: str) -> None:
-        self.position, self.drained = after, False
-        self._place, self._label = place, label
-        self._opening: Future[_Opened] | None = None
-        self._opened: _Opened | None = None
-        self._asking: Future[dict[str, Any]] | None = None
-        self._expected = 1
-        self._tries = 0
-        self._again_at = 0.0
-        self._heard = 0.0  # when something last came
-        self._asked = 0.0
+    def __init__(self, stream: JetStreamReader, after: int, label: str) -> None:
+        self.position, self.caught_up = after, False
+        self._stream, self._label = stream, label
+        self._creation: Future[_Consumer] | None = None
+        self._consumer: _Consumer | None = None
+        self._check: Future[dict[str, Any]] | None = None
+        self._expected = 1  # consumer sequence of the next delivery
+        self._first_try = True
+        self._delays = RECREATE.delays()
+        self._retry_at = 0.0
+        self._last_delivery = 0.0
+        self._last_check = 0.0
 
     def __repr__(self) -> str:
-        state = "open" if self._opened else "opening" if self._opening else "closed"
+        state = "open" if self._consumer else "opening" if self._creation else "closed"
         return f"<OrderedConsumer {self._label} at {self.position}, {state}>"
 
-    def take(self) -> list[ConsumedMessage]:
-        """What came; nothing if nothing did.
+    def poll(self) -> list[ConsumedMessage]:
+        """What came, or nothing.
 
         :raises ConfigError: the stream is gone, or cannot be read
         """
         now = time.monotonic()
-        if self._opened is None and not self._open(now):
+        if self._consumer is None:
+            self._consumer = self._open(now)
+        if self._consumer is None:
             return []
-        assert self._opened is not None
         try:
-            gather = self._opened.feed.poll()
-            if gather is None:
-                self._watch(now)
+            buffer = self._consumer.subscription.poll()
+            if buffer is None:
+                self._check_consumer(self._consumer, now)
                 return []
-            taken = columns(gather, headers=False)
+            batch = columns(buffer, headers=False)
         except (SubscriptionBroken, ProtocolError) as e:
             self._fail(e)
             return []
-        if taken.first != self._expected:
-            self._fail(SubscriptionBroken(f"delivery {taken.first} where {self._expected} was to come"))
+        if batch.first != self._expected:
+            self._fail(SubscriptionBroken(f"delivery {batch.first} came instead of {self._expected}"))
             return []
-        self._expected += len(gather)
-        self._heard, self._tries = now, 0
-        records = taken.records
+        self._expected += len(buffer)
+        self._last_delivery, self._first_try = now, True
+        self._delays.reset()
+        records = batch.records
         self.position = int(records.sequences[-1])
-        self.drained = taken.pending == 0
-        cut = len(self._place.prefix) + 1
-        blocks = gather.blocks or [None] * len(gather)
-        parts = zip(gather.subjects, gather.payloads, blocks, strict=True)
-        letters = [self._read(subject[cut:], bytes(payload), block) for subject, payload, block in parts]
+        self.caught_up = batch.pending == 0
+        cut = len(self._stream.prefix) + 1
+        blocks = buffer.blocks or [None] * len(buffer)
+        parts = zip(buffer.subjects, buffer.payloads, blocks, strict=True)
+        messages = [self._decode(subject[cut:], bytes(payload), block) for subject, payload, block in parts]
         return [
             ConsumedMessage(*one)
-            for one in zip(records.sequences.tolist(), records.times.tolist(), letters, strict=True)
+            for one in zip(records.sequences.tolist(), records.times.tolist(), messages, strict=True)
         ]
 
-    def _read(self, subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMessage | None:
+    def _decode(self, subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMessage | None:
         try:
             return decode(subject, payload, block)
         except Unreadable as e:
-            log.warning("a message of stream %r is left out: %s", self._place.name, e)
+            log.warning("a message of stream %r is left out: %s", self._stream.name, e)
             return None
 
     # --- consumers -----------------------------------------------------------------------------------------------
 
-    def _open(self, now: float) -> bool:
-        if self._opening is None:
-            if now >= self._again_at:
-                self._opening = self._place.submit(partial(self._make, self.position, 1 if not self._tries else 0))
-            return False
-        if not self._opening.done():
-            return False
-        opening, self._opening = self._opening, None
+    def _open(self, now: float) -> _Consumer | None:
+        """The next consumer; None until it is created."""
+        if self._creation is None:
+            if now >= self._retry_at:
+                replicas = 1 if self._first_try else 0
+                self._creation = self._stream.submit(partial(self._create, self.position, replicas))
+            return None
+        if not self._creation.done():
+            return None
+        creation, self._creation = self._creation, None
         try:
-            self._opened = opening.result()
+            consumer = creation.result()
         except ApiError as e:
-            raise ConfigError(f"the JetStream stream {self._place.name!r} cannot be read: {e}") from e
+            raise ConfigError(f"the JetStream stream {self._stream.name!r} cannot be read: {e}") from e
         except (Unavailable, ProtocolError) as e:
             self._fail(e)
-            return False
-        self._expected, self._heard, self._asked = 1, now, now
-        self.drained = self._opened.pending == 0
-        if 0 < self.position < self._opened.first - 1:
+            return None
+        self._expected, self._last_delivery, self._last_check = 1, now, now
+        self.caught_up = consumer.pending == 0
+        if 0 < self.position < consumer.first - 1:
             log.warning(
-                "%s: messages %d to %d of stream %r are gone before they were read",
-                *(self._label, self.position + 1, self._opened.first - 1, self._place.name),
+                "%s: messages %d to %d of stream %r were removed before they were read",
+                *(self._label, self.position + 1, consumer.first - 1, self._stream.name),
             )
-        return True
+        return consumer
 
-    async def _make(self, after: int, replicas: int, connection: Connection) -> _Opened:
-        place = self._place
-        state = place.same(await _ask(connection, f"STREAM.INFO.{place.name}"))["state"]
-        consumer = f"{OURS}{NUID().next().decode()}"
+    async def _create(self, after: int, replicas: int, connection: Connection) -> _Consumer:
+        stream = self._stream
+        state = stream.require_same(await request(connection, f"STREAM.INFO.{stream.name}"))["state"]
+        name = f"{OURS}{NUID().next().decode()}"
         config = {
-            "name": consumer,
+            "name": name,
             "ack_policy": "none",
             "num_replicas": replicas,
             "mem_storage": True,
             "inactive_threshold": int(KEPT * 1e9),
-            "filter_subjects": [f"{place.prefix}.>"],
+            "filter_subjects": [f"{stream.prefix}.>"],
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": after + 1,
         }
-        body = {"stream_name": place.name, "config": config}
-        made = await _ask(connection, f"CONSUMER.CREATE.{place.name}.{consumer}", body)
-        feed = _Following(connection, place.name, consumer, after, after + _MANY)
-        place.logs.feeds.add(feed)
-        await feed.start()
-        return _Opened(consumer, feed, int(made["num_pending"]), int(state["first_seq"]))
+        body = {"stream_name": stream.name, "config": config}
+        created = await request(connection, f"CONSUMER.CREATE.{stream.name}.{name}", body)
+        subscription = _PolledSubscription(connection, stream.name, name, after, after + _UNLIMITED)
+        stream.logs.feeds.add(subscription)
+        await subscription.start()
+        return _Consumer(name, subscription, int(created["num_pending"]), int(state["first_seq"]))
 
-    def _watch(self, now: float) -> None:
-        """Nothing came for a while: is the consumer still there?"""
-        assert self._opened is not None
-        if self._asking is None:
-            if now - max(self._heard, self._asked) > SILENCE:
-                question = f"CONSUMER.INFO.{self._place.name}.{self._opened.consumer}"
-                self._asking = self._place.submit(lambda connection: _ask(connection, question))
+    def _check_consumer(self, consumer: _Consumer, now: float) -> None:
+        """After a while without messages, find out whether the consumer is still there."""
+        if self._check is None:
+            if now - max(self._last_delivery, self._last_check) > SILENCE:
+                api = f"CONSUMER.INFO.{self._stream.name}.{consumer.name}"
+                self._check = self._stream.submit(lambda connection: request(connection, api))
             return
-        if not self._asking.done():
+        if not self._check.done():
             return
-        asking, self._asking = self._asking, None
-        self._asked = now
+        check, self._check = self._check, None
+        self._last_check = now
         try:
-            info = asking.result()
-        except (MamaError, ProtocolError) as e:  # deleted, or the server that kept it is gone
+            info = check.result()
+        except (MamaError, ProtocolError) as e:  # deleted, or the server that had it is gone
             self._fail(e)
             return
-        lost = int(info["delivered"]["consumer_seq"]) >= self._expected and now - self._heard > 2 * SILENCE
+        lost = int(info["delivered"]["consumer_seq"]) >= self._expected and now - self._last_delivery > 2 * SILENCE
         if lost or not int(info["num_waiting"]):
-            self._fail(SubscriptionBroken("the consumer waits for nothing, or what it sent did not come"))
+            self._fail(SubscriptionBroken("the consumer has no pull request, or its deliveries were lost"))
 
     def _fail(self, error: Exception) -> None:
-        log.info("%s of stream %r begins again behind %d: %s", self._label, self._place.name, self.position, error)
+        log.info("%s of stream %r begins again behind %d: %s", self._label, self._stream.name, self.position, error)
         self._drop()
-        self.drained = False
-        self._again_at = time.monotonic() + PAUSES[min(self._tries, len(PAUSES) - 1)]
-        self._tries += 1
+        self.caught_up = False
+        self._retry_at = time.monotonic() + (0.0 if self._first_try else self._delays.next())
+        self._first_try = False
 
     def _drop(self) -> None:
-        opened, self._opened = self._opened, None
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
-        if opened is not None:
-            _forget(self._place, opened)
+        consumer, self._consumer = self._consumer, None
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+        if consumer is not None:
+            _delete(self._stream, consumer)
 
     def close(self) -> None:
         """Never raises."""
-        opening, self._opening = self._opening, None
-        if opening is not None:
-            opening.add_done_callback(partial(_forget_opened, self._place))
+        creation, self._creation = self._creation, None
+        if creation is not None:
+            creation.add_done_callback(partial(_delete_created, self._stream))
         self._drop()
 
 
-def _forget_opened(place: JetStreamReader, opening: Future[_Opened]) -> None:
-    if opening.exception() is None:
-        _forget(place, opening.result())
+def _delete_created(stream: JetStreamReader, creation: Future[_Consumer]) -> None:
+    if creation.exception() is None:
+        _delete(stream, creation.result())
 
 
-def _forget(place: JetStreamReader, opened: _Opened) -> None:
-    """Without waiting; should it fail, the server does it by itself after a while."""
+def _delete(stream: JetStreamReader, consumer: _Consumer) -> None:
+    """Without waiting; should it fail, the server deletes the consumer after ``inactive_threshold``."""
 
     async def end() -> None:
-        await opened.feed.stop()
+        await consumer.subscription.stop()
         with contextlib.suppress(Exception):
-            await opened.feed._connection.ask(f"{PREFIX}CONSUMER.DELETE.{place.name}.{opened.consumer}", b"", TRY)
+            api = f"{PREFIX}CONSUMER.DELETE.{stream.name}.{consumer.name}"
+            await consumer.subscription._connection.ask(api, b"", REQUEST_TIMEOUT)
 
-    place.logs.feeds.discard(opened.feed)
+    stream.logs.feeds.discard(consumer.subscription)
     with contextlib.suppress(MamaError):
-        loop = opened.feed._connection.loop
+        loop = consumer.subscription._connection.loop
         loop.soon(lambda: loop.loop.create_task(end()))

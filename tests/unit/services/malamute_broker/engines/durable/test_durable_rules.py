@@ -365,7 +365,7 @@ def test_a_slow_reader_costs_no_memory(desk: Callable[..., EngineHarness]) -> No
         one.publish(*numbered(100), content=b"x" * 1000)
     assert one.taken() == [1]
     engine = one.engine
-    assert (len(engine._waiting), len(engine._ledger), len(engine._behind)) == (0, 0, 1)
+    assert (len(engine._accepted), len(engine._acks), len(engine._behind)) == (0, 0, 1)
     assert "1 behind" in repr(engine)
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from mama_spark.backoff import Backoff
 from mama_spark.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import NoResponders
@@ -56,7 +57,7 @@ Make = Callable[..., tuple[AsyncPublisher, Server, list[PendingPublish]]]
 @pytest.fixture
 def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(async_publisher, "NatsBridge", Server)
-    monkeypatch.setattr(async_publisher, "PAUSES", (0.0,))
+    monkeypatch.setattr(async_publisher, "RESEND", Backoff(0, 0))
 
     def make(
         *contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20

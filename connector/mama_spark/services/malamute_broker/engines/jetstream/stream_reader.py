@@ -1,0 +1,107 @@
+"""One JetStream stream: find or create it, ask for its last sequence, and run requests on its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import orjson
+
+from mama_spark.bridges.nats.connection.connection import Connection
+from mama_spark.bridges.nats.jetstream.api import NO_STREAM, ApiError, ask
+from mama_spark.bridges.nats.read.logs import NatsLogs
+from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.subjects import covers
+from mama_spark.errors import ConfigError, Unavailable
+
+from .settings import JetStreamSettings
+
+REQUEST_TIMEOUT = 3.0  #: seconds that one request to the JetStream API may take
+T = TypeVar("T")
+
+
+class JetStreamReader:
+    """One JetStream stream.
+
+    :param timeout: seconds in which the server must answer when the stream is opened
+    """
+
+    def __init__(self, connection: NatsSettings, name: str, prefix: str, timeout: float = 10.0) -> None:
+        self.logs = NatsLogs(connection, timeout)
+        self.name, self.prefix = name, prefix
+        self.created = ""  #: when the stream was created, which tells it from another one of its name
+        self.duplicate_window = 0.0  #: seconds in which the server stores a message id once
+
+    def open(self, settings: JetStreamSettings) -> int:
+        """Find the stream or create it; its last sequence.
+
+        :raises ConfigError: there is none, or it cannot be used
+        :raises Unavailable: no server answers
+        """
+        self.logs.open()
+        info = self._find(settings)
+        config = info["config"]
+        wanted = f"{self.prefix}.>"
+        if not any(covers(subject, wanted) for subject in config.get("subjects") or ()):
+            raise ConfigError(f"the JetStream stream {self.name!r} does not take {wanted!r}")
+        if config.get("retention", "limits") == "workqueue" or config.get("no_ack"):
+            raise ConfigError(f"the JetStream stream {self.name!r} is a work queue or does not acknowledge")
+        self.created = str(info["created"])
+        self.duplicate_window = int(config.get("duplicate_window") or 0) / 1e9
+        return int(info["state"]["last_seq"])
+
+    def _find(self, settings: JetStreamSettings) -> dict[str, Any]:
+        try:
+            return self.logs.api.ask(f"STREAM.INFO.{self.name}")
+        except ApiError as e:
+            if e.code != NO_STREAM or not settings.create:
+                raise ConfigError(f"the JetStream stream {self.name!r}: {e}") from e
+        try:
+            return self.logs.api.ask(f"STREAM.CREATE.{self.name}", settings.configuration(self.name, self.prefix))
+        except ApiError as e:
+            with contextlib.suppress(ApiError):  # another broker has created it meanwhile
+                return self.logs.api.ask(f"STREAM.INFO.{self.name}")
+            raise ConfigError(f"the JetStream stream {self.name!r} cannot be created: {e}") from e
+
+    def last_sequence(self) -> int | None:
+        """The stream's last sequence; None if no server answers now.
+
+        :raises ConfigError: the stream is gone, or was created again
+        """
+        try:
+            info = self.logs.api.ask(f"STREAM.INFO.{self.name}", timeout=REQUEST_TIMEOUT)
+        except ApiError as e:
+            raise ConfigError(f"the JetStream stream {self.name!r}: {e}") from e
+        except Unavailable:
+            return None
+        return int(self.require_same(info)["state"]["last_seq"])
+
+    def require_same(self, info: dict[str, Any]) -> dict[str, Any]:
+        """:raises ConfigError: ``info`` is not of the stream that was opened"""
+        if str(info["created"]) != self.created:
+            raise ConfigError(f"the JetStream stream {self.name!r} was deleted and created again")
+        return info
+
+    def submit(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine on the event loop of the connection that is open now.
+
+        :raises BackgroundTaskFailed: the event loop has ended
+        """
+        connection = self.logs.connection()
+        if not connection.loop.alive:
+            connection.loop.soon(_nothing)  # raises the reason
+        return asyncio.run_coroutine_threadsafe(work(connection), connection.loop.loop)
+
+    def close(self) -> None:
+        self.logs.close()
+
+
+def _nothing() -> None: ...
+
+
+async def request(connection: Connection, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One request to the JetStream API, for :meth:`JetStreamReader.submit`."""
+    return await ask(connection, api, b"" if body is None else orjson.dumps(body), REQUEST_TIMEOUT, REQUEST_TIMEOUT)

@@ -1,0 +1,149 @@
+"""What engines that store their streams share: subscriptions, credit, live delivery and replay.
+
+A subclass says how messages are stored and how they are read again; this class decides who gets them. A message is
+delivered to a live cursor when it is stored. A cursor that has no credit, or that subscribed behind an earlier
+sequence, is *behind*: it reads the store until it is live again.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from mama_spark.malamute.protocol.extensions import of_stored
+from mama_spark.malamute.protocol.patterns import BadPattern
+
+from .base import Delivery, StreamEngine
+from .subscription_cursor import SubscriptionCursor
+from .subscription_index import SubscriptionIndex
+
+#: A stored message that live cursors get: sequence, the cursor of the client that sent it (None: that client does not
+#: subscribe here), address of the sender, subject, content, id, headers. A plain tuple, since one is made per message.
+LiveMessage = tuple[
+    int, SubscriptionCursor | None, bytes, bytes, Sequence[bytes], bytes, tuple[tuple[bytes, bytes], ...]
+]
+#: A message as the store returns it: a tuple that begins with the sequence.
+M = TypeVar("M", bound=tuple[Any, ...])
+
+
+class StoredStreamEngine(StreamEngine, Generic[M]):
+    """A stream whose messages are numbered and stored before they are delivered (ML-01, ML-22).
+
+    A client that subscribes with ``after`` gets what is stored behind that sequence and then what comes, in order, each
+    message once. A message that a client sent while it was subscribed never comes back to it, replayed or not (ML-15).
+    """
+
+    stored: ClassVar[bool] = True
+
+    def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
+        super().__init__(name, settings)
+        self._subscriptions: SubscriptionIndex[SubscriptionCursor] = SubscriptionIndex()
+        self._cursors: dict[Hashable, SubscriptionCursor] = {}
+        self._behind: dict[SubscriptionCursor, None] = {}  # cursors that are not live, the next to be served first
+
+    def __repr__(self) -> str:
+        counts = f"{len(self._cursors)} subscribers, {len(self._behind)} behind"
+        return f"<{type(self).__name__} {self.name!r}, {self._state()}, {counts}>"
+
+    # --- what a subclass says of its store -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _state(self) -> str:
+        """Of the store, for ``repr``."""
+
+    @abstractmethod
+    def position(self) -> int:
+        """Highest sequence that live cursors got."""
+
+    @abstractmethod
+    def _complete_accepted(self) -> None:
+        """Store what was accepted and deliver it to live cursors."""
+
+    def _prepare_subscription(self, after: int | None) -> None:
+        """Called before a client subscribes; :meth:`position` counts from here on."""
+
+    def _last_subscriber_left(self) -> None:
+        """No client subscribes (any more)."""
+
+    @abstractmethod
+    def _replayed(self, cursor: SubscriptionCursor, message: M) -> Delivery | None:
+        """The delivery of a stored message to a cursor that is behind; None = the message is not for its client."""
+
+    # --- subscriptions -------------------------------------------------------------------------------------------
+
+    def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
+        self._complete_accepted()  # earlier messages are for earlier subscriptions
+        cursor = self._cursors.get(client)
+        if cursor is None:
+            cursor = SubscriptionCursor(client, origin=secrets.randbits(62) + 1)
+        elif pattern in cursor.patterns:
+            return
+        self._prepare_subscription(after)
+        try:
+            self._subscriptions.add(pattern, cursor)
+        except BadPattern:
+            self._release_unused()
+            raise
+        self._cursors[client] = cursor
+        before = cursor.position
+        cursor.subscribe(pattern, after, self.position())
+        if not cursor.live and (cursor not in self._behind or cursor.position < before):
+            self._stop_replay(cursor)
+            self._behind[cursor] = None
+
+    def cancel(self, client: Hashable) -> None:
+        self._complete_accepted()  # earlier messages are for this client, if they match
+        cursor = self._cursors.pop(client, None)
+        if cursor is not None:
+            self._subscriptions.remove(cursor, cursor.patterns)
+            self._stop_replay(cursor)
+            self._release_unused()
+
+    def _release_unused(self) -> None:
+        if not self._cursors:
+            self._last_subscriber_left()
+
+    def _stop_replay(self, cursor: SubscriptionCursor) -> None:
+        """The cursor is live, cancelled, or has to be read for from another position."""
+        self._behind.pop(cursor, None)
+
+    def credit(self, client: Hashable, amount: int | None) -> None:
+        cursor = self._cursors.get(client)
+        if cursor is not None:
+            cursor.credit.give(amount)
+
+    # --- delivery ------------------------------------------------------------------------------------------------
+
+    def _deliver_live(self, messages: Iterable[LiveMessage], time: int) -> None:
+        """Deliver messages of one time to the live cursors; the other cursors find them in the store.
+
+        :param time: of storage, microseconds since the epoch
+        """
+        if not self._cursors:
+            return
+        receivers, deliver = self._subscriptions.receivers, self._deliver
+        for sequence, sender, address, subject, content, message_id, headers in messages:
+            found = receivers(subject)
+            if not found:
+                continue
+            extension = of_stored(sequence, time, message_id, headers)
+            for cursor in found:
+                if not cursor.live or cursor is sender:
+                    continue
+                if not cursor.credit.use():
+                    cursor.fall_behind(sequence - 1)
+                    self._behind[cursor] = None
+                    continue
+                deliver(Delivery(cursor.client, address, subject, content, extension))
+
+    def _replay_to(self, cursor: SubscriptionCursor, messages: Iterable[M]) -> None:
+        """Deliver stored messages, the next ones of a cursor that is behind, as far as its credit goes."""
+        for message in messages:
+            delivery = self._replayed(cursor, message)
+            if delivery is not None:
+                if not cursor.credit.use():
+                    return
+                self._deliver(delivery)
+            cursor.position = message[0]
