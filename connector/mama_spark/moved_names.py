@@ -187,7 +187,6 @@ NAMES: dict[str, dict[str, str]] = {
     "mama.discovery.discovery_rows": {"Row": "DiscoveryRow", "Reader": "DiscoveryRowReader"},
     "mama.messages.source_records": {"BadRecord": "BadSourceRecord"},
     "packing.format": {"Form": "PackFormat"},
-    "publisher.batch_publisher": {"Tag": "BatchContext"},
     "publisher.managed.callbacks": {"Cargo": "PendingBatch", "Teller": "CallbackDispatcher"},
     "publisher.managed.loops": {"Runners": "PublisherLoops"},
     "publisher.managed.publish_queue": {"Intake": "PublishQueue"},

@@ -263,7 +263,11 @@ def test_every_row_has_its_outcome_when_the_broker_restarts_in_mid_write() -> No
     policy = WindowConfig(2000, 1000, 5.0, RetryPolicy.doubling(0.05, 0.5, PATIENCE))
     kinds: list[EventKind] = []
     publisher = BatchPublisher(
-        bridge, policy, on_finished=finished.append, patience=PATIENCE, on_event=lambda event: kinds.append(event.kind)
+        bridge,
+        policy,
+        on_finished=finished.append,
+        outage_timeout=PATIENCE,
+        on_event=lambda event: kinds.append(event.kind),
     )
     publisher.start()
     try:

@@ -165,7 +165,7 @@ def test_wait_stall_0(memory_desk: PublisherHarness) -> None:
         while publisher.counters.sends < 1:
             await asyncio.sleep(0.001)
         publisher.publish_async(topic, b"taken by the runner, waits for the window")
-        while publisher._intake:
+        while publisher._queue:
             await asyncio.sleep(0.001)
         publisher.publish_async(topic, b"queued")
         with pytest.raises(QueueFull):

@@ -27,6 +27,7 @@ from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.send_loop import messages_of
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings
 from mama_spark.services.malamute_broker.broker.security import Security
 from mama_spark.services.malamute_broker.configuration import load
@@ -328,11 +329,11 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
 
     def keep(block: FlightBatch) -> None:
         finished.append(block)
-        payloads[id(block)] = block.tag.batch
+        payloads[id(block)] = messages_of(block)
 
     kinds: list[EventKind] = []
     publisher = BatchPublisher(
-        bridge, policy, on_finished=keep, patience=PATIENCE, on_event=lambda event: kinds.append(event.kind)
+        bridge, policy, on_finished=keep, outage_timeout=PATIENCE, on_event=lambda event: kinds.append(event.kind)
     )
     publisher.start()
     ends.callback(publisher.stop)

@@ -79,14 +79,14 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
     writer = ResilientPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
 
     def told() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("the log takes")]
+        return [r.getMessage() for r in caplog.records if r.getMessage().startswith("the record log takes")]
 
     try:
         with caplog.at_level(logging.WARNING, "mama_spark"):
             assert writer.write(batch(1))
             assert writer.drain(60)
             assert not told()
-            monkeypatch.setattr(resilient_publisher, "TELL_EVERY", 0.1)
+            monkeypatch.setattr(resilient_publisher, "WARNING_INTERVAL", 0.1)
             admin.api("STREAM.DELETE.S")
             assert writer.write(batch(2, 3))
             eventually(lambda: len(told()) >= 3, "it warns more than once", 60)
@@ -94,7 +94,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
             assert any("no stream, or no leader" in text for text in told())
             admin.create_stream("S", ["s.>"], allow_batched=True)
             assert writer.drain(60)
-            eventually(lambda: told()[-1] == "the log takes messages again", "it says that it is over", 60)
+            eventually(lambda: told()[-1] == "the record log takes messages again", "it says that it is over", 60)
     finally:
         writer.close()
     assert stored(admin) == [2, 3]

@@ -8,9 +8,10 @@ from typing import Any
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publisher.batch_publisher import BatchContext, BatchPublisher
+from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.sending.flight import EVENT, FlightState
 from mama_spark.sending.flight_batch import FlightBatch, FlightCounters
+from mama_spark.sending.send_loop import messages_of
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import PATIENCE, eventually
 
@@ -92,14 +93,15 @@ class Driver:
         assert self.publisher is not None
         self.publisher.drain()
 
-    def _finished(self, block: FlightBatch) -> None:
-        tag = block.tag
-        batch = tag.batch if isinstance(tag, BatchContext) else tag
+    def _finished(self, flights: FlightBatch) -> None:
+        batch = messages_of(flights)
         topics, payloads = batch.topics.to_pylist(), batch.payloads.to_pylist()
-        for i in range(block.n):
-            event = EVENT[FlightState(int(block.state[i]))]
-            error = block.errors.get(i)
-            self.outcomes.append(Outcome(topics[i], payloads[i], event, bool(block.doubt[i]), int(block.sequence[i])))
+        for i in range(flights.n):
+            event = EVENT[FlightState(int(flights.state[i]))]
+            error = flights.errors.get(i)
+            self.outcomes.append(
+                Outcome(topics[i], payloads[i], event, bool(flights.doubt[i]), int(flights.sequence[i]))
+            )
             if event != "acked":
                 self.reasons.append(str(error))
 

@@ -100,7 +100,7 @@ def record(
         lambda: publisher_bridge(options),
         max_in_flight=options.max_in_flight,
         wait_timeout=options.wait_timeout,
-        on_refused=lambda batch, errors: recorder.refused(batch, errors),
+        on_rejected=lambda batch, errors: recorder.refused(batch, errors),
     )
     recorder = Recorder(settings, writer, ids=options.dedup)
     try:

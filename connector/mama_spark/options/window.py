@@ -1,7 +1,7 @@
 """How many messages of a publisher may be in flight, and when they are sent again: one checked value.
 
 The option parser, the command line and the constructors of the publishers make a :class:`WindowConfig`; the window of
-``publisher/core`` obeys it. Ranges are checked here and nowhere else.
+:mod:`mama_spark.sending.window` obeys it. Ranges are checked here and nowhere else.
 """
 
 from __future__ import annotations

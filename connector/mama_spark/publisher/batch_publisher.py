@@ -1,8 +1,8 @@
-"""The pump: a thread that obeys the window, and the batch face of the sink.
+"""Publishes batches of messages in columns, on a thread of its own: what Spark's sink writes with.
 
-All calls to the bridge after ``open`` and before ``close`` come from the pump's thread, ``prepare`` included, so that
-acknowledgements, timeouts and resends go on while the caller is busy elsewhere (in Spark's row iterator). What
-``prepare`` or the bridge raises therefore comes out of the next :meth:`BatchPublisher.put`, or of ``drain``.
+All calls to the bridge after ``open`` and before ``close`` come from the publisher's thread, ``prepare`` included, so
+that acknowledgements, timeouts and resends go on while the caller is busy elsewhere (in Spark's row iterator). What
+``prepare`` or the bridge raises is therefore raised by the next :meth:`BatchPublisher.put`, or by ``drain``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
+from ..bridge import BridgeEvent, PublisherBridge
 from ..errors import (
     BackgroundTaskFailed,
     ClientClosed,
@@ -27,56 +27,49 @@ from ..errors import (
     Stopped,
     Unavailable,
 )
-from ..message import Bools, MessageBatch
+from ..message import MessageBatch
 from ..options.window import WindowConfig
 from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch, FlightCounters
+from ..sending.send_loop import MAX_SEND_MESSAGES, SendLoop, Span
 from ..sending.window import Window
 from .rate_limiter import RateLimiter
 
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 
-CHUNK_MESSAGES = 2048  #: at most so many messages a call of the bridge
-CHUNK_BYTES = 4 << 20  #: at most so many payload bytes a call, or one message
-BATCHES_WAITING = 2  #: put blocks while so many batches wait
-_TAKES_NOTHING = 0.005  #: seconds between tries of what the bridge did not take
-_LISTEN = 0.02  #: longest wait for answers while a new batch may come, which cannot interrupt it
+MAX_QUEUED_BATCHES = 2  #: put blocks while so many batches wait
+_RETRY_FULL_BRIDGE = 0.005  #: seconds between tries of what the bridge did not take
+_MAX_WAIT_FOR_ANSWERS = 0.02  #: seconds, while a new batch may come, which cannot interrupt the wait
 
 
 @dataclass(slots=True)
-class BatchContext:
-    """``FlightBatch.tag``: the messages of the block, and what the caller gave to find it again."""
+class _QueuedBatch:
+    """A batch on its way into the window.
 
-    batch: MessageBatch
-    tag: object
+    :ivar rejected: rows that cannot be sent, with the reason
+    :ivar spans: rows that are still to be sent, once :attr:`prepared`
+    """
 
-
-@dataclass(slots=True)
-class _Job:
-    """A block on its way into the window: ``runs`` are its spans of good rows, ``at`` the next row to go."""
-
-    block: FlightBatch
-    batch: MessageBatch
-    bad: Sequence[tuple[int, PublishError]]
-    runs: deque[tuple[int, int]] = field(default_factory=deque)
+    flights: FlightBatch
+    rejected: Sequence[tuple[int, PublishError]]
+    spans: deque[Span] = field(default_factory=deque)
     prepared: bool = False
 
 
 class BatchPublisher:
-    """Arrow batches in, settled columns out; no object a message.
+    """Takes Arrow batches and reports settled columns; no object a message.
 
     :param bridge: open; it stays open
-    :param on_finished: called on the pump's thread with every block whose flights are all settled; the block's ``tag``
-        is dropped afterwards, so that its messages can be freed. An exception in it ends the pump.
+    :param on_finished: called on the publisher's thread with every batch whose flights are all settled; its messages
+        and context are dropped afterwards, so that they can be freed. An exception in it ends the publisher.
     :param rate: new messages a second; None = no limit
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
     :param poll_time: longest wait in seconds (MP-07)
-    :param patience: seconds without an acknowledgement, while messages wait and the middleware takes nothing, after
-        which the pump gives up with :class:`Unavailable`. None = the retry deadline, or else the ``wait_timeout``
-    :param survive_outage: do not give up then: fail what waits, and what comes, until the middleware takes messages
-        again
-    :param on_event: told of what happens to the transport, on the pump's thread, before the pump acts on it
-    :param on_trouble: told why messages must be sent again, at most once a round of the pump, on its thread
+    :param outage_timeout: seconds without an acknowledgement, while messages wait and the middleware takes none, after
+        which the publisher ends with :class:`Unavailable`. None = the retry deadline, or else the ``wait_timeout``
+    :param survive_outage: do not end then: fail what waits, and what comes, until the middleware takes messages again
+    :param on_event: called with events of the transport, on the publisher's thread, before the publisher reacts to them
+    :param on_resend: called with the reason why messages must be sent again, at most once a round, on that thread
     """
 
     def __init__(
@@ -89,36 +82,32 @@ class BatchPublisher:
         flush_after: float = 0.2,
         poll_time: float = 0.1,
         name: str = "",
-        patience: float | None = None,
+        outage_timeout: float | None = None,
         survive_outage: bool = False,
         on_event: Callable[[BridgeEvent], None] | None = None,
-        on_trouble: Callable[[PublishError], None] | None = None,
+        on_resend: Callable[[PublishError], None] | None = None,
     ) -> None:
         self.bridge = bridge
         self.window = Window(policy)
         self.counters: FlightCounters = self.window.counters
-        self._on_finished, self._on_event, self._on_trouble = on_finished, on_event, on_trouble
+        deadline = policy.retry.deadline if policy.retry else None
+        if outage_timeout is None:
+            outage_timeout = deadline or policy.wait_timeout
+        self._loop = SendLoop(bridge, self.window, on_event=on_event, outage_timeout=outage_timeout)
+        self._on_finished, self._on_resend = on_finished, on_resend
         self._rate = rate
         self._limiter: RateLimiter | None = None
-        self._flush_after = flush_after
-        self._poll_time = poll_time
-        deadline = policy.retry.deadline if policy.retry else None
-        self._patience = patience if patience is not None else deadline or policy.wait_timeout
+        self._flush_after, self._poll_time = flush_after, poll_time
+        self._survive_outage = survive_outage
         self._thread = threading.Thread(
-            target=self._run, name=f"mama-pump-{name}" if name else "mama-pump", daemon=True
+            target=self._run, name=f"mama-publisher-{name}" if name else "mama-publisher", daemon=True
         )
         self._changed = threading.Condition()
-        self._jobs: deque[_Job] = deque()
+        self._queue: deque[_QueuedBatch] = deque()
         self._open: dict[int, FlightBatch] = {}
         self._draining = self._stopping = False
         self._ended = threading.Event()
         self._death: BaseException | None = None
-        self._last_send = 0.0
-        self._unflushed = False
-        self._stuck_since: float | None = None
-        self._survive_outage, self._outage = survive_outage, False
-        self._last_trouble = ""
-        self._bridge_full = False
 
     # --- the caller's thread ---------------------------------------------------------------------------------
 
@@ -126,31 +115,34 @@ class BatchPublisher:
         """Start the thread. The bridge must be open."""
         self._thread.start()
 
-    def put(self, batch: MessageBatch, bad: Sequence[tuple[int, PublishError]] = (), tag: object = None) -> FlightBatch:
-        """Hand over messages; blocks while two batches wait.
+    def put(
+        self, batch: MessageBatch, rejected: Sequence[tuple[int, PublishError]] = (), context: object = None
+    ) -> FlightBatch:
+        """Queue messages; blocks while two batches wait.
 
-        :param bad: rows that cannot be sent, ascending, with the reason: they fail without being sent
-        :returns: the block, which the pump's thread goes on changing until ``on_finished`` gets it
-        :raises BackgroundTaskFailed: the pump ended with an error, the cause; a :class:`ConfigError` is raised as
+        :param rejected: rows that cannot be sent, ascending, with the reason: they fail without being sent
+        :param context: becomes :attr:`.FlightBatch.context`
+        :returns: the flights, which the publisher's thread goes on changing until ``on_finished`` gets them
+        :raises BackgroundTaskFailed: the publisher ended with an error, the cause; a :class:`ConfigError` is raised as
             itself
         :raises ClientClosed: drained or stopped
         """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._jobs) < BATCHES_WAITING or self._closed)
+            self._changed.wait_for(lambda: len(self._queue) < MAX_QUEUED_BATCHES or self._closed)
             self._raise_death()
             if self._closed:
                 raise ClientClosed("the publisher was drained or stopped")
-            block = self.window.open(len(batch), tag=BatchContext(batch, tag), sizes=batch.sizes())
-            self._open[id(block)] = block
-            self._jobs.append(_Job(block, batch, bad))
+            flights = self.window.open(len(batch), batch, context)
+            self._open[id(flights)] = flights
+            self._queue.append(_QueuedBatch(flights, rejected))
             self._changed.notify_all()
-        return block
+        return flights
 
     def drain(self) -> None:
-        """No more batches; returns when every flight is settled and every block was given to ``on_finished``.
+        """No more batches; returns when every flight is settled and every batch was given to ``on_finished``.
 
         :raises BackgroundTaskFailed: as :meth:`put`
-        :raises ClientClosed: somebody called :meth:`stop` meanwhile
+        :raises ClientClosed: :meth:`stop` was called meanwhile
         """
         with self._changed:
             if self._thread.ident is None:
@@ -163,7 +155,7 @@ class BatchPublisher:
             raise ClientClosed("the publisher was stopped while it drained")
 
     def check(self) -> None:
-        """For whoever waits for something else than :meth:`drain`.
+        """For callers that wait for something else than :meth:`drain`.
 
         :raises BackgroundTaskFailed: as :meth:`put`
         """
@@ -201,18 +193,18 @@ class BatchPublisher:
         down = "" if self.window.connected else ", disconnected"
         return f"<BatchPublisher {state}, {self.window.in_flight} in flight{hold}{down}>"
 
-    # --- the pump's thread -----------------------------------------------------------------------------------
+    # --- the publisher's thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            self._last_send = time.monotonic()
-            self._limiter = RateLimiter(self._rate, self._last_send) if self._rate else None
+            now = self._loop.last_send = time.monotonic()
+            self._limiter = RateLimiter(self._rate, now) if self._rate else None
             while not self._stopping and not self._drained():
                 self._round()
             if self._stopping:
                 self._abandon("the publisher was stopped")
                 self._finish()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the waiters must hear of it
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the waiters must get it
             self._die(error)
         finally:
             with self._changed:
@@ -223,207 +215,113 @@ class BatchPublisher:
         return self._draining and not self._open
 
     def _round(self) -> None:
-        self._resend()
+        self._loop.resend()
         self._launch()
         self._finish()
         now = time.monotonic()
-        if self._unflushed and (now - self._last_send >= self._flush_after or self._nothing_follows()):
-            self._unflushed = False
-            self.bridge.flush()
-        self._wait(now)
+        if now - self._loop.last_send >= self._flush_after or (self._draining and not self._queue):
+            self._loop.flush()
+        self._receive(now)
         self.window.expire(now)  # as of before the poll: answers that came while this process stood still are in time
-        trouble = self.window.take_trouble()
-        if trouble is not None and self._on_trouble is not None:
-            self._on_trouble(trouble)
-        self._give_up_outage(time.monotonic())
-
-    def _nothing_follows(self) -> bool:
-        return self._draining and not self._jobs
-
-    def _resend(self) -> None:
-        self._bridge_full = False
-        for block, rows in self.window.due(time.monotonic()):
-            rows = rows[:CHUNK_MESSAGES]
-            ends = np.cumsum(block.ends[rows + 1] - block.ends[rows])
-            rows = rows[: max(1, int(np.searchsorted(ends, CHUNK_BYTES, "right")))]
-            taken = self.bridge.send(block.tag.batch.take(rows), self.window.next_token)
-            if taken:
-                self.window.relaunch(block, rows[:taken], time.monotonic())
-                self._note_send()
-            if taken < len(rows):
-                self._bridge_full = True
-                return
+        cause = self.window.take_resend_cause()
+        if cause is not None and self._on_resend is not None:
+            self._on_resend(cause)
+        self._end_outage(time.monotonic())
 
     def _launch(self) -> None:
-        while self._jobs and not self._bridge_full:
-            job = self._jobs[0]
-            if not job.prepared:
-                self._prepare(job)
-            while job.runs:
-                start, end = job.runs[0]
-                now = time.monotonic()
-                n = min(self.window.fit(job.block, start, now), end - start, CHUNK_MESSAGES)
-                if self._limiter is not None:
-                    n = min(n, self._limiter.allowance(now))
-                if n <= 0:
-                    return
-                ends = job.block.ends
-                n = min(n, max(1, int(np.searchsorted(ends, ends[start] + CHUNK_BYTES, "right")) - 1 - start))
-                taken = self._send(job, start, n)
-                job.runs[0] = (start + taken, end)
-                if taken < n:
-                    self._bridge_full = True
-                    return
-                if start + taken == end:
-                    job.runs.popleft()
+        while self._queue and not self._loop.bridge_full:
+            queued = self._queue[0]
+            if not queued.prepared:
+                queued.spans = self._loop.prepare(queued.flights, dict(queued.rejected))
+                queued.prepared = True
+            if not self._launch_spans(queued.flights, queued.spans):
+                return
             with self._changed:
-                self._jobs.popleft()
+                self._queue.popleft()
                 self._changed.notify_all()
 
-    def _send(self, job: _Job, start: int, n: int) -> int:
-        taken = self.bridge.send(job.batch.slice(start, n), self.window.next_token)
-        if taken:
-            rows, now = slice(start, start + taken), time.monotonic()
-            if self.bridge.capabilities.ack is Ack.NONE:
-                self.window.send_unacknowledged(job.block, rows, now)
-                self._stuck_since = None
-            else:
-                self.window.launch(job.block, rows, now)
-            self._note_send()
+    def _launch_spans(self, flights: FlightBatch, spans: deque[Span]) -> bool:
+        """Send what may go; whether that was all."""
+        while spans:
+            most = MAX_SEND_MESSAGES if self._limiter is None else self._limiter.allowance(time.monotonic())
+            n = self._loop.capacity(flights, spans[0], most)
+            if not n:
+                return False
+            start, end = spans[0]
+            taken = self._loop.launch(flights, start, n)
             if self._limiter is not None:
                 self._limiter.spend(taken)
-        return taken
-
-    def _note_send(self) -> None:
-        self._last_send = time.monotonic()
-        self._unflushed = True
-
-    def _prepare(self, job: _Job) -> None:
-        prepared = self.bridge.prepare(job.batch) if len(job.batch) else None
-        bad = dict(prepared.bad) if prepared else {}
-        bad.update(job.bad)
-        block = job.block
-        if prepared is not None:
-            block.fragile = prepared.fragile
-        if bad:
-            rows = np.array(sorted(bad), np.int64)
-            self.window.reject(block, rows, [bad[r] for r in rows.tolist()], time.monotonic())
-            good = np.ones(block.n, np.bool_)
-            good[rows] = False
-            job.runs = runs_of(good)
-        elif block.n:
-            job.runs = deque([(0, block.n)])
-        job.prepared = True
+            spans[0] = (start + taken, end)
+            if taken < n:
+                return False
+            if start + taken == end:
+                spans.popleft()
+        return True
 
     def _finish(self) -> None:
-        """Tell of the blocks that are done. Blocks without flights, or all bad, never appear in a poll."""
-        touched = {id(block): block for block, _ in self.window.take_settled()}
+        """Report the batches that are done. Those without flights, or with rejected ones alone, are in no poll."""
+        touched = {id(flights): flights for flights, _ in self.window.take_settled()}
         with self._changed:
-            waiting = {id(job.block) for job in self._jobs}
-            empty = [block for block in self._open.values() if block.n == 0 and id(block) not in waiting]
-        for block in [*touched.values(), *empty]:
-            if block.open == 0 and id(block) in self._open:
-                del self._open[id(block)]
-                self._on_finished(block)
-                block.tag = None
+            waiting = {id(queued.flights) for queued in self._queue}
+            empty = [flights for flights in self._open.values() if flights.n == 0 and id(flights) not in waiting]
+        for flights in [*touched.values(), *empty]:
+            if flights.open == 0 and id(flights) in self._open:
+                del self._open[id(flights)]
+                self._on_finished(flights)
+                flights.messages = flights.context = None
 
-    def _wait(self, now: float) -> None:
+    def _receive(self, now: float) -> None:
         window = self.window
-        if not window.in_flight and not self._jobs and window.connected:
-            self._idle(now)
-            polled = self.bridge.poll(0.0)
-        else:
-            until = [now + (self._poll_time if self._draining or self._jobs else min(self._poll_time, _LISTEN))]
-            wake = window.wake_at()
-            if wake is not None:
-                until.append(max(wake, now + _TAKES_NOTHING))  # what is due by now was just tried
-            if self._unflushed:
-                until.append(self._last_send + self._flush_after)
-            if self._limiter is not None and self._jobs:
-                until.append(max(self._limiter.wake_at(now), now + 0.001))
-            timeout = max(0.0, min(until) - now)
-            if self._bridge_full:
-                timeout = _TAKES_NOTHING
-            polled = self.bridge.poll(timeout, self._wanted())
-        self._apply(polled)
+        if not window.in_flight and not self._queue and window.connected:
+            self._wait_for_batch(now)
+            self._loop.receive(0.0)
+            return
+        batch_may_come = not (self._draining or self._queue)
+        until = [now + (min(self._poll_time, _MAX_WAIT_FOR_ANSWERS) if batch_may_come else self._poll_time)]
+        wake = window.wake_at()
+        if wake is not None:
+            until.append(max(wake, now + _RETRY_FULL_BRIDGE))  # what is due by now was just tried
+        if self._loop.unflushed:
+            until.append(self._loop.last_send + self._flush_after)
+        if self._limiter is not None and self._queue:
+            until.append(max(self._limiter.wake_at(now), now + 0.001))
+        timeout = _RETRY_FULL_BRIDGE if self._loop.bridge_full else max(0.0, min(until) - now)
+        self._loop.receive(timeout, window.answers_until_refill() if self._queue else max(1, window.in_flight))
 
-    def _idle(self, now: float) -> None:
-        """Nothing is under way: wait for a batch. Bridge events are looked at once a ``poll_time``."""
+    def _wait_for_batch(self, now: float) -> None:
+        """Nothing is under way: wait for a batch. Bridge events are polled once a ``poll_time``."""
         pause = self._poll_time
-        if self._unflushed:
-            pause = max(0.0, min(pause, self._last_send + self._flush_after - now))
+        if self._loop.unflushed:
+            pause = max(0.0, min(pause, self._loop.last_send + self._flush_after - now))
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._jobs) or self._closed, pause)
+            self._changed.wait_for(lambda: bool(self._queue) or self._closed, pause)
 
-    def _wanted(self) -> int:
-        """So many answers change something: the refill mark, or all when nothing else is to be sent."""
-        window = self.window
-        if not self._jobs:
-            return max(1, window.in_flight)
-        if window.holding:
-            return max(1, window.in_flight - min(window.policy.refill_allowed_at, window.limit - 1))
-        return max(1, window.in_flight // 4)
-
-    def _apply(self, polled: PollResult) -> None:
-        window = self.window
-        for acks in polled.acks:
-            window.acked(acks)
-        for refusals in polled.refusals:
-            self._last_trouble = str(refusals.error)
-            window.refused(refusals)
-        if polled.acks:
-            self._stuck_since, self._outage = None, False
-        for event in polled.events:
-            self._event(event)
-
-    def _event(self, event: BridgeEvent) -> None:
-        if self._on_event is not None:
-            self._on_event(event)
-        if event.kind is EventKind.DISCONNECTED:
-            self._last_trouble = event.info
-            self.window.disconnected(event.info, event.at)
-            log.warning("disconnected: %s", event.info)
-        elif event.kind is EventKind.RECONNECTED:
-            self.window.reconnected(event.at)
-            self._outage = False
-            log.warning("connected again: %s", event.info)
-        elif event.kind is EventKind.CLOSED:
-            raise Unavailable(f"the connection was closed: {event.info}") from event.error
-        else:
-            log.warning("%s%s", event.info, f" (topic {event.topic})" if event.topic else "")
-
-    def _give_up_outage(self, now: float) -> None:
-        """Messages that were never sent have no deadline of their own: when the middleware has taken or acknowledged
-        nothing for so long that all that was sent has been settled, they are not kept waiting."""
-        window = self.window
-        stuck = bool(self._jobs) and (not window.connected or window.paused or self._bridge_full)
-        if not stuck:
-            self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = now
-        elif (self._outage or now - self._stuck_since > self._patience) and not window.in_flight:
-            trouble = self._last_trouble or "the bridge takes no messages"
-            if not self._survive_outage:
-                raise Unavailable(f"nothing was acknowledged for {self._patience:g} s: {trouble}")
-            self._outage = True
-            self._fail_queued(f"not sent, nothing was acknowledged for {self._patience:g} s: {trouble}", now)
+    def _end_outage(self, now: float) -> None:
+        """Give up messages that were never sent, when the middleware has taken or acknowledged nothing for so long that
+        all that was sent has been settled."""
+        if not self._loop.outage_lasts_too_long(bool(self._queue), now):
+            return
+        timeout, cause = self._loop.outage.timeout, self._loop.last_cause or "the bridge takes no messages"
+        if not self._survive_outage:
+            raise Unavailable(f"nothing was acknowledged for {timeout:g} s: {cause}")
+        self._fail_queued(f"not sent, nothing was acknowledged for {timeout:g} s: {cause}", now)
 
     def _fail_queued(self, why: str, now: float) -> None:
-        """Whatever waits to be sent fails now; sent flights go on as they are."""
+        """Fail what waits to be sent; sent flights go on as they are."""
         with self._changed:
-            jobs, self._jobs = list(self._jobs), deque()
+            queue, self._queue = list(self._queue), deque()
             self._changed.notify_all()
-        for job in jobs:
-            queued = np.flatnonzero(job.block.state == FlightState.QUEUED)
-            bad, error = dict(job.bad), NoResponders(why)
-            self.window.reject(job.block, queued, [bad.get(row, error) for row in queued.tolist()], now)
+        for queued in queue:
+            rows = np.flatnonzero(queued.flights.state == FlightState.QUEUED)
+            rejected, error = dict(queued.rejected), NoResponders(why)
+            self.window.reject(queued.flights, rows, [rejected.get(row, error) for row in rows.tolist()], now)
 
-    def _abandon(self, why: str, error: PublishError | None = None) -> None:
+    def _abandon(self, why: str) -> None:
         with self._changed:
-            blocks = list(self._open.values())
-        self.window.abandon(blocks, error or Stopped(why), NotPublished(why), time.monotonic())
+            batches = list(self._open.values())
+        self.window.abandon(batches, Stopped(why), NotPublished(why), time.monotonic())
         with self._changed:
-            self._jobs.clear()
+            self._queue.clear()
 
     def _die(self, error: BaseException) -> None:
         """Every flight gets its terminal event and every waiter the reason."""
@@ -433,10 +331,4 @@ class BatchPublisher:
             self._abandon(f"the publisher ended: {error}")
             self._finish()
         except Exception:
-            log.exception("while the publisher ended because of %r", error)
-
-
-def runs_of(good: Bools) -> deque[tuple[int, int]]:
-    """Spans [start, end) of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], good, [False])).astype(np.int8)))
-    return deque(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+            logger.exception("while the publisher ended because of %r", error)

@@ -1,9 +1,9 @@
-"""A publisher that never gives up: for processes that write into one log for weeks.
+"""A publisher that keeps trying: for processes that write into one record log for weeks.
 
-Messages go in the order in which they came, and wait for as long as the middleware is away; what was handed over and
-not acknowledged goes again, through a new bridge where the old one is beyond repair. Who writes is made to wait, so
-memory is bounded by what it hands over at once. What is in the way is told in the process' log: when it begins, once a
-minute while it lasts, and when it is over.
+Messages are sent in the order in which they came, and wait for as long as the middleware is away; what was sent and
+not acknowledged is sent again, through a new bridge where the old one ended. The caller waits while others wait, so
+memory is bounded by what it gives at once. A warning is logged when an obstacle begins, once a minute while it lasts,
+and when it is over.
 """
 
 from __future__ import annotations
@@ -16,38 +16,37 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..backoff import RECONNECT
 from ..bridge import PublisherBridge
-from ..errors import ConfigError, MamaError, NotPublished, PublishError, Stopped
+from ..errors import ConfigError, MamaError, PublishError
 from ..message import MessageBatch
 from ..options.window import RetryPolicy, WindowConfig
 from ..sending.flight import FlightState
 from ..sending.flight_batch import FlightBatch
-from .batch_publisher import BatchContext, BatchPublisher
+from ..sending.retry import may_resend_elsewhere
+from ..sending.send_loop import messages_of
+from .batch_publisher import MAX_QUEUED_BATCHES, BatchPublisher
 
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 
-FOR_EVER = 10 * 365 * 86400.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_LOOK_EVERY = 0.2
-#: Seconds between two warnings about one kind of trouble.
-TELL_EVERY = 60.0
-BATCHES_WAITING = 2  #: write waits while so many are not settled: the pump takes these without blocking
+_FOREVER = 10 * 365 * 86400.0
+_CHECK_INTERVAL = 0.2
+#: Seconds between two warnings about one kind of error.
+WARNING_INTERVAL = 60.0
 
-#: The pump ended first.
-_ENDED = (Stopped, NotPublished)
-
-Refused = Callable[[MessageBatch, Sequence[PublishError]], None]
+OnRejected = Callable[[MessageBatch, Sequence[PublishError]], None]
 
 
 class ResilientPublisher:
-    """See the module. For one thread, but :attr:`stored` and :attr:`repr`.
+    """See the module. For one thread, but :attr:`stored`, :attr:`waiting` and ``repr``.
 
-    :param make: a bridge that is not open. What its ``open`` or ``prepare`` refuses for good ends the first
-        :meth:`write`, and is waited for later.
+    :param make: a bridge that is not open. What its ``open`` or ``prepare`` rejects ends the first :meth:`write`, and
+        is waited for later.
     :param max_in_flight: messages that wait for an acknowledgement; 1 where the bridge keeps no order over resends and
         ``ordered`` is wanted
     :param wait_timeout: seconds to wait for the acknowledgement of each send
-    :param on_refused: messages that the middleware will not take; called on another thread
+    :param on_rejected: called with messages that the middleware rejected, on another thread
+    :ivar stored: messages that were acknowledged; ``rejected``: that the middleware rejected
     """
 
     def __init__(
@@ -56,169 +55,167 @@ class ResilientPublisher:
         *,
         max_in_flight: int = 4096,
         wait_timeout: float = 5.0,
-        on_refused: Refused | None = None,
+        on_rejected: OnRejected | None = None,
     ) -> None:
-        self._make, self._max, self._wait_timeout = make, max_in_flight, wait_timeout
-        self._on_refused = on_refused
+        self._make, self._max_in_flight, self._wait_timeout = make, max_in_flight, wait_timeout
+        self._on_rejected = on_rejected
         self._lock = threading.Condition()
-        self._open: list[MessageBatch] = []  #: handed over and not settled, in order
+        self._unsettled: list[MessageBatch] = []  #: in order
         self._bridge: PublisherBridge | None = None
-        self._pump: BatchPublisher | None = None
-        self._began = False
-        self._told: dict[type[MamaError], float] = {}  #: when each kind of trouble was told last
-        self.stored = 0  #: messages that were acknowledged
-        self.refused = 0
+        self._publisher: BatchPublisher | None = None
+        self._stored_once = False
+        self._warned: dict[type[MamaError], float] = {}  #: when each kind of error was logged last
+        self.stored = 0
+        self.rejected = 0
 
     def __repr__(self) -> str:
-        state = "waiting for the middleware" if self._pump is None else repr(self._pump)
+        state = "waiting for the middleware" if self._publisher is None else repr(self._publisher)
         return f"<ResilientPublisher {self.stored} stored, {self.waiting} waiting, {state}>"
 
     @property
     def waiting(self) -> int:
-        """Messages that were handed over and are not settled."""
+        """Messages that were written and are not settled."""
         with self._lock:
-            return sum(map(len, self._open))
+            return sum(map(len, self._unsettled))
 
-    def write(self, batch: MessageBatch, give_up: Callable[[], bool] = lambda: False) -> bool:
-        """Hand over messages; waits while others wait.
+    def write(self, batch: MessageBatch, cancelled: Callable[[], bool] = lambda: False) -> bool:
+        """Queue messages; waits while others wait.
 
-        :param give_up: asked while it waits; True ends the wait
-        :returns: False: they were not taken, since ``give_up`` said so
-        :raises ConfigError: the first bridge cannot be opened, or has no place for the messages
+        :param cancelled: called while it waits; True ends the wait
+        :returns: False: they were not taken, since ``cancelled`` said so
+        :raises ConfigError: the first bridge cannot be opened, or no stream takes the messages
         :raises Unavailable: nobody answers, at the first time
         """
         while True:
-            if self._ready(give_up):
+            if self._connected(cancelled):
                 with self._lock:
-                    room = self._lock.wait_for(lambda: len(self._open) < BATCHES_WAITING, _LOOK_EVERY)
-                    if room:
-                        self._open.append(batch)
-                if room:
+                    free = self._lock.wait_for(lambda: len(self._unsettled) < MAX_QUEUED_BATCHES, _CHECK_INTERVAL)
+                    if free:
+                        self._unsettled.append(batch)
+                if free:
                     self._put(batch)
                     return True
-            if give_up():
+            if cancelled():
                 return False
 
     def drain(self, timeout: float) -> bool:
         """Wait until all is settled; False: not within ``timeout`` seconds."""
         until = time.monotonic() + timeout
         while self.waiting and time.monotonic() < until:
-            if self._ready(lambda: time.monotonic() >= until):
+            if self._connected(lambda: time.monotonic() >= until):
+                left = max(0.0, until - time.monotonic())
                 with self._lock:
-                    self._lock.wait_for(lambda: not self._open, min(_LOOK_EVERY, max(0.0, until - time.monotonic())))
+                    self._lock.wait_for(lambda: not self._unsettled, min(_CHECK_INTERVAL, left))
         return not self.waiting
 
     def close(self) -> None:
         """What is not settled stays so. Never raises."""
-        self._drop_pump()
+        self._drop_publisher()
 
-    # --- the way to the middleware ---
+    # --- the connection to the middleware ---
 
-    def _ready(self, give_up: Callable[[], bool]) -> bool:
-        """Whether there is a pump that lives; makes one, and hands it what is not settled."""
-        if self._pump is not None:
+    def _connected(self, cancelled: Callable[[], bool]) -> bool:
+        """Whether there is a publisher that works; makes one, and gives it what is not settled."""
+        if self._publisher is not None:
             try:
-                self._pump.check()
+                self._publisher.check()
                 return True
             except MamaError as error:
-                self._tell(error)
-                self._drop_pump()
-        pause = _FIRST_PAUSE
+                self._warn(error)
+                self._drop_publisher()
+        delays = RECONNECT.delays()
         while True:
             try:
                 self._start()
-            except MamaError as error:
-                self._drop_pump()
-                if not self._began:
-                    raise
-                self._tell(error)
-                until = time.monotonic() + pause
-                while time.monotonic() < until and not give_up():
-                    time.sleep(min(0.05, pause))
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            else:
                 return True
-            if give_up():
+            except MamaError as error:
+                self._drop_publisher()
+                if not self._stored_once:
+                    raise
+                self._warn(error)
+            until = time.monotonic() + delays.next()
+            while time.monotonic() < until and not cancelled():
+                time.sleep(0.05)
+            if cancelled():
                 return False
 
     def _start(self) -> None:
         bridge = self._bridge = self._make()
         bridge.open()
         with self._lock:
-            again = list(self._open)
-        pump = self._pump = BatchPublisher(
+            unsettled = list(self._unsettled)
+        publisher = self._publisher = BatchPublisher(
             bridge,
-            self._policy(bridge),
+            self._window_config(bridge),
             on_finished=self._finished,
             name="log",
-            patience=FOR_EVER,
-            on_trouble=self._tell,
+            outage_timeout=_FOREVER,
+            on_resend=self._warn,
         )
-        pump.start()
-        for batch in again:
+        publisher.start()
+        for batch in unsettled:
             self._put(batch)
 
-    def _policy(self, bridge: PublisherBridge) -> WindowConfig:
-        retry = RetryPolicy.doubling(_FIRST_PAUSE, _LONGEST_PAUSE, FOR_EVER)
+    def _window_config(self, bridge: PublisherBridge) -> WindowConfig:
         return WindowConfig(
-            max_in_flight=self._max,
-            refill_allowed_at=self._max // 2,
+            max_in_flight=self._max_in_flight,
+            refill_allowed_at=self._max_in_flight // 2,
             wait_timeout=self._wait_timeout,
-            retry=retry,
+            retry=RetryPolicy.doubling(RECONNECT.first, RECONNECT.most, _FOREVER),
             ordered=bridge.capabilities.ordered,
         )
 
     def _put(self, batch: MessageBatch) -> None:
-        """A pump that dies meanwhile is replaced by the next :meth:`_ready`."""
-        assert self._pump is not None
+        """A publisher that ends meanwhile is replaced by the next :meth:`_connected`."""
+        assert self._publisher is not None
         try:
-            self._pump.put(batch)
+            self._publisher.put(batch)
         except MamaError as error:
-            if isinstance(error, ConfigError) and not self._began:
+            if isinstance(error, ConfigError) and not self._stored_once:
                 raise
-            self._tell(error)
+            self._warn(error)
 
-    def _drop_pump(self) -> None:
-        pump, self._pump = self._pump, None
+    def _drop_publisher(self) -> None:
+        publisher, self._publisher = self._publisher, None
         bridge, self._bridge = self._bridge, None
-        if pump is not None:
-            pump.stop()
+        if publisher is not None:
+            publisher.stop()
         if bridge is not None:
             with contextlib.suppress(Exception):
                 bridge.close()
 
     # --- on any thread ---
 
-    def _tell(self, error: MamaError) -> None:
+    def _warn(self, error: MamaError) -> None:
         now = time.monotonic()
         with self._lock:
-            if now < self._told.get(type(error), -TELL_EVERY) + TELL_EVERY:
+            if now < self._warned.get(type(error), -WARNING_INTERVAL) + WARNING_INTERVAL:
                 return
-            self._told[type(error)] = now
-        log.warning("the log takes nothing, %d messages wait and are tried again: %s", self.waiting, error)
+            self._warned[type(error)] = now
+        logger.warning("the record log takes nothing, %d messages wait and are sent again: %s", self.waiting, error)
 
-    # --- on the pump's thread ---
+    # --- on the publisher's thread ---
 
-    def _finished(self, block: FlightBatch) -> None:
-        tag: BatchContext = block.tag
-        good = block.state == FlightState.ACKED
-        failed = {row: error for row, error in block.errors.items() if not good[row]}
-        again = [row for row, error in failed.items() if error.retryable or isinstance(error, _ENDED)]
-        refused = sorted(failed.keys() - set(again))
+    def _finished(self, flights: FlightBatch) -> None:
+        messages = messages_of(flights)
+        acked = flights.state == FlightState.ACKED
+        failed = {row: error for row, error in flights.errors.items() if not acked[row]}
+        resend = [row for row, error in failed.items() if may_resend_elsewhere(error)]
+        rejected = sorted(failed.keys() - set(resend))
         with self._lock:
-            self._began = self._began or bool(good.any())
-            self.stored += int(good.sum())
-            self.refused += len(refused)
-            place = next(at for at, batch in enumerate(self._open) if batch is tag.batch)
-            if again:
-                self._open[place] = tag.batch.take(np.array(sorted(again)))
+            self._stored_once = self._stored_once or bool(acked.any())
+            self.stored += int(acked.sum())
+            self.rejected += len(rejected)
+            place = next(at for at, batch in enumerate(self._unsettled) if batch is messages)
+            if resend:
+                self._unsettled[place] = messages.take(np.array(sorted(resend)))
             else:
-                del self._open[place]
-            over = bool(self._told) and bool(good.any()) and not again
+                del self._unsettled[place]
+            over = bool(self._warned) and bool(acked.any()) and not resend
             if over:
-                self._told.clear()
+                self._warned.clear()
             self._lock.notify_all()
         if over:
-            log.warning("the log takes messages again")
-        if refused and self._on_refused is not None:
-            self._on_refused(tag.batch.take(np.array(refused)), [block.errors[row] for row in refused])
+            logger.warning("the record log takes messages again")
+        if rejected and self._on_rejected is not None:
+            self._on_rejected(messages.take(np.array(rejected)), [flights.errors[row] for row in rejected])

@@ -1,9 +1,8 @@
-"""The life of a flight: one message on its way, as a table.
+"""States of a flight (one message on its way) and the table of legal transitions.
 
-A flight is in exactly one state; :data:`TABLE` holds every legal step, and anything else raises
-:class:`IllegalFlightStep`. Three terminal states are the listener methods of the specification (MP-12..MP-14); the
-    fourth,
-``PUBLISHED``, is for middlewares that acknowledge nothing (``ackMode=none``).
+A flight is in exactly one state; :data:`TABLE` holds every legal transition, and any other raises
+:class:`IllegalFlightStep`. Three terminal states are the listener methods of the specification (MP-12 to MP-14); the
+fourth, ``PUBLISHED``, is for middlewares that acknowledge nothing (``ackMode=none``).
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ States = npt.NDArray[np.uint8]
 class FlightState(IntEnum):
     QUEUED = 0  #: known to the window, not sent yet
     IN_FLIGHT = 1  #: sent, no answer yet
-    WAITING = 2  #: refused or in doubt, to be sent again
+    WAITING = 2  #: refused or in doubt; will be sent again
     ACKED = 3
     COMPLETED_EXCEPTIONALLY = 4
     TIMEOUT = 5
-    PUBLISHED = 6  #: handed over to a middleware that does not acknowledge
+    PUBLISHED = 6  #: sent to a middleware that does not acknowledge
 
 
 class Transition(IntEnum):
@@ -32,18 +31,18 @@ class Transition(IntEnum):
     RETRY = 2  #: its last send was refused or is in doubt, and it may go again
     FAIL = 3  #: refused for good, or stopped
     EXPIRE = 4  #: nobody answered in time
-    HAND_OVER = 5  #: the bridge took it and no answer will come
+    SEND_UNACKNOWLEDGED = 5  #: the bridge took it and no answer will come
 
 
 class IllegalFlightStep(AssertionError):
-    """A flight was asked to do what its state does not allow: a defect of this package."""
+    """A transition that the state of a flight does not allow: a defect of this package."""
 
 
 TABLE: dict[FlightState, dict[Transition, FlightState]] = {
     FlightState.QUEUED: {
         Transition.SEND: FlightState.IN_FLIGHT,
         Transition.FAIL: FlightState.COMPLETED_EXCEPTIONALLY,
-        Transition.HAND_OVER: FlightState.PUBLISHED,
+        Transition.SEND_UNACKNOWLEDGED: FlightState.PUBLISHED,
     },
     FlightState.IN_FLIGHT: {
         Transition.ACK: FlightState.ACKED,
@@ -84,7 +83,7 @@ for _state, _steps in TABLE.items():
 def advance(states: States, step: Transition) -> States:
     """The states after ``step``, for a whole column.
 
-    :raises IllegalFlightStep: if the table has no such step for one of them
+    :raises IllegalFlightStep: the table has no such transition for one of them
     """
     after: States = _NEXT[states, step]
     if after.max(initial=0) == _ILLEGAL:

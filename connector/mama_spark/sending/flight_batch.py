@@ -1,4 +1,4 @@
-"""Flights in columns, and how many came to what end. Pure."""
+"""Flights that were opened together, in columns, and counters of what became of them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mama_spark.errors import PublishError
-from mama_spark.message import Bools, Int64s
+from mama_spark.message import Bools, Int64s, MessageBatch
 
 from .flight import States
 
@@ -21,23 +21,35 @@ class FlightBatch:
     """Flights opened together, one element of each column a flight.
 
     :ivar n: how many; ``open``: how many of them are not settled
-    :ivar tag: whatever the shell wants to find again (its messages)
-    :ivar state: :class:`State`
+    :ivar messages: row i is the message of flight i; None once all are settled and reported
+    :ivar context: what the caller of :meth:`.Window.open` gave to find its own data again
+    :ivar state: :class:`FlightState`
     :ivar sends: how often sent; ``token``: of the last send
     :ivar published: monotonic time of the first send, NaN before; ``settled``: of the terminal event
-    :ivar sequence: -1 where not told; ``duplicate``; ``stream``: index into ``Window.streams``, -1 if not told
-    :ivar doubt: a send of it may have landed without an answer that says so
+    :ivar sequence: -1 where the middleware does not give it; ``duplicate``
+    :ivar stream: index into ``Window.streams``, -1 where the middleware does not give it
+    :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
+    :ivar non_retriable: see :class:`~mama_spark.bridge.ValidationResult`
+    :ivar ends: payload bytes of all rows before row i, n + 1 elements
     """
 
     __slots__ = (
-        "n", "open", "tag", "state", "sends", "token", "published", "settled", "sequence", "duplicate", "stream",
-        "doubt", "errors", "fragile", "ends",
+        "n", "open", "messages", "context", "state", "sends", "token", "published", "settled", "sequence", "duplicate",
+        "stream", "doubt", "errors", "non_retriable", "ends",
     )  # fmt: skip
 
-    def __init__(self, n: int, tag: Any, sizes: Int64s | None, fragile: Bools | None) -> None:
+    def __init__(
+        self,
+        n: int,
+        messages: MessageBatch | None = None,
+        context: Any = None,
+        *,
+        sizes: Int64s | None = None,
+        non_retriable: Bools | None = None,
+    ) -> None:
         self.n = self.open = n
-        self.tag = tag
+        self.messages, self.context = messages, context
         self.state: States = np.zeros(n, np.uint8)
         self.sends: npt.NDArray[np.int32] = np.zeros(n, np.int32)
         self.token: Int64s = np.full(n, -1, np.int64)
@@ -48,12 +60,13 @@ class FlightBatch:
         self.stream: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
         self.doubt: Bools = np.zeros(n, np.bool_)
         self.errors: dict[int, PublishError] = {}
-        self.fragile = fragile
-        self.ends: Int64s = np.zeros(n + 1, np.int64)  # payload bytes of rows before i
+        self.non_retriable = non_retriable
+        self.ends: Int64s = np.zeros(n + 1, np.int64)
         if sizes is not None:
             np.cumsum(sizes, out=self.ends[1:])
 
     def bytes_of(self, rows: Rows) -> int:
+        """Payload bytes of these rows."""
         if isinstance(rows, slice):
             return int(self.ends[rows.stop] - self.ends[rows.start])
         return int((self.ends[rows + 1] - self.ends[rows]).sum())
@@ -63,6 +76,7 @@ class FlightBatch:
 
 
 def part_of(rows: Rows, lo: int, hi: int) -> Rows:
+    """Elements ``lo`` to ``hi`` of ``rows``."""
     return slice(rows.start + lo, rows.start + hi) if isinstance(rows, slice) else rows[lo:hi]
 
 
@@ -76,16 +90,16 @@ def length_of(rows: Rows) -> int:
 
 @dataclass(slots=True)
 class FlightCounters:
-    """What happened since the window was made; flights, unless it says sends."""
+    """What happened since the window was made: numbers of flights, where it does not say sends."""
 
     opened: int = 0
     acked: int = 0
     duplicates: int = 0
     failed: int = 0
     timed_out: int = 0
-    published: int = 0  #: handed over where nothing is acknowledged
+    published: int = 0  #: sent to a middleware that acknowledges nothing
     sends: int = 0
     resends: int = 0
     late: int = 0  #: answers to sends of flights that were settled already, or that a newer send replaced
-    unknown: int = 0  #: answers to tokens that were never handed out or are forgotten
+    unknown: int = 0  #: answers to tokens that were never given out or are no longer known
     holds: int = 0  #: times the server made the whole publisher wait

@@ -20,11 +20,11 @@ _IN_FLIGHT = int(FlightState.IN_FLIGHT)
 
 @dataclass(frozen=True, slots=True)
 class SendRange:
-    """Sends handed to the bridge together: tokens ``first .. end-1`` are ``rows`` of ``block``, in order."""
+    """Sends handed to the bridge together: tokens ``first .. end-1`` are ``rows`` of ``flights``, in order."""
 
     first: int
     end: int
-    block: FlightBatch
+    flights: FlightBatch
     rows: Rows
     at: float
 
@@ -82,7 +82,7 @@ class SendIndex:
     @staticmethod
     def live(sends: SendRange) -> Bools:
         """Which sends of this range are unanswered: the flight is in flight, and this is its last send."""
-        state, token = sends.block.state[sends.rows], sends.block.token[sends.rows]
+        state, token = sends.flights.state[sends.rows], sends.flights.token[sends.rows]
         live: Bools = (state == _IN_FLIGHT) & (token >= sends.first) & (token < sends.end)
         return live
 
@@ -104,12 +104,12 @@ class SendIndex:
         """Drop ranges none of whose flights is open: their answers, if any still come, are unknown tokens."""
         done = 0
         for sends in self._ranges:
-            if sends.block.open and (sends.block.state[sends.rows] < FlightState.ACKED).any():
+            if sends.flights.open and (sends.flights.state[sends.rows] < FlightState.ACKED).any():
                 break
             done += 1
         del self._ranges[:done], self._firsts[:done]
         if len(self._ranges) + len(self._timers) > self._prune_at:  # one stuck flight must not keep all the rest
-            self._ranges = [s for s in self._ranges if (s.block.state[s.rows] < FlightState.ACKED).any()]
+            self._ranges = [s for s in self._ranges if (s.flights.state[s.rows] < FlightState.ACKED).any()]
             self._firsts = [s.first for s in self._ranges]
             self._timers = deque(s for s in self._timers if self.live(s).any())
             self._prune_at = max(64, 2 * (len(self._ranges) + len(self._timers)))

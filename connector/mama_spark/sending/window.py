@@ -21,11 +21,12 @@ import numpy as np
 
 from mama_spark.bridge import Acks, Refusals
 from mama_spark.errors import AckTimeout, Backpressure, OutcomeUnknown, PublishError
-from mama_spark.message import Bools, Int64s
+from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.options.window import WindowConfig
 
 from .flight import FlightState, Transition, advance
 from .flight_batch import FlightBatch, FlightCounters, Rows, Seconds, array_of, length_of
+from .retry import resends_allowed
 from .send_index import SendIndex, SendRange
 
 #: After a hold only this many sends go out until one of them is acknowledged: enough that one topic without a
@@ -39,8 +40,8 @@ _IN_FLIGHT, _WAITING = int(FlightState.IN_FLIGHT), int(FlightState.WAITING)
 class _Waiting:
     due: float
     order: int
-    give_up: float = field(compare=False)  #: when the first of its rows may not go again any more
-    block: FlightBatch = field(compare=False)
+    deadline: float = field(compare=False)  #: when the first of its rows may not go again any more
+    flights: FlightBatch = field(compare=False)
     rows: Int64s = field(compare=False)
 
 
@@ -59,22 +60,33 @@ class Window:
         self.limit = policy.max_in_flight  #: smaller than the policy's after the server was overrun
         self.connected = True
         self.next_token = 0
-        self._book = SendIndex()
+        self._index = SendIndex()
         self._waiting: list[_Waiting] = []
-        self._give_up = math.inf  # lower bound of all give_up
+        self._next_deadline = math.inf  # lower bound of all deadline
         self._order = count()
         self._pause_until = -math.inf
         self._pause_began = -math.inf
         self._pause_level = 0  # consecutive back-offs of the whole publisher
         self._acked_since_growth = 0
         self._settled: list[tuple[FlightBatch, Rows]] = []
-        self._why_again: PublishError | None = None
+        self._resend_cause: PublishError | None = None
 
     def __repr__(self) -> str:
         hold = ", hold" if self.holding else ""
         pause = f", pause {self._pause_level}" if self._pause_level else ""
         down = "" if self.connected else ", disconnected"
         return f"<Window {self.in_flight}/{self.limit} in flight{hold}{pause}{down}>"
+
+    @property
+    def refill_at(self) -> int:
+        """A hold ends when this many flights or fewer are in flight (MP-05, MP-43)."""
+        return min(self.policy.refill_allowed_at, self.limit - 1)
+
+    def answers_until_refill(self) -> int:
+        """How many answers let new flights in: worth waiting for before the sender looks again."""
+        if self.holding:
+            return max(1, self.in_flight - self.refill_at)
+        return max(1, self.in_flight // 4)
 
     @property
     def paused(self) -> bool:
@@ -84,32 +96,43 @@ class Window:
     # --- letting in ------------------------------------------------------------------------------------------
 
     def open(
-        self, n: int, *, tag: Any = None, sizes: Int64s | None = None, fragile: Bools | None = None
+        self,
+        n: int,
+        messages: MessageBatch | None = None,
+        context: Any = None,
+        *,
+        sizes: Int64s | None = None,
+        non_retriable: Bools | None = None,
     ) -> FlightBatch:
-        """New flights, queued. Every one of them ends in exactly one terminal event."""
+        """New flights, queued. Every one of them ends in exactly one terminal event.
+
+        :param sizes: payload bytes of each; None = those of ``messages``
+        """
         self.counters.opened += n
-        return FlightBatch(n, tag, sizes, fragile)
+        if sizes is None and messages is not None:
+            sizes = messages.sizes()
+        return FlightBatch(n, messages, context, sizes=sizes, non_retriable=non_retriable)
 
     def reject(
-        self, block: FlightBatch, rows: Int64s, errors: Sequence[PublishError] | PublishError, now: float
+        self, flights: FlightBatch, rows: Int64s, errors: Sequence[PublishError] | PublishError, now: float
     ) -> None:
         """Queued flights that cannot be sent at all: they fail now, with one error or one each."""
         each = [errors] * len(rows) if isinstance(errors, PublishError) else errors
-        block.errors.update(zip(rows.tolist(), each, strict=True))
-        self._settle(block, rows, Transition.FAIL, now)
+        flights.errors.update(zip(rows.tolist(), each, strict=True))
+        self._settle(flights, rows, Transition.FAIL, now)
 
-    def send_unacknowledged(self, block: FlightBatch, rows: Rows, now: float) -> None:
+    def send_unacknowledged(self, flights: FlightBatch, rows: Rows, now: float) -> None:
         """The bridge took these queued flights and will never answer: ``published`` is their terminal event."""
         first, n = self.next_token, length_of(rows)
         self.next_token += n
-        block.published[rows] = now
-        block.token[rows] = np.arange(first, first + n)
-        block.sends[rows] = 1
+        flights.published[rows] = now
+        flights.token[rows] = np.arange(first, first + n)
+        flights.sends[rows] = 1
         self.counters.sends += n
-        self._settle(block, rows, Transition.HAND_OVER, now)
+        self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
-    def fit(self, block: FlightBatch, start: int, now: float) -> int:
-        """How many flights of ``block`` from ``start`` on may be launched now."""
+    def capacity(self, flights: FlightBatch, start: int, now: float) -> int:
+        """How many flights of ``flights`` from ``start`` on may be launched now."""
         room = self.limit - self.in_flight
         if room <= 0 or self.holding or not self._may_send(now):
             return 0
@@ -120,21 +143,21 @@ class Window:
         self._drop_settled()
         if self._waiting and (self.policy.ordered or self._waiting[0].due <= now):
             return 0  # resends go first
-        room = min(room, block.n - start)
+        room = min(room, flights.n - start)
         if self.policy.max_bytes is not None and room > 0:
             budget = self.policy.max_bytes - self.bytes_in_flight
-            upto = int(np.searchsorted(block.ends, block.ends[start] + budget, "right")) - 1
+            upto = int(np.searchsorted(flights.ends, flights.ends[start] + budget, "right")) - 1
             room = min(room, max(upto - start, 1 if self.in_flight == 0 else 0))
         return room
 
-    def launch(self, block: FlightBatch, rows: Rows, now: float) -> int:
+    def launch(self, flights: FlightBatch, rows: Rows, now: float) -> int:
         """The bridge took these queued flights under ``next_token`` ff.; returns the first token (MP-33)."""
-        block.published[rows] = now
+        flights.published[rows] = now
         self.in_flight += length_of(rows)
-        self.bytes_in_flight += block.bytes_of(rows)
+        self.bytes_in_flight += flights.bytes_of(rows)
         if self.in_flight >= self.limit:
             self.holding = True
-        return self._sent(block, rows, now)
+        return self._sent(flights, rows, now)
 
     def due(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:
         """What must be sent again now, oldest first; call :meth:`relaunch` for what the bridge took.
@@ -145,37 +168,37 @@ class Window:
         if not self._waiting or not self._may_send(now):
             return
         if self.policy.ordered:
-            if self._book.unanswered():
+            if self._index.unanswered():
                 return
-            self._gather()
+            self._merge_waiting()
         while self._waiting and self._waiting[0].due <= now and not self._probing():
             top = self._waiting[0]
-            yield top.block, top.rows[:PROBE] if self._pause_level else top.rows
+            yield top.flights, top.rows[:PROBE] if self._pause_level else top.rows
             before = len(top.rows)
             self._drop_settled()
             if self._waiting and self._waiting[0] is top and (self.policy.ordered or len(top.rows) == before):
                 return  # the bridge took nothing, or not all of what must stay in front
 
-    def relaunch(self, block: FlightBatch, rows: Int64s, now: float) -> int:
+    def relaunch(self, flights: FlightBatch, rows: Int64s, now: float) -> int:
         """The bridge took these waiting flights again under ``next_token`` ff.; returns the first token."""
         self.counters.resends += len(rows)
-        return self._sent(block, rows, now)
+        return self._sent(flights, rows, now)
 
-    def _sent(self, block: FlightBatch, rows: Rows, now: float) -> int:
-        block.state[rows] = advance(block.state[rows], Transition.SEND)
+    def _sent(self, flights: FlightBatch, rows: Rows, now: float) -> int:
+        flights.state[rows] = advance(flights.state[rows], Transition.SEND)
         n, first = length_of(rows), self.next_token
         self.next_token += n
-        block.token[rows] = np.arange(first, first + n)
-        block.sends[rows] += 1
+        flights.token[rows] = np.arange(first, first + n)
+        flights.sends[rows] += 1
         self.counters.sends += n
-        self._book.add(SendRange(first, first + n, block, rows, now))
+        self._index.add(SendRange(first, first + n, flights, rows, now))
         return first
 
     def _drop_settled(self) -> None:
         """Leave at the head of what waits only rows that really wait."""
         while self._waiting:
             top = self._waiting[0]
-            top.rows = top.rows[top.block.state[top.rows] == _WAITING]
+            top.rows = top.rows[top.flights.state[top.rows] == _WAITING]
             if len(top.rows):
                 return
             heapq.heappop(self._waiting)
@@ -189,24 +212,24 @@ class Window:
 
     def _sent_since_pause(self) -> bool:
         """Sends launched after the last back-off ended are still unanswered."""
-        return self._book.unanswered(self._pause_until)
+        return self._index.unanswered(self._pause_until)
 
-    def _gather(self) -> None:
+    def _merge_waiting(self) -> None:
         """Ordered: all that waits, in order of opening, as one queue."""
         entries = list(self._waiting)
-        by_block: dict[int, tuple[FlightBatch, list[Int64s]]] = {}
+        by_batch: dict[int, tuple[FlightBatch, list[Int64s]]] = {}
         for w in entries:
-            by_block.setdefault(id(w.block), (w.block, []))[1].append(w.rows)
+            by_batch.setdefault(id(w.flights), (w.flights, []))[1].append(w.rows)
         due = max(w.due for w in entries)
-        give_up = min(w.give_up for w in entries)
+        deadline = min(w.deadline for w in entries)
         merged = []
-        for block, parts in by_block.values():
+        for flights, parts in by_batch.values():
             rows = np.unique(np.concatenate(parts))
-            rows = rows[block.state[rows] == _WAITING]
+            rows = rows[flights.state[rows] == _WAITING]
             if len(rows):
-                merged.append((float(block.published[rows[0]]), int(block.token[rows].min()), block, rows))
+                merged.append((float(flights.published[rows[0]]), int(flights.token[rows].min()), flights, rows))
         merged.sort(key=lambda m: m[:2])
-        self._waiting = [_Waiting(due, next(self._order), give_up, block, rows) for _, _, block, rows in merged]
+        self._waiting = [_Waiting(due, next(self._order), deadline, flights, rows) for _, _, flights, rows in merged]
         heapq.heapify(self._waiting)
 
     # --- what came back --------------------------------------------------------------------------------------
@@ -222,8 +245,8 @@ class Window:
         stream = self._stream_index(acks.stream, acks.domain)
         for sends, lo, hi in self._known(tokens):
             rows = sends.pick(tokens[lo:hi])
-            block = sends.block
-            state = block.state[rows]
+            flights = sends.flights
+            state = flights.state[rows]
             live = (state == _IN_FLIGHT) | (state == _WAITING)
             seq = None if sequences is None else sequences[lo:hi]
             dup = None if duplicates is None else duplicates[lo:hi]
@@ -235,14 +258,14 @@ class Window:
                 seq = None if seq is None else seq[live]
                 dup = None if dup is None else dup[live]
             if seq is not None:
-                block.sequence[rows] = seq
+                flights.sequence[rows] = seq
             if dup is not None:
-                block.duplicate[rows] = dup
+                flights.duplicate[rows] = dup
                 self.counters.duplicates += int(dup.sum())
-            block.stream[rows] = stream
+            flights.stream[rows] = stream
             if sends.at >= self._pause_began:
                 self._pause_level = 0
-            self._settle(block, rows, Transition.ACK, acks.at)
+            self._settle(flights, rows, Transition.ACK, acks.at)
         self._grow(len(tokens))
 
     def refused(self, refusals: Refusals) -> None:
@@ -250,24 +273,24 @@ class Window:
         tokens = np.unique(refusals.tokens)
         for sends, lo, hi in self._known(tokens):
             rows = array_of(sends.pick(tokens[lo:hi]))
-            block = sends.block
-            mine = (block.token[rows] == tokens[lo:hi]) & (block.state[rows] == _IN_FLIGHT)
+            flights = sends.flights
+            mine = (flights.token[rows] == tokens[lo:hi]) & (flights.state[rows] == _IN_FLIGHT)
             self.counters.late += int((~mine).sum())
             rows = rows[mine]
             if len(rows):
-                self._trouble(block, rows, refusals.error, refusals.at, sends.at)
+                self._fail_send(flights, rows, refusals.error, refusals.at, sends.at)
 
     def disconnected(self, info: str, now: float) -> None:
         """The connection is lost: all that is unanswered is in doubt; nothing goes until :meth:`reconnected`."""
         self.connected = False
         error = OutcomeUnknown(info)
-        for sends in self._book:
-            rows = array_of(sends.rows)[self._book.live(sends)]
+        for sends in self._index:
+            rows = array_of(sends.rows)[self._index.live(sends)]
             # what may not go again stays in flight until its time is up: its answer is lost, its verdict is timeout
-            rows = rows[self._may_resend(sends.block, rows, error, now)]
+            rows = rows[self._may_resend(sends.flights, rows, error, now)]
             if len(rows):
-                self._note(sends.block, rows, error)
-                self._retry(sends.block, rows, error, now)
+                self._record_error(sends.flights, rows, error)
+                self._retry(sends.flights, rows, error, now)
 
     def reconnected(self, now: float) -> None:
         self.connected = True
@@ -275,94 +298,90 @@ class Window:
 
     def expire(self, now: float) -> None:
         """Give up waiting: for acknowledgements (per send), and for flights whose retry deadline has passed (MP-41)."""
-        for sends in self._book.expired(now, self.policy.wait_timeout):
-            rows = array_of(sends.rows)[self._book.live(sends)]
+        for sends in self._index.expired(now, self.policy.wait_timeout):
+            rows = array_of(sends.rows)[self._index.live(sends)]
             if len(rows):
                 waited = f"no acknowledgement within {self.policy.wait_timeout:g} s"
-                self._trouble(sends.block, rows, AckTimeout(waited), now, sends.at)
-        if self._give_up > now:
+                self._fail_send(sends.flights, rows, AckTimeout(waited), now, sends.at)
+        if self._next_deadline > now:
             return
         for w in self._waiting:
-            if w.give_up <= now:
-                w.rows = w.rows[w.block.state[w.rows] == _WAITING]
-                late = self._give_up_at(w.block, w.rows, w.due) <= now
-                self._verdict(w.block, w.rows[late], now)
+            if w.deadline <= now:
+                w.rows = w.rows[w.flights.state[w.rows] == _WAITING]
+                late = self._resend_deadlines(w.flights, w.rows, w.due) <= now
+                self._settle_by_last_error(w.flights, w.rows[late], now)
                 w.rows = w.rows[~late]
-                w.give_up = float(self._give_up_at(w.block, w.rows, w.due).min(initial=math.inf))
-        self._give_up = min((w.give_up for w in self._waiting), default=math.inf)
+                w.deadline = float(self._resend_deadlines(w.flights, w.rows, w.due).min(initial=math.inf))
+        self._next_deadline = min((w.deadline for w in self._waiting), default=math.inf)
 
-    def abandon(self, blocks: list[FlightBatch], error: PublishError, unsent: PublishError, now: float) -> None:
+    def abandon(self, batches: list[FlightBatch], error: PublishError, unsent: PublishError, now: float) -> None:
         """Stop: settle everything that is open, sent flights with ``error``, queued ones with ``unsent``."""
-        for block in blocks:
-            queued = np.flatnonzero(block.state == FlightState.QUEUED)
+        for flights in batches:
+            queued = np.flatnonzero(flights.state == FlightState.QUEUED)
             if len(queued):
-                self.reject(block, queued, unsent, now)
-            sent = np.flatnonzero((block.state == _IN_FLIGHT) | (block.state == _WAITING))
+                self.reject(flights, queued, unsent, now)
+            sent = np.flatnonzero((flights.state == _IN_FLIGHT) | (flights.state == _WAITING))
             if len(sent):
-                block.doubt[sent] |= block.state[sent] == _IN_FLIGHT
+                flights.doubt[sent] |= flights.state[sent] == _IN_FLIGHT
                 for row in sent:
-                    block.errors[int(row)] = error
-                self._settle(block, sent, Transition.FAIL, now)
+                    flights.errors[int(row)] = error
+                self._settle(flights, sent, Transition.FAIL, now)
 
     # --- what to do next -------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
-        """The next moment at which :meth:`expire`, :meth:`due` or :meth:`fit` may say something new by time alone.
+        """The next moment at which :meth:`expire`, :meth:`due` or :meth:`capacity` may say something new by time alone.
 
         A moment in the past means that there is something to send at once (or that the bridge did not take it).
         """
-        oldest = self._book.oldest()
+        oldest = self._index.oldest()
         moments = [] if oldest is None else [oldest.at + self.policy.wait_timeout]
         self._drop_settled()
         if self._waiting:
-            moments.append(self._give_up)
+            moments.append(self._next_deadline)
         if self.connected and not self._probing():  # else only an answer or an expiry changes anything
-            if self._waiting and not (self.policy.ordered and self._book.unanswered()):
+            if self._waiting and not (self.policy.ordered and self._index.unanswered()):
                 moments.append(max(self._waiting[0].due, self._pause_until))
             elif self._pause_level:
                 moments.append(self._pause_until)
         return min(moments, default=None)
 
     def take_settled(self) -> list[tuple[FlightBatch, Rows]]:
-        """Flights that got their terminal event since the last call. A block is finished when ``open`` is 0."""
+        """Flights that got their terminal event since the last call. A flights is finished when ``open`` is 0."""
         settled, self._settled = self._settled, []
         return settled
 
-    def take_trouble(self) -> PublishError | None:
+    def take_resend_cause(self) -> PublishError | None:
         """Why flights must go again since the last call: the last refusal, or that nobody answered."""
-        trouble, self._why_again = self._why_again, None
+        trouble, self._resend_cause = self._resend_cause, None
         return trouble
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _trouble(self, block: FlightBatch, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
+    def _fail_send(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
         if error.backpressure is not Backpressure.NONE:
             self._pause(error, now, sent_at)
-        again = self._may_resend(block, rows, error, now)
-        self._note(block, rows, error)
+        again = self._may_resend(flights, rows, error, now)
+        self._record_error(flights, rows, error)
         if again.any():
-            self._why_again = error
-            self._retry(block, rows[again], error, now)
+            self._resend_cause = error
+            self._retry(flights, rows[again], error, now)
         if not again.all():
             last = rows[~again]
-            self._settle(block, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
+            self._settle(flights, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
 
-    def _may_resend(self, block: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
-        retry = self.policy.retry
-        if retry is None or not retry.retry_on(error) or (error.may_have_landed and not self.policy.resend_uncertain):
+    def _may_resend(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
+        if self.policy.retry is None:
             return np.zeros(len(rows), np.bool_)
-        again = np.ones(len(rows), np.bool_)
-        if retry.attempts is not None:
-            again &= block.sends[rows] <= retry.attempts
-        if retry.deadline is not None:
-            again &= block.published[rows] + retry.deadline > now
-        if error.may_have_landed and block.fragile is not None:
-            again &= ~block.fragile[rows]
-        return again
+        return resends_allowed(
+            self.policy.retry, error, flights.sends[rows], flights.published[rows], now,
+            repeatable=self.policy.resend_uncertain,
+            non_retriable=None if flights.non_retriable is None else flights.non_retriable[rows],
+        )  # fmt: skip
 
-    def _retry(self, block: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
-        block.state[rows] = advance(block.state[rows], Transition.RETRY)
-        sends = int(block.sends[rows[0]])
+    def _retry(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
+        flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
+        sends = int(flights.sends[rows[0]])
         due = now
         if error.backpressure is not Backpressure.NONE:
             due = max(now, self._pause_until)
@@ -371,54 +390,54 @@ class Window:
         elif self.policy.retry is not None and (error.answered or sends > 1):
             # nobody answered: at once the first time, then slower, lest a bridge that doubts at once is asked for ever
             due = now + self.policy.retry.backoff(sends if error.answered else sends - 1)
-        give_up = float(self._give_up_at(block, rows, due).min())
-        self._give_up = min(self._give_up, give_up)
-        heapq.heappush(self._waiting, _Waiting(due, next(self._order), give_up, block, rows))
+        deadline = float(self._resend_deadlines(flights, rows, due).min())
+        self._next_deadline = min(self._next_deadline, deadline)
+        heapq.heappush(self._waiting, _Waiting(due, next(self._order), deadline, flights, rows))
 
-    def _give_up_at(self, block: FlightBatch, rows: Int64s, due: float) -> Seconds:
-        """When waiting flights may not go again: at the retry deadline; without one, when nothing has taken them for
-        ``wait_timeout`` after they were due, so that none waits for ever."""
+    def _resend_deadlines(self, flights: FlightBatch, rows: Int64s, due: float) -> Seconds:
+        """When waiting flights are not sent again any more: at the retry deadline; without one, when the bridge has not
+        taken them for ``wait_timeout`` after they were due, so that none waits for ever."""
         deadline = self.policy.retry.deadline if self.policy.retry else None
         if deadline is None:
             return np.full(len(rows), due + self.policy.wait_timeout)
-        return block.published[rows] + deadline
+        return flights.published[rows] + deadline
 
-    def _note(self, block: FlightBatch, rows: Int64s, error: PublishError) -> None:
+    def _record_error(self, flights: FlightBatch, rows: Int64s, error: PublishError) -> None:
         if error.may_have_landed:
-            block.doubt[rows] = True
+            flights.doubt[rows] = True
         for row in rows.tolist():
-            block.errors[row] = error
+            flights.errors[row] = error
 
-    def _verdict(self, block: FlightBatch, rows: Int64s, now: float) -> None:
+    def _settle_by_last_error(self, flights: FlightBatch, rows: Int64s, now: float) -> None:
         """They may not go again: the last error decides which terminal event it is."""
-        answered = np.fromiter((block.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
+        answered = np.fromiter((flights.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
         for step, some in ((Transition.FAIL, rows[answered]), (Transition.EXPIRE, rows[~answered])):
             if len(some):
-                self._settle(block, some, step, now)
+                self._settle(flights, some, step, now)
 
-    def _settle(self, block: FlightBatch, rows: Rows, step: Transition, now: float) -> None:
+    def _settle(self, flights: FlightBatch, rows: Rows, step: Transition, now: float) -> None:
         n = length_of(rows)
         if not n:
             return
-        before = block.state[rows]
+        before = flights.state[rows]
         launched = before[0] != FlightState.QUEUED  # a call settles queued flights or launched ones, never both
-        block.state[rows] = advance(before, step)
-        block.settled[rows] = now
-        block.open -= n
+        flights.state[rows] = advance(before, step)
+        flights.settled[rows] = now
+        flights.open -= n
         if launched:
             self.in_flight -= n
-            self.bytes_in_flight -= block.bytes_of(rows)
+            self.bytes_in_flight -= flights.bytes_of(rows)
         if step is Transition.ACK:
             self.counters.acked += n
-        elif step is Transition.HAND_OVER:
+        elif step is Transition.SEND_UNACKNOWLEDGED:
             self.counters.published += n
         elif step is Transition.FAIL:
             self.counters.failed += n
         else:
             self.counters.timed_out += n
-        if self.holding and self.in_flight <= min(self.policy.refill_allowed_at, self.limit - 1):
+        if self.holding and self.in_flight <= self.refill_at:
             self.holding = False
-        self._settled.append((block, rows))
+        self._settled.append((flights, rows))
 
     def _pause(self, error: PublishError, now: float, sent_at: float) -> None:
         """Hold the publisher. A burst of refusals of sends that went out together is one reason, not thousands."""
@@ -441,7 +460,7 @@ class Window:
                 self.limit = min(self.policy.max_in_flight, self.limit + max(1, self.limit // 8))
 
     def _known(self, tokens: Int64s) -> Iterator[tuple[SendRange, int, int]]:
-        for sends, lo, hi in self._book.split(tokens):
+        for sends, lo, hi in self._index.split(tokens):
             if sends is None:
                 self.counters.unknown += hi - lo
             else:

@@ -1,4 +1,4 @@
-"""The batch face, against the in-memory bridge with scripted faults."""
+"""The batch publisher, against the in-memory bridge with scripted faults."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class PublisherFixture:
         self.name = uuid4().hex
         self.broker = MemoryBroker.get(self.name)
         self.finished: list[FlightBatch] = []
-        self.tags: list[object] = []
+        self.contexts: list[object] = []
         self.publishers: list[BatchPublisher] = []
 
-    def on_finished(self, block: FlightBatch) -> None:
-        assert block.open == 0
-        self.finished.append(block)
-        self.tags.append(block.tag.tag)
+    def on_finished(self, flights: FlightBatch) -> None:
+        assert flights.open == 0
+        self.finished.append(flights)
+        self.contexts.append(flights.context)
 
     def publisher(self, policy: WindowConfig = POLICY, **more: object) -> BatchPublisher:
         bridge = more.pop("bridge", None) or MemoryBridge(self.name)
@@ -58,12 +58,12 @@ class PublisherFixture:
 
 
 @pytest.fixture
-def desk() -> Iterator[PublisherFixture]:
-    desk = PublisherFixture()
-    yield desk
-    for publisher in desk.publishers:
+def fixture() -> Iterator[PublisherFixture]:
+    fixture = PublisherFixture()
+    yield fixture
+    for publisher in fixture.publishers:
         publisher.stop()
-    MemoryBroker.forget(desk.name)
+    MemoryBroker.forget(fixture.name)
 
 
 def batch(n: int, start: int = 0) -> MessageBatch:
@@ -76,84 +76,86 @@ def conserved(publisher: BatchPublisher) -> bool:
     return c.opened == c.acked + c.failed + c.timed_out + c.published
 
 
-def test_every_row_of_every_batch_is_acked_and_stored_in_order(desk: PublisherFixture) -> None:
-    publisher = desk.publisher()
+def test_every_row_of_every_batch_is_acked_and_stored_in_order(fixture: PublisherFixture) -> None:
+    publisher = fixture.publisher()
     for i in range(5):
-        publisher.put(batch(3000, i * 3000), tag=i)
+        publisher.put(batch(3000, i * 3000), context=i)
     publisher.drain()
-    assert desk.tags == [0, 1, 2, 3, 4]
-    assert [int(m.payload) for m in desk.broker.messages()] == list(range(15_000))
+    assert fixture.contexts == [0, 1, 2, 3, 4]
+    assert [int(m.payload) for m in fixture.broker.messages()] == list(range(15_000))
     assert publisher.counters.acked == 15_000
-    assert all((b.state == FlightState.ACKED).all() and b.tag is None for b in desk.finished)
-    assert (np.diff(np.concatenate([b.sequence for b in desk.finished])) == 1).all()
+    assert all(
+        (b.state == FlightState.ACKED).all() and b.messages is None and b.context is None for b in fixture.finished
+    )
+    assert (np.diff(np.concatenate([b.sequence for b in fixture.finished])) == 1).all()
     assert repr(publisher) == "<BatchPublisher drained, 0 in flight>"
 
 
-def test_any_mix_of_faults_conserves_every_row(desk: PublisherFixture) -> None:
+def test_any_mix_of_faults_conserves_every_row(fixture: PublisherFixture) -> None:
     rng = np.random.default_rng(3)
     words = ["ack", "lose", "drop", "503", "429", "409", "dup", "unknown", "disconnect", "reject", "full"]
-    desk.broker.then(rng.choice(words, 600 if FULL else 200, p=[0.5, *[0.05] * 10]).tolist())
-    publisher = desk.publisher(WindowConfig(64, 16, wait_timeout=0.1, retry=RETRY))
+    fixture.broker.then(rng.choice(words, 600 if FULL else 200, p=[0.5, *[0.05] * 10]).tolist())
+    publisher = fixture.publisher(WindowConfig(64, 16, wait_timeout=0.1, retry=RETRY))
     for i in range(4):
-        publisher.put(batch(500, i * 500), tag=i)
+        publisher.put(batch(500, i * 500), context=i)
     publisher.drain()
     assert conserved(publisher)
-    stored = {int(m.payload) for m in desk.broker.messages()}
-    assert len(stored) == len(desk.broker.messages()), "ids deduplicate resends"
-    for tag, block in zip(desk.tags, desk.finished, strict=True):
-        assert isinstance(tag, int)
-        assert set((np.flatnonzero(block.state == FlightState.ACKED) + tag * 500).tolist()) <= stored
-        assert set(block.state.tolist()) <= {int(FlightState.ACKED), int(FlightState.COMPLETED_EXCEPTIONALLY)}
+    stored = {int(m.payload) for m in fixture.broker.messages()}
+    assert len(stored) == len(fixture.broker.messages()), "ids deduplicate resends"
+    for first, flights in zip(fixture.contexts, fixture.finished, strict=True):
+        assert isinstance(first, int)
+        assert set((np.flatnonzero(flights.state == FlightState.ACKED) + first * 500).tolist()) <= stored
+        assert set(flights.state.tolist()) <= {int(FlightState.ACKED), int(FlightState.COMPLETED_EXCEPTIONALLY)}
 
 
-def test_bad_rows_fail_without_being_sent_and_the_others_go(desk: PublisherFixture) -> None:
-    publisher = desk.publisher()
+def test_bad_rows_fail_without_being_sent_and_the_others_go(fixture: PublisherFixture) -> None:
+    publisher = fixture.publisher()
     rows = MessageBatch.of(["t", "t", "a.*", "t", "t"], [b"0", b"1", b"2", b"3", b"4"])
-    block = publisher.put(rows, bad=[(0, BadRow("mine")), (3, BadRow("mine, too"))])
+    flights = publisher.put(rows, rejected=[(0, BadRow("mine")), (3, BadRow("mine, too"))])
     publisher.drain()
     bad, ok = int(FlightState.COMPLETED_EXCEPTIONALLY), int(FlightState.ACKED)
-    assert block.state.tolist() == [bad, ok, bad, bad, ok]
-    assert block.errors[0].info == "mine"
-    assert block.errors[2].status == "BAD_SYMBOL"
-    assert block.sends.tolist() == [0, 1, 0, 0, 1]
-    assert [m.payload for m in desk.broker.messages()] == [b"1", b"4"]
+    assert flights.state.tolist() == [bad, ok, bad, bad, ok]
+    assert flights.errors[0].info == "mine"
+    assert flights.errors[2].status == "BAD_SYMBOL"
+    assert flights.sends.tolist() == [0, 1, 0, 0, 1]
+    assert [m.payload for m in fixture.broker.messages()] == [b"1", b"4"]
 
 
-def test_batches_without_a_row_to_send_are_finished_too(desk: PublisherFixture) -> None:
-    publisher = desk.publisher()
-    publisher.put(batch(0), tag="empty")
-    publisher.put(batch(1), bad=[(0, BadRow("no"))], tag="bad")
+def test_batches_without_a_row_to_send_are_finished_too(fixture: PublisherFixture) -> None:
+    publisher = fixture.publisher()
+    publisher.put(batch(0), context="empty")
+    publisher.put(batch(1), rejected=[(0, BadRow("no"))], context="bad")
     publisher.drain()
-    assert sorted(map(str, desk.tags)) == ["bad", "empty"]
+    assert sorted(map(str, fixture.contexts)) == ["bad", "empty"]
 
 
-def test_settling_goes_on_while_the_caller_puts_nothing(desk: PublisherFixture) -> None:
-    desk.broker.then(["lose", "drop", "503"])
+def test_settling_goes_on_while_the_caller_puts_nothing(fixture: PublisherFixture) -> None:
+    fixture.broker.then(["lose", "drop", "503"])
     done = threading.Event()
-    publisher = desk.publisher(
-        WindowConfig(50, 0, wait_timeout=0.05, retry=RETRY), on_finished=lambda block: done.set()
+    publisher = fixture.publisher(
+        WindowConfig(50, 0, wait_timeout=0.05, retry=RETRY), on_finished=lambda flights: done.set()
     )
-    block = publisher.put(batch(3))
-    assert done.wait(60), "no put, no drain: the pump's thread alone resends"
-    assert (block.state == FlightState.ACKED).all()
+    flights = publisher.put(batch(3))
+    assert done.wait(60), "no put, no drain: the thread of the publisher alone resends"
+    assert (flights.state == FlightState.ACKED).all()
 
 
-def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(desk: PublisherFixture) -> None:
-    desk.broker.then(["late"])
-    publisher = desk.publisher(WindowConfig(wait_timeout=0.05))
-    block = publisher.put(batch(1))
+def test_a_row_without_retry_times_out_and_the_late_answer_changes_nothing(fixture: PublisherFixture) -> None:
+    fixture.broker.then(["late"])
+    publisher = fixture.publisher(WindowConfig(wait_timeout=0.05))
+    flights = publisher.put(batch(1))
     publisher.drain()
-    assert block.state.tolist() == [int(FlightState.TIMEOUT)]
-    assert block.doubt.tolist() == [True]
-    assert desk.broker.release() == 1
+    assert flights.state.tolist() == [int(FlightState.TIMEOUT)]
+    assert flights.doubt.tolist() == [True]
+    assert fixture.broker.release() == 1
 
 
-def test_put_blocks_while_two_batches_wait(desk: PublisherFixture) -> None:
-    desk.broker.then(["late"])
-    publisher = desk.publisher(WindowConfig(1, 0, wait_timeout=60))
+def test_put_blocks_while_two_batches_wait(fixture: PublisherFixture) -> None:
+    fixture.broker.then(["late"])
+    publisher = fixture.publisher(WindowConfig(1, 0, wait_timeout=60))
     publisher.put(batch(1))
     until = time.monotonic() + 60
-    while not desk.broker._late and time.monotonic() < until:
+    while not fixture.broker._late and time.monotonic() < until:
         time.sleep(0.001)
     returned: list[int] = []
 
@@ -168,70 +170,72 @@ def test_put_blocks_while_two_batches_wait(desk: PublisherFixture) -> None:
         time.sleep(0.001)
     caller.join(0.5)
     assert returned == [0, 1], "the window is full, two batches wait: the third put must not return"
-    desk.broker.release()
+    fixture.broker.release()
     caller.join(60)
     assert returned == [0, 1, 2], "and does when one of them went"
     publisher.drain()
     assert publisher.counters.acked == 16
 
 
-def test_stop_settles_everything_and_later_puts_raise(desk: PublisherFixture) -> None:
-    desk.broker.then(["lose"] * 4)
-    publisher = desk.publisher(WindowConfig(4, 0, wait_timeout=60))
-    block = publisher.put(batch(10))
+def test_stop_settles_everything_and_later_puts_raise(fixture: PublisherFixture) -> None:
+    fixture.broker.then(["lose"] * 4)
+    publisher = fixture.publisher(WindowConfig(4, 0, wait_timeout=60))
+    flights = publisher.put(batch(10))
     until = time.monotonic() + 60
     while publisher.counters.sends < 4 and time.monotonic() < until:
         time.sleep(0.001)
     publisher.stop()
     publisher.stop()
-    assert (block.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
-    assert block.doubt.tolist() == [True] * 4 + [False] * 6
-    assert isinstance(block.errors[9], NotPublished)
-    assert desk.finished == [block]
+    assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
+    assert flights.doubt.tolist() == [True] * 4 + [False] * 6
+    assert isinstance(flights.errors[9], NotPublished)
+    assert fixture.finished == [flights]
     assert conserved(publisher)
     with pytest.raises(ClientClosed):
         publisher.put(batch(1))
 
 
-def test_a_closed_connection_ends_the_pump_settles_all_and_tells_every_waiter(desk: PublisherFixture) -> None:
-    desk.broker.then(["ack", "lose", "kill"])
-    publisher = desk.publisher()
-    block = publisher.put(batch(5))
+def test_a_closed_connection_ends_the_publisher_settles_all_and_fails_every_waiter(fixture: PublisherFixture) -> None:
+    fixture.broker.then(["ack", "lose", "kill"])
+    publisher = fixture.publisher()
+    flights = publisher.put(batch(5))
     with pytest.raises(BackgroundTaskFailed) as caught:
         publisher.drain()
     assert isinstance(caught.value.__cause__, Unavailable)
-    assert block.open == 0
-    assert desk.finished == [block]
+    assert flights.open == 0
+    assert fixture.finished == [flights]
     with pytest.raises(BackgroundTaskFailed):
         publisher.put(batch(1))
     assert "dead" in repr(publisher)
 
 
-def test_an_error_in_on_finished_ends_the_pump(desk: PublisherFixture) -> None:
-    def broken(block: FlightBatch) -> None:
+def test_an_error_in_on_finished_ends_the_publisher(fixture: PublisherFixture) -> None:
+    def broken(flights: FlightBatch) -> None:
         raise OSError("disk full")
 
-    publisher = desk.publisher(on_finished=broken)
+    publisher = fixture.publisher(on_finished=broken)
     publisher.put(batch(1))
     with pytest.raises(BackgroundTaskFailed, match="disk full"):
         publisher.drain()
 
 
-def test_a_config_error_of_prepare_comes_out_as_itself(desk: PublisherFixture) -> None:
-    class Homeless(MemoryBridge):
+def test_a_config_error_of_prepare_comes_out_as_itself(fixture: PublisherFixture) -> None:
+    class NoStream(MemoryBridge):
         def prepare(self, batch: MessageBatch) -> object:  # type: ignore[override]
             raise ConfigError("no stream takes t.x")
 
-    publisher = desk.publisher(bridge=Homeless(desk.name))
-    block = publisher.put(batch(3))
+    publisher = fixture.publisher(bridge=NoStream(fixture.name))
+    flights = publisher.put(batch(3))
     with pytest.raises(ConfigError, match="no stream takes"):
         publisher.drain()
-    assert (block.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
+    assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
 
 
-def test_an_outage_that_outlasts_the_patience_ends_the_pump_as_unavailable(desk: PublisherFixture) -> None:
-    desk.broker.then(["503"] * 5000)
-    publisher = desk.publisher(WindowConfig(64, 0, retry=RetryPolicy(None, (0.01,), 0.2)), patience=0.3)
+def test_an_outage_beyond_its_timeout_ends_the_publisher_as_unavailable(
+    fixture: PublisherFixture,
+) -> None:
+    fixture.broker.then(["503"] * 5000)
+    publisher = fixture.publisher(WindowConfig(64, 0, retry=RetryPolicy(None, (0.01,), 0.2)), outage_timeout=0.3)
     publisher.put(batch(5000))
     with pytest.raises(BackgroundTaskFailed, match="nothing was acknowledged") as caught:
         publisher.drain()
@@ -239,32 +243,32 @@ def test_an_outage_that_outlasts_the_patience_ends_the_pump_as_unavailable(desk:
     assert conserved(publisher)
 
 
-def test_a_broker_that_is_down_leaves_no_one_waiting(desk: PublisherFixture) -> None:
-    publisher = desk.publisher(patience=0.1)
-    desk.broker.up = False
+def test_a_broker_that_is_down_ends_every_wait(fixture: PublisherFixture) -> None:
+    publisher = fixture.publisher(outage_timeout=0.1)
+    fixture.broker.up = False
     publisher.put(batch(5))
     with pytest.raises(BackgroundTaskFailed, match="takes no messages"):
         publisher.drain()
 
 
-def test_without_acknowledgements_published_is_terminal(desk: PublisherFixture) -> None:
-    publisher = desk.publisher(bridge=MemoryBridge(desk.name, acks=False))
-    block = publisher.put(batch(5000))
+def test_without_acknowledgements_published_is_terminal(fixture: PublisherFixture) -> None:
+    publisher = fixture.publisher(bridge=MemoryBridge(fixture.name, acks=False))
+    flights = publisher.put(batch(5000))
     publisher.drain()
-    assert (block.state == FlightState.PUBLISHED).all()
+    assert (flights.state == FlightState.PUBLISHED).all()
     assert publisher.counters.published == 5000
-    assert len(desk.broker.messages()) == 5000
+    assert len(fixture.broker.messages()) == 5000
 
 
-def test_rate_limits_new_messages(desk: PublisherFixture) -> None:
-    publisher = desk.publisher(rate=1000)
+def test_rate_limits_new_messages(fixture: PublisherFixture) -> None:
+    publisher = fixture.publisher(rate=1000)
     began = time.monotonic()
     publisher.put(batch(400))
     publisher.drain()
     assert time.monotonic() - began >= 0.29, "a burst of 100, then 300 at 1000/s"
 
 
-def test_chunks_are_bounded_in_messages_and_bytes(desk: PublisherFixture) -> None:
+def test_chunks_are_bounded_in_messages_and_bytes(fixture: PublisherFixture) -> None:
     calls: list[tuple[int, int]] = []
 
     class Counting(MemoryBridge):
@@ -272,7 +276,7 @@ def test_chunks_are_bounded_in_messages_and_bytes(desk: PublisherFixture) -> Non
             calls.append((len(batch), int(batch.sizes().sum())))
             return super().send(batch, first_token)
 
-    publisher = desk.publisher(WindowConfig(10_000, 0), bridge=Counting(desk.name, max_payload=8 << 20))
+    publisher = fixture.publisher(WindowConfig(10_000, 0), bridge=Counting(fixture.name, max_payload=8 << 20))
     publisher.put(batch(9000))
     publisher.put(MessageBatch.of(["t"] * 5, [bytes(n) for n in (1, 6 << 20, 2_400_000, 2_400_000, 7)]))
     publisher.drain()
@@ -296,10 +300,10 @@ def test_wall_clock_keeps_differences_when_the_clock_jumps(monkeypatch: pytest.M
     assert never == NEVER
 
 
-def test_errors_of_a_flight_are_publish_errors(desk: PublisherFixture) -> None:
-    desk.broker.then(["reject"])
-    publisher = desk.publisher()
-    block = publisher.put(batch(2))
+def test_errors_of_a_flight_are_publish_errors(fixture: PublisherFixture) -> None:
+    fixture.broker.then(["reject"])
+    publisher = fixture.publisher()
+    flights = publisher.put(batch(2))
     publisher.drain()
-    assert isinstance(block.errors[0], PublishError)
-    assert block.state.tolist() == [int(FlightState.COMPLETED_EXCEPTIONALLY), int(FlightState.ACKED)]
+    assert isinstance(flights.errors[0], PublishError)
+    assert flights.state.tolist() == [int(FlightState.COMPLETED_EXCEPTIONALLY), int(FlightState.ACKED)]

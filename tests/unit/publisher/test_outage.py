@@ -36,16 +36,16 @@ def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: Mem
     def finished(_: FlightBatch) -> None:
         failed.release()
 
-    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, patience=0.3, survive_outage=True)
+    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, outage_timeout=0.3, survive_outage=True)
     publisher.start()
     broker.up = False
     lost = [publisher.put(batch(500, i * 500)) for i in range(4)]
     for _ in lost:
         assert failed.acquire(timeout=60)
     assert not publisher.counters.acked
-    for block in lost:
-        assert (block.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
-        error = block.errors[0]
+    for flights in lost:
+        assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
+        error = flights.errors[0]
         assert error.retryable
         assert not error.may_have_landed
         assert "nothing was acknowledged" in error.info

@@ -9,7 +9,8 @@ import pytest
 from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
 from mama_spark.errors import PublishError, Unavailable
 from mama_spark.message import MessageBatch
-from mama_spark.publisher.resilient_publisher import BATCHES_WAITING, ResilientPublisher
+from mama_spark.publisher.batch_publisher import MAX_QUEUED_BATCHES
+from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.testing.waiting import eventually
 
 
@@ -25,17 +26,17 @@ def batch(first: int, n: int = 3) -> MessageBatch:
     return MessageBatch.of(["t"] * n, [str(i).encode() for i in numbers], ids=[f"id-{i}" for i in numbers])
 
 
-def give_up() -> bool:
+def cancelled() -> bool:
     return True
 
 
 def publisher(
-    broker: MemoryBroker, refused: list[tuple[MessageBatch, Sequence[PublishError]]] | None = None
+    broker: MemoryBroker, rejected: list[tuple[MessageBatch, Sequence[PublishError]]] | None = None
 ) -> ResilientPublisher:
     return ResilientPublisher(
         lambda: MemoryBridge(broker.name),
         wait_timeout=0.2,
-        on_refused=None if refused is None else lambda rows, errors: refused.append((rows, errors)),
+        on_rejected=None if rejected is None else lambda rows, errors: rejected.append((rows, errors)),
     )
 
 
@@ -56,16 +57,16 @@ def test_everything_is_stored_whatever_happens(broker: MemoryBroker, fault: str)
     assert writer.waiting == 0
 
 
-def test_who_writes_waits_while_the_middleware_is_away(broker: MemoryBroker) -> None:
+def test_write_waits_while_the_middleware_is_away(broker: MemoryBroker) -> None:
     writer = publisher(broker)
     try:
         assert writer.write(batch(0))
         assert writer.drain(30)
         broker.up = False
         taken = 0
-        for _ in range(BATCHES_WAITING + 2):
-            taken += writer.write(batch(100 + 3 * taken), give_up)
-        assert taken <= BATCHES_WAITING
+        for _ in range(MAX_QUEUED_BATCHES + 2):
+            taken += writer.write(batch(100 + 3 * taken), cancelled)
+        assert taken <= MAX_QUEUED_BATCHES
         assert writer.waiting == 3 * taken
         assert not writer.drain(0.05)
         broker.up = True
@@ -84,15 +85,15 @@ def test_the_first_message_finds_out_that_nobody_answers(broker: MemoryBroker) -
 
 
 def test_what_is_refused_for_good_is_told(broker: MemoryBroker) -> None:
-    refused: list[tuple[MessageBatch, Sequence[PublishError]]] = []
-    writer = publisher(broker, refused)
+    rejected: list[tuple[MessageBatch, Sequence[PublishError]]] = []
+    writer = publisher(broker, rejected)
     try:
         bad = MessageBatch.of(["t", "no topic *", "t"], [b"1", b"2", b"3"], ids=["a", "b", "c"])
         assert writer.write(bad)
         assert writer.drain(30)
     finally:
         writer.close()
-    ((rows, errors),) = refused
+    ((rows, errors),) = rejected
     assert rows.payloads.to_pylist() == [b"2"]
     assert len(errors) == 1
-    assert (writer.stored, writer.refused) == (2, 1)
+    assert (writer.stored, writer.rejected) == (2, 1)

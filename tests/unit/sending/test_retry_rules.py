@@ -25,9 +25,9 @@ BACKOFFS = (1.0, 2.0, 4.0)
 
 def launched(policy: WindowConfig, n: int, sizes: list[int] | None = None) -> tuple[Window, FlightBatch]:
     window = Window(policy)
-    block = window.open(n, sizes=None if sizes is None else np.array(sizes, np.int64))
-    window.launch(block, slice(0, n), 0.0)
-    return window, block
+    flights = window.open(n, sizes=None if sizes is None else np.array(sizes, np.int64))
+    window.launch(flights, slice(0, n), 0.0)
+    return window, flights
 
 
 def refuse(window: Window, tokens: list[int], error: PublishError, at: float) -> None:
@@ -41,9 +41,9 @@ def ack(window: Window, tokens: list[int], at: float) -> None:
 def due(window: Window, now: float) -> list[int]:
     """Rows that go again now; they are sent."""
     found = list[int]()
-    for block, rows in window.due(now):
+    for flights, rows in window.due(now):
         found += rows.tolist()
-        window.relaunch(block, rows, now)
+        window.relaunch(flights, rows, now)
     return found
 
 
@@ -58,9 +58,9 @@ def test_each_resend_waits_its_back_off_and_the_last_one_repeats() -> None:
 
 
 def test_what_nobody_answered_goes_at_once_the_first_time_and_then_slower() -> None:
-    window, block = launched(WindowConfig(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
+    window, flights = launched(WindowConfig(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
     window.expire(0.99)
-    assert block.state[0] == FlightState.IN_FLIGHT
+    assert flights.state[0] == FlightState.IN_FLIGHT
     window.expire(1.0)
     assert due(window, 1.0) == [0]
     window.expire(2.0)
@@ -83,31 +83,31 @@ def test_doubling_ends_at_the_longest() -> None:
 
 
 def test_the_deadline_counts_from_the_first_send() -> None:
-    window, block = launched(WindowConfig(4, 0, 60.0, RetryPolicy(None, (0.0,), deadline=10.0)), 1)
+    window, flights = launched(WindowConfig(4, 0, 60.0, RetryPolicy(None, (0.0,), deadline=10.0)), 1)
     for token, now in enumerate((3.0, 6.0, 9.0)):
         refuse(window, [token], NotReady("later"), now)
         assert due(window, now) == [0]
     refuse(window, [3], NotReady("later"), 10.5)
-    assert block.state[0] == FlightState.COMPLETED_EXCEPTIONALLY
+    assert flights.state[0] == FlightState.COMPLETED_EXCEPTIONALLY
     assert window.in_flight == 0
 
 
 def test_attempts_are_resends() -> None:
-    window, block = launched(WindowConfig(4, 0, 60.0, RetryPolicy(2, (0.0,))), 1)
+    window, flights = launched(WindowConfig(4, 0, 60.0, RetryPolicy(2, (0.0,))), 1)
     for token in range(2):
         refuse(window, [token], NotReady("later"), 1.0)
         assert due(window, 1.0) == [0]
     refuse(window, [2], NotReady("later"), 1.0)
-    assert block.state[0] == FlightState.COMPLETED_EXCEPTIONALLY
-    assert block.sends[0] == 3
+    assert flights.state[0] == FlightState.COMPLETED_EXCEPTIONALLY
+    assert flights.sends[0] == 3
 
 
 def test_an_acknowledgement_settles_a_flight_that_waits_to_go_again() -> None:
-    window, block = launched(WindowConfig(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
+    window, flights = launched(WindowConfig(4, 0, 1.0, RetryPolicy(10, BACKOFFS)), 1)
     window.expire(1.0)
-    assert block.state[0] == FlightState.WAITING
+    assert flights.state[0] == FlightState.WAITING
     ack(window, [0], 1.1)
-    assert block.state[0] == FlightState.ACKED
+    assert flights.state[0] == FlightState.ACKED
     assert due(window, 9.0) == []
 
 
@@ -121,33 +121,33 @@ def test_late_refusals_of_one_burst_shrink_the_window_once() -> None:
 
 @pytest.mark.parametrize("error", [DuplicateInFlight("409"), OutcomeUnknown("lost")])
 def test_what_may_be_stored_is_not_sent_again_where_it_shall_be_reported(error: PublishError) -> None:
-    window, block = launched(WindowConfig(4, 0, 60.0, RetryPolicy(10, (0.0,)), resend_uncertain=False), 1)
+    window, flights = launched(WindowConfig(4, 0, 60.0, RetryPolicy(10, (0.0,)), resend_uncertain=False), 1)
     refuse(window, [0], error, 1.0)
     assert due(window, 9.0) == []
-    assert block.open == 0
-    assert block.doubt[0]
+    assert flights.open == 0
+    assert flights.doubt[0]
 
 
 def test_the_bytes_of_what_is_settled_may_be_in_flight_again() -> None:
     window = Window(WindowConfig(8, 7, max_bytes=100))
-    block = window.open(8, sizes=np.full(8, 40))
-    assert window.fit(block, 0, 0.0) == 2
-    window.launch(block, slice(0, 2), 0.0)
-    assert window.fit(block, 2, 0.0) == 0
+    flights = window.open(8, sizes=np.full(8, 40))
+    assert window.capacity(flights, 0, 0.0) == 2
+    window.launch(flights, slice(0, 2), 0.0)
+    assert window.capacity(flights, 2, 0.0) == 0
     ack(window, [0, 1], 0.1)
     assert window.bytes_in_flight == 0
-    assert window.fit(block, 2, 0.2) == 2
+    assert window.capacity(flights, 2, 0.2) == 2
 
 
 def test_nothing_goes_while_the_connection_is_lost_and_a_hold_ends_with_the_outage() -> None:
-    window, block = launched(WindowConfig(8, 7, 60.0, RetryPolicy(10, (30.0,))), 1)
+    window, flights = launched(WindowConfig(8, 7, 60.0, RetryPolicy(10, (30.0,))), 1)
     refuse(window, [0], NoResponders("no leader"), 0.0)
     window.disconnected("cut", 1.0)
     assert due(window, 2.0) == []
-    assert window.fit(block, 1, 2.0) == 0
+    assert window.capacity(flights, 1, 2.0) == 0
     window.reconnected(3.0)
     assert window.wake_at() is not None
-    assert window.fit(window.open(4), 0, 3.0) > 0
+    assert window.capacity(window.open(4), 0, 3.0) > 0
 
 
 def test_messages_in_order_go_again_in_order_when_all_answers_are_in() -> None:
@@ -156,10 +156,10 @@ def test_messages_in_order_go_again_in_order_when_all_answers_are_in() -> None:
     refuse(window, [1], NotReady("later"), 0.2)
     assert due(window, 1.0) == []
     fresh = window.open(2)
-    assert window.fit(fresh, 0, 1.0) == 0, "nothing new goes in front of them"
+    assert window.capacity(fresh, 0, 1.0) == 0, "nothing new goes in front of them"
     ack(window, [0, 3], 1.1)
     assert due(window, 1.2) == [1, 2]
-    assert window.fit(fresh, 0, 1.2) == 2
+    assert window.capacity(fresh, 0, 1.2) == 2
 
 
 def test_a_publisher_that_idled_sends_a_burst_and_no_more() -> None:
@@ -180,17 +180,17 @@ def test_of_new_messages_only_probes_go_after_a_hold() -> None:
     window, _ = launched(WindowConfig(1024, 512, 60.0), 1)
     refuse(window, [0], NoResponders("no leader"), 1.0)
     fresh = window.open(1024)
-    assert window.fit(fresh, 0, 2.0) == PROBE
+    assert window.capacity(fresh, 0, 2.0) == PROBE
     window.launch(fresh, slice(0, PROBE), 2.0)
-    assert window.fit(fresh, PROBE, 2.0) == 0
+    assert window.capacity(fresh, PROBE, 2.0) == 0
     ack(window, [1], 2.1)
-    assert window.fit(fresh, PROBE, 2.2) == 1024 - PROBE
+    assert window.capacity(fresh, PROBE, 2.2) == 1024 - PROBE
 
 
 def test_in_order_nothing_new_goes_in_front_of_what_still_waits_for_its_back_off() -> None:
     window, _ = launched(WindowConfig(8, 7, 60.0, RetryPolicy(10, (5.0,)), ordered=True), 1)
     refuse(window, [0], DuplicateInFlight("409"), 1.0)
     fresh = window.open(2)
-    assert window.fit(fresh, 0, 2.0) == 0
+    assert window.capacity(fresh, 0, 2.0) == 0
     assert due(window, 6.0) == [0]
-    assert window.fit(fresh, 0, 6.0) == 2
+    assert window.capacity(fresh, 0, 6.0) == 2

@@ -46,9 +46,9 @@ def test_terminal_states_have_no_way_out_and_all_others_lead_to_one() -> None:
     )
 
 
-def under_way(block: FlightBatch) -> int:
-    """How many flights of a block were launched and are not settled."""
-    return int(np.count_nonzero((block.state == FlightState.IN_FLIGHT) | (block.state == FlightState.WAITING)))
+def under_way(flights: FlightBatch) -> int:
+    """How many flights of a flights were launched and are not settled."""
+    return int(np.count_nonzero((flights.state == FlightState.IN_FLIGHT) | (flights.state == FlightState.WAITING)))
 
 
 class Driver:
@@ -62,7 +62,7 @@ class Driver:
         self.late: deque[tuple[float, Int64s]] = deque()
         self.answers: list[tuple[str, Int64s]] = []
         self.terminal: dict[int, np.ndarray] = {}
-        self.blocks: list[FlightBatch] = []
+        self.batches: list[FlightBatch] = []
         self.begun: list[FlightBatch] = []  # something of them was launched, and not all is settled
         self.last_token = -1
         self.order: list[int] = []
@@ -105,42 +105,42 @@ class Driver:
         assert 0 <= window.in_flight <= policy.max_in_flight
         assert policy.max_bytes is None or window.bytes_in_flight <= max(policy.max_bytes, self.size)
         assert 1 <= window.limit <= policy.max_in_flight
-        for block, rows in window.take_settled():
-            counts = self.terminal.setdefault(id(block), np.zeros(block.n, np.int64))
+        for flights, rows in window.take_settled():
+            counts = self.terminal.setdefault(id(flights), np.zeros(flights.n, np.int64))
             counts[rows] += 1
-            assert (block.state[rows] >= min(TERMINAL)).all()
+            assert (flights.state[rows] >= min(TERMINAL)).all()
         self.begun = [b for b in self.begun if b.open]
         assert window.in_flight == sum(map(under_way, self.begun))
 
-    def run(self, blocks: int, n: int) -> None:
+    def run(self, batches: int, n: int) -> None:
         todo: deque[tuple[FlightBatch, int]] = deque()
-        for i in range(blocks):
+        for i in range(batches):
             fragile = self.rng.random(n) < 0.1 if i % 2 else None
-            block = self.window.open(n, sizes=np.full(n, self.size, np.int64), fragile=fragile)
-            self.blocks.append(block)
-            todo.append((block, 0))
+            flights = self.window.open(n, sizes=np.full(n, self.size, np.int64), non_retriable=fragile)
+            self.batches.append(flights)
+            todo.append((flights, 0))
         turns = 0
-        while any(b.open for b in self.blocks):
+        while any(b.open for b in self.batches):
             turns += 1
             assert turns < 200_000, f"no progress: {self.window!r}"
-            for block, rows in self.window.due(self.now):
-                assert (block.state[rows] == FlightState.WAITING).all()
+            for flights, rows in self.window.due(self.now):
+                assert (flights.state[rows] == FlightState.WAITING).all()
                 take = rows[: int(self.rng.integers(0, len(rows) + 1))] if self.rng.random() < 0.1 else rows
                 if len(take):
-                    self.sent(self.window.relaunch(block, take, self.now), len(take))
+                    self.sent(self.window.relaunch(flights, take, self.now), len(take))
                 if len(take) < len(rows):
                     break
             while todo:
-                block, start = todo[0]
-                room = self.window.fit(block, start, self.now)
+                flights, start = todo[0]
+                room = self.window.capacity(flights, start, self.now)
                 if not room:
                     break
                 assert not self.window.holding
                 assert self.window.in_flight + room <= self.window.limit
                 if start == 0:
-                    self.begun.append(block)
-                self.sent(self.window.launch(block, slice(start, start + room), self.now), room)
-                todo[0] = (block, start + room)
+                    self.begun.append(flights)
+                self.sent(self.window.launch(flights, slice(start, start + room), self.now), room)
+                todo[0] = (flights, start + room)
                 if start + room == n:
                     todo.popleft()
             self.check()
@@ -152,10 +152,10 @@ class Driver:
 
     def conserved(self) -> None:
         c = self.window.counters
-        assert c.opened == c.acked + c.failed + c.timed_out + c.published == sum(b.n for b in self.blocks)
-        assert all((self.terminal[id(b)] == 1).all() for b in self.blocks), "one terminal event a flight"
+        assert c.opened == c.acked + c.failed + c.timed_out + c.published == sum(b.n for b in self.batches)
+        assert all((self.terminal[id(b)] == 1).all() for b in self.batches), "one terminal event a flight"
         assert self.window.in_flight == self.window.bytes_in_flight == 0
-        assert c.sends == sum(int(b.sends.sum()) for b in self.blocks)
+        assert c.sends == sum(int(b.sends.sum()) for b in self.batches)
 
 
 RETRY = RetryPolicy(None, (0.05, 0.2), 3.0)
@@ -175,36 +175,38 @@ CASES = [
 @pytest.mark.parametrize("weights", ["calm", "rough", "wild"])
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_any_outcomes_conserve_every_flight(case: int, weights: str) -> None:
-    policy, blocks, n = CASES[case]
+    policy, batches, n = CASES[case]
     bad = {"calm": 0.001, "rough": 0.01, "wild": 0.08}[weights]
     p = [1 - bad * 9, *[bad] * 8, bad]
     n = max(1, n // (10 if weights == "wild" else 1) // (1 if FULL else 6))
     driver = Driver(policy, case, p)
-    driver.run(blocks, n)
+    driver.run(batches, n)
     driver.conserved()
     retry = policy.retry
-    for block in driver.blocks:
-        sent = block.sends > 0
-        life = block.settled[sent] - block.published[sent]
+    for flights in driver.batches:
+        sent = flights.sends > 0
+        life = flights.settled[sent] - flights.published[sent]
         if retry is None:
-            assert (block.sends <= 1).all()
+            assert (flights.sends <= 1).all()
             assert (life <= policy.wait_timeout + 0.02).all(), "n lost answers cost one time-out"
         elif retry.attempts is not None:
-            assert (block.sends <= retry.attempts + 1).all()
+            assert (flights.sends <= retry.attempts + 1).all()
         if retry is not None and retry.deadline is not None:
             assert (life <= retry.deadline + policy.wait_timeout + 0.05).all(), "a flight settles in its deadline"
         if not policy.resend_uncertain:
-            assert not (block.doubt & (block.state == FlightState.ACKED) & (block.sends > 1)).any()
-        if block.fragile is not None:
-            assert not (block.fragile & block.doubt & (block.state == FlightState.ACKED) & (block.sends > 1)).any()
+            assert not (flights.doubt & (flights.state == FlightState.ACKED) & (flights.sends > 1)).any()
+        if flights.non_retriable is not None:
+            assert not (
+                flights.non_retriable & flights.doubt & (flights.state == FlightState.ACKED) & (flights.sends > 1)
+            ).any()
 
 
 def launched(policy: WindowConfig, n: int, now: float = 0.0, **more: object) -> tuple[Window, FlightBatch]:
     window = Window(policy)
-    block = window.open(n, **more)  # type: ignore[arg-type]
-    room = window.fit(block, 0, now)
-    window.launch(block, slice(0, room), now)
-    return window, block
+    flights = window.open(n, **more)  # type: ignore[arg-type]
+    room = window.capacity(flights, 0, now)
+    window.launch(flights, slice(0, room), now)
+    return window, flights
 
 
 def acks(tokens: list[int], at: float = 0.0) -> Acks:
@@ -217,24 +219,24 @@ def refuse(window: Window, tokens: list[int], error: PublishError, at: float) ->
 
 @pytest.mark.spec("MP-05")
 def test_mp_34_hold_begins_at_max_in_flight_and_mp_43_ends_at_the_refill_mark() -> None:
-    window, block = launched(WindowConfig(10, 4), 30)
+    window, flights = launched(WindowConfig(10, 4), 30)
     assert window.in_flight == 10
     assert window.holding
     window.acked(acks([0, 1, 2, 3, 4]))
     assert window.holding
-    assert window.fit(block, 10, 0.0) == 0
+    assert window.capacity(flights, 10, 0.0) == 0
     window.acked(acks([5]))
     assert not window.holding
-    assert window.fit(block, 10, 0.0) == 6
+    assert window.capacity(flights, 10, 0.0) == 6
 
 
 def test_mp_41_the_timeout_runs_per_send_without_any_answer() -> None:
-    window, block = launched(WindowConfig(10, 0, wait_timeout=5), 10)
+    window, flights = launched(WindowConfig(10, 0, wait_timeout=5), 10)
     window.expire(4.99)
-    assert block.open == 10
+    assert flights.open == 10
     assert window.wake_at() == 5
     window.expire(5.0)
-    assert (block.state == FlightState.TIMEOUT).all()
+    assert (flights.state == FlightState.TIMEOUT).all()
     assert not window.holding, "a timed out flight frees its place"
     window.acked(acks([0]))
     assert window.counters.late + window.counters.unknown == 1
@@ -244,22 +246,22 @@ def test_mp_41_the_timeout_runs_per_send_without_any_answer() -> None:
 def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> None:
     policy = WindowConfig(10, 0, 1.0, RetryPolicy(5))
     for word in ("ack", "refuse"):
-        window, block = launched(policy, 1)
+        window, flights = launched(policy, 1)
         window.expire(1.0)
         ((_, rows),) = list(window.due(1.0))
-        second = window.relaunch(block, rows, 1.0)
+        second = window.relaunch(flights, rows, 1.0)
         if word == "ack":
             window.acked(acks([0], 1.1))
-            assert block.state[0] == FlightState.ACKED
+            assert flights.state[0] == FlightState.ACKED
         else:
             refuse(window, [0], Rejected("old"), 1.1)
-            assert block.state[0] == FlightState.IN_FLIGHT
+            assert flights.state[0] == FlightState.IN_FLIGHT
             assert window.counters.late == 1
         assert second == 1
 
 
 def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
-    window, block = launched(WindowConfig(1024, 512, 5, RETRY), 20_000)
+    window, flights = launched(WindowConfig(1024, 512, 5, RETRY), 20_000)
     refuse(window, list(range(100)), RateLimited("slow", 429), 0.1)
     refuse(window, list(range(100, 200)), RateLimited("slow", 429), 0.1)
     assert window.limit == 512
@@ -272,20 +274,20 @@ def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
         for b, rows in window.due(now):
             first = window.relaunch(b, rows, now)
             window.acked(acks(list(range(first, first + len(rows))), now))
-        room = window.fit(block, start, now)
+        room = window.capacity(flights, start, now)
         assert room <= window.limit
-        first = window.launch(block, slice(start, start + room), now)
+        first = window.launch(flights, slice(start, start + room), now)
         window.acked(acks(list(range(first, first + room)), now))
         start, now, sent = start + room, now + 0.1, sent + room
     assert not window.paused
 
 
 def test_after_a_hold_only_probes_go_until_one_is_answered() -> None:
-    window, block = launched(WindowConfig(1024, 512, 5, RETRY), 2000)
+    window, flights = launched(WindowConfig(1024, 512, 5, RETRY), 2000)
     refuse(window, list(range(1024)), NoResponders("x"), 0.1)
     resent = [(b, rows) for b, rows in window.due(0.5) if window.relaunch(b, rows, 0.5) or True]
     assert sum(len(r) for _, r in resent) == PROBE
-    assert window.fit(block, 1024, 0.5) == 0
+    assert window.capacity(flights, 1024, 0.5) == 0
     assert not list(window.due(0.6))
     wake = window.wake_at()
     assert wake is not None
@@ -293,39 +295,39 @@ def test_after_a_hold_only_probes_go_until_one_is_answered() -> None:
 
 
 def test_uncertain_flights_are_not_resent_when_the_policy_says_so_and_time_out() -> None:
-    window, block = launched(WindowConfig(4, 0, 1.0, RETRY, resend_uncertain=False), 4)
+    window, flights = launched(WindowConfig(4, 0, 1.0, RETRY, resend_uncertain=False), 4)
     window.disconnected("cut", 0.5)
-    assert (block.state == FlightState.IN_FLIGHT).all()
+    assert (flights.state == FlightState.IN_FLIGHT).all()
     window.expire(1.0)
-    assert (block.state == FlightState.TIMEOUT).all()
-    assert block.doubt.all()
+    assert (flights.state == FlightState.TIMEOUT).all()
+    assert flights.doubt.all()
 
 
 def test_fragile_flights_are_never_resent_in_doubt_but_are_after_a_clean_refusal() -> None:
     fragile = np.array([True, False])
-    window, block = launched(WindowConfig(4, 0, 1.0, RETRY), 2, fragile=fragile)
+    window, flights = launched(WindowConfig(4, 0, 1.0, RETRY), 2, non_retriable=fragile)
     window.expire(1.0)
-    assert block.state.tolist() == [FlightState.TIMEOUT, FlightState.WAITING]
-    window, block = launched(WindowConfig(4, 0, 1.0, RETRY), 2, fragile=fragile)
+    assert flights.state.tolist() == [FlightState.TIMEOUT, FlightState.WAITING]
+    window, flights = launched(WindowConfig(4, 0, 1.0, RETRY), 2, non_retriable=fragile)
     refuse(window, [0, 1], NoResponders("x"), 0.1)
-    assert block.state.tolist() == [FlightState.WAITING] * 2
+    assert flights.state.tolist() == [FlightState.WAITING] * 2
 
 
 def test_a_waiting_flight_settles_although_the_connection_never_comes_back() -> None:
-    window, block = launched(WindowConfig(4, 0, 1.0, RetryPolicy(3)), 2)
+    window, flights = launched(WindowConfig(4, 0, 1.0, RetryPolicy(3)), 2)
     window.disconnected("cut", 0.1)
     for _ in range(10):
         wake = window.wake_at()
         if wake is None:
             break
         window.expire(wake)
-    assert (block.state == FlightState.TIMEOUT).all()
+    assert (flights.state == FlightState.TIMEOUT).all()
 
 
 def test_a_pause_without_anything_waiting_is_no_reason_to_wake_in_the_past() -> None:
-    window, block = launched(WindowConfig(200, 0, 5.0), 200)
+    window, flights = launched(WindowConfig(200, 0, 5.0), 200)
     refuse(window, [0], NoResponders("x"), 0.1)
-    room = window.fit(block, 0, 0.2)
+    room = window.capacity(flights, 0, 0.2)
     assert room == 0
     assert window.counters.failed == 1
 
@@ -337,29 +339,29 @@ def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
     window.launch(two, slice(0, 5), 0.0)
     refuse(window, list(range(3, 10)), BlockedByPredecessor("gap"), 0.1)
     assert not list(window.due(0.1)), "answers are still to come"
-    assert window.fit(two, 5, 0.1) == 0
+    assert window.capacity(two, 5, 0.1) == 0
     refuse(window, list(range(10, 15)), BlockedByPredecessor("gap"), 0.2)
     window.acked(acks([0, 1, 2], 0.2))
     went: list[tuple[FlightBatch, Rows]] = []
-    for block, rows in window.due(0.2):
-        window.relaunch(block, rows, 0.2)
-        went.append((block, rows))
+    for flights, rows in window.due(0.2):
+        window.relaunch(flights, rows, 0.2)
+        went.append((flights, rows))
     assert [(b, r.tolist()) for b, r in went if not isinstance(r, slice)] == [
         (one, list(range(3, 10))),
         (two, list(range(5))),
     ]
-    assert window.fit(two, 5, 0.3) == 5
+    assert window.capacity(two, 5, 0.3) == 5
 
 
 def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> None:
     window = Window(WindowConfig(10))
-    block = window.open(4)
-    window.reject(block, np.array([0, 2]), [Rejected("a"), Rejected("b")], 1.0)
-    window.send_unacknowledged(block, slice(1, 2), 1.0)
-    window.send_unacknowledged(block, slice(3, 4), 1.0)
+    flights = window.open(4)
+    window.reject(flights, np.array([0, 2]), [Rejected("a"), Rejected("b")], 1.0)
+    window.send_unacknowledged(flights, slice(1, 2), 1.0)
+    window.send_unacknowledged(flights, slice(3, 4), 1.0)
     assert window.in_flight == 0
-    assert block.open == 0
-    assert block.errors[2].info == "b"
+    assert flights.open == 0
+    assert flights.errors[2].info == "b"
 
 
 def test_one_stuck_flight_does_not_keep_all_later_ranges() -> None:
@@ -367,10 +369,10 @@ def test_one_stuck_flight_does_not_keep_all_later_ranges() -> None:
     stuck = window.open(1)
     window.launch(stuck, slice(0, 1), 0.0)
     for i in range(1000):
-        block = window.open(10)
-        first = window.launch(block, slice(0, 10), float(i))
+        flights = window.open(10)
+        first = window.launch(flights, slice(0, 10), float(i))
         window.acked(acks(list(range(first, first + 10)), float(i)))
-    assert len(window._book) < 300
+    assert len(window._index) < 300
 
 
 def test_rate_limiter_gives_its_rate_and_ignores_a_clock_that_jumps_back() -> None:
@@ -388,12 +390,12 @@ def test_rate_limiter_gives_its_rate_and_ignores_a_clock_that_jumps_back() -> No
 def test_more_streams_than_fit_into_two_octets_are_told_apart() -> None:
     n = 40_000
     window = Window(WindowConfig(max_in_flight=n + 1, refill_allowed_at=n))
-    block = window.open(n)
-    first = window.launch(block, slice(0, n), 0.0)
+    flights = window.open(n)
+    first = window.launch(flights, slice(0, n), 0.0)
     for row in (0, 1, n - 2, n - 1):
         window.acked(Acks(np.array([first + row]), None, None, f"s{row}", 0.1))
     for number in range(n):
         window._stream_index(f"s{number}")
     window.acked(Acks(np.array([first + 2]), None, None, f"s{n - 3}", 0.1))
-    found = [window.streams[block.stream[row]] for row in (0, 1, 2, n - 2, n - 1)]
+    found = [window.streams[flights.stream[row]] for row in (0, 1, 2, n - 2, n - 1)]
     assert found == ["s0", "s1", f"s{n - 3}", f"s{n - 2}", f"s{n - 1}"]

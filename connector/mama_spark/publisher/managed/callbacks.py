@@ -1,4 +1,4 @@
-"""Telling the user what became of each flight: futures and the listener, in order, outside of all other locks."""
+"""Completes the futures and calls the listener for each flight, in order, outside of all other locks."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 
 from mama_spark.errors import AckTimeout
-from mama_spark.message import MessageBatch
 from mama_spark.sending.flight import EVENT, PUBLISHED, FlightState
 from mama_spark.sending.flight_batch import FlightBatch, Rows
 
 from ..api import Flight, PublishAck, PublisherListener
 
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 
 
+@dataclass(frozen=True, slots=True)
 class PendingBatch:
-    """``FlightBatch.tag``: the flights of a block, their messages, and the futures of those who published them."""
+    """``FlightBatch.context``: the flights as the user sees them, and the futures of their callers, row for row."""
 
-    __slots__ = ("batch", "flights", "futures")
-
-    def __init__(self, batch: MessageBatch, flights: list[Flight], futures: list[Future[Flight]]) -> None:
-        self.batch, self.flights, self.futures = batch, flights, futures
+    flights: list[Flight]
+    futures: list[Future[Flight]]
 
 
 class CallbackDispatcher:
-    """News are noted under the caller's lock and told by :meth:`deliver`, one at a time.
+    """Notifications are queued under the caller's lock and delivered by :meth:`deliver`, one at a time.
 
     :param streams: names that ``FlightBatch.stream`` points at; ``domains``: those they belong to
     """
@@ -38,59 +37,59 @@ class CallbackDispatcher:
         self.listener = listener
         self.errors = 0  #: exceptions that the listener raised
         self._streams, self._domains = streams, domains
-        self._news: deque[Callable[[], None]] = deque()
-        self._telling = threading.RLock()
+        self._pending: deque[Callable[[], None]] = deque()
+        self._delivering = threading.RLock()
 
-    def note_published(self, cargo: PendingBatch, rows: slice, times: list[float]) -> None:
-        """These rows were handed to the middleware, at these seconds of the wall clock."""
+    def note_published(self, batch: PendingBatch, rows: slice, times: list[float]) -> None:
+        """These rows were sent, at these seconds of the wall clock."""
         for row, at in zip(range(rows.start, rows.stop), times, strict=True):
-            flight = cargo.flights[row]
+            flight = batch.flights[row]
             flight.publish_time, flight.sends = at, 1
-            self._news.append(partial(self._published, flight, cargo.futures[row]))
+            self._pending.append(partial(self._report_published, flight, batch.futures[row]))
 
-    def note_settled(self, block: FlightBatch, rows: Rows) -> None:
+    def note_settled(self, flights: FlightBatch, rows: Rows) -> None:
         """These rows got their terminal event."""
         listed: list[int] = list(range(rows.start, rows.stop)) if isinstance(rows, slice) else rows.tolist()
         for row in listed:
-            self._news.append(partial(self._ended, block, row, block.tag))
+            self._pending.append(partial(self._report_settled, flights, row, flights.context))
 
     def deliver(self) -> None:
-        """Tell what was noted. Callbacks may call anything of the publisher."""
-        with self._telling:
-            while self._news:
-                self._news.popleft()()
+        """Deliver what is queued. Callbacks may call anything of the publisher."""
+        with self._delivering:
+            while self._pending:
+                self._pending.popleft()()
 
-    def _published(self, flight: Flight, future: Future[Flight]) -> None:
+    def _report_published(self, flight: Flight, future: Future[Flight]) -> None:
         future.set_result(flight)
-        self._listen(PUBLISHED, flight)
+        self._call_listener(PUBLISHED, flight)
 
-    def _ended(self, block: FlightBatch, row: int, cargo: PendingBatch) -> None:
-        flight, future = cargo.flights[row], cargo.futures[row]
-        flight.sends = int(block.sends[row])
-        state = FlightState(int(block.state[row]))
+    def _report_settled(self, flights: FlightBatch, row: int, batch: PendingBatch) -> None:
+        flight, future = batch.flights[row], batch.futures[row]
+        flight.sends = int(flights.sends[row])
+        state = FlightState(int(flights.state[row]))
         if state in (FlightState.ACKED, FlightState.PUBLISHED):
-            stream, sequence = int(block.stream[row]), int(block.sequence[row])
+            stream, sequence = int(flights.stream[row]), int(flights.sequence[row])
             flight.publish_ack_future.set_result(
                 PublishAck(
                     self._streams[stream] if stream >= 0 else None,
                     sequence if sequence >= 0 else None,
-                    bool(block.duplicate[row]),
+                    bool(flights.duplicate[row]),
                     self._domains[stream] if stream >= 0 else None,
                 )
             )
         else:
-            error = block.errors.get(row) or AckTimeout("no acknowledgement")
+            error = flights.errors.get(row) or AckTimeout("no acknowledgement")
             flight.publish_ack_future.set_exception(error)
             if not future.done():
                 future.set_exception(error)
         if state is not FlightState.PUBLISHED:
-            self._listen(EVENT[state], flight)
+            self._call_listener(EVENT[state], flight)
 
-    def _listen(self, event: str, flight: Flight) -> None:
+    def _call_listener(self, event: str, flight: Flight) -> None:
         if self.listener is None:
             return
         try:
             getattr(self.listener, event)(flight)
         except Exception:
             self.errors += 1
-            log.exception("the listener raised in %s(%s)", event, flight.id)
+            logger.exception("the listener raised in %s(%s)", event, flight.id)

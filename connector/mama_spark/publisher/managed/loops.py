@@ -1,35 +1,32 @@
 """The two loops of the managed publisher, over one window and one bridge.
 
 :meth:`PublisherLoops.publish` takes what the user queued and sends it while the window lets it;
-    :meth:`PublisherLoops.fly` takes what
-comes back, settles flights and sends again. One lock guards window and bridge, because a bridge is called by one thread
-at a time; callbacks and futures are served outside of it, in order.
+:meth:`PublisherLoops.fly` takes what comes back, settles flights and sends again. One lock guards window and bridge,
+because a bridge is called by one thread at a time; callbacks and futures are served outside of it, in order.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-from mama_spark.bridge import Ack, BridgeEvent, EventKind, PublisherBridge
+from mama_spark.bridge import PublisherBridge
 from mama_spark.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
-from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.message import MessageBatch
 from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.send_loop import SendLoop, Span
 from mama_spark.sending.window import Window
 
-from ..batch_publisher import CHUNK_BYTES, CHUNK_MESSAGES, runs_of
 from ..clock import WallClock
 from .callbacks import CallbackDispatcher, PendingBatch
 from .publish_queue import Entry, PublishQueue
 
-log = logging.getLogger("mama_spark")
-
-_SLICE = 0.005  #: longest time for which the flights runner keeps the publish runner from the bridge
+_MAX_POLL = 0.005  #: seconds for which the flights runner keeps the publish runner from the bridge
 
 
 class PublisherLoops:
@@ -45,23 +42,24 @@ class PublisherLoops:
         self,
         bridge: PublisherBridge,
         window: Window,
-        intake: PublishQueue,
-        teller: CallbackDispatcher,
+        queue: PublishQueue,
+        callbacks: CallbackDispatcher,
         *,
         poll_time: float,
         hold_pause_time: float,
     ) -> None:
         self.bridge, self.window = bridge, window
-        self._intake, self._teller = intake, teller
+        self._queue, self._callbacks = queue, callbacks
+        self._loop = SendLoop(bridge, window)
         self._poll_time, self._hold_pause_time = poll_time, hold_pause_time
         self.keep_going = True
         self.draining = self._publish_done = False
         self.drained = threading.Event()
         self._settled = threading.Event()  # for the publish runner: there may be room
         self._launched = threading.Event()  # for the flights runner: there is something to wait for, or an end
-        self._core = threading.RLock()  # guards window, bridge and blocks
+        self._core = threading.RLock()  # guards window, bridge and batches
         self._sending = threading.Event()  # the publish runner wants the bridge
-        self._blocks: dict[int, FlightBatch] = {}
+        self._open: dict[int, FlightBatch] = {}
         self._opened = False
         self._clock = WallClock.anchored()
 
@@ -82,10 +80,10 @@ class PublisherLoops:
     def publish(self) -> None:
         """Take what is queued and send it while the window lets it (MP-23, MP-29 to MP-35)."""
         while self.keep_going:
-            block = self._intake.take(self.window.policy.max_in_flight, self._poll_time, self._admit)
-            if block is not None:
-                self._send_block(block)
-            elif self.draining and not len(self._intake):
+            flights = self._queue.take(self.window.policy.max_in_flight, self._poll_time, self._admit)
+            if flights is not None:
+                self._send_batch(flights)
+            elif self.draining and not len(self._queue):
                 break
         self._publish_done = True
         self._launched.set()
@@ -93,83 +91,74 @@ class PublisherLoops:
     def _admit(self, taken: list[Entry]) -> FlightBatch | None:
         if not taken:
             return None
-        flights, futures = [f for f, _ in taken], [f for _, f in taken]
-        headers = [{**(f.headers or {}), **(f.options.headers() if f.options else {})} or None for f in flights]
-        batch = MessageBatch.of(
-            [f.subject for f in flights], [f.body for f in flights],
-            headers if any(headers) else None, [f.id for f in flights],
+        single, futures = [f for f, _ in taken], [f for _, f in taken]
+        headers = [{**(f.headers or {}), **(f.options.headers() if f.options else {})} or None for f in single]
+        messages = MessageBatch.of(
+            [f.subject for f in single], [f.body for f in single],
+            headers if any(headers) else None, [f.id for f in single],
         )  # fmt: skip
         with self._core:
-            block = self.window.open(len(flights), tag=PendingBatch(batch, flights, futures), sizes=batch.sizes())
-            self._blocks[id(block)] = block
-        return block
+            flights = self.window.open(len(single), messages, PendingBatch(single, futures))
+            self._open[id(flights)] = flights
+        return flights
 
-    def _send_block(self, block: FlightBatch) -> None:
-        with self._bridge_now():
+    def _send_batch(self, flights: FlightBatch) -> None:
+        with self._bridge_first():
             if not self.keep_going:
                 return
-            good = self._prepare(block)
-        for start, end in runs_of(good):
-            while start < end:
-                with self._bridge_now():
-                    if not self.keep_going:  # asked under the lock: whoever cleared it settles the flights next
-                        return
-                    self._settled.clear()
-                    sent = self._send_some(block, start, end)
-                self._teller.deliver()
-                start += sent
-                if not sent:
-                    self._settled.wait(self._hold_pause_time)
-        self._teller.deliver()
+            spans = self._prepare(flights)
+        while spans:
+            with self._bridge_first():
+                if not self.keep_going:  # checked under the lock: whoever cleared it settles the flights next
+                    return
+                self._settled.clear()
+                sent = self._send_some(flights, spans[0])
+            self._callbacks.deliver()
+            start, end = spans.popleft()
+            if start + sent < end:
+                spans.appendleft((start + sent, end))
+            if not sent:
+                self._settled.wait(self._hold_pause_time)
+        self._callbacks.deliver()
 
-    def _prepare(self, block: FlightBatch) -> Bools:
-        good = np.ones(block.n, np.bool_)
+    def _prepare(self, flights: FlightBatch) -> deque[Span]:
         try:
-            prepared = self.bridge.prepare(block.tag.batch)
+            spans = self._loop.prepare(flights)
         except Unavailable:
-            return good  # what cannot be asked now is found out by sending
+            return deque([(0, flights.n)])  # what cannot be checked now is found out by sending
         except ConfigError as error:
-            self._reject(block, np.arange(block.n), [PublishError(str(error))] * block.n)
-            return ~good
-        block.fragile = prepared.fragile
-        if prepared.bad:
-            rows = np.array([row for row, _ in prepared.bad], np.int64)
-            good[rows] = False
-            self._reject(block, rows, [error for _, error in prepared.bad])
-        return good
+            self._reject(flights, range(flights.n), PublishError(str(error)))
+            return deque()
+        self._collect()
+        return spans
 
-    def _reject(self, block: FlightBatch, rows: Int64s, errors: list[PublishError]) -> None:
-        self.window.reject(block, rows, errors, time.monotonic())
+    def _reject(self, flights: FlightBatch, rows: range, error: PublishError) -> None:
+        self.window.reject(flights, np.array(rows, np.int64), error, time.monotonic())
         self._collect()
 
-    def _send_some(self, block: FlightBatch, start: int, end: int) -> int:
-        now = time.monotonic()
-        n = min(self.window.fit(block, start, now), end - start, CHUNK_MESSAGES)
-        if n <= 0:
+    def _send_some(self, flights: FlightBatch, span: Span) -> int:
+        """How many flights of the span have left the queue of what is to be sent."""
+        n, start = self._loop.capacity(flights, span), span[0]
+        if not n:
             return 0
-        n = min(n, max(1, int(np.searchsorted(block.ends, block.ends[start] + CHUNK_BYTES, "right")) - 1 - start))
         try:
-            taken = self.bridge.send(block.tag.batch.slice(start, n), self.window.next_token)
+            taken = self._loop.launch(flights, start, n)
         except Exception as error:  # noqa: BLE001 - whatever a bridge raises: the flights fail, the runner goes on
             failed = PublishError(f"{type(error).__name__}: {error}")
             failed.__cause__ = error
-            self._reject(block, np.arange(start, start + n), [failed] * n)
+            self._reject(flights, range(start, start + n), failed)
             return n
         if taken:
-            rows, now = slice(start, start + taken), time.monotonic()
-            if self.bridge.capabilities.ack is Ack.NONE:
-                self.window.send_unacknowledged(block, rows, now)
-            else:
-                self.window.launch(block, rows, now)
-            wall = self._clock.micros(block.published[rows]) / 1e6
-            self._teller.note_published(block.tag, rows, wall.tolist())
+            rows = slice(start, start + taken)
+            wall = self._clock.micros(flights.published[rows]) / 1e6
+            self._callbacks.note_published(flights.context, rows, wall.tolist())
             self._collect()
             self._launched.set()
-            self.bridge.flush()
+            self._loop.flush()
         return taken
 
     @contextmanager
-    def _bridge_now(self) -> Iterator[None]:
+    def _bridge_first(self) -> Iterator[None]:
         """The core lock, ahead of the flights runner."""
         self._sending.set()
         with self._core:
@@ -181,15 +170,16 @@ class PublisherLoops:
     def fly(self) -> None:
         """Settle what comes back and send again what must (MP-24, MP-36 to MP-43)."""
         while self.keep_going:
-            if self._publish_done and self.draining and not self._blocks:
+            if self._publish_done and self.draining and not self._open:
                 break
             with self._core:
                 if not self.keep_going:
                     break
-                self._resend()
-                self._poll(_SLICE if self.window.in_flight or not self.window.connected else 0.0)
+                self._loop.resend()
+                self._loop.flush()
+                self._receive(_MAX_POLL if self.window.in_flight or not self.window.connected else 0.0)
                 idle = not self.window.in_flight
-            self._teller.deliver()
+            self._callbacks.deliver()
             if idle:
                 self._launched.wait(self._poll_time)
                 self._launched.clear()
@@ -197,57 +187,32 @@ class PublisherLoops:
                 time.sleep(0)  # let the publish runner have the bridge
         self.drained.set()
 
-    def _resend(self) -> None:
-        for block, rows in self.window.due(time.monotonic()):
-            rows = rows[:CHUNK_MESSAGES]
-            taken = self.bridge.send(block.tag.batch.take(rows), self.window.next_token)
-            if taken:
-                self.window.relaunch(block, rows[:taken], time.monotonic())
-                self.bridge.flush()
-            if taken < len(rows):
-                return
-
-    def _poll(self, timeout: float) -> None:
-        window, asked = self.window, time.monotonic()
-        polled = self.bridge.poll(timeout)
-        for acks in polled.acks:
-            window.acked(acks)
-        for refusals in polled.refusals:
-            window.refused(refusals)
-        for event in polled.events:
-            self._event(event)
-        window.expire(asked)  # answers that came while this process stood still are in time
+    def _receive(self, timeout: float) -> None:
+        asked = time.monotonic()
+        polled = self._loop.receive(timeout)
+        self.window.expire(asked)  # as of before the poll: answers that came while this process stood still are in time
         if self._collect() or polled:
             self._settled.set()
-
-    def _event(self, event: BridgeEvent) -> None:
-        if event.kind is EventKind.DISCONNECTED:
-            self.window.disconnected(event.info, event.at)
-        elif event.kind is EventKind.RECONNECTED:
-            self.window.reconnected(event.at)
-        elif event.kind is EventKind.CLOSED:
-            raise Unavailable(f"the connection was closed: {event.info}") from event.error
-        log.warning("%s: %s", event.kind.value, event.info)
 
     def _collect(self) -> bool:
         """Note what was settled; under the core lock."""
         settled = self.window.take_settled()
-        for block, rows in settled:
-            self._teller.note_settled(block, rows)
-            if block.open == 0:
-                self._blocks.pop(id(block), None)
+        for flights, rows in settled:
+            self._callbacks.note_settled(flights, rows)
+            if flights.open == 0:
+                self._open.pop(id(flights), None)
         return bool(settled)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
     def settle_rest(self, why: str) -> None:
         """Nothing is sent any more: every flight and future that is left gets ``Stopped`` or ``NotPublished``."""
-        rest = self._intake.rest()
+        rest = self._queue.rest()
         with self._core:
-            self.window.abandon(list(self._blocks.values()), Stopped(why), NotPublished(why), time.monotonic())
+            self.window.abandon(list(self._open.values()), Stopped(why), NotPublished(why), time.monotonic())
             self._collect()
             self.bridge.close()
-        self._teller.deliver()
+        self._callbacks.deliver()
         for flight, future in rest:
             if future.set_running_or_notify_cancel():
                 future.set_exception(NotPublished(why))

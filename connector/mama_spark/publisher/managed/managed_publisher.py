@@ -67,11 +67,11 @@ class ManagedPublisher:
         self.bridge: PublisherBridge = attach(target, loop)
         self.id_prefix = id_prefix if id_prefix is not None else secrets.token_hex(11)
         self.poll_time, self.hold_pause_time = poll_time, hold_pause_time
-        self._runners: set[int] = set()  # threads of the loops: callbacks run there
-        self._intake = PublishQueue(queue_size, self.id_prefix, self._runners)
-        self._teller = CallbackDispatcher(listener, self.window.streams, self.window.domains)
+        self._runner_threads: set[int] = set()  # threads of the loops: callbacks run there
+        self._queue = PublishQueue(queue_size, self.id_prefix, self._runner_threads)
+        self._callbacks = CallbackDispatcher(listener, self.window.streams, self.window.domains)
         self._loops = PublisherLoops(
-            self.bridge, self.window, self._intake, self._teller, poll_time=poll_time, hold_pause_time=hold_pause_time
+            self.bridge, self.window, self._queue, self._callbacks, poll_time=poll_time, hold_pause_time=hold_pause_time
         )
         self._death: BaseException | None = None
         self._threads: list[threading.Thread] = []
@@ -82,16 +82,16 @@ class ManagedPublisher:
 
     @property
     def listener(self) -> PublisherListener | None:
-        return self._teller.listener
+        return self._callbacks.listener
 
     @listener.setter
     def listener(self, listener: PublisherListener | None) -> None:
-        self._teller.listener = listener
+        self._callbacks.listener = listener
 
     @property
     def listener_errors(self) -> int:
         """Exceptions that the listener raised."""
-        return self._teller.errors
+        return self._callbacks.errors
 
     # --- publishing ------------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class ManagedPublisher:
         :raises QueueFull: the queue is full and this thread may not block
         :raises ClientClosed: drained or stopped
         """
-        future = self._intake.put(subject, body, headers, options)
+        future = self._queue.put(subject, body, headers, options)
         self._closed = False
         return future
 
@@ -126,13 +126,13 @@ class ManagedPublisher:
             try:
                 return await asyncio.wrap_future(self.publish_async(subject, body, headers, options))
             except QueueFull:
-                await self._intake.room()
+                await self._queue.room()
 
     # --- life ------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Run both loops, each on a thread of its own (MP-25)."""
-        self._intake.raise_closed()
+        self._queue.raise_closed()
         if not self._threads:
             for name, runner in (("publish", self.publish_runner), ("flights", self.flights_runner)):
                 self._threads.append(threading.Thread(target=runner, name=f"mama-{name}", daemon=True))
@@ -146,14 +146,14 @@ class ManagedPublisher:
         message was never sent, ``NotPublished``. May be repeated, and called from a callback of the listener."""
         self._loops.keep_going = False
         if self._death is None:
-            self._intake.close(_no_more, hand_out=False)
+            self._queue.close(_no_more, hand_out=False)
         self._loops.wake()
         self._join()
         self._loops.settle_rest("the publisher was stopped")
         self._closed = True
 
     def _join(self) -> None:
-        if threading.get_ident() in self._runners:
+        if threading.get_ident() in self._runner_threads:
             return  # a callback: the other runner may be waiting for this one's to return
         for thread in self._threads:
             thread.join()
@@ -165,10 +165,10 @@ class ManagedPublisher:
         :raises BackgroundTaskFailed: a loop ended with an error
         :raises ConfigError: called from a callback of the listener, which it would wait for
         """
-        if threading.get_ident() in self._runners:
+        if threading.get_ident() in self._runner_threads:
             raise ConfigError("drain() would wait for the callback that calls it: call it on another thread")
-        if not self._intake.closed:
-            self._intake.close(_no_more, hand_out=True)
+        if not self._queue.closed:
+            self._queue.close(_no_more, hand_out=True)
         self._loops.draining = True
         self._loops.wake()
         if not self._loops.drained.wait(timeout):
@@ -206,7 +206,7 @@ class ManagedPublisher:
         if self._loops.draining and state == "live":
             state = "drained" if self._loops.drained.is_set() else "draining"
         hold = ", hold" if self.window.holding else ""
-        return f"<ManagedPublisher {state}, {len(self._intake)} queued, {self.window.in_flight} in flight{hold}>"
+        return f"<ManagedPublisher {state}, {len(self._queue)} queued, {self.window.in_flight} in flight{hold}>"
 
     # --- the loops -------------------------------------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class ManagedPublisher:
     # --- ends ------------------------------------------------------------------------------------------------
 
     def _run(self, loop: Callable[[], None]) -> None:
-        self._runners.add(threading.get_ident())
+        self._runner_threads.add(threading.get_ident())
         self._closed = False
         try:
             self._loops.open()
@@ -231,11 +231,11 @@ class ManagedPublisher:
         except BaseException as error:  # noqa: BLE001 - a dying loop takes its waiters with it
             self._death = error
             self._loops.keep_going = False
-            self._intake.close(partial(_died, error), hand_out=False)
+            self._queue.close(partial(_died, error), hand_out=False)
             self._loops.settle_rest(f"the publisher ended: {error}")
         finally:
-            self._runners.discard(threading.get_ident())
-            self._intake.wake()
+            self._runner_threads.discard(threading.get_ident())
+            self._queue.wake()
             self._loops.wake()
 
 

@@ -18,6 +18,7 @@ from mama_spark.message import Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
 from mama_spark.sending.flight import EVENT, FlightState
 from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.retry import is_final
 
 #: Event index of the flight log by flight state; only terminal states have one.
 _EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)
@@ -216,7 +217,7 @@ class OutcomeCounts:
 
 def is_row_error(error: PublishError) -> bool:
     """The row itself is the cause: nothing that passes by itself, and somebody said so."""
-    return error.answered and not error.retryable and not error.may_have_landed
+    return is_final(error)
 
 
 def joined_ids(head: str, numbers: Int64s) -> pa.Array:

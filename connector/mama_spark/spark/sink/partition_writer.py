@@ -24,11 +24,12 @@ from mama_spark.mama.messages.source_records import SourceRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.message import Bools, MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.publisher.batch_publisher import BatchContext, BatchPublisher
+from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.clock import WallClock
 from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.send_loop import messages_of
 
 from ..option_loading import DiscoveryProperties
 from .announcer import SourceAnnouncer, source_record
@@ -318,14 +319,13 @@ class _PartitionWriter:
 
     def _finished(self, block: FlightBatch) -> None:
         try:
-            tag: BatchContext = block.tag
-            cargo = tag.tag
-            apart = self._loader.split(block, tag.batch, cargo) if isinstance(cargo, FlightContext) else None
-            self.reporter.finished(block, tag.batch, apart)
+            batch, cargo = messages_of(block), block.context
+            apart = self._loader.split(block, batch, cargo) if isinstance(cargo, FlightContext) else None
+            self.reporter.finished(block, batch, apart)
             if isinstance(cargo, DeadLetterContext):
                 self._check_dead_letters(block)
             elif isinstance(cargo, FlightContext):
-                self._log(block, tag.batch, cargo, apart)
+                self._log(block, batch, cargo, apart)
         finally:
             with self._settled:
                 self._unsettled -= 1

@@ -117,7 +117,7 @@ class NatsDiscovery:
         if self._event_publisher is None:
             self._event_publisher = EventPublisher(self.settings)
         try:
-            self._event_publisher.tell(self.layout.event_subject(source), events, ids)
+            self._event_publisher.publish(self.layout.event_subject(source), events, ids)
         except Unavailable:
             self._event_publisher.close()  # a later call begins with another connection
             self._event_publisher = None

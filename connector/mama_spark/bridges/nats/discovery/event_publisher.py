@@ -1,4 +1,4 @@
-"""Appends many events to the stream of events, in order, in bulk."""
+"""Publishes events of sources to the stream of events, in order, many in flight."""
 
 from __future__ import annotations
 
@@ -9,78 +9,49 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.errors import Unavailable
-from mama_spark.message import Bools, MessageBatch
+from mama_spark.message import MessageBatch
+from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.sending.blocking_sender import BlockingSender
 
 from ..publish.bridge import NatsBridge
 from ..settings import NatsSettings
 
-#: Events on their way together. What fails is sent again with all that follows it in here, in order; ids drop repeats.
-_TOGETHER = 4096
-_POLL = 0.1
+_MAX_IN_FLIGHT = 4096
+_RETRY_DELAYS = (0.1,)
 
 
 class EventPublisher:
-    """One open bridge for events; from one thread."""
+    """One open bridge for events; for one thread. Ids make the server drop what is sent again and was stored."""
 
     def __init__(self, settings: NatsSettings) -> None:
-        self._timeout, self._answer = settings.retry_deadline, settings.wait_timeout
+        self._timeout = settings.retry_deadline
         wanted = replace(settings, stream=None, create_stream=False, ack_mode="message", dedup=True, ordered=False)
         self._bridge = NatsBridge(wanted)
-        self._token = 0
+        policy = WindowConfig(
+            max_in_flight=_MAX_IN_FLIGHT,
+            refill_allowed_at=_MAX_IN_FLIGHT // 2,
+            wait_timeout=settings.wait_timeout,
+            retry=RetryPolicy(None, _RETRY_DELAYS, self._timeout),
+            ordered=True,
+        )
+        self._sender = BlockingSender(self._bridge, policy)
         self._bridge.open()
 
     def close(self) -> None:
+        """Never raises."""
         self._bridge.close()
 
-    def tell(self, subject: str, events: Sequence[bytes], ids: Sequence[str]) -> None:
+    def publish(self, subject: str, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """Store all.
 
         :raises ConfigError: no stream takes the subject
-        :raises PublishError: refused for good
-        :raises Unavailable: not acknowledged in time
+        :raises PublishError: one was rejected
+        :raises Unavailable: not all were acknowledged in time
         """
         until = time.monotonic() + self._timeout
-        for first in range(0, len(events), _TOGETHER):
-            rows = slice(first, first + _TOGETHER)
+        for first in range(0, len(events), _MAX_IN_FLIGHT):
+            rows = slice(first, first + _MAX_IN_FLIGHT)
             payloads = pa.array(events[rows], pa.binary())
             topics = pa.DictionaryArray.from_arrays(np.zeros(len(payloads), np.int32), pa.array([subject]))
-            self._store(MessageBatch(topics, payloads, ids=pa.array(ids[rows], pa.string())), until)
-
-    def _store(self, batch: MessageBatch, until: float) -> None:
-        while len(batch):
-            prepared = self._bridge.prepare(batch)
-            if prepared.bad:
-                raise prepared.bad[0][1]
-            answered, why = self._once(batch, until)
-            if answered.all():
-                return
-            if time.monotonic() >= until:
-                told = "" if why is None else f": {why}"
-                raise Unavailable(f"events were not acknowledged within {self._timeout:g} s{told}") from why
-            batch = batch.slice(int(np.argmin(answered)), len(batch))
-            if why is not None:
-                time.sleep(_POLL)
-
-    def _once(self, batch: MessageBatch, until: float) -> tuple[Bools, Exception | None]:
-        """Send everything and wait for the answers: which rows are stored, and a reason why others are not."""
-        first, sent = self._token, 0
-        answered = np.zeros(len(batch), np.bool_)
-        limit = min(until, time.monotonic() + self._answer)
-        while not answered.all() and time.monotonic() < limit:
-            if sent < len(batch):
-                sent += self._bridge.send(batch.slice(sent, len(batch) - sent), first + sent)
-                self._token = first + sent
-            polled = self._bridge.poll(_POLL, sent - int(answered.sum()) if sent == len(batch) else 1)
-            for acks in polled.acks:
-                mine = acks.tokens - first
-                answered[mine[(mine >= 0) & (mine < len(batch))]] = True
-            for refusals in polled.refusals:
-                if (refusals.tokens >= first).any():
-                    if not refusals.error.retryable:
-                        raise refusals.error
-                    return answered, refusals.error
-            for event in polled.events:
-                if event.error is not None:
-                    raise Unavailable(event.info) from event.error
-        return answered, None
+            messages = MessageBatch(topics, payloads, ids=pa.array(ids[rows], pa.string()))
+            self._sender.store(messages, until - time.monotonic())

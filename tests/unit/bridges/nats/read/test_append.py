@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from mama_spark.bridge import Acks, PollResult, Refusals, ValidationResult
+from mama_spark.bridge import Ack, Acks, Capabilities, PollResult, Refusals, ValidationResult
 from mama_spark.bridges.nats.read import append as appending
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import NoResponders, OutcomeUnknown, PublishError, Rejected
 from mama_spark.message import MessageBatch
 
 TOPIC = "t"
+ACKNOWLEDGES = Capabilities(Ack.STORED, True, True, True, False, 1 << 20, 1024)
 
 
 @dataclass
@@ -22,11 +23,14 @@ class Scripted:
 
     answers: list[int | PublishError]
     settings: NatsSettings = field(default_factory=NatsSettings)
+    capabilities: Capabilities = ACKNOWLEDGES
     tokens: list[int] = field(default_factory=list)
 
     def open(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def flush(self) -> None: ...
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         return ValidationResult()
@@ -55,7 +59,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Make:
             return bridge
 
         monkeypatch.setattr(appending, "NatsBridge", opened)
-        monkeypatch.setattr(appending, "_PAUSE", 0.0)
+        monkeypatch.setattr(appending, "RETRY_DELAYS", (0.0,))
         return bridge
 
     return make

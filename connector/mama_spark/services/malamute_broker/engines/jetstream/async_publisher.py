@@ -26,6 +26,7 @@ from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ClientClosed, Unavailable
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.sending.retry import is_final
 
 from .names import Header, Origin, encode_id, encode_subject, lines
 
@@ -224,7 +225,7 @@ class AsyncPublisher:
             message = self._in_flight.pop(token, None)
             if message is None or message.outcome is not None:
                 continue
-            if not error.retryable and not error.may_have_landed:
+            if is_final(error):
                 self._settle(message, StoreOutcome.REFUSED)
                 log.warning("a message on %r is refused: %s", message.subject, error)
                 continue

@@ -1,0 +1,112 @@
+"""Stores a few messages through a bridge and waits until it is done: records that are appended to a log, events of
+discovery."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from mama_spark.bridge import EventKind, PublisherBridge
+from mama_spark.errors import AckTimeout, MamaError, NotPublished, OutcomeUnknown, Stopped, Unavailable
+from mama_spark.message import Bools, MessageBatch
+from mama_spark.options.window import WindowConfig
+
+from .flight import FlightState
+from .flight_batch import FlightBatch
+from .retry import may_resend
+from .send_loop import SendLoop, Span
+from .window import Window
+
+_MAX_WAIT = 0.1  #: longest wait for answers while the bridge does not take everything, or a resend is due later
+
+
+class BlockingSender:
+    """For one thread.
+
+    :param bridge: open; it stays open
+    :param policy: ``ordered`` and one message in flight where nothing may overtake what is sent again
+    :param clock: monotonic seconds
+    """
+
+    def __init__(
+        self, bridge: PublisherBridge, policy: WindowConfig, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.window = Window(policy)
+        self._loop = SendLoop(bridge, self.window, clock=clock)
+        self._clock = clock
+
+    def store(self, messages: MessageBatch, timeout: float) -> FlightBatch:
+        """Send all and wait; the flights, all of them acknowledged.
+
+        :raises PublishError: one was rejected, or its outcome is not known and it may not be sent again; of the others
+            any may be stored
+        :raises ConfigError: no stream takes a topic
+        :raises Unavailable: not all were acknowledged within ``timeout`` seconds, or the connection was closed for good
+        """
+        flights = self.window.open(len(messages), messages)
+        try:
+            self._store(flights, timeout)
+        finally:
+            if flights.open:
+                self.window.abandon([flights], Stopped("given up"), NotPublished("given up"), self._clock())
+            self.window.take_settled()
+        return flights
+
+    def _store(self, flights: FlightBatch, timeout: float) -> None:
+        loop, until = self._loop, self._clock() + timeout
+        spans = loop.prepare(flights)
+        self._raise_failed(flights, timeout)
+        while flights.open:
+            now = self._clock()
+            if now >= until:
+                raise self._timed_out(flights, timeout)
+            loop.resend()
+            self._launch(flights, spans)
+            loop.flush()
+            wait = min(until - now, self._next_moment(now), _MAX_WAIT if spans else math.inf)
+            polled = loop.receive(wait, self.window.answers_until_refill() if spans else self.window.in_flight or 1)
+            if any(event.kind is EventKind.DISCONNECTED for event in polled.events) and _in_flight(flights).any():
+                raise OutcomeUnknown(loop.last_cause)  # what may be sent again waits for it now
+            self.window.expire(now)  # as of before the poll: answers that came while this process stood still count
+            self._raise_failed(flights, timeout)
+
+    def _launch(self, flights: FlightBatch, spans: deque[Span]) -> None:
+        while spans and not self._loop.bridge_full:
+            start, end = spans[0]
+            n = self._loop.capacity(flights, spans[0])
+            if not n:
+                return
+            start += self._loop.launch(flights, start, n)
+            spans[0] = (start, end)
+            if start == end:
+                spans.popleft()
+
+    def _next_moment(self, now: float) -> float:
+        """Seconds until the window has something to do; ``_MAX_WAIT`` where that was just tried."""
+        moment = self.window.wake_at()
+        return _MAX_WAIT if moment is None or moment <= now else moment - now
+
+    def _raise_failed(self, flights: FlightBatch, timeout: float) -> None:
+        state = flights.state
+        failed = np.flatnonzero((state == FlightState.COMPLETED_EXCEPTIONALLY) | (state == FlightState.TIMEOUT))
+        if not len(failed):
+            return
+        error = flights.errors[int(failed[0])]
+        if may_resend(error, repeatable=self.window.policy.resend_uncertain):
+            raise Unavailable(f"not stored within {timeout:g} s: {error}") from error
+        raise error
+
+    def _timed_out(self, flights: FlightBatch, timeout: float) -> MamaError:
+        if not self.window.policy.resend_uncertain and _in_flight(flights).any():
+            return AckTimeout(f"no acknowledgement within {timeout:g} s")
+        cause = self._loop.last_cause or "no acknowledgement"
+        return Unavailable(f"not stored within {timeout:g} s: {cause}")
+
+
+def _in_flight(flights: FlightBatch) -> Bools:
+    rows: Bools = flights.state == FlightState.IN_FLIGHT
+    return rows

@@ -1,0 +1,201 @@
+"""The steps by which every sender publishes through a bridge: prepare, launch, resend, flush, receive.
+
+A :class:`SendLoop` asks the window what may go, makes the calls of the bridge, and gives the window what comes back.
+Its caller decides when, and how long to wait: :class:`~mama_spark.publisher.batch_publisher.BatchPublisher`, the
+runners of the managed publisher, and :class:`~mama_spark.sending.blocking_sender.BlockingSender`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from mama_spark.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
+from mama_spark.errors import PublishError, Unavailable
+from mama_spark.message import Bools, Int64s, MessageBatch
+
+from .flight_batch import FlightBatch
+from .outage import OutageDetector
+from .window import Window
+
+logger = logging.getLogger("mama_spark")
+
+MAX_SEND_MESSAGES = 2048  #: at most so many messages a call of the bridge
+MAX_SEND_BYTES = 4 << 20  #: at most so many payload bytes a call, or one message
+
+#: Rows ``[start, end)``.
+Span = tuple[int, int]
+
+
+class SendLoop:
+    """One bridge and one window. Not thread-safe: one thread calls it at a time.
+
+    :param on_event: called with each event of the transport before the window learns of it
+    :param outage_timeout: see :class:`~mama_spark.sending.outage.OutageDetector`
+    :param clock: monotonic seconds
+    :ivar bridge_full: the bridge did not take everything in the last call
+    :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
+    :ivar last_cause: the last refusal or disconnection, for people
+    """
+
+    def __init__(
+        self,
+        bridge: PublisherBridge,
+        window: Window,
+        *,
+        on_event: Callable[[BridgeEvent], None] | None = None,
+        outage_timeout: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.bridge, self.window, self.clock = bridge, window, clock
+        self.outage = OutageDetector(outage_timeout)
+        self._on_event = on_event
+        self.bridge_full = self.unflushed = False
+        self.last_send = 0.0
+        self.last_cause = ""
+
+    # --- out -------------------------------------------------------------------------------------------------
+
+    def prepare(self, flights: FlightBatch, rejected: Mapping[int, PublishError] = MappingProxyType({})) -> deque[Span]:
+        """Have the bridge check queued flights, fail those that cannot be sent; the spans of the others.
+
+        :param rejected: rows that are known to be wrong
+        :raises ConfigError, Unavailable: see :meth:`~mama_spark.bridge.PublisherBridge.prepare`
+        """
+        if not flights.n:
+            return deque()
+        result = self.bridge.prepare(messages_of(flights))
+        flights.non_retriable = result.fragile
+        wrong = dict(result.bad)
+        wrong.update(rejected)
+        if not wrong:
+            return deque([(0, flights.n)])
+        rows = np.array(sorted(wrong), np.int64)
+        self.window.reject(flights, rows, [wrong[row] for row in rows.tolist()], self.clock())
+        good = np.ones(flights.n, np.bool_)
+        good[rows] = False
+        return spans_of(good)
+
+    def capacity(self, flights: FlightBatch, span: Span, most: int = MAX_SEND_MESSAGES) -> int:
+        """How many flights from the start of the span on may go in one call of :meth:`launch`."""
+        start, end = span
+        n = min(self.window.capacity(flights, start, self.clock()), end - start, most, MAX_SEND_MESSAGES)
+        return min(n, _within_bytes(flights.ends[start + 1 : start + n + 1] - flights.ends[start])) if n > 0 else 0
+
+    def launch(self, flights: FlightBatch, start: int, n: int) -> int:
+        """Send ``n`` queued flights; how many of them the bridge took."""
+        taken = self.bridge.send(messages_of(flights).slice(start, n), self.window.next_token)
+        if taken:
+            rows, now = slice(start, start + taken), self.clock()
+            if self.bridge.capabilities.ack is Ack.NONE:
+                self.window.send_unacknowledged(flights, rows, now)
+                self.outage.sent_unacknowledged()
+            else:
+                self.window.launch(flights, rows, now)
+            self._sent()
+        self.bridge_full = taken < n
+        return taken
+
+    def resend(self) -> None:
+        """Send again what is due, until the bridge takes no more."""
+        self.bridge_full = False
+        for flights, due in self.window.due(self.clock()):
+            rows = _one_call(flights, due)
+            taken = self.bridge.send(messages_of(flights).take(rows), self.window.next_token)
+            if taken:
+                self.window.relaunch(flights, rows[:taken], self.clock())
+                self._sent()
+            if taken < len(rows):
+                self.bridge_full = True
+                return
+
+    def flush(self) -> None:
+        """Make the middleware answer for what was sent since the last call."""
+        if self.unflushed:
+            self.unflushed = False
+            self.bridge.flush()
+
+    def _sent(self) -> None:
+        self.last_send = self.clock()
+        self.unflushed = True
+
+    # --- in --------------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float, want: int = 1) -> PollResult:
+        """Poll the bridge and give the window what came.
+
+        :raises Unavailable: the connection was closed for good
+        """
+        polled = self.bridge.poll(timeout, want)
+        self.apply(polled)
+        return polled
+
+    def apply(self, polled: PollResult) -> None:
+        """Give the window what a poll returned.
+
+        :raises Unavailable: the connection was closed for good
+        """
+        for acks in polled.acks:
+            self.window.acked(acks)
+        for refusals in polled.refusals:
+            self.last_cause = str(refusals.error)
+            self.window.refused(refusals)
+        if polled.acks:
+            self.outage.acknowledged()
+        for event in polled.events:
+            self._apply_event(event)
+
+    def _apply_event(self, event: BridgeEvent) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+        if event.kind is EventKind.DISCONNECTED:
+            self.last_cause = event.info
+            self.window.disconnected(event.info, event.at)
+        elif event.kind is EventKind.RECONNECTED:
+            self.window.reconnected(event.at)
+            self.outage.reconnected()
+        elif event.kind is EventKind.CLOSED:
+            raise Unavailable(f"the connection was closed: {event.info}") from event.error
+        what = "" if event.kind is EventKind.WARNING else f"{event.kind.value}: "
+        logger.warning("%s%s%s", what, event.info, f" (topic {event.topic})" if event.topic else "")
+
+    def outage_lasts_too_long(self, waiting: bool, now: float) -> bool:
+        """Whether to give up what waits to be sent.
+
+        :param waiting: there is something
+        """
+        window = self.window
+        blocked = waiting and (not window.connected or window.paused or self.bridge_full)
+        return self.outage.lasts_too_long(blocked, window.in_flight, now)
+
+
+def messages_of(flights: FlightBatch) -> MessageBatch:
+    """The messages of flights that are not all settled."""
+    assert flights.messages is not None, "the messages of a finished batch are gone"
+    return flights.messages
+
+
+def spans_of(good: Bools) -> deque[Span]:
+    """Spans of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], good, [False])).astype(np.int8)))
+    return deque(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _one_call(flights: FlightBatch, rows: Int64s) -> Int64s:
+    """As many of ``rows`` as go in one call of the bridge."""
+    rows = rows[:MAX_SEND_MESSAGES]
+    return rows[: _within_bytes(np.cumsum(flights.ends[rows + 1] - flights.ends[rows]))]
+
+
+def _within_bytes(totals: Int64s) -> int:
+    """How many messages go in one call.
+
+    :param totals: payload bytes of the first, the first two, ...
+    """
+    return max(1, int(np.searchsorted(totals, MAX_SEND_BYTES, "right")))
