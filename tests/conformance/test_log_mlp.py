@@ -14,7 +14,7 @@ from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op

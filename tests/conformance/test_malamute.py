@@ -17,7 +17,7 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteDiscovery, Malam
 from mama_spark.bridges.malamute.pool import POOL
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions

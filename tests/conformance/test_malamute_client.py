@@ -16,8 +16,10 @@ import zmq
 from mama_spark.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
 from mama_spark.malamute.client import client as client_module
 from mama_spark.malamute.client import connection
-from mama_spark.malamute.client.client import CallFailed, MalamuteClient, Message
-from mama_spark.malamute.client.connection import ConnectionSettings, endpoint
+from mama_spark.malamute.client.calls import CallFailed
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection_settings import ConnectionSettings, endpoint
+from mama_spark.malamute.client.messages import Message
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
@@ -362,7 +364,7 @@ def test_the_broker_holds_what_the_application_does_not_take(client: Make) -> No
     writer.sync()
     reader.sync()
     reader.sync()
-    assert len(reader._link.machine.received) + len(reader._inbox) == 10
+    assert len(reader._connection.machine.received) + len(reader._inbox) == 10
     assert nothing(manual)
     manual.give_credit(3)
     assert [manual.receive().content for _ in range(3)] == [(b"%d" % n,) for n in range(3)]
@@ -371,11 +373,11 @@ def test_the_broker_holds_what_the_application_does_not_take(client: Make) -> No
 
 
 @pytest.mark.spec("ML-26")
-def test_the_fate_of_a_message_is_told(client: Make) -> None:
+def test_a_tracker_reports_whether_the_message_was_confirmed(client: Make) -> None:
     sender, receiver, slow = client("sender"), client("receiver"), client("slow", confirm=False)
     tracker = sender.mailbox("receiver", "x", b"1", tracked=True)
     assert tracker is not None
-    with pytest.raises(Unavailable, match="the fate of"):
+    with pytest.raises(Unavailable, match="the confirmation of"):
         tracker.wait(timeout=0.05)
     assert not tracker.done
     receiver.receive()
@@ -460,7 +462,7 @@ def test_a_loop_that_dies_takes_its_waiters_with_it(client: Make, monkeypatch: p
     def defect(*_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(one._link.machine, "receive", defect)
+    monkeypatch.setattr(one._connection.machine, "receive", defect)
     with pytest.raises(BackgroundTaskFailed, match="a defect"):
         one.sync()
     for call in (lambda: one.write("s"), one.receive, lambda: one.send("x")):

@@ -14,7 +14,7 @@ from mama_spark.bridges.malamute.discovery.client import DiscoverySettings
 from mama_spark.bridges.malamute.discovery.codec import EVENTS
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.services.malamute_broker.broker.broker import Broker
 from mama_spark.services.malamute_broker.configuration import load
 from mama_spark.services.malamute_broker.engines.durable import engine

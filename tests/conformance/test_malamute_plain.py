@@ -14,7 +14,7 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import POOL
 from mama_spark.errors import BadRow, ConfigError
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings

@@ -13,7 +13,7 @@ from mama_spark.bridges.malamute.bridge import MalamuteBridge
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import Unavailable
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import FEATURES, ConnectionSettings
+from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature, StoreOutcome

@@ -21,7 +21,7 @@ from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.cli import main
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher

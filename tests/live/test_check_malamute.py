@@ -12,7 +12,7 @@ from mama_spark.bridges.malamute.check import lines
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.cli import main
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.broker.security import Security

@@ -19,7 +19,7 @@ from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write

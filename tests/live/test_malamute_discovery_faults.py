@@ -14,8 +14,8 @@ from mama_spark.bridges.malamute.discovery import client as discovery_talk
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
 from mama_spark.errors import ConfigError, DataLost, MamaError
+from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.state_machine import CallFailed
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.mama.messages.event_records import EventRecord, decode_event

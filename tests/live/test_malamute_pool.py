@@ -11,7 +11,7 @@ import pytest
 from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
 from mama_spark.bridges.malamute.pool import KNOWN_FOR, POOL, MalamutePool
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.testing.bridge_suite import PATIENCE, publish
 from mama_spark.testing.waiting import eventually

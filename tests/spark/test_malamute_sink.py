@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.malamute.client.client import MalamuteClient, Message
+from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.messages import Message
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.oracle import Outcome, conserve

@@ -12,7 +12,7 @@ from typing import Self
 from mama_spark.bridges.malamute.append import append
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.mama.discovery.broker_events import broker_event
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from mama_spark.bridges.malamute import MalamuteLogs, MalamuteSettings
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.broker_process import BrokerProcess

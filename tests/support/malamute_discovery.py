@@ -16,7 +16,7 @@ from mama_spark.bridges.malamute.discovery.client import DiscoveryClient, Discov
 from mama_spark.bridges.malamute.discovery.codec import EVENT, EVENTS, DiscoveryMessage
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
-from mama_spark.malamute.client.connection import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode

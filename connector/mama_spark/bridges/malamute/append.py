@@ -14,7 +14,7 @@ from mama_spark.errors import (
     Rejected,
     Unavailable,
 )
-from mama_spark.malamute.client.connection import FEATURES
+from mama_spark.malamute.client.connection_settings import FEATURES
 from mama_spark.message import MessageBatch
 
 from .bridge import MalamuteBridge

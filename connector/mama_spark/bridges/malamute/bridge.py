@@ -34,8 +34,9 @@ from mama_spark.errors import (
     Rejected,
     Unavailable,
 )
-from mama_spark.malamute.client.connection import endpoint
-from mama_spark.malamute.client.state_machine import Call, CallFailed, ClientState
+from mama_spark.malamute.client.calls import Call, CallFailed
+from mama_spark.malamute.client.connection_settings import endpoint
+from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.message import Int64s, MessageBatch
@@ -189,8 +190,8 @@ class MalamuteBridge:
         if connection is None:
             raise ClientClosed("the bridge is not open")
         link = connection.link
-        allowance = link.machine.allowance  # what the broker takes; more comes as it answers
-        room = min(link.room, _CHUNK if allowance is None else min(_CHUNK, allowance))
+        allowance = link.machine.send_window  # what the broker takes; more comes as it answers
+        room = min(link.capacity, _CHUNK if allowance is None else min(_CHUNK, allowance))
         if not len(batch) or room <= 0 or self._down or self._changed or not connection.usable:
             return 0  # a new connection is told by poll first
         ends = np.cumsum(batch.sizes())
@@ -207,7 +208,7 @@ class MalamuteBridge:
                 return 0
             for name, rows, messages in parcels:
                 self._hand_over(connection, name, rows + first_token, messages)
-            link.account(int(ends[n - 1]) + 64 * n)
+            link.count_queued(int(ends[n - 1]) + 64 * n)
         link.wake()
         return n
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mama_spark.errors import ConfigError, MamaError
-from mama_spark.malamute.client.connection import FEATURES, ClientConnection
+from mama_spark.malamute.client.connection import ClientConnection
+from mama_spark.malamute.client.connection_settings import FEATURES
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, parse_numbers

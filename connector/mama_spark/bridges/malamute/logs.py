@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Self
 
 from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.log_query_client import PendingQuery
-from mama_spark.malamute.client.state_machine import CallFailed, ClientState
+from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, parse_texts
@@ -161,7 +162,7 @@ class MalamuteLogs:
         if answer.code == StatusCode.SUCCESS:
             return answer
         reason = answer.reason.decode("utf-8", "replace")
-        text = f"{_where(asked.question, link)}: {reason}"
+        text = f"{_where(asked.query, link)}: {reason}"
         if answer.code == StatusCode.INTERNAL_ERROR:
             raise Unavailable(text)
         raise ConfigError(f"NOT_IMPLEMENTED: {text}" if answer.code == StatusCode.NOT_IMPLEMENTED else text)

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mama_spark.errors import NotReady, PublishError, Rejected
-from mama_spark.malamute.client.connection import ClientConnection, ConnectionSettings
-from mama_spark.malamute.client.state_machine import Call, CallFailed
+from mama_spark.malamute.client.calls import Call, CallFailed
+from mama_spark.malamute.client.connection import ClientConnection
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import StatusCode
 
 from ..connection_pool import ConnectionPool

@@ -7,7 +7,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from mama_spark.errors import ConfigError
-from mama_spark.malamute.client.connection import FEATURES, ConnectionSettings
+from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.options import SinkOptions, TransportOptions
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
-    from .client import MalamuteClient, Message, Tracker
+    from .client import MalamuteClient, Tracker
+    from .messages import Message
 
 __all__ = ["MalamuteClient", "Message", "Tracker"]
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy(__name__, {"MalamuteClient": "client", "Message": "client", "Tracker": "client"})
+    __getattr__ = lazy(__name__, {"MalamuteClient": "client", "Message": "messages", "Tracker": "client"})

@@ -2,8 +2,8 @@
 
 It speaks to the C broker and to ours; what only ours can do (credit, sequences, ids, headers, acknowledgements,
 confirmations) is refused with :class:`~mama_spark.errors.ConfigError` elsewhere. Every call has a deadline.
-A connection that is lost is made again, and what was written to, read and offered is said again; what was sent and not
-acknowledged may be lost then: :meth:`MalamuteClient.sync` tells.
+A connection that is lost is replaced, and what was written to, read and offered is restored; messages that were sent
+and not acknowledged may be lost then: :meth:`MalamuteClient.sync` reports that.
 
 ::
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -27,81 +26,59 @@ from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..protocol import commands
 from ..protocol.commands import Command, StatusCode
-from ..protocol.extensions import AckRun, Extension, Feature, read
-from .connection import FEATURES, ClientConnection, ConnectionSettings
-from .state_machine import Call, CallFailed, ClientState, NoStream
+from ..protocol.extensions import AckRun, Extension, Feature
+from .calls import Call, CallFailed, NoStream
+from .connection import ClientConnection
+from .connection_settings import FEATURES, ConnectionSettings
+from .messages import Message, Text, frames_of, message_of, octets_of, quoted, text_of
+from .states import ClientState
 
 __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
 
-Text = str | bytes
-_OVER = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
+_ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
 #: Messages that may wait for the application, unless the client is made with another window.
 WINDOW = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What was delivered.
-
-    :ivar kind: ``stream``, ``mailbox`` or ``service``
-    :ivar address: the stream, the mailbox or the service
-    :ivar sender: address of the client that sent it, empty for an anonymous one
-    :ivar content: frames
-    :ivar tracker: of a mailbox or service message whose sender wants to know its fate
-    :ivar sequence: its number in the stream, where that is stored; ``time`` of storage in µs since the epoch
-    :ivar headers: name and value; a name may come several times
-    """
-
-    kind: str
-    address: str
-    sender: str
-    subject: str
-    content: tuple[bytes, ...]
-    tracker: str = ""
-    sequence: int | None = None
-    time: int | None = None
-    id: str = ""
-    headers: tuple[tuple[str, str], ...] = ()
-
-
 class Tracker:
-    """The fate of a mailbox or service message."""
+    """Follows one mailbox or service message until its receiver confirms it."""
 
     def __init__(self, client: MalamuteClient, name: str) -> None:
         self.name = name
         self._client = client
-        self._fate: commands.Confirm | None = None
+        self._confirmation: commands.Confirm | None = None
 
     def __repr__(self) -> str:
-        state = "unknown" if self._fate is None else f"{self._fate.code} {_text(self._fate.reason)}".strip()
+        found = self._confirmation
+        state = "unconfirmed" if found is None else f"{found.code} {text_of(found.reason)}".strip()
         return f"<Tracker {self.name} {state}>"
 
     @property
     def done(self) -> bool:
-        return self._fate is not None
+        return self._confirmation is not None
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until the receiver has confirmed.
+        """Wait until the receiver has confirmed the message.
 
-        :raises CallFailed: it did not arrive, or the receiver says that it failed; the text says why
-        :raises Unavailable: nothing is known after ``timeout`` seconds
+        :raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
+        :raises Unavailable: there is no confirmation after ``timeout`` seconds
         """
-        self._client._await(lambda: self.done, timeout, f"the fate of {self.name}")
-        assert self._fate is not None
-        if self._fate.code >= StatusCode.FAILED:
-            raise CallFailed(f"message {self.name}", self._fate.code, self._fate.reason)
+        self._client._await(lambda: self.done, timeout, f"the confirmation of {self.name}")
+        assert self._confirmation is not None
+        if self._confirmation.code >= StatusCode.FAILED:
+            raise CallFailed(f"message {self.name}", self._confirmation.code, self._confirmation.reason)
 
 
 class MalamuteClient:
     """One client. Thread-safe; open it with :meth:`open`, or by ``with``.
 
     :param url: of the broker, ``mlp://host:port``; several, separated by commas, are tried in turn
-    :param address: where mail for this client goes, and what receivers see as sender; empty = anonymous
-    :param timeout: seconds that a call may take unless it is told otherwise
+    :param address: of the client's mailbox, and the sender that receivers see; empty = anonymous
+    :param timeout: seconds that a call may take unless it has a timeout of its own
     :param window: messages that may wait for :meth:`receive`; the broker holds the others. 0 = the application calls
         :meth:`give_credit`, None = no limit, as the C client
     :param confirm: :meth:`receive` confirms mailbox and service messages that want it; else :meth:`confirm` does
-    :param options: see :class:`~mama_spark.malamute.client.connection.ConnectionSettings`: ``user``, ``password``, ...
+    :param options: of :class:`~mama_spark.malamute.client.connection_settings.ConnectionSettings`: ``user``, ...
     """
 
     def __init__(
@@ -119,17 +96,18 @@ class MalamuteClient:
             features &= ~Feature.CREDIT
         urls = tuple(part.strip() for part in url.split(",") if part.strip())
         self.timeout = timeout
-        self._link = ClientConnection(ConnectionSettings(urls, address, features=features, **options))
+        self._connection = ClientConnection(ConnectionSettings(urls, address, features=features, **options))
         self._window, self._confirm = window, confirm
         self._consumed = 0
         self._unsynced: int | None = None  # reconnects before the first send that no sync covers
         self._gives_credit = bool(window) and Feature.CREDIT in (features or Feature(0))
         self._inbox: deque[Command] = deque()
-        self._trackers: WeakValueDictionary[bytes, Tracker] = WeakValueDictionary()  # a fate may never be told
+        self._trackers: WeakValueDictionary[bytes, Tracker] = WeakValueDictionary()  # some are never confirmed
         self._numbers = count(1)
 
     def __repr__(self) -> str:
-        return f"<MalamuteClient {self._link.endpoint} {self._link.machine.state.value}, {len(self._inbox)} received>"
+        state = f"{self._connection.endpoint} {self._connection.machine.state.value}"
+        return f"<MalamuteClient {state}, {len(self._inbox)} received>"
 
     def __enter__(self) -> Self:
         return self.open()
@@ -139,16 +117,16 @@ class MalamuteClient:
 
     @property
     def connected(self) -> bool:
-        return self._link.connected
+        return self._connection.connected
 
     @property
     def features(self) -> Feature:
-        """What the broker does for us; nothing if it is not ours."""
-        return self._link.machine.features
+        """What the broker does for this client; nothing if it is a C broker."""
+        return self._connection.machine.features
 
     @property
     def reconnects(self) -> int:
-        return self._link.machine.reconnects
+        return self._connection.machine.reconnects
 
     # --- connection ----------------------------------------------------------------------------------------------
 
@@ -160,23 +138,23 @@ class MalamuteClient:
         :raises CallFailed: the broker refuses this client
         """
         if self._window and self._gives_credit:
-            self._link.machine.give_credit(self._window)
-        self._link.open(self._seconds(timeout))
+            self._connection.machine.give_credit(self._window)
+        self._connection.open(self._seconds(timeout))
         return self
 
     def close(self, timeout: float | None = None) -> None:
-        """Say good-bye behind all that was sent, and wait for the answer. Idempotent, never raises."""
-        self._link.close(self._seconds(timeout))
+        """Send CLOSE behind all messages, and wait for the answer. Idempotent, never raises."""
+        self._connection.close(self._seconds(timeout))
 
     # --- streams -------------------------------------------------------------------------------------------------
 
     def write(self, stream: Text, timeout: float | None = None) -> None:
-        """What :meth:`send` sends goes to this stream from now on; the stream is made if there is none.
+        """Choose the stream for :meth:`send`; the broker creates it if there is none.
 
         :raises CallFailed: the broker refuses; the text says why
         :raises Unavailable: no answer in time
         """
-        self._ask(f"writing to {_shown(stream)}", timeout, lambda m, end: m.write(_octets(stream), end))
+        self._call(f"writing to {quoted(stream)}", timeout, lambda m, end: m.write(octets_of(stream), end))
 
     def read(self, stream: Text, pattern: Text = b"", after: int | None = None, timeout: float | None = None) -> None:
         """Messages whose subject the pattern matches come to :meth:`receive`; there may be several patterns.
@@ -188,13 +166,13 @@ class MalamuteClient:
         :raises ConfigError: ``after``, of a broker that stores nothing
         """
         if after is not None:
-            self._need(Feature.SEQUENCE, "keeps no messages that could be read again")
-        what = f"reading {_shown(stream)} with {_shown(pattern)}"
-        self._ask(what, timeout, lambda m, end: m.read(_octets(stream), _octets(pattern), end, after))
+            self._require(Feature.SEQUENCE, "keeps no messages that could be read again")
+        what = f"reading {quoted(stream)} with {quoted(pattern)}"
+        self._call(what, timeout, lambda m, end: m.read(octets_of(stream), octets_of(pattern), end, after))
 
     def cancel(self, stream: Text, timeout: float | None = None) -> None:
         """End all subscriptions of the stream."""
-        self._ask(f"cancelling {_shown(stream)}", timeout, lambda m, end: m.cancel(_octets(stream), end))
+        self._call(f"cancelling {quoted(stream)}", timeout, lambda m, end: m.cancel(octets_of(stream), end))
 
     def send(
         self,
@@ -205,7 +183,7 @@ class MalamuteClient:
         headers: Mapping[str, Sequence[str]] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """To the stream of :meth:`write`. Not answered: :meth:`sync` tells what became of it.
+        """Send to the stream of :meth:`write`. The broker does not answer: :meth:`sync` reports the outcome.
 
         :param content: a frame, or several
         :param id: a durable stream stores an id once
@@ -215,10 +193,12 @@ class MalamuteClient:
         """
         pairs = tuple((k.encode(), v.encode()) for k, values in (headers or {}).items() for v in values)
         if id or pairs:
-            self._need(Feature.HEADERS, "carries neither ids nor headers")
-        frames = _frames(content)
-        extension = Extension(message_id=_octets(id), headers=pairs) if id or pairs else None
-        self._say("sending", timeout, frames, lambda: self._send(_octets(subject), frames, extension), stream=True)
+            self._require(Feature.HEADERS, "carries neither ids nor headers")
+        frames = frames_of(content)
+        extension = Extension(message_id=octets_of(id), headers=pairs) if id or pairs else None
+        self._send_when_ready(
+            "sending", timeout, frames, lambda: self._send(octets_of(subject), frames, extension), stream=True
+        )
 
     def _send(self, subject: bytes, frames: Sequence[bytes], extension: Extension | None) -> None:
         self._machine.send(subject, frames, extension)
@@ -228,15 +208,17 @@ class MalamuteClient:
     def sync(self, timeout: float | None = None) -> tuple[AckRun, ...]:
         """Wait until the broker has all that was sent.
 
-        :returns: what became of the messages since the last call, in order, those of the stream that was sent to first
-            before the others; nothing from a broker that is not ours
-        :raises Unavailable: the connection was lost: nobody knows what became of them
+        :returns: the outcomes of the messages since the last call, in order, those of the stream that was sent to first
+            before the others; nothing from a C broker
+        :raises Unavailable: the connection was lost: the outcomes are unknown
         """
-        with self._link.changed:
+        with self._connection.changed:
             since, self._unsynced = self._unsynced, None
-        call = self._ask("waiting for the broker", timeout, lambda m, end: m.ping(time.monotonic(), end))
+        call = self._call("waiting for the broker", timeout, lambda m, end: m.ping(time.monotonic(), end))
         if since is not None and since != self.reconnects:
-            raise Unavailable(self._link.explain("waiting for the broker", "the connection was lost behind messages"))
+            raise Unavailable(
+                self._connection.explain("waiting for the broker", "the connection was lost behind messages")
+            )
         return call.extension.acks
 
     # --- mailboxes and services ----------------------------------------------------------------------------------
@@ -251,12 +233,12 @@ class MalamuteClient:
         tracked: bool = False,
         timeout: float | None = None,
     ) -> Tracker | None:
-        """To the client with this address, now or when it comes.
+        """Send to the client with this address, now or when it connects.
 
         :param expires: seconds after which it need not be delivered any more; 0 = never
         :param tracked: return a :class:`Tracker`
         """
-        return self._letter(commands.MailboxSend, address, subject, content, expires, tracked, timeout)
+        return self._send_message(commands.MailboxSend, address, subject, content, expires, tracked, timeout)
 
     def request(
         self,
@@ -268,23 +250,23 @@ class MalamuteClient:
         tracked: bool = False,
         timeout: float | None = None,
     ) -> Tracker | None:
-        """To one of those that offer the service, now or when there is one; parameters as :meth:`mailbox`."""
-        return self._letter(commands.ServiceSend, service, subject, content, expires, tracked, timeout)
+        """Send to one of the clients that offer the service, now or when there is one; see :meth:`mailbox`."""
+        return self._send_message(commands.ServiceSend, service, subject, content, expires, tracked, timeout)
 
     def offer(self, service: Text, pattern: Text = b"", timeout: float | None = None) -> None:
         """Take requests to the service whose subject the pattern matches.
 
         :raises CallFailed: the broker does not take the pattern
         """
-        self._ask(
-            f"offering {_shown(service)}", timeout, lambda m, end: m.offer(_octets(service), _octets(pattern), end)
+        self._call(
+            f"offering {quoted(service)}", timeout, lambda m, end: m.offer(octets_of(service), octets_of(pattern), end)
         )
 
     def confirm(self, message: Message, code: int = StatusCode.SUCCESS, reason: str = "") -> None:
-        """Tell its sender what became of a message with a tracker: :attr:`StatusCode.SUCCESS`, or that it failed."""
-        with self._link.changed:
-            self._machine.confirm(_octets(message.tracker), code, reason.encode())
-        self._link.wake()
+        """Confirm a message with a tracker to its sender: :attr:`StatusCode.SUCCESS`, or a failure."""
+        with self._connection.changed:
+            self._machine.confirm(octets_of(message.tracker), code, reason.encode())
+        self._connection.wake()
 
     # --- receiving -----------------------------------------------------------------------------------------------
 
@@ -295,110 +277,110 @@ class MalamuteClient:
         :raises ClientClosed: the client was closed
         """
         self._await(lambda: bool(self._inbox), timeout, "waiting for a message")
-        with self._link.changed:
+        with self._connection.changed:
             command = self._inbox.popleft()
             self._consume()
-        message = _message(command)
+        message = message_of(command)
         if self._confirm and message.tracker and Feature.CONFIRM in self.features:
             self.confirm(message)
         return message
 
     def give_credit(self, messages: int) -> None:
         """The broker may deliver so many messages more, of all kinds together; for ``window=0``."""
-        with self._link.changed:
+        with self._connection.changed:
             self._machine.give_credit(messages)
-        self._link.wake()
+        self._connection.wake()
 
     def _consume(self) -> None:
-        """Credit for what the application took, in few commands."""
+        """Give credit for what the application took, in few commands."""
         if not self._gives_credit:
             return
         self._consumed += 1
         if self._consumed * 2 >= (self._window or 0):
             self._machine.give_credit(self._consumed)
             self._consumed = 0
-            self._link.wake()
+            self._connection.wake()
 
-    # --- how -----------------------------------------------------------------------------------------------------
+    # --- machine and connection ----------------------------------------------------------------------------------
 
     @property
     def _machine(self) -> Any:
-        return self._link.machine
+        return self._connection.machine
 
     def _seconds(self, timeout: float | None) -> float:
         return self.timeout if timeout is None else timeout
 
-    def _need(self, feature: Feature, what: str) -> None:
+    def _require(self, feature: Feature, what: str) -> None:
         if feature not in self.features:
-            raise ConfigError(f"{self._link.endpoint}: this broker {what}")
+            raise ConfigError(f"{self._connection.endpoint}: this broker {what}")
 
-    def _ask(self, what: str, timeout: float | None, make: Callable[[Any, float], Call]) -> Call:
-        link = self._link
-        with link.changed:
-            if link.fatal is not None:
-                raise link.fatal
+    def _call(self, what: str, timeout: float | None, make: Callable[[Any, float], Call]) -> Call:
+        connection = self._connection
+        with connection.changed:
+            if connection.fatal is not None:
+                raise connection.fatal
             try:
-                call = make(link.machine, time.monotonic() + self._seconds(timeout))
+                call = make(connection.machine, time.monotonic() + self._seconds(timeout))
             except ClientClosed as e:
-                raise ClientClosed(link.explain(what, str(e))) from e
-        link.wait(call, what)
+                raise ClientClosed(connection.explain(what, str(e))) from e
+        connection.wait(call, what)
         return call
 
-    def _say(
+    def _send_when_ready(
         self,
         what: str,
         timeout: float | None,
         frames: Sequence[bytes],
-        say: Callable[[], object],
+        send: Callable[[], object],
         stream: bool = False,
     ) -> None:
-        """What is not answered: as soon as there is a connection and room for it, and the broker takes it."""
-        link = self._link
+        """Send what is not answered as soon as the client is connected and the broker takes it."""
+        connection = self._connection
 
         def ready() -> bool:
-            return link.connected and link.room > 0 and (link.machine.may_send or not stream)
+            return connection.connected and connection.capacity > 0 and (connection.machine.may_send or not stream)
 
         def now() -> None:
-            say()
-            link.account(sum(map(len, frames)) + 64)
+            send()
+            connection.count_queued(sum(map(len, frames)) + 64)
 
         self._await(ready, timeout, what, then=now)
-        link.wake()
+        connection.wake()
 
     def _await(
         self, condition: Callable[[], bool], timeout: float | None, what: str, then: Callable[[], object] | None = None
     ) -> None:
-        link = self._link
+        connection = self._connection
 
         def over() -> bool:
-            self._sort()
-            return condition() or link.fatal is not None or link.machine.state in _OVER
+            self._dispatch()
+            return condition() or connection.fatal is not None or connection.machine.state in _ENDED
 
-        with link.changed:
-            link.changed.wait_for(over, self._seconds(timeout))
+        with connection.changed:
+            connection.changed.wait_for(over, self._seconds(timeout))
             if condition():
                 if then is not None:
                     then()
                 return
-            if link.fatal is not None:
-                raise link.fatal
-            if link.machine.state in _OVER:
-                raise ClientClosed(link.explain(what, f"not connected ({link.machine.state.value})"))
-            state = "nothing in time" if link.connected else "not connected"
-            raise Unavailable(link.explain(what, f"{state} ({self._seconds(timeout):g} s)"))
+            if connection.fatal is not None:
+                raise connection.fatal
+            if connection.machine.state in _ENDED:
+                raise ClientClosed(connection.explain(what, f"not connected ({connection.machine.state.value})"))
+            state = "nothing in time" if connection.connected else "not connected"
+            raise Unavailable(connection.explain(what, f"{state} ({self._seconds(timeout):g} s)"))
 
-    def _sort(self) -> None:
-        """Confirmations to their trackers, deliveries to the inbox."""
+    def _dispatch(self) -> None:
+        """Give confirmations to their trackers, and deliveries to the inbox."""
         received, self._machine.received = self._machine.received, []
         for command in received:
             if isinstance(command, commands.Confirm):
                 tracker = self._trackers.pop(command.tracker, None)
                 if tracker is not None:
-                    tracker._fate = command
+                    tracker._confirmation = command
             else:
                 self._inbox.append(command)
 
-    def _letter(
+    def _send_message(
         self,
         cls: type[commands.MailboxSend] | type[commands.ServiceSend],
         address: Text,
@@ -410,48 +392,14 @@ class MalamuteClient:
     ) -> Tracker | None:
         tracker = None
         if tracked:
-            self._need(Feature.CONFIRM, "tells nothing of the fate of messages")
+            self._require(Feature.CONFIRM, "confirms no messages")
             tracker = Tracker(self, f"{id(self):x}-{next(self._numbers)}")
             self._trackers[tracker.name.encode()] = tracker
         name = tracker.name.encode() if tracker else b""
-        letter = cls(_octets(address), _octets(subject), name, int(expires * 1000), _frames(content))
+        message = cls(octets_of(address), octets_of(subject), name, int(expires * 1000), frames_of(content))
         try:
-            self._say("sending", timeout, _frames(content), lambda: self._machine.mailbox(letter))
+            self._send_when_ready("sending", timeout, frames_of(content), lambda: self._machine.mailbox(message))
         except MamaError:
             self._trackers.pop(name, None)
             raise
         return tracker
-
-
-def _message(command: Command) -> Message:
-    if isinstance(command, commands.StreamDeliver):
-        message = Message(
-            "stream", _text(command.address), _text(command.sender), _text(command.subject), tuple(command.content)
-        )
-        if not command.trailing:
-            return message
-        x = read(command.trailing)
-        headers = tuple((_text(name), _text(value)) for name, value in x.headers)
-        return replace(message, sequence=x.sequence, time=x.time, id=_text(x.message_id), headers=headers)
-    assert isinstance(command, commands.MailboxDeliver | commands.ServiceDeliver)
-    kind = "mailbox" if isinstance(command, commands.MailboxDeliver) else "service"
-    return Message(
-        kind, _text(command.address), _text(command.sender), _text(command.subject), tuple(command.content),
-        _text(command.tracker),
-    )  # fmt: skip
-
-
-def _octets(text: Text) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-
-
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "surrogateescape")
-
-
-def _shown(text: Text) -> str:
-    return repr(text if isinstance(text, str) else _text(text))
-
-
-def _frames(content: bytes | Sequence[bytes]) -> tuple[bytes, ...]:
-    return (content,) if isinstance(content, bytes) else tuple(content)

@@ -1,7 +1,7 @@
-"""The client's side of questions about stored streams (:mod:`mama_spark.malamute.protocol.log_query`). Pure.
+"""The client's side of log queries (:mod:`mama_spark.malamute.protocol.log_query`). Pure.
 
-A question needs a connection: it is not made again over another one, since whoever asks knows better whether to. What
-fetches bring is kept as frames and goes to the call, so that it can be read in columns.
+A query is not repeated over a new connection, since the caller knows better whether to. Messages that a fetch returns
+are kept as frames, so that they can be decoded in columns.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _DELIVER = commands.SIGNATURE + bytes([commands.StreamDeliver.id])
 
 @dataclass(slots=True, eq=False)
 class PendingQuery:
-    """A question that was sent.
+    """A query that was sent.
 
     :ivar done: answered, or given up
-    :ivar error: why there is no answer
+    :ivar error: the reason if there is no answer
     :ivar records: frames of the messages that came with the answer
     """
 
-    question: LogQuery
+    query: LogQuery
     deadline: float
     done: bool = False
     error: MamaError | None = None
@@ -36,55 +36,55 @@ class PendingQuery:
 
     def __repr__(self) -> str:
         state = "pending" if not self.done else repr(self.error) if self.error else "done"
-        return f"<PendingQuery {self.question.op.name} {state}>"
+        return f"<PendingQuery {self.query.op.name} {state}>"
 
 
 class LogQueryClient:
-    """The part of :class:`~mama_spark.malamute.client.state_machine.ClientMachine` that asks."""
+    """The queries of one :class:`~mama_spark.malamute.client.state_machine.ClientMachine`."""
 
     def __init__(self) -> None:
-        self.questions: dict[int, PendingQuery] = {}  #: that are not answered, by number
+        self.pending: dict[int, PendingQuery] = {}  #: queries without an answer, by number
         self._records: list[Sequence[bytes]] = []
         self._last_number = 0
 
-    def ask(self, question: LogQuery, deadline: float) -> tuple[PendingQuery, list[bytes]]:
-        """The question under a number of its own, and the frames to send.
+    def ask(self, query: LogQuery, deadline: float) -> tuple[PendingQuery, list[bytes]]:
+        """The query under a number of its own, and the frames to send.
 
         :raises BadFrame: it does not fit
         """
         self._last_number = self._last_number % 0xFFFFFFFF + 1
-        asked = PendingQuery(replace(question, number=self._last_number), deadline)
-        frames = commands.encode(commands.Ping(write(Extension(question=asked.question.pack()))))
-        self.questions[self._last_number] = asked
-        return asked, frames
+        pending = PendingQuery(replace(query, number=self._last_number), deadline)
+        frames = commands.encode(commands.Ping(write(Extension(question=pending.query.pack()))))
+        self.pending[self._last_number] = pending
+        return pending, frames
 
     def keep(self, frames: Sequence[bytes]) -> bool:
-        """Take what a fetch brings. There is at least one question open."""
+        """Keep a message that a fetch returned; False: the frames are none. Call it while a query is pending."""
         if frames and frames[0].startswith(_DELIVER):
             self._records.append(frames)
             return True
         return False
 
     def answered(self, packed: bytes) -> None:
-        """What came in front of an answer belongs to it, also when nobody waits for it any more."""
+        """Finish a query: the messages before its answer belong to it, also when it has expired."""
         records, self._records = self._records, []
         answer = parse_answer(packed)
-        asked = None if answer is None else self.questions.pop(answer.number, None)
-        if asked is not None:
-            asked.done, asked.answer, asked.records = True, answer, records
+        pending = None if answer is None else self.pending.pop(answer.number, None)
+        if pending is not None:
+            pending.done, pending.answer, pending.records = True, answer, records
 
     def expire(self, now: float) -> None:
-        for number, asked in list(self.questions.items()):
-            if asked.deadline <= now:
-                del self.questions[number]
-                asked.done, asked.error = True, Unavailable("the broker did not answer in time")
+        for number, pending in list(self.pending.items()):
+            if pending.deadline <= now:
+                del self.pending[number]
+                pending.done, pending.error = True, Unavailable("the broker did not answer in time")
 
     def next_deadline(self) -> float:
-        return min((asked.deadline for asked in self.questions.values()), default=float("inf"))
+        return min((pending.deadline for pending in self.pending.values()), default=float("inf"))
 
     def give_up(self, error: MamaError) -> None:
-        """No answer will come."""
-        questions, self.questions = self.questions, {}
+        """Finish all queries with an error."""
+        queries, self.pending = self.pending, {}
         self._records = []
-        for asked in questions.values():
-            asked.done, asked.error = True, error
+        for pending in queries.values():
+            pending.done, pending.error = True, error

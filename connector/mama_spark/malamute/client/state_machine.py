@@ -1,17 +1,15 @@
-"""The client's side of MLP. Pure: the shell sends what is in ``out``, tells what came and what time it is.
+"""The client's side of MLP, without I/O: the connection sends what is in ``out`` and reports what came and the time.
 
 Commands that a broker answers are *calls* with a deadline; they may be made without waiting for each other, since
-answers come in order. What was written to, read and offered is remembered, and said again after ERROR 500 (the broker
+answers come in order. What was written to, read and offered is remembered and sent again after ERROR 500 (the broker
 does not know this client: it was restarted, or the client expired) or on a new connection after silence. Credit that
 was given and not used is given again, and a stream with sequences is read on from where it was.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
@@ -21,115 +19,14 @@ from ..protocol.commands import BadFrame, Command, StatusCode
 from ..protocol.credit import MESSAGE
 from ..protocol.extensions import AckRun, Extension, Feature, read, write
 from ..protocol.log_query import LogQuery
+from ..protocol.transition_table import IllegalMachineStep
+from .calls import Call, CallFailed, NoStream, PendingCalls
 from .log_query_client import LogQueryClient, PendingQuery
+from .states import TABLE, ClientAction, ClientEvent, ClientState, event_of
 
+__all__ = ["Call", "CallFailed", "ClientEvent", "ClientMachine", "ClientSettings", "ClientState", "NoStream"]
 
-class ClientState(Enum):
-    START = "start"
-    CONNECTING = "connecting"
-    CONNECTED = "connected"
-    RECONNECTING = "reconnecting"
-    TERMINATING = "terminating"
-    CLOSED = "closed"
-    FAILED = "failed"  #: the broker refused OPEN
-
-
-class ClientEvent(Enum):
-    CONNECT = "connect"
-    OK = "OK"
-    REFUSED = "ERROR, but not 500"
-    INVALID = "ERROR 500"
-    PONG = "PONG"
-    DELIVERY = "a delivery or CONFIRM"
-    OTHER = "a command that only a client sends"
-    MALFORMED = "no command"
-    SILENCE = "nothing heard for too long"
-    CLOSE = "close"
-
-
-_ANYTHING = (
-    ClientEvent.OK,
-    ClientEvent.REFUSED,
-    ClientEvent.INVALID,
-    ClientEvent.PONG,
-    ClientEvent.DELIVERY,
-    ClientEvent.OTHER,
-    ClientEvent.MALFORMED,
-)
-
-
-def _stay(state: ClientState, *but: ClientEvent) -> dict[ClientEvent, ClientState]:
-    return {event: state for event in _ANYTHING if event not in but}
-
-
-TABLE: dict[ClientState, dict[ClientEvent, ClientState]] = {
-    ClientState.START: {ClientEvent.CONNECT: ClientState.CONNECTING, ClientEvent.CLOSE: ClientState.CLOSED},
-    ClientState.CONNECTING: {
-        **_stay(ClientState.CONNECTING),  # ERROR 500 answers what reached the broker before OPEN
-        ClientEvent.OK: ClientState.CONNECTED,
-        ClientEvent.REFUSED: ClientState.FAILED,
-        ClientEvent.SILENCE: ClientState.CONNECTING,
-        ClientEvent.CLOSE: ClientState.CLOSED,
-    },
-    ClientState.CONNECTED: {
-        **_stay(ClientState.CONNECTED),
-        ClientEvent.INVALID: ClientState.RECONNECTING,
-        ClientEvent.SILENCE: ClientState.RECONNECTING,
-        ClientEvent.CLOSE: ClientState.TERMINATING,
-    },
-    ClientState.RECONNECTING: {
-        **_stay(ClientState.RECONNECTING),
-        ClientEvent.OK: ClientState.CONNECTED,
-        ClientEvent.REFUSED: ClientState.FAILED,
-        ClientEvent.SILENCE: ClientState.RECONNECTING,
-        ClientEvent.CLOSE: ClientState.CLOSED,
-    },
-    ClientState.TERMINATING: {
-        **_stay(ClientState.TERMINATING),
-        ClientEvent.INVALID: ClientState.CLOSED,
-        ClientEvent.SILENCE: ClientState.CLOSED,
-        ClientEvent.CLOSE: ClientState.TERMINATING,
-    },
-    ClientState.CLOSED: {**_stay(ClientState.CLOSED), ClientEvent.CLOSE: ClientState.CLOSED},
-    ClientState.FAILED: {**_stay(ClientState.FAILED), ClientEvent.CLOSE: ClientState.CLOSED},
-}
-
-
-class CallFailed(MamaError):
-    """The broker refused; the text is its reason.
-
-    :ivar code: see :class:`~mama_spark.malamute.protocol.commands.StatusCode`
-    """
-
-    def __init__(self, what: str, code: int, reason: bytes) -> None:
-        text = reason.decode("utf-8", "replace")
-        super().__init__(f"{what} was refused with {code}" + (f": {text}" if text else ""))
-        self.code = code
-
-
-class NoStream(ConfigError):
-    """Sending to a stream before writing to one."""
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """Something the broker answers.
-
-    :ivar done: answered, or given up
-    :ivar error: why it failed; None if it did not
-    :ivar extension: of the answer
-    """
-
-    command: Command
-    deadline: float
-    again: bool = False  #: made by the machine, to say what is remembered
-    done: bool = False
-    error: MamaError | None = None
-    extension: Extension = field(default_factory=Extension)
-
-    def __repr__(self) -> str:
-        state = "pending" if not self.done else repr(self.error) if self.error else "done"
-        return f"<Call {type(self.command).__name__} {state}>"
+_NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +44,9 @@ class ClientMachine:
 
     :ivar out: frames to send, in order
     :ivar received: deliveries and CONFIRMs for the application, in order
-    :ivar reset: the shell must replace its connection (and send ``out`` on the new one), then clear this
+    :ivar reset: the connection must be replaced (and ``out`` sent on the new one); the connection clears this
+    :ivar send_window: octets that may be sent to streams (:mod:`mama_spark.malamute.protocol.credit`); None = any
+        number
     """
 
     def __init__(self, settings: ClientSettings | None = None) -> None:
@@ -156,7 +55,7 @@ class ClientMachine:
         self.out: list[Sequence[bytes]] = []
         self.received: list[Command] = []
         self.reset = False
-        self.features = Feature(0)  #: what the broker does for us
+        self.features = Feature(0)  #: what the broker does for this client
         self.malformed = 0
         self.reconnects = 0
         self.stream: bytes | None = None
@@ -164,29 +63,52 @@ class ClientMachine:
         self.offers: dict[tuple[bytes, bytes], None] = {}
         self.sequences: dict[bytes, int] = {}  #: stream -> last sequence delivered
         self.credit = 0  #: given and not used
-        self._desk = LogQueryClient()
-        self.allowance: int | None = (
-            None  #: octets that may be sent to streams (:mod:`mama_spark.malamute.protocol.credit`); None = any number
-        )
-        self._low = 0  # below this, more is asked for
-        self._unasked = False  # something was sent that no PING is behind
-        self._asked: deque[Call] = deque()  # what the broker owes an answer, in order
-        self._acks: tuple[AckRun, ...] = ()  # that came with answers to PINGs of the machine's own
+        self.send_window: int | None = None
+        self._queries = LogQueryClient()
+        self._calls = PendingCalls()
+        self._refill_below = 0  # when the send window is smaller, a PING asks for more
+        self._sent_since_ping = False
+        self._acks: tuple[AckRun, ...] = ()  # that came with answers to internal PINGs
         self._connect: Call | None = None
-        self._heard = 0.0
-        self._pinged = 0.0
+        self._last_heard = 0.0
+        self._last_ping = 0.0
+        self._actions: dict[ClientAction, Callable[[Command | None], None]] = {
+            ClientAction.OPEN: lambda _: self.out.append(wire.encode(self._open_command())),
+            ClientAction.RESTORE: self._restore,
+            ClientAction.REOPEN: lambda _: self._reopen(),
+            ClientAction.RECONNECT: lambda _: self._replace_connection(),
+            ClientAction.ANSWER_CALL: self._answer_call,
+            ClientAction.ANSWER_PING: self._answer_ping,
+            ClientAction.DELIVER: self._deliver,
+            ClientAction.CONFIRM: self._confirmed,
+            ClientAction.COUNT_MALFORMED: self._count_malformed,
+            ClientAction.FAIL: self._fail,
+            ClientAction.END: lambda _: self._end(ClientClosed("closed")),
+        }
 
     def __repr__(self) -> str:
-        return f"<ClientMachine {self.settings.address!r} {self.state.value}, {len(self._asked)} calls>"
+        return f"<ClientMachine {self.settings.address!r} {self.state.value}, {len(self._calls)} calls>"
+
+    def _step(self, event: ClientEvent, command: Command | None = None) -> None:
+        """The only place that changes the state.
+
+        :raises ClientClosed: the table has no such step
+        """
+        try:
+            step = TABLE.step(self.state, event)
+        except IllegalMachineStep:
+            raise ClientClosed(f"{event.value} while {self.state.value}") from None
+        self.state = step.state
+        if step.action is not None:
+            self._actions[step.action](command)
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
     def connect(self, now: float, deadline: float) -> Call:
         """:raises ClientClosed: it was closed before"""
         self._step(ClientEvent.CONNECT)
-        self._heard = now
-        self._connect = Call(self._opening(), deadline)
-        self._open()
+        self._last_heard = now
+        self._connect = Call(self._open_command(), deadline)
         return self._connect
 
     def write(self, stream: bytes, deadline: float) -> Call:
@@ -205,51 +127,50 @@ class ClientMachine:
 
     def ping(self, now: float, deadline: float) -> Call:
         """Done when the broker has all that was sent before; ``extension.acks`` if it acknowledges."""
-        self._pinged = now
-        self._unasked = False
+        self._last_ping = now
+        self._sent_since_ping = False
         return self._call(wire.Ping(), deadline)
 
-    def ask(self, question: LogQuery, deadline: float) -> PendingQuery:
-        """About stored streams. While questions are open, what comes from streams is theirs: ask on a connection of
-        its own, without subscriptions.
+    def ask(self, query: LogQuery, deadline: float) -> PendingQuery:
+        """Ask about stored streams. While queries are pending, deliveries of streams belong to them: use a connection
+        of its own, without subscriptions.
 
         :raises ConfigError: the broker answers none, or this client has subscribed
         :raises Unavailable: not connected now
-        :raises BadFrame: the question does not fit
+        :raises BadFrame: the query does not fit
         """
-        if self.state is not ClientState.CONNECTED:
-            raise Unavailable(f"not connected ({self.state.value})")
+        self._require_connection()
         if Feature.LOG not in self.features:
             raise ConfigError("NOT_IMPLEMENTED: this broker keeps no log that could be read; mama broker does")
         if self.reads:
             raise ConfigError("a client that subscribes cannot ask about streams, too")
-        asked, frames = self._desk.ask(question, deadline)
+        pending, frames = self._queries.ask(query, deadline)
         self.out.append(frames)
-        return asked
+        return pending
 
     def close(self, deadline: float) -> Call:
         call = Call(wire.Close(), deadline)
-        state = self._step(ClientEvent.CLOSE)
-        if state is ClientState.TERMINATING:
-            self._ask(call)
+        self._step(ClientEvent.CLOSE)
+        if self.state is ClientState.TERMINATING:
+            self._send_call(call)
         else:
-            self._end(ClientClosed("closed"))
             call.done = True
         return call
 
     def _call(self, command: Command, deadline: float) -> Call:
+        """Made later if the client is reconnecting."""
         call = Call(command, deadline)
         frames = wire.encode(command)
-        if self.state in (ClientState.CONNECTED, ClientState.RECONNECTING):
-            self._asked.append(call)
-            if self.state is ClientState.CONNECTED:
-                self.out.append(frames)
-            return call
-        raise ClientClosed(f"not connected ({self.state.value})")
+        if self.state not in (ClientState.CONNECTED, ClientState.RECONNECTING):
+            raise ClientClosed(f"not connected ({self.state.value})")
+        self._calls.add(call)
+        if self.state is ClientState.CONNECTED:
+            self.out.append(frames)
+        return call
 
-    def _ask(self, call: Call) -> None:
+    def _send_call(self, call: Call) -> None:
         self.out.append(wire.encode(call.command))
-        self._asked.append(call)
+        self._calls.add(call)
 
     # --- commands without an answer ------------------------------------------------------------------------------
 
@@ -259,78 +180,75 @@ class ClientMachine:
         :raises NoStream: there is none
         :raises Unavailable: not connected now
         """
-        if self.stream is None:
-            raise NoStream("send before write")
+        self._require_stream()
         frames = wire.encode(wire.StreamSend(subject, content, write(extension) if extension else b""))
         self._require_connection()
         self._send([frames])
 
     def send_frames(self, messages: Sequence[Sequence[bytes]]) -> None:
         """STREAM SENDs that the caller has encoded, in bulk; errors as :meth:`send`."""
-        if self.stream is None:
-            raise NoStream("send before write")
+        self._require_stream()
         self._require_connection()
         self._send(messages)
 
     def send_block(self, frames: Sequence[bytes], count: int) -> None:
-        """So many messages as one (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker that announced it;
-        errors as :meth:`send`."""
-        if self.stream is None:
-            raise NoStream("send before write")
+        """``count`` messages as one (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker that announced
+        it; errors as :meth:`send`."""
+        self._require_stream()
         self._require_connection()
         self._send([frames], count)
 
     def _send(self, messages: Sequence[Sequence[bytes]], count: int | None = None) -> None:
         self.out.extend(messages)
-        if self.allowance is not None:
+        if self.send_window is not None:
             count = len(messages) if count is None else count
-            self.allowance -= sum(map(len, chain.from_iterable(messages))) + MESSAGE * count
-            self._unasked = True
-            self._ask_for_more()
+            self.send_window -= sum(map(len, chain.from_iterable(messages))) + MESSAGE * count
+            self._sent_since_ping = True
+            self._request_window()
 
     @property
     def may_send(self) -> bool:
         """The broker takes more for streams now."""
-        return self.allowance is None or self.allowance > 0
+        return self.send_window is None or self.send_window > 0
 
-    def _ask_for_more(self) -> None:
-        """A PING behind what was sent, when that has used half of what may be sent and none is on its way."""
-        low = self.allowance is not None and self.allowance < self._low and self._unasked
-        if low and not any(isinstance(call.command, wire.Ping) for call in self._asked):
-            self._unasked = False
-            self._ask(Call(wire.Ping(), float("inf"), again=True))
+    def _request_window(self) -> None:
+        """Send a PING behind the messages, when they have used half of the send window and no PING is pending."""
+        low = self.send_window is not None and self.send_window < self._refill_below and self._sent_since_ping
+        if low and not self._calls.has_ping:
+            self._sent_since_ping = False
+            self._send_call(Call(wire.Ping(), _NEVER, internal=True))
 
-    def _allowed(self, credit: int | None) -> None:
-        """The broker gave more."""
-        if credit is not None and self.allowance is not None:
-            self.allowance += credit
-            self._low = self.allowance // 2
-        self._ask_for_more()
+    def _grow_window(self, credit: int | None) -> None:
+        """:param credit: of the broker's answer"""
+        if credit is not None and self.send_window is not None:
+            self.send_window += credit
+            self._refill_below = self.send_window // 2
+        self._request_window()
 
     def mailbox(self, message: wire.MailboxSend) -> None:
-        self._say(message)
+        self._send_command(message)
 
     def request(self, message: wire.ServiceSend) -> None:
-        self._say(message)
+        self._send_command(message)
 
     def confirm(self, tracker: bytes, code: int = StatusCode.SUCCESS, reason: bytes = b"") -> None:
         """:raises ConfigError: the broker drops clients that confirm (it is not ours)"""
         if Feature.CONFIRM not in self.features:
             raise ConfigError("this broker takes no confirmations")
-        self._say(wire.Confirm(tracker, code, reason))
+        self._send_command(wire.Confirm(tracker, code, reason))
 
     def give_credit(self, amount: int) -> None:
         """The broker may deliver this many messages more, of all kinds together."""
         self.credit += amount
         if self.state is ClientState.CONNECTED:
-            self._say_credit(amount)
+            self._send_credit(amount)
 
-    def _say_credit(self, amount: int) -> None:
+    def _send_credit(self, amount: int) -> None:
         while amount > 0:
             self.out.append(wire.encode(wire.Credit(min(amount, 65535))))
             amount -= 65535
 
-    def _say(self, command: Command) -> None:
+    def _send_command(self, command: Command) -> None:
         self._require_connection()
         self.out.append(wire.encode(command))
 
@@ -338,63 +256,36 @@ class ClientMachine:
         if self.state is not ClientState.CONNECTED:
             raise Unavailable(f"not connected ({self.state.value})")
 
-    # --- what comes ----------------------------------------------------------------------------------------------
+    def _require_stream(self) -> None:
+        if self.stream is None:
+            raise NoStream("send before write")
+
+    # --- commands of the broker ----------------------------------------------------------------------------------
 
     def receive(self, frames: Sequence[bytes], now: float) -> None:
-        """Whatever came, well formed or not; never raises."""
-        self._heard = now
-        if self._desk.questions and not self.reads and self._desk.keep(frames):
+        """Process one message, well formed or not; never raises."""
+        self._last_heard = now
+        if self._queries.pending and not self.reads and self._queries.keep(frames):
             return
         try:
             command = wire.decode(frames)
         except BadFrame:
-            self.malformed += 1
+            self._step(ClientEvent.MALFORMED)
             return
-        if isinstance(command, wire.Ok):
-            self._ok(command)
-        elif isinstance(command, wire.Error):
-            self._error(command)
-        elif isinstance(command, wire.Pong) and (answer := read(command.trailing).answer):
-            self._desk.answered(answer)
-        elif isinstance(command, wire.Pong):
-            if self.state in (ClientState.CONNECTED, ClientState.TERMINATING):
-                self._settle(wire.Ping, None, command.trailing)
-                self._allowed(read(command.trailing).credit)
-        elif isinstance(command, wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver):
-            self._delivery(command)
-        elif isinstance(command, wire.Confirm):
-            self.received.append(command)
-        else:
-            self.malformed += 1
-
-    def _ok(self, command: wire.Ok) -> None:
-        if self.state in (ClientState.CONNECTING, ClientState.RECONNECTING):
-            self._opened(command)
-        elif self.state in (ClientState.CONNECTED, ClientState.TERMINATING):
-            self._settle(None, None, command.trailing)
-            if self.state is ClientState.TERMINATING and not any(
-                isinstance(c.command, wire.Close) for c in self._asked
-            ):
-                self.state = ClientState.CLOSED
-                self._end(ClientClosed("closed"))
-
-    def _error(self, command: wire.Error) -> None:
-        before = self.state
-        invalid = command.code == StatusCode.COMMAND_INVALID
-        state = self._step(ClientEvent.INVALID if invalid else ClientEvent.REFUSED)
-        if before is ClientState.CONNECTED and invalid:
-            self._reopen()
-        elif state is ClientState.FAILED and before is not ClientState.FAILED:
-            self._end(CallFailed("connecting", command.code, command.reason))
-        elif before in (ClientState.CONNECTED, ClientState.TERMINATING) and not invalid:
-            what = type(self._asked[0].command).__name__ if self._asked else "a command"
-            self._settle(None, CallFailed(what, command.code, command.reason), command.trailing)
-        elif state is ClientState.CLOSED:
-            self._end(ClientClosed("closed"))
-
-    def _delivery(self, command: wire.StreamDeliver | wire.MailboxDeliver | wire.ServiceDeliver) -> None:
-        if self.state not in (ClientState.CONNECTED, ClientState.TERMINATING):
+        if isinstance(command, wire.Pong) and (answer := read(command.trailing).answer):
+            self._queries.answered(answer)
             return
+        self._step(event_of(command), command)
+
+    def _count_malformed(self, command: Command | None) -> None:
+        self.malformed += 1
+
+    def _confirmed(self, command: Command | None) -> None:
+        assert command is not None
+        self.received.append(command)
+
+    def _deliver(self, command: Command | None) -> None:
+        assert command is not None
         self.credit = max(0, self.credit - 1)
         if isinstance(command, wire.StreamDeliver) and command.trailing:
             sequence = read(command.trailing).sequence
@@ -402,39 +293,38 @@ class ClientMachine:
                 self.sequences[command.address] = max(sequence, self.sequences.get(command.address, 0))
         self.received.append(command)
 
-    def _settle(self, kind: type[Command] | None, error: MamaError | None, trailing: bytes) -> None:
-        """The oldest call that waits for this kind of answer has it.
+    def _answer_call(self, command: Command | None) -> None:
+        """OK or ERROR for the oldest call that is no PING."""
+        assert isinstance(command, wire.Ok | wire.Error)
+        oldest = self._calls.oldest
+        call = self._calls.answered(ping=False)
+        if call is not None:  # else nobody asked; the C client ignores such an answer, too
+            extension = read(command.trailing)
+            if isinstance(command, wire.Ok):
+                self._remember(call.command, extension.sequence)
+                call.finish(None, extension)
+            else:
+                what = "a command" if oldest is None else type(oldest.command).__name__
+                call.finish(CallFailed(what, command.code, command.reason), extension)
+        finished = self.state is ClientState.TERMINATING and not self._calls.has_close
+        if finished and isinstance(command, wire.Ok):
+            self._step(ClientEvent.FINISHED)
 
-        A PONG may overtake other answers: a broker whose engine takes its time to start is not dead. Calls in front
-        of it that were given up are forgotten, so that an answer that never comes does not shift the later ones.
-        """
-        index = next(
-            (i for i, call in enumerate(self._asked) if isinstance(call.command, wire.Ping) is (kind is wire.Ping)),
-            None,
-        )
-        if index is None:
-            return  # unsolicited: the C client ignores it too
-        call = self._asked[index]
-        if index == 0:
-            self._asked.popleft()
-        else:
-            waiting = [one for i, one in enumerate(self._asked) if i > index or (i < index and not one.done)]
-            self._asked = deque(waiting)
-        if error is None:
-            self._remember(call.command, read(trailing).sequence)
-        extension = read(trailing)
-        if kind is wire.Ping:  # sends may have been acknowledged to a PING that nobody asked for
-            acks = self._acks + extension.acks
-            self._acks, extension = (acks, extension) if call.again else ((), replace(extension, acks=acks))
-        self._finish(call, error, extension)
-
-    def _finish(self, call: Call, error: MamaError | None, extension: Extension | None = None) -> None:
-        if not call.done:
-            call.done, call.error = True, error
-            call.extension = extension or call.extension
+    def _answer_ping(self, command: Command | None) -> None:
+        assert isinstance(command, wire.Pong)
+        extension = read(command.trailing)
+        call = self._calls.answered(ping=True)
+        if call is not None:
+            acks = self._acks + extension.acks  # some may have come with answers to internal PINGs
+            self._acks, answer = (acks, extension) if call.internal else ((), replace(extension, acks=acks))
+            call.finish(None, answer)
+        self._grow_window(extension.credit)
 
     def _remember(self, command: Command, position: int | None) -> None:
-        """:param position: that the answer to READ told: behind it comes what is for this subscription"""
+        """What is restored after a reconnect.
+
+        :param position: in the answer to READ: the subscription is for messages with higher sequences
+        """
         if isinstance(command, wire.StreamWrite):
             self.stream = command.stream
         elif isinstance(command, wire.StreamRead):
@@ -448,41 +338,40 @@ class ClientMachine:
 
     # --- connection ----------------------------------------------------------------------------------------------
 
-    def _opening(self) -> wire.Open:
+    def _open_command(self) -> wire.Open:
         features = self.settings.features
         return wire.Open(self.settings.address, b"" if features is None else write(Extension(features=features)))
 
-    def _open(self) -> None:
-        self.out.append(wire.encode(self._opening()))
-
     def _reopen(self) -> None:
-        """Pings in flight are lost, and with them the acknowledgement of what was sent; other calls are made again."""
+        """Send OPEN again. Pending PINGs are lost, and with them the acknowledgements of what was sent; other calls
+        are made again."""
         self.reconnects += 1
         self._acks = ()
-        self._desk.give_up(Unavailable("the connection was lost before the broker answered"))
-        asked, self._asked = self._asked, deque()
-        for call in asked:
-            if isinstance(call.command, wire.Ping):
-                self._finish(call, Unavailable("the connection was lost before the broker answered"))
-            elif not (call.done or call.again):
-                self._asked.append(call)
-        self._open()
+        self._queries.give_up(Unavailable("the connection was lost before the broker answered"))
+        for call in self._calls.take():
+            if call.is_ping:
+                call.finish(Unavailable("the connection was lost before the broker answered"))
+            elif not (call.done or call.internal):
+                self._calls.add(call)
+        self.out.append(wire.encode(self._open_command()))
 
-    def _opened(self, command: wire.Ok) -> None:
-        self._step(ClientEvent.OK)
-        self.features = (read(command.trailing).features or Feature(0)) & (self.settings.features or Feature(0))
-        self.allowance, self._low = (0, 0) if Feature.SENDING in self.features else (None, 0)
-        if self._connect is not None and not self._connect.done:
-            self._finish(self._connect, None, read(command.trailing))
+    def _restore(self, command: Command | None) -> None:
+        """OPEN is answered."""
+        assert isinstance(command, wire.Ok)
+        extension = read(command.trailing)
+        self.features = (extension.features or Feature(0)) & (self.settings.features or Feature(0))
+        self.send_window, self._refill_below = (0, 0) if Feature.SENDING in self.features else (None, 0)
+        if self._connect is not None:
+            self._connect.finish(None, extension)
         if self.credit:
-            self._say_credit(self.credit)
-        waiting, self._asked = self._asked, deque()
-        for known in self._remembered():
-            self._ask(Call(known, float("inf"), again=True))
+            self._send_credit(self.credit)
+        waiting = self._calls.take()
+        for remembered in self._remembered():
+            self._send_call(Call(remembered, _NEVER, internal=True))
         for call in waiting:
-            self._ask(call)
-        self._unasked = False
-        self._allowed(read(command.trailing).credit)
+            self._send_call(call)
+        self._sent_since_ping = False
+        self._grow_window(extension.credit)
 
     def _remembered(self) -> list[Command]:
         commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
@@ -495,69 +384,60 @@ class ClientMachine:
         return commands + [wire.ServiceOffer(*offer) for offer in self.offers]
 
     def tick(self, now: float) -> None:
-        """PING, notice silence, give up calls whose deadline has passed. Call it at :meth:`next_tick`."""
-        connecting = self._connect
-        if connecting is not None and not connecting.done and connecting.deadline <= now:
-            self._finish(connecting, Unavailable("the broker is not reachable"))
-            self._step(ClientEvent.CLOSE)
-            self._end(ClientClosed("connecting failed"))
-        for call in self._asked:
-            if call.deadline <= now:
-                self._finish(call, Unavailable("the broker did not answer in time"))
-        self._desk.expire(now)
-        if self.state is ClientState.TERMINATING and all(call.done for call in self._asked):
-            self.state = ClientState.CLOSED
-        if self.state in (ClientState.START, ClientState.CLOSED, ClientState.FAILED):
+        """Send PING, notice silence, give up calls whose deadline has passed. Call it at :meth:`next_tick`."""
+        connect = self._connect
+        if connect is not None and not connect.done and connect.deadline <= now:
+            connect.finish(Unavailable("the broker is not reachable"))
+            self._step(ClientEvent.UNREACHABLE)
+        self._calls.expire(now)
+        self._queries.expire(now)
+        if self.state is ClientState.TERMINATING and self._calls.all_done:
+            self._step(ClientEvent.FINISHED)
+        if not TABLE.allows(self.state, ClientEvent.SILENCE):
             return
-        if now - self._heard >= self.settings.silence:
-            self._silence(now)
-        elif self.state is ClientState.CONNECTED and now - self._pinged >= self.settings.ping:
-            self._pinged = now
-            self._ask(Call(wire.Ping(), float("inf"), again=True))
+        if now - self._last_heard >= self.settings.silence:
+            self.lost(now)
+        elif self.state is ClientState.CONNECTED and now - self._last_ping >= self.settings.ping:
+            self._last_ping = now
+            self._send_call(Call(wire.Ping(), _NEVER, internal=True))
 
-    def forgive(self, seconds: float, now: float) -> None:
-        """Nobody listened to the broker for so long, so it was not silent."""
-        self._heard = min(now, self._heard + seconds)
+    def postpone_silence(self, seconds: float, now: float) -> None:
+        """The connection was not read for so long, so the broker was not silent."""
+        self._last_heard = min(now, self._last_heard + seconds)
 
     def lost(self, now: float) -> None:
-        """The shell knows that the connection broke: as after silence, but at once."""
-        if ClientEvent.SILENCE in TABLE[self.state]:
-            self._silence(now)
+        """The connection broke: as after silence, but at once."""
+        if TABLE.allows(self.state, ClientEvent.SILENCE):
+            self._last_heard = now
+            self.out.clear()
+            self._step(ClientEvent.SILENCE)
 
-    def _silence(self, now: float) -> None:
-        self._heard = now
-        state = self._step(ClientEvent.SILENCE)
-        self.out.clear()
-        if state is ClientState.CLOSED:
-            self._end(ClientClosed("closed"))
-        else:
-            self.reset = True
-            self._reopen()
+    def _replace_connection(self) -> None:
+        self.reset = True
+        self._reopen()
 
     def next_tick(self) -> float:
         """When :meth:`tick` has something to do at the latest; infinite when it never has."""
-        if self.state in (ClientState.START, ClientState.CLOSED, ClientState.FAILED):
-            return float("inf")
-        times = [self._heard + self.settings.silence, self._desk.next_deadline()]
-        times += [call.deadline for call in self._asked if not call.done]
+        if not TABLE.allows(self.state, ClientEvent.SILENCE):
+            return _NEVER
+        times = [self._last_heard + self.settings.silence, self._queries.next_deadline()]
+        times += [call.deadline for call in self._calls if not call.done]
         if self._connect is not None and not self._connect.done:
             times.append(self._connect.deadline)
         if self.state is ClientState.CONNECTED:
-            times.append(self._pinged + self.settings.ping)
+            times.append(self._last_ping + self.settings.ping)
         return min(times)
 
-    def _step(self, event: ClientEvent) -> ClientState:
-        try:
-            self.state = TABLE[self.state][event]
-        except KeyError:
-            raise ClientClosed(f"{event.value} while {self.state.value}") from None
-        return self.state
+    # --- end -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, command: Command | None) -> None:
+        assert isinstance(command, wire.Error)
+        self._end(CallFailed("connecting", command.code, command.reason))
 
     def _end(self, error: MamaError) -> None:
-        """Nobody waits for ever."""
-        self._desk.give_up(error)
-        for call in self._asked:
-            self._finish(call, error)
-        self._asked.clear()
+        """Finish all calls and queries, so that no caller waits."""
+        self._queries.give_up(error)
+        for call in self._calls.take():
+            call.finish(error)
         if self._connect is not None:
-            self._finish(self._connect, error)
+            self._connect.finish(error)

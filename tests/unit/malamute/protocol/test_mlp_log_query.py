@@ -448,9 +448,9 @@ def test_answers_find_their_questions_in_any_order_and_other_pongs_do_not_count(
     machine.receive(wire.encode(wire.Pong()), 1.0)
     assert not one.done
     machine.receive(RECORD, 1.0)
-    machine.receive(pong(LogQueryAnswer(two.question.number)), 1.0)
+    machine.receive(pong(LogQueryAnswer(two.query.number)), 1.0)
     assert (two.done, two.records, one.done) == (True, [RECORD], False)
-    machine.receive(pong(LogQueryAnswer(one.question.number)), 1.0)
+    machine.receive(pong(LogQueryAnswer(one.query.number)), 1.0)
     assert (one.done, one.records) == (True, [])
     assert machine.received == []
 
@@ -463,8 +463,8 @@ def test_what_belongs_to_a_question_that_was_given_up_goes_to_nobody_else() -> N
     assert one.error is not None
     two = machine.ask(bounds(0), 9.0)
     machine.receive(RECORD, 3.0)
-    machine.receive(pong(LogQueryAnswer(one.question.number)), 3.0)
-    machine.receive(pong(LogQueryAnswer(two.question.number)), 3.0)
+    machine.receive(pong(LogQueryAnswer(one.query.number)), 3.0)
+    machine.receive(pong(LogQueryAnswer(two.query.number)), 3.0)
     assert two.records == []
 
 

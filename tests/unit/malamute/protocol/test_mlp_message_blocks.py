@@ -95,13 +95,13 @@ def test_both_sides_count_the_same_octets_for_a_block() -> None:
     assert call.done
     assert call.error is None
     assert Feature.BLOCKS in client.features
-    before = client.allowance
+    before = client.send_window
     client.send_block(fr.block(batch), len(batch))
     exchange()
     allowance = broker.clients[b"w"].allowance
     assert allowance is not None
     assert before is not None
-    assert client.allowance == allowance.left
+    assert client.send_window == allowance.left
     assert allowance.under_way == before - allowance.left > 50 * 100
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from mama_spark.errors import ClientClosed, ConfigError, OutOfResources, Unavailable
-from mama_spark.malamute.client.connection import ClientConnection, ConnectionSettings
-from mama_spark.malamute.client.state_machine import CallFailed
+from mama_spark.malamute.client.calls import CallFailed
+from mama_spark.malamute.client.connection import ClientConnection
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.malamute.protocol.log_query import (

@@ -164,7 +164,7 @@ def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st
         if data.draw(st.integers(0, 9)) == 0:
             course.restart()
             continue
-        answer, got = broker.answer(course.parts[0].asked.question)
+        answer, got = broker.answer(course.parts[0].asked.query)
         course.take(answer)
         found += got
     assert course.over
@@ -180,7 +180,7 @@ def test_full_answers_are_asked_for_when_messages_are_large() -> None:
         for question in course.questions(b"s"):
             asked.append(question.numbers[:2])  # type: ignore[arg-type]
             course.sent(PendingQuery(question, 0.0))
-        answer, _ = broker.answer(course.parts[0].asked.question)
+        answer, _ = broker.answer(course.parts[0].asked.query)
         course.take(answer)
     assert len(asked) < 1.25 * 5_000 * 10_000 / qu.FETCH_OCTETS
     assert [key for key, same in groupby(sorted(asked)) if len(list(same)) > 1] == []
