@@ -12,7 +12,8 @@ import pyarrow as pa
 from mama_spark.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.publisher.ids import IdMaker
-from mama_spark.spark.sink.columns import ColumnPlan, plan_columns
+from mama_spark.spark.sink.column_plan import ColumnPlan
+from mama_spark.spark.sink.columns import plan_columns
 from mama_spark.spark.sink.packed_messages import PackedMessages
 from mama_spark.spark.sink.partition_writer import PACKED_IDS_MEMORY
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -34,7 +35,7 @@ class PackWriter(DataSourceArrowWriter):
         for rows in iterator:
             if packs is None:
                 packs = PackedMessages(SinkOptions.parse(self._options), self._plan, rows.schema, _NATS)
-            for load in packs.add(rows, first):
+            for load in packs.encode(rows, first):
                 ids.ids(load.batch)
             first += rows.num_rows
         for load in packs.finish() if packs is not None else ():

@@ -18,7 +18,8 @@ from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.dead_letters import abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.replay import unpublished
-from mama_spark.flightlog.staging import Staging, WriteId
+from mama_spark.flightlog.staging import Staging
+from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
 

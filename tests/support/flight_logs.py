@@ -12,7 +12,8 @@ from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.dead_letters import DeadLetterStaging
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY
-from mama_spark.flightlog.staging import Staging, WriteId
+from mama_spark.flightlog.staging import Staging
+from mama_spark.flightlog.write_id import WriteId
 
 #: 2026-09-21T14:13:20Z
 T0 = 1_790_000_000_000_000

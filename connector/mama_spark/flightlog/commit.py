@@ -28,8 +28,8 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from ..errors import Unavailable
 from .parts import Part, part_of_file
 from .schema import PARTITION_COLUMNS, table_schema
-from .staging import WriteId
 from .storage import PARTS, TableStore, active_paths, check_fits, delta_fields, removed_paths, storage_errors
+from .write_id import WriteId
 
 #: Tries before a commit that always meets others is given up.
 _TRIES = 20

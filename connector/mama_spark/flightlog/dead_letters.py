@@ -13,8 +13,9 @@ from .columns import Reason, constant, file_schema
 from .commit import CommitResult, TargetTable, abort_parts, apply
 from .parts import PART_ROWS, Part, PartWriter
 from .schema import DEAD_LETTERS, TIMESTAMP, part_schema
-from .staging import WriteId, check_table
+from .staging import check_table
 from .storage import TableStore
+from .write_id import WriteId
 
 
 class DeadLetterStaging:

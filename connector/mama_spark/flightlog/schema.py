@@ -74,6 +74,15 @@ DEAD_LETTERS = pa.schema(
 )
 
 
+#: Column that holds what ``flightLogColumns`` names, for each row of a packed message.
+PACKED_ROWS = "packed"
+
+
+def packed_rows_field(fields: Sequence[pa.Field]) -> pa.Field:
+    """The column :data:`PACKED_ROWS` for these columns of the DataFrame."""
+    return pa.field(PACKED_ROWS, pa.list_(pa.struct(list(fields))))
+
+
 class Level(Enum):
     """``flightLogLevel``: which flight events become rows. Publisher and topic events are in at every level."""
 

@@ -6,12 +6,9 @@ time; ``close`` once at the end, also when the task is about to raise (it may be
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +19,7 @@ from .columns import FlightColumns, LoggedEvent, events_batch, file_schema, flig
 from .parts import PART_ROWS, Part, PartWriter, prove_writable
 from .schema import ACKED, PUBLISHED, Level, part_schema, table_schema
 from .storage import TableStore, check_fits, delta_fields, storage_errors
+from .write_id import WriteId
 
 #: Rows and bytes that are gathered before the background thread gets them: a record batch of many columns costs
 #: as much to make for 100 rows as for 8,000.
@@ -30,35 +28,6 @@ _GATHER_ROWS, _GATHER_BYTES = 8_192, 8 << 20
 #: Seconds for which a check holds for the other tasks of this process.
 _CHECK_HOLDS = 60.0
 _checked: dict[tuple[object, ...], float] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class WriteId:
-    """Whose rows these are.
-
-    :ivar query_id: of a stream, else None
-    :ivar run_id: of the batch write, or of this run of the stream
-    :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
-    :ivar bridge: its name
-    """
-
-    query_id: str | None
-    run_id: str
-    batch_id: int | None
-    bridge: str
-
-    @property
-    def prefix(self) -> str:
-        """The folder of its parts: ``<query or run>/<batch>``, the same for every attempt at a micro-batch."""
-        return f"{_safe(self.query_id or self.run_id)}/{0 if self.batch_id is None else self.batch_id}"
-
-
-def _safe(name: str) -> str:
-    """``name`` as one part of a path; what had to be replaced keeps it apart from others by a hash."""
-    clean = re.sub(r"[^A-Za-z0-9_-]", "-", name)
-    if clean == name and name[0] not in "_-":
-        return name
-    return f"r{clean[:64]}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 class Staging:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from mama_spark.errors import FlightLogError
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.staging import WriteId
+from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage
 

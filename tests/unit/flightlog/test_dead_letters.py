@@ -17,8 +17,8 @@ from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.dead_letters import DeadLetterStaging, abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import DEAD_LETTERS
-from mama_spark.flightlog.staging import WriteId
 from mama_spark.flightlog.storage import TableStore
+from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import HEADERS_TYPE
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters

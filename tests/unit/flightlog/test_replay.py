@@ -14,7 +14,7 @@ from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.dead_letters import commit_dead_letters
 from mama_spark.flightlog.replay import REPLAY, unpublished
 from mama_spark.flightlog.schema import TIMEOUT
-from mama_spark.flightlog.staging import WriteId
+from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import HEADERS_TYPE
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage, stage_letters

@@ -15,7 +15,8 @@ from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.report import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
 from mama_spark.flightlog.schema import TIMEOUT
-from mama_spark.flightlog.staging import Staging, WriteId
+from mama_spark.flightlog.staging import Staging
+from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 

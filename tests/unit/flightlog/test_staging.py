@@ -18,8 +18,9 @@ from mama_spark.errors import FlightLogError, SchemaError, Unavailable
 from mama_spark.flightlog.columns import FlightColumns, LoggedEvent
 from mama_spark.flightlog.parts import part_of_file
 from mama_spark.flightlog.schema import EVENTS, Level, table_schema
-from mama_spark.flightlog.staging import Staging, WriteId
+from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.storage import TableStore
+from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.sending.flight import EVENT, PUBLISHED
 

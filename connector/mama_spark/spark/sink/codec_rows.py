@@ -10,7 +10,7 @@ from mama_spark.errors import BadRow
 from mama_spark.message import MessageBatch
 
 from ..json_rows import json_rows
-from .columns import ColumnPlan
+from .column_plan import ColumnPlan
 from .row_encoder import EncodedBatch
 
 

@@ -1,12 +1,8 @@
-"""Which column of the DataFrame becomes what: decided on the driver, before any task runs.
-
-The result, :class:`ColumnPlan`, is plain data that travels to the tasks.
-"""
+"""Decides on the driver, before any task runs, which column of the DataFrame becomes which part of a message."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T
@@ -16,7 +12,9 @@ from mama_spark.bridge import RowCodec
 from mama_spark.bridges import STREAM_OF_EACH_ROW, row_codec
 from mama_spark.errors import SchemaError
 from mama_spark.options import SinkOptions, nearest
-from mama_spark.packing import check_types
+from mama_spark.packing.format import check_types
+
+from .column_plan import ColumnPlan
 
 #: Columns that the sink knows by name, and what they must be.
 KNOWN = {
@@ -32,33 +30,6 @@ KNOWN = {
 
 #: Parts of a MAMA topic, in the order in which they are joined.
 TOPIC_PARTS = ("root", "source", "symbol")
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnPlan:
-    """Names of the columns (as the DataFrame spells them) and what they are for; None = there is none.
-
-    :ivar topic: column with the topic; or ``parts`` join to it; or the option ``topic`` gives it
-    :ivar value: payload; without it the columns ``json`` become one JSON object
-    :ivar headers_form: ``map``, ``multimap`` or ``kafka``
-    :ivar log: columns that go to the flight log
-    :ivar stream: column with the stream of each row; None = all go to the stream of the options
-    :ivar typed: columns that travel as they are (``pack=arrow`` without a value); empty = none do
-    :ivar native: columns of the bridge's own codec: its name and ours of each; where there are some, only ``id`` and
-        ``log`` are used beside them
-    """
-
-    topic: str | None
-    parts: tuple[tuple[str, str], ...]
-    value: str | None
-    json: tuple[str, ...]
-    headers: str | None
-    headers_form: str
-    id: str | None
-    log: tuple[str, ...]
-    stream: str | None = None
-    typed: tuple[str, ...] = ()
-    native: tuple[tuple[str, str], ...] = ()
 
 
 def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:

@@ -9,28 +9,23 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from mama_spark.errors import ConfigError, OptionError, RowsFailed
-from mama_spark.flightlog import commit as flight_log
-from mama_spark.flightlog import dead_letters
-from mama_spark.flightlog.schema import table_schema
-from mama_spark.flightlog.staging import WriteId
 from mama_spark.options import SinkOptions
 
 from ..option_loading import check_spark, read_options
-from .announcer import check_announce, withdraw
-from .columns import plan_columns
-from .outcomes import OutcomeCounts
-from .packed_messages import log_fields
-from .partition_writer import PartitionReport, SinkJob, publish_partition, task_info
+from .job import OutcomeCounts, PartitionReport, SinkJob
 
-log = logging.getLogger("mama_spark")
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mama_spark.flightlog.write_id import WriteId
+
+logger = logging.getLogger("mama_spark")
 
 
 def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubWriter:
@@ -57,86 +52,102 @@ def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) ->
 
 
 def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJob:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from mama_spark.flightlog.schema import packed_rows_field, table_schema
+
+    from .columns import plan_columns
+
     check_spark("mamapub")
-    read = read_options(SinkOptions, given)
-    options = read.options
+    loaded = read_options(SinkOptions, given)
+    options = loaded.options
     if streaming and options.txn_app_id is not None:
         raise OptionError("options txnAppId and txnVersion are for batch writes: a stream has its own identity")
     if options.announce:
-        check_announce(options, read.discovery)
+        from .announcer import check_announce
+
+        check_announce(options, loaded.discovery)
     plan = plan_columns(schema, options)
     arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
     fields = tuple(arrow.field(name) for name in plan.log)
-    fields = fields if options.pack == "off" else log_fields(fields)
-    table_schema(fields)  # refuses columns that have the name of one of the log's own
+    if options.pack != "off" and fields:
+        fields = (packed_rows_field(fields),)
+    table_schema(fields)  # raises for columns that have the name of one of the log's own
     name = next((value for key, value in given.items() if key.lower() == "queryname"), None)
-    return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields, read.discovery, name)
+    return SinkJob(options, plan, streaming, uuid.uuid4().hex[:16], fields, loaded.discovery, name)
 
 
 class _Committer:
-    """What batch and streaming have in common on the driver."""
+    """What batch and streaming writers have in common."""
 
     def __init__(self, job: SinkJob) -> None:
         self.job = job
 
+    # --- in a task -------------------------------------------------------------------------------------------
+
     def _write(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
+        from .partition_writer import publish_partition, task_info
+
         return publish_partition(self.job, task_info(self.job.streaming), batches)
 
+    # --- on the driver ---------------------------------------------------------------------------------------
+
     def _commit(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
-        reports = [m for m in messages if isinstance(m, PartitionReport)]
+        from .failure_policy import failures_of_write
+
+        reports = _reports(messages)
         fatal = next((r.fatal for r in reports if r.fatal is not None), None)
         if fatal is not None:
             self._abort(reports, app)
             raise ConfigError(fatal)
         total = OutcomeCounts()
         for report in reports:
-            total.add(report.tally)
-        failures = self._failures(total)
+            total.add(report.counts)
+        failures = failures_of_write(self.job.options, total)
         if failures:
             self._abort(reports, app)
             raise RowsFailed(f"{failures:,} rows were not published: {total.sentence()}{self._where(reports)}")
-        run = self._run(reports)
-        o = self.job.options
-        if run is not None and o.dead_letter_table is not None:
-            dead = [p for r in reports for p in r.dead_parts]
-            dead_letters.commit_dead_letters(o.dead_letter_table, o.storage_options, run, dead, app=app)
-        if run is not None and o.flight_log is not None:
-            parts = [p for r in reports for p in r.parts]
-            flight_log.commit(o.flight_log, o.storage_options, run, parts, app=app, extra=self.job.log_fields)
-
-    def _failures(self, total: OutcomeCounts) -> int:
-        """Failed rows that the options do not tolerate."""
-        o = self.job.options
-        if o.on_error == "fail":
-            return total.guilty + total.outage
-        return 0 if o.error_tolerance == "all" else total.outage
+        self._add_to_tables(reports, app, committed=True)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
         """Everything that was staged goes to the tables as not committed; may be called again after a commit."""
-        reports = [m for m in messages if isinstance(m, PartitionReport)]
-        run = self._run(reports)
-        o = self.job.options
-        if run is None:
+        self._add_to_tables(_reports(messages), app, committed=False)
+
+    def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> None:
+        """First the dead letters, then the flight log: who reads of a dead letter in the log finds it."""
+        o, write_id = self.job.options, self._write_id(reports)
+        if write_id is None:
             return
         if o.dead_letter_table is not None:
-            dead = [p for r in reports for p in r.dead_parts]
-            dead_letters.abort_dead_letters(o.dead_letter_table, o.storage_options, run, dead, app=app)
-        if o.flight_log is not None:
-            parts = [p for r in reports for p in r.parts]
-            flight_log.abort(o.flight_log, o.storage_options, run, parts, app=app, extra=self.job.log_fields)
+            from mama_spark.flightlog.dead_letters import abort_dead_letters, commit_dead_letters
 
-    def _run(self, reports: Sequence[PartitionReport]) -> WriteId | None:
-        """The run as the tasks know it. A stream whose tasks all died without a word has none here: what they left is
-        added by the next commit of the query."""
-        return reports[0].run if reports else None
+            dead = [p for r in reports for p in r.dead_letter_parts]
+            add = commit_dead_letters if committed else abort_dead_letters
+            add(o.dead_letter_table, o.storage_options, write_id, dead, app=app)
+        if o.flight_log is not None:
+            from mama_spark.flightlog.commit import abort, commit
+
+            parts = [p for r in reports for p in r.parts]
+            extra = self.job.log_fields
+            (commit if committed else abort)(o.flight_log, o.storage_options, write_id, parts, app=app, extra=extra)
+
+    def _write_id(self, reports: Sequence[PartitionReport]) -> WriteId | None:
+        """The write as the tasks know it. A stream of which no task reported has none here: the parts that the tasks
+        left are added by the next commit of the query."""
+        return reports[0].write_id if reports else None
 
     def _where(self, reports: Sequence[PartitionReport]) -> str:
         path = self.job.options.flight_log
         if path is None:
             return "; no flight log was kept (option flightLog)"
-        run = self._run(reports)
-        what = "" if run is None else f" (run_id {run.run_id!r}, batch_id {run.batch_id})"
+        write_id = self._write_id(reports)
+        what = "" if write_id is None else f" (run_id {write_id.run_id!r}, batch_id {write_id.batch_id})"
         return f"; flight log: {path}{what}"
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[PartitionReport]:
+    """Without the None of tasks that failed."""
+    return [message for message in messages if isinstance(message, PartitionReport)]
 
 
 class MamaPubWriter(_Committer, DataSourceArrowWriter):
@@ -146,7 +157,7 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
         super().__init__(job)
         self._withdrawn = False
         if job.options.flight_log is None:
-            log.warning("mamapub: option flightLog is not set: nobody will know what became of each row")
+            logger.warning("mamapub: option flightLog is not set: nobody will know what became of each row")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._write(iterator)
@@ -164,13 +175,17 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
             self._withdraw(messages)
 
     def _withdraw(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """The job is over. What was announced by tasks that all failed is not known here, and expires."""
-        for report in messages:
-            if isinstance(report, PartitionReport) and report.source is not None and not self._withdrawn:
-                self._withdrawn = True  # Spark calls abort after a commit that raised
-                withdraw(self.job.options, self.job.discovery, report.source)
+        """The job is over. A source that was announced by tasks that all failed is not known here; it expires."""
+        source = next((report.source for report in _reports(messages) if report.source is not None), None)
+        if source is not None and not self._withdrawn:
+            from .announcer import withdraw
 
-    def _run(self, reports: Sequence[PartitionReport]) -> WriteId | None:
+            self._withdrawn = True  # Spark calls abort after a commit that raised
+            withdraw(self.job.options, self.job.discovery, source)
+
+    def _write_id(self, reports: Sequence[PartitionReport]) -> WriteId | None:
+        from mama_spark.flightlog.write_id import WriteId
+
         o = self.job.options
         return WriteId(None, self.job.run_id, o.txn_version, o.bridge_name)
 
@@ -192,5 +207,5 @@ class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
         self._abort(messages, self._app(messages, batchId))
 
     def _app(self, messages: Sequence[Any], batch_id: int) -> tuple[str, int] | None:
-        run = self._run([m for m in messages if isinstance(m, PartitionReport)])
-        return None if run is None or run.query_id is None else (run.query_id, batch_id)
+        write_id = self._write_id(_reports(messages))
+        return None if write_id is None or write_id.query_id is None else (write_id.query_id, batch_id)

@@ -1,9 +1,6 @@
-"""A finished block of flights becomes rows of the flight log, and counts for the report. Columns to columns."""
+"""Rows of the flight log, and counts for the report, of flights that all have their outcome. Columns to columns."""
 
 from __future__ import annotations
-
-from collections import Counter
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -11,21 +8,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.bridge import Ack, Capabilities
-from mama_spark.errors import PublishError
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.schema import EVENTS, PUBLISHED
-from mama_spark.message import Int64s, MessageBatch
+from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.publisher.clock import WallClock
 from mama_spark.sending.flight import EVENT, FlightState
 from mama_spark.sending.flight_batch import FlightBatch
 from mama_spark.sending.retry import is_final
 
+from .job import OutcomeCounts
+
 #: Event index of the flight log by flight state; only terminal states have one.
 _EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)
 for _state, _name in EVENT.items():
     _EVENT_OF_STATE[_state] = EVENTS.index(_name)
-
-FIRST_FAILURES = 5
 
 
 def flight_columns(
@@ -146,78 +142,39 @@ def _reasons(block: FlightBatch) -> dict[int, tuple[str, int | None, str | None]
     return {row: (e.status, e.code or None, e.info) for row, e in block.errors.items() if bad[row]}
 
 
-@dataclass(slots=True)
-class OutcomeCounts:
-    """What became of the rows of one partition, small enough to travel in a commit message.
+def count_outcomes(
+    counts: OutcomeCounts, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None = None
+) -> None:
+    """Add the outcomes of a finished block.
 
-    :ivar guilty: failed rows of which the row itself is the cause; ``outage``: all others
-    :ivar first: the first failures: (topic, id, reason)
-    :ivar reasons: failed rows by reason
+    :param rows: rows of each flight; 0 = it does not count; None = one each
     """
-
-    rows: int = 0
-    acked: int = 0
-    published: int = 0
-    duplicates: int = 0
-    failed: int = 0
-    timed_out: int = 0
-    guilty: int = 0
-    outage: int = 0
-    dead_lettered: int = 0
-    first: list[tuple[str, str, str]] = field(default_factory=list)
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def count(self, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None = None) -> None:
-        """:param rows: of each flight; 0 = it does not count; None = one each"""
-        weights = np.ones(block.n, np.int64) if rows is None else rows
-        states = np.bincount(block.state, weights, minlength=len(FlightState))
-        self.rows += int(weights.sum())
-        self.acked += int(states[FlightState.ACKED])
-        self.published += int(states[FlightState.PUBLISHED])
-        self.failed += int(states[FlightState.COMPLETED_EXCEPTIONALLY])
-        self.timed_out += int(states[FlightState.TIMEOUT])
-        self.duplicates += int(weights[block.duplicate].sum())
-        if not block.errors:
-            return
-        bad = (block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED) & (weights > 0)
-        for row in np.flatnonzero(bad).tolist():
-            error, n = block.errors[row], int(weights[row])
-            if is_row_error(error):
-                self.guilty += n
-            else:
-                self.outage += n
-            self.reasons[str(error)[:200]] += n
-            if len(self.first) < FIRST_FAILURES:
-                self.first.append((batch.topics[row].as_py() or "", flight_id[row].as_py() or "", str(error)))
-        if len(self.reasons) > 50:  # reasons may quote the topic: the commit message stays small
-            self.reasons = Counter(dict(self.reasons.most_common(20)))
-
-    def add(self, other: OutcomeCounts) -> None:
-        for name in ("rows", "acked", "published", "duplicates", "failed", "timed_out", "guilty", "outage"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.dead_lettered += other.dead_lettered
-        self.first = [*self.first, *other.first][:FIRST_FAILURES]
-        self.reasons.update(other.reasons)
-
-    def sentence(self) -> str:
-        """``1,000 rows: 997 acked, 2 failed, 1 timed out; first failures: ...``"""
-        parts = [f"{self.acked:,} acked"]
-        if self.published:
-            parts.append(f"{self.published:,} published without acknowledgement")
-        parts += [f"{self.failed:,} failed", f"{self.timed_out:,} timed out"]
-        if self.dead_lettered:
-            parts.append(f"{self.dead_lettered:,} sent to the dead letters")
-        text = f"{self.rows:,} rows: {', '.join(parts)}"
-        if self.first:
-            text += "; first failures: " + "; ".join(
-                f"[topic {topic!r}, id {flight!r}] {reason}" for topic, flight, reason in self.first
-            )
-        return text
+    weights = np.ones(block.n, np.int64) if rows is None else rows
+    states = np.bincount(block.state, weights, minlength=len(FlightState))
+    counts.rows += int(weights.sum())
+    counts.acked += int(states[FlightState.ACKED])
+    counts.published += int(states[FlightState.PUBLISHED])
+    counts.failed += int(states[FlightState.COMPLETED_EXCEPTIONALLY])
+    counts.timed_out += int(states[FlightState.TIMEOUT])
+    counts.duplicates += int(weights[block.duplicate].sum())
+    if not block.errors:
+        return
+    for row in np.flatnonzero(failed_flights(block) & (weights > 0)).tolist():
+        error = block.errors[row]
+        counts.add_failure(
+            batch.topics[row].as_py() or "",
+            flight_id[row].as_py() or "",
+            str(error),
+            int(weights[row]),
+            is_row_error=is_final(error),
+        )
+    counts.limit_reasons()
 
 
-def is_row_error(error: PublishError) -> bool:
-    """The row itself is the cause: nothing that passes by itself, and somebody said so."""
-    return is_final(error)
+def failed_flights(block: FlightBatch) -> Bools:
+    """Which flights of a finished block failed or timed out."""
+    failed: Bools = (block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED)
+    return failed
 
 
 def joined_ids(head: str, numbers: Int64s) -> pa.Array:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from mama_spark.bridge import Capabilities
 from mama_spark.errors import BadRow, ConfigError, PublishError, TooLarge
+from mama_spark.flightlog.schema import PACKED_ROWS
 from mama_spark.message import HEADERS_TYPE, Bools, Int64s, MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.packing import (
@@ -31,10 +32,11 @@ from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
 
 from .codec_rows import CodecRows
-from .columns import ColumnPlan
+from .column_plan import ColumnPlan
 from .row_encoder import EncodedBatch, RowEncoder
 
-Bad = list[tuple[int, PublishError]]
+#: Row and reason, ascending by row.
+RejectedRows = list[tuple[int, PublishError]]
 
 #: Headers that speak to the broker or of the pack: inside a pack nobody would obey them.
 _STEERING = r"(?i)^(nats-|mama-pack$|mama-pack-rows$)"
@@ -65,20 +67,24 @@ class FlightContext:
 
 @dataclass(frozen=True, slots=True)
 class PublishBatch:
-    """One block for the publisher. ``batch`` has the user's ids, or none."""
+    """Messages for the publisher, one a flight.
+
+    :ivar batch: with the user's ids, or none
+    :ivar rejected: rows of ``batch`` that cannot be sent, ascending, with the reason
+    """
 
     batch: MessageBatch
-    bad: Bad
-    cargo: FlightContext
+    rejected: RejectedRows
+    context: FlightContext
 
 
 class RowMessages:
-    """A flight a row: what :class:`PackedMessages` does where nothing is packed."""
+    """Messages of one row each, where nothing is packed. The methods are those of :class:`PackedMessages`."""
 
     def __init__(self, encoder: RowEncoder | CodecRows) -> None:
         self._encoder = encoder
 
-    def add(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
+    def encode(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
         encoded = self._encoder.encode(rows)
         numbers = np.arange(first, first + rows.num_rows)
         yield PublishBatch(encoded.batch, encoded.bad, FlightContext(numbers, encoded.extra, encoded.batch.ids))
@@ -86,10 +92,10 @@ class RowMessages:
     def finish(self) -> Iterator[PublishBatch]:
         return iter(())
 
-    def again(self) -> list[PublishBatch]:
+    def take_resends(self) -> list[PublishBatch]:
         return []
 
-    def split(self, block: FlightBatch, batch: MessageBatch, cargo: FlightContext) -> Bools | None:
+    def split_too_large(self, block: FlightBatch, batch: MessageBatch, context: FlightContext) -> Bools | None:
         return None
 
 
@@ -119,7 +125,7 @@ class PackedMessages:
 
     # --- the task's thread -----------------------------------------------------------------------------------
 
-    def add(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
+    def encode(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
         """Rows of the partition from number ``first`` on: flights of those that cannot travel, and the packs that are
         full. Iterate to the end."""
         encoded = self._encoder.encode(rows)
@@ -130,20 +136,20 @@ class PackedMessages:
         batch = encoded.batch
         all_rows = Rows(batch.topics, columns, numbers, batch.streams, encoded.parts, encoded.extra)
         if not bad:
-            yield from map(_load, self._packer.add(all_rows))
+            yield from map(_flights_of, self._packer.add(all_rows))
             return
         left = np.array(sorted(bad), np.int64)
         reasons = [(i, bad[row]) for i, row in enumerate(left.tolist())]
-        yield replace(self._by_itself(rows, encoded, all_rows, left), bad=reasons)
+        yield replace(self._by_itself(rows, encoded, all_rows, left), rejected=reasons)
         good = np.setdiff1d(np.arange(rows.num_rows), left)
         if len(good):
-            yield from map(_load, self._packer.add(all_rows.take(good)))
+            yield from map(_flights_of, self._packer.add(all_rows.take(good)))
 
     def finish(self) -> Iterator[PublishBatch]:
         """The packs of all rows that still wait."""
-        yield from map(_load, self._packer.finish())
+        yield from map(_flights_of, self._packer.finish())
 
-    def again(self) -> list[PublishBatch]:
+    def take_resends(self) -> list[PublishBatch]:
         """Halves of packs that were refused as too large, to be sent."""
         with self._lock:
             loads, self._refused = self._refused, []
@@ -171,29 +177,29 @@ class PackedMessages:
         some = all_rows.take(which)
         if encoded.typed is not None:
             normal = replace(some, columns=self._codec.normal(some.columns))
-            return _load(packed(self._codec, normal, np.arange(len(which) + 1)))
+            return _flights_of(packed(self._codec, normal, np.arange(len(which) + 1)))
         batch = self._alone.encode(rows.take(pa.array(which))).batch
         starts = np.arange(len(which) + 1)
         return PublishBatch(batch, [], FlightContext(some.numbers, _lists(some.extra, starts), batch.ids))
 
     # --- the pump's thread -----------------------------------------------------------------------------------
 
-    def split(self, block: FlightBatch, batch: MessageBatch, cargo: FlightContext) -> Bools | None:
+    def split_too_large(self, block: FlightBatch, batch: MessageBatch, context: FlightContext) -> Bools | None:
         """Take packs that were refused as too large out of a finished block: their halves are flights of their own.
 
         :returns: which ones; None = none
         """
-        if cargo.packed is None or not block.errors:
+        if context.packed is None or not block.errors:
             return None
-        rows = cargo.packed.rows
+        rows = context.packed.rows
         guilty = [row for row, e in block.errors.items() if isinstance(e, TooLarge) and rows[row] > 1]
         which = np.array(sorted(guilty), np.int64)
         which = which[block.state[which] == FlightState.COMPLETED_EXCEPTIONALLY]
         if not len(which):
             return None
-        sends = block.sends[which] + (0 if cargo.sends is None else cargo.sends[which])
-        load = _load(halves(self._codec, replace(cargo.packed, batch=batch), which))
-        load = replace(load, cargo=replace(load.cargo, sends=np.repeat(sends, 2).astype(np.int32)))
+        sends = block.sends[which] + (0 if context.sends is None else context.sends[which])
+        load = _flights_of(halves(self._codec, replace(context.packed, batch=batch), which))
+        load = replace(load, context=replace(load.context, sends=np.repeat(sends, 2).astype(np.int32)))
         with self._lock:
             self._refused.append(load)
         apart = np.zeros(block.n, np.bool_)
@@ -212,7 +218,7 @@ def check_bridge(o: SinkOptions, capabilities: Capabilities) -> None:
 
 
 def rows_apart(
-    batch: MessageBatch, flight_id: pa.Array, cargo: FlightContext, errors: list[PublishError], at: Int64s
+    batch: MessageBatch, flight_id: pa.Array, context: FlightContext, errors: list[PublishError], at: Int64s
 ) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
     """Failed flights row by row, for the dead letters.
 
@@ -220,7 +226,7 @@ def rows_apart(
 
     :param at: when each flight failed
     """
-    if cargo.packed is None:
+    if context.packed is None:
         return batch, flight_id, errors, at
     rows, of = singles(batch)
     place = np.arange(len(of)) - np.searchsorted(of, of)
@@ -231,7 +237,7 @@ def rows_apart(
     return replace(rows, ids=None), ids, [errors[i] for i in of.tolist()], at[of]
 
 
-def _load(packs: Packed) -> PublishBatch:
+def _flights_of(packs: Packed) -> PublishBatch:
     return PublishBatch(
         packs.batch,
         [],
@@ -244,16 +250,7 @@ def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | Non
     if extra is None:
         return None
     lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), extra.to_struct_array())
-    return pa.RecordBatch.from_arrays([lists], [PACKED])
-
-
-#: Column of the flight log that holds what ``flightLogColumns`` names, for each row of a packed message.
-PACKED = "packed"
-
-
-def log_fields(fields: tuple[pa.Field, ...]) -> tuple[pa.Field, ...]:
-    """The columns of the flight log for ``flightLogColumns`` of these fields, when rows are packed."""
-    return (pa.field(PACKED, pa.list_(pa.struct(list(fields)))),) if fields else ()
+    return pa.RecordBatch.from_arrays([lists], [PACKED_ROWS])
 
 
 #: Octets looked at together: few enough that what is found of them stays in the processor's cache.

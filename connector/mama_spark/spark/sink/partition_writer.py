@@ -1,44 +1,33 @@
-"""One partition's write, on an executor: publish, settle, log. Flush is part of it: when :func:`publish_partition`
-returns, every row has its one outcome and its event is on storage."""
+"""Writes one partition, on an executor: rows become messages, and the publisher sends them.
+
+Runs on the task's thread; :mod:`.outcome_recorder` is its counterpart on the publisher's thread. When
+:func:`publish_partition` returns, every row has its one outcome, and the flight log's events are on storage.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
 
 from mama_spark.bridge import PublisherBridge
 from mama_spark.bridges import publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
-from mama_spark.flightlog.dead_letters import DeadLetterStaging
-from mama_spark.flightlog.parts import Part
-from mama_spark.flightlog.schema import Level
-from mama_spark.flightlog.staging import Staging, WriteId
-from mama_spark.mama.messages.source_records import SourceRecord
-from mama_spark.mama.publisher.partition_events import PartitionEvents
-from mama_spark.message import Bools, MessageBatch
-from mama_spark.options import SinkOptions
+from mama_spark.flightlog.write_id import WriteId
+from mama_spark.message import MessageBatch
 from mama_spark.publisher.batch_publisher import BatchPublisher
-from mama_spark.publisher.clock import WallClock
 from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
-from mama_spark.sending.flight import FlightState
-from mama_spark.sending.flight_batch import FlightBatch
-from mama_spark.sending.send_loop import messages_of
 
-from ..option_loading import DiscoveryProperties
 from .announcer import SourceAnnouncer, source_record
 from .codec_rows import CodecRows
-from .columns import ColumnPlan
-from .dead_letters import DeadLetterContext, DeadLetters
-from .event_reporter import EventReporter
-from .outcomes import OutcomeCounts, flight_columns, is_row_error, joined_ids, published_columns
-from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages, rows_apart
+from .dead_letters import DeadLetterContext
+from .failure_policy import task_must_be_retried, tolerates_outages
+from .job import PartitionReport, SinkJob, TaskInfo
+from .outcome_recorder import OutcomeRecorder
+from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages
 from .progress import Progress
 from .row_encoder import RowEncoder
 
@@ -46,53 +35,6 @@ from .row_encoder import RowEncoder
 MAX_BYTES_IN_FLIGHT = 16 << 20
 #: Of ids where rows are packed: packs are fewer, and memory that is touched for the first time costs more than hashes.
 PACKED_IDS_MEMORY = IDS_MEMORY // 16
-#: Seconds between looks at whether the publisher is still alive.
-_LOOK_EVERY = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class SinkJob:
-    """What every task of a write needs; made on the driver, pickled."""
-
-    options: SinkOptions
-    plan: ColumnPlan
-    streaming: bool
-    run_id: str
-    log_fields: tuple[pa.Field, ...]
-    discovery: DiscoveryProperties = field(default_factory=DiscoveryProperties)
-    query_name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskInfo:
-    """What only the task knows."""
-
-    partition: int
-    attempt: int
-    query_id: str | None
-    batch_id: int | None
-    stream_run: str | None
-    speculation: bool
-    app_name: str | None = None
-    app_id: str | None = None
-
-
-@dataclass
-class PartitionReport(WriterCommitMessage):
-    """The commit message: counts and file names, a few kilobytes at most.
-
-    :ivar fatal: what only the user can change was found; nothing was published by this task after it
-    :ivar source: what the task announced
-    """
-
-    run: WriteId
-    partition: int
-    attempt: int
-    tally: OutcomeCounts = field(default_factory=OutcomeCounts)
-    parts: list[Part] = field(default_factory=list)
-    dead_parts: list[Part] = field(default_factory=list)
-    fatal: str | None = None
-    source: SourceRecord | None = None
 
 
 def task_info(streaming: bool) -> TaskInfo:
@@ -120,303 +62,205 @@ def task_info(streaming: bool) -> TaskInfo:
     )
 
 
-def run_of(job: SinkJob, facts: TaskInfo) -> WriteId:
-    """Whose rows these are, in the words of the flight log."""
+def write_id_of(job: SinkJob, task: TaskInfo) -> WriteId:
+    """Identity of the write in the flight log."""
     o = job.options
-    if facts.query_id is not None:
-        return WriteId(facts.query_id, facts.stream_run or facts.query_id, facts.batch_id, o.bridge_name)
+    if task.query_id is not None:
+        return WriteId(task.query_id, task.stream_run or task.query_id, task.batch_id, o.bridge_name)
     return WriteId(None, job.run_id, o.txn_version, o.bridge_name)
 
 
-def publish_partition(job: SinkJob, facts: TaskInfo, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
+def publish_partition(job: SinkJob, task: TaskInfo, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
     """Publish the rows of one partition.
 
-    :raises Unavailable: for trouble that a retry of the task may cure (broker or storage gone); everything else travels
-        in the report, so that one bad row does not make Spark publish the partition again
+    :raises Unavailable: a retry of the task may succeed (broker or storage gone); everything else is in the report, so
+        that one bad row does not make Spark publish the partition again
     """
-    session = _PartitionWriter(job, facts)
+    report = PartitionReport(write_id_of(job, task), task.partition, task.attempt)
+    writer = PartitionWriter(job, task, report)
     try:
-        return session.run(batches)
+        writer.run(batches)
     except ConfigError as e:
-        session.reporter.failed(e)
-        session.report.fatal = str(e)
-        return session.report
+        writer.recorder.events.failed(e)
+        report.fatal = str(e)
     except Exception as e:
-        session.reporter.failed(e)
+        writer.recorder.events.failed(e)
         raise
     finally:
-        session.close()
+        writer.close()
+    return report
 
 
-class _PartitionWriter:
-    def __init__(self, job: SinkJob, facts: TaskInfo) -> None:
-        o = job.options
-        run = run_of(job, facts)
-        self.report = PartitionReport(run, facts.partition, facts.attempt)
-        self._job, self._facts, self._options = job, facts, o
-        self._tally = self.report.tally
-        self._staging: Staging | None = None
-        if o.flight_log is not None:
-            self._staging = Staging(
-                o.flight_log, o.storage_options, run, facts.partition, facts.attempt,
-                extra=job.log_fields, level=Level(o.flight_log_level),
-            )  # fmt: skip
-        self._dead_staging: DeadLetterStaging | None = None
-        if o.dead_letter_table is not None:
-            self._dead_staging = DeadLetterStaging(
-                o.dead_letter_table, o.storage_options, run, facts.partition, facts.attempt
-            )
-        self._clock = WallClock.anchored()
-        events = PartitionEvents(o.topic_events, f"{run.prefix}/{facts.partition}/{facts.attempt}")
-        self.reporter = EventReporter(events, self._clock, self._staging)
+class PartitionWriter:
+    """The task's side of one partition: :meth:`run` once, then :meth:`close` in any case.
+
+    :param report: gets counts, parts and the announced source
+    """
+
+    def __init__(self, job: SinkJob, task: TaskInfo, report: PartitionReport) -> None:
+        self._job, self._task, self._report, self._options = job, task, report, job.options
+        self.recorder = OutcomeRecorder(job, report)
         self._announcer: SourceAnnouncer | None = None
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
-        self._dead: DeadLetters | None = None
+        self._progress: Progress | None = None
         self._ids = self._id_maker()
-        self._loader: RowMessages | PackedMessages
-        self._rows = 0
-        self._unsettled = 0
-        self._settled = threading.Condition()
+        self._with_ids = False
+        self._messages: RowMessages | PackedMessages
 
-    # --- the task's thread -----------------------------------------------------------------------------------
+    def run(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Publish all rows and wait for their outcomes.
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
+        :raises ConfigError: the user must change something
+        :raises Unavailable: a retry of the task may succeed
+        """
         publisher: BatchPublisher | None = None
+        first_row = 0
         for rows in batches:
             if not rows.num_rows:
                 continue
             if publisher is None:  # an empty partition opens nothing
                 publisher = self._open(rows)
-            for load in self._loader.add(rows, self._rows):
-                self._ship(publisher, load)
-            self._rows += rows.num_rows
-            self._ship_again(publisher)
-            self._put_dead_letters(publisher, all_of_them=False)
+            self._publish_all(publisher, self._messages.encode(rows, first_row))
+            first_row += rows.num_rows
+            self._publish_all(publisher, self._messages.take_resends())
+            self._publish_dead_letters(publisher, all_of_them=False)
         if publisher is not None:
-            for load in self._loader.finish():
-                self._ship(publisher, load)
+            self._publish_all(publisher, self._messages.finish())
             self._wait_settled(publisher)
-            self._put_dead_letters(publisher, all_of_them=True)
+            self._publish_dead_letters(publisher, all_of_them=True)
             publisher.drain()
-            self._end()
-        self._close_files()
-        self._raise_retryable()
-        return self.report
+            self._disconnect()
+        self.recorder.close()
+        self._raise_if_retry_helps()
+
+    def close(self) -> None:
+        """After success and after failure: settle what is open, stage its events, give the connection back."""
+        if self._progress is not None:
+            self._progress.stop()
+        if self._publisher is not None:
+            self._publisher.stop()
+        with contextlib.suppress(Exception):  # the error that ended the write is the one to report
+            self._disconnect()
+        with contextlib.suppress(Exception):
+            self.recorder.close()
+        if self._bridge is not None:
+            self._bridge.close()
+        if self._announcer is not None:
+            self._announcer.finish()
+
+    # --- begin -----------------------------------------------------------------------------------------------
 
     def _open(self, first: pa.RecordBatch) -> BatchPublisher:
         """Everything that needs I/O is checked here, before the first publish."""
         o, plan = self._options, self._job.plan
-        if self._facts.speculation and not o.dedup:
+        if self._task.speculation and not o.dedup:
             raise ConfigError(
                 "spark.speculation is on and dedup is off: a speculative attempt would publish its rows twice; "
                 "set dedup=true or spark.speculation=false"
             )
-        for staging in (self._staging, self._dead_staging):
-            if staging is not None:
-                staging.check()
-        self.reporter.create()
+        self.recorder.check_tables()
+        self.recorder.events.create()
         self._bridge = publisher_bridge(o)
         self._bridge.open()
         codec = row_codec(o)
         encoder = RowEncoder(plan, o.topic, o.topic_prefix) if codec is None else CodecRows(plan, codec)
         self._bridge.prepare(encoder.places(first))  # what the bridge can do may depend on where the topics lead
-        packs = None if o.pack == "off" else PackedMessages(o, plan, first.schema, self._bridge.capabilities)
-        self._loader = RowMessages(encoder) if packs is None else packs
-        if o.on_error == "deadletter":
-            self._dead = DeadLetters(o.dead_letter_topic, self._dead_staging, self._with_ids)
+        capabilities = self._bridge.capabilities
+        self._with_ids = o.dedup and capabilities.dedup
+        packed = None if o.pack == "off" else PackedMessages(o, plan, first.schema, capabilities)
+        self._messages = RowMessages(encoder) if packed is None else packed
         if o.announce:
             self._announce()
-        self.reporter.live()
+        self.recorder.events.live()
         self._publisher = BatchPublisher(
             self._bridge,
-            replace(o.window.for_bridge(self._bridge.capabilities, with_ids=o.dedup), max_bytes=MAX_BYTES_IN_FLIGHT),
-            on_finished=self._finished,
+            replace(o.window.for_bridge(capabilities, with_ids=o.dedup), max_bytes=MAX_BYTES_IN_FLIGHT),
+            on_finished=self.recorder.on_finished,
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
-            name=str(self._facts.partition),
-            survive_outage=o.error_tolerance == "all" and o.on_error != "fail",
-            on_event=self.reporter.transport,
+            name=str(self._task.partition),
+            survive_outage=tolerates_outages(o),
+            on_event=self.recorder.events.transport,
         )
+        self.recorder.begin(self._publisher, self._messages, with_ids=self._with_ids)
         self._publisher.start()
-        self._progress = Progress(self._facts.partition, self._publisher)
+        self._progress = Progress(self._task.partition, self._publisher)
         return self._publisher
 
     def _announce(self) -> None:
-        job, facts, run = self._job, self._facts, self.report.run
-        identity = facts.query_id or self._options.txn_app_id or job.run_id
+        job, task, write_id = self._job, self._task, self._report.write_id
+        identity = task.query_id or self._options.txn_app_id or job.run_id
         record = source_record(
             self._options, identity, streaming=job.streaming, query_name=job.query_name,
-            app_name=facts.app_name, app_id=facts.app_id,
+            app_name=task.app_name, app_id=task.app_id,
         )  # fmt: skip
-        ids = f"{run.run_id}-{run.batch_id or 0}-{facts.partition}-{facts.attempt}"
+        ids = f"{write_id.run_id}-{write_id.batch_id or 0}-{task.partition}-{task.attempt}"
         self._announcer = SourceAnnouncer(self._options, job.discovery, record, ids)
         if self._announcer.start():
-            self.report.source = record
-            self.reporter.announce(self._announcer.tell)
-
-    @property
-    def _with_ids(self) -> bool:
-        return self._options.dedup and self._bridge is not None and self._bridge.capabilities.dedup
+            self._report.source = record
+            self.recorder.events.announce(self._announcer.tell)
 
     def _id_maker(self) -> IdMaker:
         """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""
-        o, facts = self._options, self._facts
+        o, task = self._options, self._task
         memory = IDS_MEMORY if o.pack == "off" else PACKED_IDS_MEMORY
-        if facts.query_id is not None:
-            return IdMaker(o.id_prefix or facts.query_id, facts.batch_id or 0, facts.partition, memory)
+        if task.query_id is not None:
+            return IdMaker(o.id_prefix or task.query_id, task.batch_id or 0, task.partition, memory)
         if o.txn_app_id is not None and o.txn_version is not None:
-            return IdMaker(o.id_prefix or o.txn_app_id, o.txn_version, facts.partition, memory)
-        return IdMaker(o.id_prefix or self._job.run_id, 0, facts.partition, memory)
+            return IdMaker(o.id_prefix or o.txn_app_id, o.txn_version, task.partition, memory)
+        return IdMaker(o.id_prefix or self._job.run_id, 0, task.partition, memory)
 
-    def _ship(self, publisher: BatchPublisher, load: PublishBatch) -> None:
-        batch = load.batch
-        if not self._with_ids:
-            batch = replace(batch, ids=None)
-        elif batch.ids is None:
-            batch = replace(batch, ids=self._ids.ids(batch))
-        self._put(publisher, batch, load.bad, load.cargo)
+    # --- publish ---------------------------------------------------------------------------------------------
 
-    def _ship_again(self, publisher: BatchPublisher) -> bool:
-        loads = self._loader.again()
-        for load in loads:
-            self._ship(publisher, load)
-        return bool(loads)
+    def _publish_all(self, publisher: BatchPublisher, some: Iterator[PublishBatch] | Sequence[PublishBatch]) -> None:
+        for one in some:
+            batch = one.batch
+            if not self._with_ids:
+                batch = replace(batch, ids=None)
+            elif batch.ids is None:
+                batch = replace(batch, ids=self._ids.ids(batch))
+            self._put(publisher, batch, one.rejected, one.context)
 
-    def _put(
-        self, publisher: BatchPublisher, batch: MessageBatch, bad: Sequence[tuple[int, PublishError]], tag: object
-    ) -> None:
-        with self._settled:
-            self._unsettled += 1
-        publisher.put(batch, bad, tag)
-
-    def _put_dead_letters(self, publisher: BatchPublisher, *, all_of_them: bool) -> None:
-        letters = self._dead.take(all_of_them=all_of_them) if self._dead is not None else None
+    def _publish_dead_letters(self, publisher: BatchPublisher, *, all_of_them: bool) -> None:
+        letters = self.recorder.take_dead_letters(all_of_them=all_of_them)
         if letters is not None:
             self._put(publisher, letters, (), DeadLetterContext())
 
+    def _put(
+        self,
+        publisher: BatchPublisher,
+        batch: MessageBatch,
+        rejected: Sequence[tuple[int, PublishError]],
+        context: FlightContext | DeadLetterContext,
+    ) -> None:
+        self.recorder.expect()
+        publisher.put(batch, rejected, context)
+
     def _wait_settled(self, publisher: BatchPublisher) -> None:
-        """Until every row has its outcome, and so every dead letter is known. Each flight has its deadline; what has
-        none is a pump that died, and then some blocks are never told."""
-        if self._dead is None and self._options.pack == "off":
+        """Until every row has its outcome, and so every dead letter is known; each flight has its deadline."""
+        if not self.recorder.may_add_messages:
             return  # to drain is enough
-        more = True
-        while more:
-            with self._settled:
-                while not self._settled.wait_for(lambda: self._unsettled == 0, _LOOK_EVERY):
-                    publisher.check()
-            more = self._ship_again(publisher)
+        self.recorder.wait_settled(publisher.check)
+        while resends := self._messages.take_resends():
+            self._publish_all(publisher, resends)
+            self.recorder.wait_settled(publisher.check)
 
-    def _raise_retryable(self) -> None:
-        o, tally = self._options, self._tally
-        tolerated = o.error_tolerance == "all" and o.on_error != "fail"
-        if not tally.outage or tolerated or (o.on_uncertain == "report" and not o.dedup):
-            return  # with onUncertain=report a retry would publish again what the user wants reported
-        where = f"; flight log: {o.flight_log}" if o.flight_log else ""
-        raise Unavailable(f"partition {self._facts.partition}: {tally.sentence()}{where}")
+    # --- end -------------------------------------------------------------------------------------------------
 
-    # --- the pump's thread -----------------------------------------------------------------------------------
-
-    def _finished(self, block: FlightBatch) -> None:
-        try:
-            batch, cargo = messages_of(block), block.context
-            apart = self._loader.split(block, batch, cargo) if isinstance(cargo, FlightContext) else None
-            self.reporter.finished(block, batch, apart)
-            if isinstance(cargo, DeadLetterContext):
-                self._check_dead_letters(block)
-            elif isinstance(cargo, FlightContext):
-                self._log(block, batch, cargo, apart)
-        finally:
-            with self._settled:
-                self._unsettled -= 1
-                self._settled.notify_all()
-
-    def _log(self, block: FlightBatch, batch: MessageBatch, cargo: FlightContext, apart: Bools | None) -> None:
-        """:param apart: flights whose rows go on in others"""
-        assert self._publisher is not None
-        assert self._bridge is not None
-        flight_id = batch.ids if batch.ids is not None else cargo.ids
-        if flight_id is None:
-            head = f"{self._job.run_id}-{self._facts.partition}-{self._facts.attempt}-"
-            flight_id = joined_ids(head, cargo.numbers)
-        dead = self._dead_letters_of(block, batch, flight_id, cargo, apart)
-        rows = cargo.rows
-        self._tally.count(block, batch, flight_id, rows if apart is None or rows is None else np.where(apart, 0, rows))
-        if self._staging is None:
-            return
-        columns = flight_columns(
-            block, batch, flight_id, self._publisher.window.streams, self._clock, self._bridge.capabilities,
-            extra=cargo.columns, dead_lettered=dead, payload=self._options.flight_log_payload,
-        )  # fmt: skip
-        if rows is not None:
-            sends = block.sends if cargo.sends is None else block.sends + cargo.sends
-            columns = replace(columns, rows=rows, sends=sends)
-        if apart is not None:
-            columns = columns.take(np.flatnonzero(~apart))
-        if self._options.flight_log_level == "all":
-            published = published_columns(columns)
-            if published is not None:
-                self._staging.flights(published)
-        self._staging.flights(columns)
-
-    def _dead_letters_of(
-        self, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, cargo: FlightContext, apart: Bools | None
-    ) -> Bools | None:
-        if self._dead is None or not block.errors:
-            return None
-        bad = np.flatnonzero((block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED))
-        if apart is not None:
-            bad = bad[~apart[bad]]
-        if self._options.error_tolerance == "data":
-            bad = np.array([row for row in bad.tolist() if is_row_error(block.errors[row])], np.int64)
-        if not len(bad):
-            return None
-        errors = [block.errors[row] for row in bad.tolist()]
-        at = self._clock.micros(block.settled[bad])
-        self._tally.dead_lettered += self._dead.add(
-            *rows_apart(batch.take(bad), flight_id.take(pa.array(bad)), cargo, errors, at)
-        )
-        mask = np.zeros(block.n, np.bool_)
-        mask[bad] = True
-        return mask
-
-    def _check_dead_letters(self, block: FlightBatch) -> None:
-        if not block.errors:
-            return
-        failed = np.flatnonzero((block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED))
-        for row in failed.tolist():
-            error = block.errors[row]
-            text = f"deadLetterTopic {self._options.dead_letter_topic!r} does not take what failed: {error}"
-            raise ConfigError(text) if is_row_error(error) else Unavailable(text)
-
-    # --- the end ---------------------------------------------------------------------------------------------
-
-    def _close_files(self) -> None:
-        if self._staging is not None:
-            self.report.parts = self._staging.close()
-        if self._dead_staging is not None:
-            self.report.dead_parts = self._dead_staging.close()
-
-    def _end(self) -> None:
-        """Nothing is in flight any more: the publisher says good-bye, the connection goes back. May be repeated."""
-        self.reporter.destroy()
+    def _disconnect(self) -> None:
+        """Nothing is in flight any more: report the publisher's end and give the connection back. May be repeated."""
+        events = self.recorder.events
+        events.destroy()
         if self._bridge is not None:
             self._bridge.close()
-        self.reporter.destroyed()
-        self.reporter.flush()
+        events.destroyed()
+        events.flush()
         if self._announcer is not None:
             self._announcer.finish()
 
-    def close(self) -> None:
-        """After success and after failure: what is open is settled, its events are staged, the connection goes back."""
-        if self._publisher is not None:
-            self._progress.stop()
-            self._publisher.stop()
-        with contextlib.suppress(Exception):  # the error that brought us here is the one to report
-            self._end()
-        with contextlib.suppress(Exception):
-            self._close_files()
-        if self._bridge is not None:
-            self._bridge.close()
-        if self._announcer is not None:
-            self._announcer.finish()
+    def _raise_if_retry_helps(self) -> None:
+        o, counts = self._options, self._report.counts
+        if task_must_be_retried(o, counts):
+            where = f"; flight log: {o.flight_log}" if o.flight_log else ""
+            raise Unavailable(f"partition {self._task.partition}: {counts.sentence()}{where}")

@@ -13,7 +13,7 @@ from mama_spark.errors import BadRow, BadTopic, PublishError
 from mama_spark.message import HEADERS_TYPE, Int64s, MessageBatch
 
 from ..json_rows import json_rows
-from .columns import ColumnPlan
+from .column_plan import ColumnPlan
 
 _PART_HEADERS = {"root": "Mama-Root", "source": "Mama-Source", "symbol": "Mama-Symbol"}
 

@@ -24,9 +24,10 @@ from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 from mama_spark.spark.option_loading import DiscoveryProperties, read_options
 from mama_spark.spark.sink import announcer
 from mama_spark.spark.sink.announcer import check_announce, source_id, source_record
-from mama_spark.spark.sink.columns import ColumnPlan
+from mama_spark.spark.sink.column_plan import ColumnPlan
 from mama_spark.spark.sink.data_source import MamaPubWriter
-from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskInfo, publish_partition
+from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.partition_writer import publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 FACTS = TaskInfo(3, 1, None, None, None, False, "the app", "app-1")
@@ -158,7 +159,7 @@ def test_error_is_told_while_the_partition_goes_on(name: str) -> None:
         yield pa.record_batch({"topic": ["a"], "value": [b"3"]})
 
     report = publish_partition(SinkJob(options(name), PLAN, False, "run", ()), FACTS, rows())
-    assert (report.tally.acked, report.tally.failed) == (2, 1)
+    assert (report.counts.acked, report.counts.failed) == (2, 1)
     (error,) = [e for e in events(name) if e.event.startswith("PUBLISH_ERROR")]
     assert (error.topic, error.status) == ("b.*", "BAD_SYMBOL")
 
@@ -166,7 +167,7 @@ def test_error_is_told_while_the_partition_goes_on(name: str) -> None:
 @pytest.mark.spec("PE-01")
 def test_lost_connection_is_an_error_of_the_publisher(name: str, tmp_path: Path) -> None:
     MemoryBroker.get(name).then(["disconnect"])
-    assert publish(options(name), "a").tally.acked == 1
+    assert publish(options(name), "a").counts.acked == 1
     (error,) = [e for e in events(name) if e.event == "error"]
     assert (error.kind, error.state, error.info) == ("publisher", "LIVE", "the script cut the connection")
 
@@ -174,7 +175,7 @@ def test_lost_connection_is_an_error_of_the_publisher(name: str, tmp_path: Path)
 def test_write_goes_on_when_nobody_answers_for_discovery(name: str, caplog: pytest.LogCaptureFixture) -> None:
     MemorySources.get(name).up = False
     report = publish(options(name, sourceName="prices"), "a")
-    assert (report.tally.acked, report.source) == (1, None)
+    assert (report.counts.acked, report.source) == (1, None)
     assert "source 'prices' is not announced" in caplog.text
 
 
@@ -185,7 +186,7 @@ def test_write_goes_on_when_events_cannot_be_told(
         raise Unavailable("discovery is gone")
 
     monkeypatch.setattr(MemoryDiscovery, "publish_events", refuse)
-    assert publish(options(name), "a").tally.acked == 1
+    assert publish(options(name), "a").counts.acked == 1
     assert "were not told: discovery is gone" in caplog.text
 
 
@@ -196,7 +197,7 @@ def test_end_of_a_partition_waits_a_bounded_time_for_discovery(
     monkeypatch.setattr(announcer, "PATIENCE", 0.1)
     monkeypatch.setattr(MemoryDiscovery, "publish_events", lambda *_: go_on.wait(60))
     try:
-        assert publish(options(name), "a").tally.acked == 1
+        assert publish(options(name), "a").counts.acked == 1
         assert "its last events are not told" in caplog.text
     finally:
         go_on.set()

@@ -27,10 +27,11 @@ from mama_spark.errors import (
 )
 from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.columns import ColumnPlan
+from mama_spark.sending.retry import is_final
+from mama_spark.spark.sink.column_plan import ColumnPlan
 from mama_spark.spark.sink.dead_letters import DeadLetters
-from mama_spark.spark.sink.outcomes import OutcomeCounts, is_row_error
-from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskInfo, publish_partition
+from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.partition_writer import publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}
@@ -56,7 +57,7 @@ def flights(log: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("error", "guilty"),
+    ("error", "final"),
     [
         (Rejected("no"), True),
         (NotEntitled("no"), True),
@@ -68,9 +69,9 @@ def flights(log: Path) -> list[dict[str, Any]]:
     ],
 )
 def test_a_row_is_to_blame_for_what_was_refused_for_good_and_is_surely_not_stored(
-    error: PublishError, guilty: bool
+    error: PublishError, final: bool
 ) -> None:
-    assert is_row_error(error) is guilty
+    assert is_final(error) is final
 
 
 def test_counts_of_tasks_add_up() -> None:
@@ -86,7 +87,7 @@ def test_counts_of_tasks_add_up() -> None:
 def test_a_flight_that_was_acknowledged_in_the_end_has_no_reason(broker: MemoryBroker, tmp_path: Path) -> None:
     broker.then(["409"])
     report = publish(broker, tmp_path, ["t"] * 3, retryBackoff="1ms")
-    assert (report.tally.acked, report.tally.failed) == (3, 0)
+    assert (report.counts.acked, report.counts.failed) == (3, 0)
     assert {(f["event"], f["status"], f["code"], f["info"]) for f in flights(tmp_path)} == {("acked", None, None, None)}
     assert max(f["sends"] for f in flights(tmp_path)) > 1
 
@@ -100,7 +101,7 @@ def test_an_outage_fails_the_task_so_that_spark_tries_it_again(broker: MemoryBro
 def test_rows_that_are_to_blame_do_not_fail_the_task(broker: MemoryBroker, tmp_path: Path) -> None:
     broker.denied.add("bad")
     report = publish(broker, tmp_path, ["good", "bad"])
-    assert (report.tally.acked, report.tally.guilty, report.tally.outage, report.fatal) == (1, 1, 0, None)
+    assert (report.counts.acked, report.counts.row_errors, report.counts.outage_errors, report.fatal) == (1, 1, 0, None)
 
 
 def test_what_an_outage_kept_back_is_a_dead_letter_only_where_all_errors_are_tolerated(
@@ -114,7 +115,7 @@ def test_what_an_outage_kept_back_is_a_dead_letter_only_where_all_errors_are_tol
     broker.script.clear()
     broker.then(["503"] * 4)
     report = publish(broker, tmp_path / "2", ["t"] * 2, **quick, errorTolerance="all")
-    assert report.tally.dead_lettered == 2
+    assert report.counts.dead_lettered == 2
     assert [m.topic for m in broker.messages()] == ["dead"] * 2
 
 

@@ -16,11 +16,14 @@ from mama_spark.bridge import Ack, Capabilities
 from mama_spark.bridges.memory import MemoryBroker
 from mama_spark.bridges.memory.bridge import MemoryMessage
 from mama_spark.errors import ConfigError, OptionError, SchemaError
+from mama_spark.flightlog.schema import packed_rows_field
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.sink.columns import ColumnPlan, plan_columns
-from mama_spark.spark.sink.packed_messages import check_bridge, log_fields
-from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskInfo, publish_partition
+from mama_spark.spark.sink.column_plan import ColumnPlan
+from mama_spark.spark.sink.columns import plan_columns
+from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.packed_messages import check_bridge
+from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.message_columns import SCHEMA
 from pyspark.sql import types as T
 
@@ -30,7 +33,7 @@ PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ("k",))
 TYPED = replace(PLAN, value=None, typed=("n", "id"), log=())
 MESSAGES = replace(PLAN, headers="headers", headers_form="map", id="id")
 FACTS = TaskInfo(0, 0, None, None, None, False)
-LOG = log_fields((pa.field("k", pa.int64()),))
+LOG = (packed_rows_field([pa.field("k", pa.int64())]),)
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_a_flight_carries_rows_and_the_log_tells_how_many_and_which(
     broker: MemoryBroker, tmp_path: Path, pack: str
 ) -> None:
     report = publish(broker, tmp_path, orders(2_000), pack=pack)
-    assert (report.tally.rows, report.tally.acked, report.fatal) == (2_000, 2_000, None)
+    assert (report.counts.rows, report.counts.acked, report.fatal) == (2_000, 2_000, None)
     log = flights(tmp_path)
     assert {f["event"] for f in log} == {"acked"}
     assert sum(f["rows"] for f in log) == 2_000
@@ -96,7 +99,7 @@ def test_the_same_rows_in_the_same_order_store_nothing_twice(broker: MemoryBroke
     publish(broker, tmp_path / "1", orders(3_000))
     once = len(broker.messages())
     report = publish(broker, tmp_path / "2", orders(3_000, size=750))
-    assert (report.tally.acked, report.tally.duplicates) == (3_000, 3_000)
+    assert (report.counts.acked, report.counts.duplicates) == (3_000, 3_000)
     assert len(broker.messages()) == once
 
 
@@ -107,7 +110,7 @@ def test_flight_ids_are_unique(broker: MemoryBroker, tmp_path: Path, options: di
     ids = Counter(f["flight_id"] for f in flights(tmp_path))
     assert set(ids.values()) == {1}
     assert len(ids) == 303
-    assert (report.tally.acked, report.tally.failed) == (300, 300)
+    assert (report.counts.acked, report.counts.failed) == (300, 300)
 
 
 def test_rows_that_cannot_be_packed_have_flights_of_their_own(broker: MemoryBroker, tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ def test_rows_that_cannot_be_packed_have_flights_of_their_own(broker: MemoryBrok
     for k, reason in ((1, "line feed"), (2, "the value is null"), (3, "topic"), (4, "line feed")):
         assert told[k][:2] == ("completed_exceptionally", 1)
         assert reason in told[k][2]
-    assert (report.tally.rows, report.tally.failed, report.tally.guilty) == (5, 4, 4)
+    assert (report.counts.rows, report.counts.failed, report.counts.row_errors) == (5, 4, 4)
     assert stored(broker) == [("t", b"good")]
 
 
@@ -128,7 +131,7 @@ def test_headers_that_nobody_would_obey_inside_a_pack_fail_their_row(broker: Mem
     headers = pa.array([[(name, "1")] for name in names], pa.map_(pa.string(), pa.string()))
     columns = {"topic": ["t"] * 5, "value": [b"v"] * 5, "k": [1] * 5, "headers": headers, "id": list("abcde")}
     report = publish(broker, tmp_path, [pa.record_batch(columns)], MESSAGES)
-    assert (report.tally.acked, report.tally.failed) == (2, 3)
+    assert (report.counts.acked, report.counts.failed) == (2, 3)
     (message,) = broker.messages()
     assert message.headers["Mama-Pack-Rows"] == ["2"]
     assert {f["flight_id"] for f in flights(tmp_path) if f["event"] != "acked"} == {"b", "c", "d"}
@@ -156,11 +159,11 @@ def test_headers_come_back_as_without_packing_parts_of_the_topic_among_them(
 def test_a_topic_without_permission_fails_all_rows_with_the_reason(broker: MemoryBroker, tmp_path: Path) -> None:
     broker.denied.add("t.1")
     report = publish(broker, tmp_path, orders(1_500))
-    assert (report.tally.acked, report.tally.failed, report.tally.guilty) == (1_000, 500, 500)
+    assert (report.counts.acked, report.counts.failed, report.counts.row_errors) == (1_000, 500, 500)
     failed = [f for f in flights(tmp_path) if f["event"] != "acked"]
     assert sum(f["rows"] for f in failed) == 500
     assert {(f["topic"], f["status"]) for f in failed} == {("t.1", "PUBLISH_ERROR_NOT_ENTITLED")}
-    assert sum(report.tally.reasons.values()) == 500
+    assert sum(report.counts.reasons.values()) == 500
 
 
 def test_dead_letters_are_single_rows_as_they_came(broker: MemoryBroker, tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ def test_dead_letters_are_single_rows_as_they_came(broker: MemoryBroker, tmp_pat
     columns = {"topic": ["t"] * 3, "value": [b"x", b"y", b"z"], "k": [1] * 3, "headers": headers, "id": list("abc")}
     options = {"onError": "deadletter", "deadLetterTopic": "dead"}
     report = publish(broker, tmp_path, [pa.record_batch(columns)], MESSAGES, **options)
-    assert (report.tally.failed, report.tally.dead_lettered) == (3, 3)
+    assert (report.counts.failed, report.counts.dead_lettered) == (3, 3)
     letters = broker.messages()
     assert [(m.topic, m.payload, m.id) for m in letters] == [
         ("dead", b"x", "a-dlq"),
@@ -188,7 +191,7 @@ def test_dead_letters_of_typed_rows_are_packs_of_one_row(broker: MemoryBroker, t
     rows = pa.record_batch({"topic": ["t", "t", None], "n": [1, None, 3], "id": ["a", None, "c"]})
     options = {"onError": "deadletter", "deadLetterTopic": "dead"}
     report = publish(broker, tmp_path, [rows], TYPED, **options)
-    assert (report.tally.failed, report.tally.dead_lettered) == (3, 3)
+    assert (report.counts.failed, report.counts.dead_lettered) == (3, 3)
     letters = broker.messages()
     assert len(letters) == 3
     assert {m.headers["Mama-Pack-Rows"][0] for m in letters} == {"1"}
@@ -203,7 +206,7 @@ def test_dead_letters_of_typed_rows_are_packs_of_one_row(broker: MemoryBroker, t
 def test_lost_acknowledgements_resend_packs_and_count_rows_once(broker: MemoryBroker, tmp_path: Path) -> None:
     broker.then(["lose", "503", "drop", "disconnect", "dup", "409", "late"])
     report = publish(broker, tmp_path, orders(1_500), waitTimeout="300", retryBackoff="20")
-    assert (report.tally.rows, report.tally.acked) == (1_500, 1_500)
+    assert (report.counts.rows, report.counts.acked) == (1_500, 1_500)
     assert sorted(stored(broker)) == sorted((f"t.{i % 3}", b"order %d" % i) for i in range(1_500))
     assert sum(f["rows"] for f in flights(tmp_path)) == 1_500
 
@@ -221,7 +224,7 @@ def test_a_row_above_the_limit_of_the_pack_travels_alone_and_one_above_the_middl
     sizes = [10, 5_000, 10, 2_000_000, 10]
     rows = pa.record_batch({"topic": ["t"] * 5, "value": [b"x" * n for n in sizes], "k": list(range(5))})
     report = publish(broker, tmp_path, [rows], packMaxBytes="2000")
-    assert (report.tally.acked, report.tally.failed) == (4, 1)
+    assert (report.counts.acked, report.counts.failed) == (4, 1)
     assert [len(v) for _, v in stored(broker)] == [10, 5_000, 10, 10]
     (failed,) = [f for f in flights(tmp_path) if f["event"] != "acked"]
     assert (failed["rows"], failed["packed"]) == (1, [{"k": 3}])
@@ -239,7 +242,7 @@ def test_packs_that_are_too_large_with_their_headers_are_sent_as_halves(
     plan = replace(PLAN, topic=None, parts=(("source", "source"), ("symbol", "symbol")))
     options = {"topic": "t", "pack": pack, "packMaxBytes": str(1 << 20), "packMaxRows": "100000"}
     report = publish(broker, tmp_path, [rows], plan, **options)
-    assert (report.tally.rows, report.tally.acked, report.tally.failed) == (n, n - 1, 1)
+    assert (report.counts.rows, report.counts.acked, report.counts.failed) == (n, n - 1, 1)
     assert sorted(v for _, v in stored(broker)) == sorted(values[:-1])
     log = flights(tmp_path)
     assert sorted(entry["k"] for f in log for entry in f["packed"]) == list(range(n))

@@ -17,8 +17,9 @@ from mama_spark.errors import Unavailable
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.columns import ColumnPlan
-from mama_spark.spark.sink.partition_writer import PartitionReport, SinkJob, TaskInfo, publish_partition
+from mama_spark.spark.sink.column_plan import ColumnPlan
+from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.partition_writer import publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 FACTS = TaskInfo(0, 0, None, None, None, False)
@@ -46,7 +47,7 @@ def publish(
 
 def test_a_partition_reports_counts_and_parts(broker: MemoryBroker, tmp_path: Path) -> None:
     report = publish(broker, tmp_path / "log", batches(8), {})
-    assert (report.tally.rows, report.tally.acked, report.fatal) == (4000, 4000, None)
+    assert (report.counts.rows, report.counts.acked, report.fatal) == (4000, 4000, None)
     assert sum(part.counts["acked"] for part in report.parts) == 4000
     assert len(broker.messages()) == 4000
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.spark.json_rows import json_rows
-from mama_spark.spark.sink.columns import ColumnPlan
+from mama_spark.spark.sink.column_plan import ColumnPlan
 from mama_spark.spark.sink.row_encoder import EncodedBatch, RowEncoder
 
 

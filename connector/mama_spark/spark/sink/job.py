@@ -1,0 +1,143 @@
+"""What travels between the driver and the tasks of one write: the job out, a report back.
+
+Spark unpickles these in processes that only plan or commit, so this module imports no Arrow, no bridge and no Delta.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from ..option_loading import DiscoveryProperties
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mama_spark.flightlog.parts import Part
+    from mama_spark.flightlog.write_id import WriteId
+    from mama_spark.mama.messages.source_records import SourceRecord
+    from mama_spark.options import SinkOptions
+
+    from .column_plan import ColumnPlan
+
+#: Failures that a report names.
+MAX_FIRST_FAILURES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SinkJob:
+    """What every task of a write needs; made on the driver, pickled.
+
+    :ivar log_fields: columns of the DataFrame that go to the flight log
+    """
+
+    options: SinkOptions
+    plan: ColumnPlan
+    streaming: bool
+    run_id: str
+    log_fields: tuple[pa.Field, ...]
+    discovery: DiscoveryProperties = field(default_factory=DiscoveryProperties)
+    query_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """One attempt at one partition: what Spark's task context says.
+
+    :ivar query_id, batch_id, stream_run: of a streaming query; None in a batch write
+    """
+
+    partition: int
+    attempt: int
+    query_id: str | None
+    batch_id: int | None
+    stream_run: str | None
+    speculation: bool
+    app_name: str | None = None
+    app_id: str | None = None
+
+
+@dataclass(slots=True)
+class OutcomeCounts:
+    """How many rows of a partition (or, added up, of a write) had which outcome.
+
+    :ivar row_errors: failed rows of which the row itself is the cause; ``outage_errors``: all other failed rows
+    :ivar first_failures: (topic, id, reason)
+    :ivar reasons: failed rows by reason
+    """
+
+    rows: int = 0
+    acked: int = 0
+    published: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    row_errors: int = 0
+    outage_errors: int = 0
+    dead_lettered: int = 0
+    first_failures: list[tuple[str, str, str]] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: OutcomeCounts) -> None:
+        for name in (
+            "rows", "acked", "published", "duplicates", "failed", "timed_out", "row_errors", "outage_errors",
+            "dead_lettered",
+        ):  # fmt: skip
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.first_failures = [*self.first_failures, *other.first_failures][:MAX_FIRST_FAILURES]
+        self.reasons.update(other.reasons)
+
+    def add_failure(self, topic: str, flight_id: str, reason: str, rows: int, *, is_row_error: bool) -> None:
+        """Count ``rows`` rows that failed for one reason.
+
+        :param is_row_error: the row itself is the cause
+        """
+        if is_row_error:
+            self.row_errors += rows
+        else:
+            self.outage_errors += rows
+        self.reasons[reason[:200]] += rows
+        if len(self.first_failures) < MAX_FIRST_FAILURES:
+            self.first_failures.append((topic, flight_id, reason))
+
+    def limit_reasons(self) -> None:
+        """Keep the most frequent reasons only: they may quote topics, and the commit message must stay small."""
+        if len(self.reasons) > 50:
+            self.reasons = Counter(dict(self.reasons.most_common(20)))
+
+    def sentence(self) -> str:
+        """``1,000 rows: 997 acked, 2 failed, 1 timed out; first failures: ...``"""
+        parts = [f"{self.acked:,} acked"]
+        if self.published:
+            parts.append(f"{self.published:,} published without acknowledgement")
+        parts += [f"{self.failed:,} failed", f"{self.timed_out:,} timed out"]
+        if self.dead_lettered:
+            parts.append(f"{self.dead_lettered:,} sent to the dead letters")
+        text = f"{self.rows:,} rows: {', '.join(parts)}"
+        if self.first_failures:
+            text += "; first failures: " + "; ".join(
+                f"[topic {topic!r}, id {flight!r}] {reason}" for topic, flight, reason in self.first_failures
+            )
+        return text
+
+
+@dataclass
+class PartitionReport(WriterCommitMessage):
+    """The commit message of a task: counts and file names, a few kilobytes at most.
+
+    :ivar parts: of the flight log; ``dead_letter_parts``: of the dead-letter table
+    :ivar fatal: an error that only the user can correct; the task published nothing after it. None = there was none
+    :ivar source: the source that the task announced
+    """
+
+    write_id: WriteId
+    partition: int
+    attempt: int
+    counts: OutcomeCounts = field(default_factory=OutcomeCounts)
+    parts: list[Part] = field(default_factory=list)
+    dead_letter_parts: list[Part] = field(default_factory=list)
+    fatal: str | None = None
+    source: SourceRecord | None = None

@@ -1,0 +1,214 @@
+"""Records what became of the rows of one partition: flight log, dead letters, counts of the report.
+
+Publishing runs on two threads. The publisher's thread calls :meth:`OutcomeRecorder.on_finished` with each block of
+flights that all have their outcome; the task's thread calls everything else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from mama_spark.bridge import Capabilities
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.flightlog.dead_letters import DeadLetterStaging
+from mama_spark.flightlog.schema import Level
+from mama_spark.flightlog.staging import Staging
+from mama_spark.mama.publisher.partition_events import PartitionEvents
+from mama_spark.message import Bools, Int64s, MessageBatch
+from mama_spark.publisher.batch_publisher import BatchPublisher
+from mama_spark.publisher.clock import WallClock
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.retry import is_final
+from mama_spark.sending.send_loop import messages_of
+
+from .dead_letters import DeadLetterContext, DeadLetters
+from .event_reporter import EventReporter
+from .failure_policy import becomes_dead_letter
+from .job import PartitionReport, SinkJob
+from .outcomes import count_outcomes, failed_flights, flight_columns, joined_ids, published_columns
+from .packed_messages import FlightContext, PackedMessages, RowMessages, rows_apart
+
+#: Seconds between checks that the publisher is still alive.
+_CHECK_INTERVAL = 0.5
+
+
+class OutcomeRecorder:
+    """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`expect` before each block that goes to the
+    publisher; :meth:`wait_settled`; :meth:`close`.
+
+    :param report: gets counts and parts
+    :ivar events: of the publisher, to the flight log and to discovery
+    """
+
+    def __init__(self, job: SinkJob, report: PartitionReport) -> None:
+        o, write_id = job.options, report.write_id
+        self._job, self._options, self._report = job, o, report
+        self._staging: Staging | None = None
+        if o.flight_log is not None:
+            self._staging = Staging(
+                o.flight_log, o.storage_options, write_id, report.partition, report.attempt,
+                extra=job.log_fields, level=Level(o.flight_log_level),
+            )  # fmt: skip
+        self._dead_letter_staging: DeadLetterStaging | None = None
+        if o.dead_letter_table is not None:
+            self._dead_letter_staging = DeadLetterStaging(
+                o.dead_letter_table, o.storage_options, write_id, report.partition, report.attempt
+            )
+        self._clock = WallClock.anchored()
+        events = PartitionEvents(o.topic_events, f"{write_id.prefix}/{report.partition}/{report.attempt}")
+        self.events = EventReporter(events, self._clock, self._staging)
+        self._dead_letters: DeadLetters | None = None
+        self._messages: RowMessages | PackedMessages
+        self._capabilities: Capabilities
+        self._streams: list[str] = []
+        self._unsettled = 0
+        self._settled = threading.Condition()
+
+    # --- the task's thread -----------------------------------------------------------------------------------
+
+    def check_tables(self) -> None:
+        """Before the first publish.
+
+        :raises FlightLogError: a table cannot be written, or is another one
+        :raises Unavailable: storage cannot be reached
+        """
+        for staging in (self._staging, self._dead_letter_staging):
+            if staging is not None:
+                staging.check()
+
+    def begin(self, publisher: BatchPublisher, messages: RowMessages | PackedMessages, *, with_ids: bool) -> None:
+        """Before the first block.
+
+        :param messages: makes the flights; takes back packs that are too large
+        :param with_ids: messages carry ids, and the broker recognises them
+        """
+        self._messages = messages
+        self._capabilities, self._streams = publisher.bridge.capabilities, publisher.window.streams
+        if self._options.on_error == "deadletter":
+            self._dead_letters = DeadLetters(self._options.dead_letter_topic, self._dead_letter_staging, with_ids)
+
+    def expect(self) -> None:
+        """A block goes to the publisher."""
+        with self._settled:
+            self._unsettled += 1
+
+    def take_dead_letters(self, *, all_of_them: bool) -> MessageBatch | None:
+        """Dead letters to be published now; None = there are none, or too few yet.
+
+        :param all_of_them: do not wait for more
+        """
+        return None if self._dead_letters is None else self._dead_letters.take(all_of_them=all_of_them)
+
+    @property
+    def may_add_messages(self) -> bool:
+        """Whether outcomes may cause messages: dead letters, halves of packs."""
+        return self._dead_letters is not None or self._options.pack != "off"
+
+    def wait_settled(self, check: Callable[[], None]) -> None:
+        """Wait until every block has its outcomes.
+
+        :param check: raises if the publisher has ended, since some blocks are never finished then
+        """
+        with self._settled:
+            while not self._settled.wait_for(lambda: self._unsettled == 0, _CHECK_INTERVAL):
+                check()
+
+    def close(self) -> None:
+        """Close the part files and put them into the report. May be repeated."""
+        if self._staging is not None:
+            self._report.parts = self._staging.close()
+        if self._dead_letter_staging is not None:
+            self._report.dead_letter_parts = self._dead_letter_staging.close()
+
+    # --- the publisher's thread ------------------------------------------------------------------------------
+
+    def on_finished(self, block: FlightBatch) -> None:
+        """Record a block of flights that all have their outcome.
+
+        :raises ConfigError, Unavailable: a dead letter was not stored
+        """
+        try:
+            self._record(block, messages_of(block), block.context)
+        finally:
+            with self._settled:
+                self._unsettled -= 1
+                self._settled.notify_all()
+
+    def _record(self, block: FlightBatch, batch: MessageBatch, context: object) -> None:
+        if isinstance(context, FlightContext):
+            split = self._messages.split_too_large(block, batch, context)
+            self.events.finished(block, batch, split)
+            self._record_flights(block, batch, context, split)
+        elif isinstance(context, DeadLetterContext):
+            self.events.finished(block, batch)
+            self._check_dead_letters(block)
+
+    def _record_flights(
+        self, block: FlightBatch, batch: MessageBatch, context: FlightContext, split: Bools | None
+    ) -> None:
+        """:param split: flights whose rows are sent again in others, and have no outcome here; None = none"""
+        flight_id = self._flight_ids(batch, context)
+        dead_lettered = self._record_dead_letters(block, batch, flight_id, context, split)
+        rows = context.rows
+        counted = rows if split is None or rows is None else np.where(split, 0, rows)
+        count_outcomes(self._report.counts, block, batch, flight_id, counted)
+        if self._staging is None:
+            return
+        columns = flight_columns(
+            block, batch, flight_id, self._streams, self._clock, self._capabilities,
+            extra=context.columns, dead_lettered=dead_lettered, payload=self._options.flight_log_payload,
+        )  # fmt: skip
+        if rows is not None:
+            sends = block.sends if context.sends is None else block.sends + context.sends
+            columns = replace(columns, rows=rows, sends=sends)
+        if split is not None:
+            columns = columns.take(np.flatnonzero(~split))
+        if self._options.flight_log_level == "all":
+            published = published_columns(columns)
+            if published is not None:
+                self._staging.flights(published)
+        self._staging.flights(columns)
+
+    def _flight_ids(self, batch: MessageBatch, context: FlightContext) -> pa.Array:
+        """Ids of the messages; of the user, where none are sent; else numbers."""
+        if batch.ids is not None:
+            return batch.ids
+        if context.ids is not None:
+            return context.ids
+        return joined_ids(f"{self._job.run_id}-{self._report.partition}-{self._report.attempt}-", context.numbers)
+
+    def _record_dead_letters(
+        self, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, context: FlightContext, split: Bools | None
+    ) -> Bools | None:
+        """Which flights became dead letters; None = none."""
+        if self._dead_letters is None or not block.errors:
+            return None
+        o, failed = self._options, failed_flights(block)
+        if split is not None:
+            failed &= ~split
+        chosen = [row for row in np.flatnonzero(failed).tolist() if becomes_dead_letter(o, block.errors[row])]
+        if not chosen:
+            return None
+        rows: Int64s = np.array(chosen, np.int64)
+        errors = [block.errors[row] for row in chosen]
+        failed_at = self._clock.micros(block.settled[rows])
+        self._report.counts.dead_lettered += self._dead_letters.add(
+            *rows_apart(batch.take(rows), flight_id.take(pa.array(rows)), context, errors, failed_at)
+        )
+        dead_lettered = np.zeros(block.n, np.bool_)
+        dead_lettered[rows] = True
+        return dead_lettered
+
+    def _check_dead_letters(self, block: FlightBatch) -> None:
+        """:raises ConfigError, Unavailable: one was not stored"""
+        if not block.errors:
+            return
+        for row in np.flatnonzero(failed_flights(block)).tolist():
+            error = block.errors[row]
+            text = f"deadLetterTopic {self._options.dead_letter_topic!r} does not take what failed: {error}"
+            raise ConfigError(text) if is_final(error) else Unavailable(text)
