@@ -10,7 +10,7 @@ from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError, DataLost
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
-from mama_spark.spark.subscribe.message_columns import SCHEMA
+from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.nats_servers import Admin

@@ -1,15 +1,20 @@
-"""Several rows in one message: how they are packed and unpacked. Pure; ``docs/packing.md`` has the format."""
+"""Packs several rows into one message and unpacks them again. Pure; ``docs/packing.md`` has the format."""
 
 from __future__ import annotations
 
-from .chunked_unpack import portions
-from .codec import ArrowCodec, Codec, LinesCodec, codec_of
-from .format import HEADER_BYTES, PACK, PACK_ROWS, PackFormat, check_types
-from .json_size import check_json_size
-from .packer import Packed, Packer, Rows, packed
-from .schema_cast import SchemaCast
-from .split import halves, singles
-from .unpack import TypedRun, Unpacked, announced_rows, unpack, unpacked_as_is
+from typing import TYPE_CHECKING
+
+from mama_spark.moved_names import lazy
+
+if TYPE_CHECKING:
+    from .chunked_unpack import portions
+    from .codec import ArrowCodec, Codec, LinesCodec, codec_of
+    from .format import HEADER_BYTES, PACK, PACK_ROWS, PackFormat, check_types
+    from .json_size import check_json_size
+    from .packer import Packed, Packer, Rows, packed
+    from .schema_cast import SchemaCast
+    from .split import halves, singles
+    from .unpack import TypedRun, Unpacked, announced_rows, unpack, unpacked_as_is
 
 __all__ = [
     "HEADER_BYTES",
@@ -36,3 +41,33 @@ __all__ = [
     "unpack",
     "unpacked_as_is",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "ArrowCodec": "codec",
+            "Codec": "codec",
+            "HEADER_BYTES": "format",
+            "LinesCodec": "codec",
+            "PACK": "format",
+            "PACK_ROWS": "format",
+            "PackFormat": "format",
+            "Packed": "packer",
+            "Packer": "packer",
+            "Rows": "packer",
+            "SchemaCast": "schema_cast",
+            "TypedRun": "unpack",
+            "Unpacked": "unpack",
+            "announced_rows": "unpack",
+            "check_json_size": "json_size",
+            "check_types": "format",
+            "codec_of": "codec",
+            "halves": "split",
+            "packed": "packer",
+            "portions": "chunked_unpack",
+            "singles": "split",
+            "unpack": "unpack",
+            "unpacked_as_is": "unpack",
+        },
+    )

@@ -3,24 +3,38 @@
 ``protocol`` is pure (the bytes of the NATS protocol), ``connection`` runs nats-py, ``jetstream`` makes requests to the
 JetStream API; ``publish``, ``read`` and ``discovery`` implement the three contracts of :mod:`mama_spark.bridge` and
 :mod:`mama_spark.record_log`; ``server`` starts a nats-server for ``mama serve``.
+
+Imports of the client are late: Spark's planner asks only whether this bridge has a codec for rows.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mama_spark.moved_names import lazy
 from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 
-from .discovery.bridge import NatsDiscovery
-from .discovery.layout import DiscoveryLayout
-from .publish.bridge import NatsBridge
-from .read.logs import NatsLogs
-from .settings import NatsSettings
+if TYPE_CHECKING:
+    from .discovery.bridge import NatsDiscovery
+    from .publish.bridge import NatsBridge
+    from .read.logs import NatsLogs
+    from .settings import NatsSettings
 
 __all__ = ["NatsBridge", "NatsSettings", "discovery_bridge", "log_bridge", "publisher_bridge"]
 
 
 def publisher_bridge(o: SinkOptions) -> NatsBridge:
+    from .publish.bridge import NatsBridge
+    from .settings import NatsSettings
+
     return NatsBridge(NatsSettings.from_options(o))
 
 
 def discovery_bridge(o: TransportOptions) -> NatsDiscovery:
+    from .discovery.bridge import NatsDiscovery
+    from .discovery.layout import DiscoveryLayout
+    from .settings import NatsSettings
+
     wanted = not isinstance(o, DiscoveryOptions) or o.advisories  # only readers can do without
     layout = DiscoveryLayout(
         o.discovery_topic, o.sources_stream, o.events_stream, o.advisories_stream if wanted else None
@@ -29,4 +43,11 @@ def discovery_bridge(o: TransportOptions) -> NatsDiscovery:
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> NatsLogs:
+    from .read.logs import NatsLogs
+    from .settings import NatsSettings
+
     return NatsLogs(NatsSettings.from_options(o), timeout=timeout)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(__name__, {"NatsBridge": "publish.bridge", "NatsSettings": "settings"})

@@ -15,7 +15,6 @@ from mama_spark.options import DiscoveryOptions
 
 from ..bridge_factory import make_discovery
 from ..option_loading import check_spark, read_options
-from .tango import TangoReader
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,11 @@ class DiscoveryJob:
 
     @property
     def reader(self) -> DiscoveryRowReader:
-        return (TangoReader if self.options.tango else DiscoveryRowReader).of(self.options, self.fields)
+        if self.options.tango:
+            from .tango import TangoReader
+
+            return TangoReader.of(self.options, self.fields)
+        return DiscoveryRowReader.of(self.options, self.fields)
 
     def reach(self) -> ReconnectingBridge[DiscoveryBridge]:
         o = self.options

@@ -12,9 +12,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -25,7 +24,6 @@ from mama_spark.record_log import Bounds, RecordLog, RecordLogBridge
 
 from ..option_loading import check_spark, read_options
 from . import log_reader
-from .message_columns import MessageColumns, message_columns_of, schema_of
 from .offsets import (
     Loss,
     Offsets,
@@ -43,9 +41,12 @@ from .offsets import (
     split,
     to_json,
 )
-from .packed_rows import Unpacking, rows_each
+from .schema import MessageColumns, message_columns_of, schema_of
 
-log = logging.getLogger("mama_spark")
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("mama_spark")
 
 #: Seconds between two looks for streams that have appeared.
 STREAMS_EVERY = 5.0
@@ -100,6 +101,8 @@ class _LogReader:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
         if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
             return
+        from .packed_rows import Unpacking
+
         o, r = self.options, partition.range
 
         def check(found: RecordLog) -> None:
@@ -141,6 +144,8 @@ class _LogReader:
         longest = max(there, key=len, default=None)
         if longest is None or len(longest) < 2 or not o.unpack or o.tango or o.min_partitions is not None:
             return 1.0
+        from .packed_rows import rows_each
+
         return rows_each(bridge.log(longest.stream), longest.after, longest.up_to, o.topics)
 
     def _treat(self, losses: Iterable[Loss]) -> None:
@@ -152,7 +157,7 @@ class _LogReader:
         if found and self.options.fail_on_data_loss:
             raise lost(found)
         for loss in found:
-            log.error("mamasub: lost: %s", loss)
+            logger.error("mamasub: lost: %s", loss)
 
     def _streams(self, bridge: RecordLogBridge) -> list[str]:
         """Streams that hold the topics now.
@@ -171,7 +176,7 @@ class _LogReader:
         o, found = self.options, {name: bridge.log(name) for name in self._streams(bridge)}
         for one in found.values():
             for text in one.warnings():
-                log.warning("mamasub: %s", text)
+                logger.warning("mamasub: %s", text)
         at = o.starting_timestamp
         bounds = {name: one.bounds() for name, one in found.items()}
         times = None if at is None else {name: one.at(at) for name, one in found.items()}
@@ -235,6 +240,8 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
 
     def _sampled(self, bridge: RecordLogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
         """Rows of a sequence, about, of each stream that has something new."""
+        from .packed_rows import rows_each
+
         found = {}
         for stream, n in backlog_of(now, bounds).items():
             if n:
@@ -263,7 +270,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         try:
             log_reader.ask(self.options, show)
         except MamaError as e:
-            log.warning("mamasub: progressConsumer %r: %s", name, e)
+            logger.warning("mamasub: progressConsumer %r: %s", name, e)
 
     def _look(self, bridge: RecordLogBridge, known: Iterable[str]) -> dict[str, Bounds]:
         """Bounds of the streams that are read and of those that have appeared since."""

@@ -1,124 +1,26 @@
-"""The columns of ``mamasub``, and records of a log in them, whole batches at a time."""
+"""Records of a log as rows of ``mamasub``, whole batches at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
-from mama_spark.errors import SchemaError
 from mama_spark.message import Int64s
-from mama_spark.options import SubscribeOptions
 from mama_spark.packing import Unpacked
 from mama_spark.record_log import Records
 
-from .tango_rows import TYPE as TANGO_TYPE
-from .tango_rows import TangoColumns
+from .schema import ARROW_SCHEMA, MessageColumns
+
+if TYPE_CHECKING:
+    from .tango_rows import TangoColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
 ID_HEADER = "Nats-Msg-Id"
-
-_COLUMNS: dict[str, DataType] = {
-    "topic": StringType(),
-    "value": BinaryType(),
-    "headers": MapType(StringType(), ArrayType(StringType())),
-    "stream": StringType(),
-    "sequence": LongType(),
-    "pack_index": IntegerType(),
-    "timestamp": TimestampType(),
-    "id": StringType(),
-    "pack_error": StringType(),
-    "tango": from_arrow_type(TANGO_TYPE),
-}
-
-
-def _schema(*without: str) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in _COLUMNS.items() if name not in without])
-
-
-SCHEMA = _schema("tango")
-#: Where packed messages stay what they are.
-PLAIN_SCHEMA = _schema("tango", "pack_index", "pack_error")
-#: Of records of Tango events, which are not packed.
-TANGO_SCHEMA = _schema("pack_index", "pack_error")
-_ARROW: pa.Schema = to_arrow_schema(_schema(), timezone="UTC")
-_HEADERS: pa.MapType = _ARROW.field("headers").type
-
-
-def schema_of(o: SubscribeOptions) -> StructType:
-    """The columns where the user names none."""
-    return TANGO_SCHEMA if o.tango else SCHEMA if o.unpack else PLAIN_SCHEMA
-
-
-@dataclass(frozen=True)
-class MessageColumns:
-    """The columns that a query reads.
-
-    :ivar arrow: all of them
-    :ivar typed: those of the packs' own columns, which the user's schema names
-    """
-
-    arrow: pa.Schema
-    typed: pa.Schema
-
-    @property
-    def as_json(self) -> bool:
-        """Typed rows become JSON in ``value``: nobody has asked for their columns."""
-        return not len(self.typed) and "value" in self.arrow.names
-
-
-def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns:
-    """What to read for this schema: the format's own or the user's.
-
-    :raises SchemaError: a column of the format with another type, one that must not be null, one of its names twice;
-        columns of packs where none are unpacked
-    """
-    known = {f.name: f.dataType for f in schema_of(o).fields}
-    columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
-    arrow = to_arrow_schema(given, timezone="UTC")
-    for f, field in zip(given.fields, arrow, strict=True):
-        if f.name in known and f.dataType != known[f.name]:
-            raise SchemaError(
-                f"column {f.name!r} of mamasub is {known[f.name].simpleString()}, not {f.dataType.simpleString()}; "
-                f"leave .schema() out, or name columns of packed messages and of these: {columns}"
-            )
-        if f.name not in known and (o.tango or not o.unpack):
-            raise SchemaError(
-                f"mamasub has no column {f.name!r} here, for no messages are unpacked; leave .schema() out, or choose "
-                f"among {columns}"
-            )
-        if not f.nullable or not _may_be_null(field.type):
-            raise SchemaError(f"column {f.name!r}: nulls must be allowed, inside it, too: a message may lack anything")
-    names = [f.name for f in given.fields]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
-    return MessageColumns(arrow, pa.schema([f for f in arrow if f.name not in known]))
-
-
-def _may_be_null(kind: pa.DataType) -> bool:
-    if pa.types.is_map(kind):
-        return bool(kind.item_field.nullable) and _may_be_null(kind.key_type) and _may_be_null(kind.item_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return bool(kind.value_field.nullable) and _may_be_null(kind.value_type)
-    if pa.types.is_struct(kind):
-        return all(f.nullable and _may_be_null(f.type) for f in kind)
-    return True
+_HEADERS: pa.MapType = ARROW_SCHEMA.field("headers").type
 
 
 def rows(
@@ -153,7 +55,7 @@ def rows(
         "stream": lambda: _repeated([stream.encode()], np.array([len(found)])),
         "sequence": lambda: each(records.sequences),
         "pack_index": lambda: _index(found),
-        "timestamp": lambda: each(records.times).view(_ARROW.field("timestamp").type),
+        "timestamp": lambda: each(records.times).view(ARROW_SCHEMA.field("timestamp").type),
         "id": lambda: ids,
         "pack_error": lambda: _reasons(found),
         "tango": lambda: _tango(tango, records),
@@ -216,7 +118,9 @@ def _tango(columns: TangoColumns | None, records: Records) -> pa.Array:
 
 def tango_columns(strict: bool) -> TangoColumns:
     """What makes the column ``tango``, for one thread."""
-    return TangoColumns(_ARROW.field("tango").type, strict)
+    from .tango_rows import TangoColumns
+
+    return TangoColumns(ARROW_SCHEMA.field("tango").type, strict)
 
 
 def _reasons(found: Unpacked) -> pa.Array:

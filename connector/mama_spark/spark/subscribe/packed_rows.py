@@ -14,7 +14,8 @@ from mama_spark.packing import SchemaCast, Unpacked, announced_rows, check_json_
 from mama_spark.record_log import RecordLog, Records
 
 from ..json_rows import json_rows
-from .message_columns import MessageColumns, rows, tango_columns
+from .message_columns import rows, tango_columns
+from .schema import MessageColumns
 
 log = logging.getLogger("mama_spark")
 

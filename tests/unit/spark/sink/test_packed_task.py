@@ -24,7 +24,7 @@ from mama_spark.spark.sink.columns import plan_columns
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.packed_messages import check_bridge
 from mama_spark.spark.sink.partition_writer import publish_partition
-from mama_spark.spark.subscribe.message_columns import SCHEMA
+from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql import types as T
 
 from tests.support.packed_harness import rows_of

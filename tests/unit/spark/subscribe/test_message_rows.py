@@ -11,8 +11,8 @@ from mama_spark.errors import SchemaError
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
-from mama_spark.spark.subscribe.message_columns import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from mama_spark.spark.subscribe.packed_rows import Unpacking
+from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 

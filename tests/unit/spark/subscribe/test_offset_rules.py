@@ -12,8 +12,8 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Bounds
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
-from mama_spark.spark.subscribe.message_columns import SCHEMA, message_columns_of
 from mama_spark.spark.subscribe.offsets import ReadRange, StreamPosition, advance, ranges
+from mama_spark.spark.subscribe.schema import SCHEMA, message_columns_of
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 OLD, NEW = "made yesterday", "made today"

@@ -20,8 +20,8 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.subscribe.message_columns import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from mama_spark.spark.subscribe.packed_rows import SAMPLE, Unpacking, rows_each
+from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import (

@@ -17,7 +17,7 @@ from mama_spark.errors import ConfigError, DataLost, OptionError, SchemaError, U
 from mama_spark.message import MessageBatch
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
-from mama_spark.spark.subscribe.message_columns import SCHEMA
+from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType

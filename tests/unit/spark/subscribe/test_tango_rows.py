@@ -16,7 +16,8 @@ from mama_spark.bridges.tango.discovery import source_key
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery.tango import TangoReader
-from mama_spark.spark.subscribe.tango_rows import TYPE, VALUES, CorruptRecord, TangoColumns
+from mama_spark.spark.subscribe.tango_rows import CorruptRecord, TangoColumns
+from mama_spark.spark.subscribe.tango_schema import TYPE, VALUES
 from mama_spark.tango.events.events import Event, encode, write_except
 from mama_spark.tango.events.frames import CallInfo, usual_call
 from mama_spark.tango.log.recorder_state import RecordedDevice

@@ -1,0 +1,111 @@
+"""The columns of ``mamasub``, and those of them that a query reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from mama_spark.errors import SchemaError
+from mama_spark.options import SubscribeOptions
+
+from .tango_schema import TYPE as TANGO_TYPE
+
+_COLUMNS: dict[str, DataType] = {
+    "topic": StringType(),
+    "value": BinaryType(),
+    "headers": MapType(StringType(), ArrayType(StringType())),
+    "stream": StringType(),
+    "sequence": LongType(),
+    "pack_index": IntegerType(),
+    "timestamp": TimestampType(),
+    "id": StringType(),
+    "pack_error": StringType(),
+    "tango": from_arrow_type(TANGO_TYPE),
+}
+
+
+def _schema(*without: str) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in _COLUMNS.items() if name not in without])
+
+
+SCHEMA = _schema("tango")
+#: Where packed messages stay what they are.
+PLAIN_SCHEMA = _schema("tango", "pack_index", "pack_error")
+#: Of records of Tango events, which are not packed.
+TANGO_SCHEMA = _schema("pack_index", "pack_error")
+#: All columns, in Arrow.
+ARROW_SCHEMA: pa.Schema = to_arrow_schema(_schema(), timezone="UTC")
+
+
+def schema_of(o: SubscribeOptions) -> StructType:
+    """The columns where the user names none."""
+    return TANGO_SCHEMA if o.tango else SCHEMA if o.unpack else PLAIN_SCHEMA
+
+
+@dataclass(frozen=True)
+class MessageColumns:
+    """The columns that a query reads.
+
+    :ivar arrow: all of them
+    :ivar typed: those of the packs' own columns, which the user's schema names
+    """
+
+    arrow: pa.Schema
+    typed: pa.Schema
+
+    @property
+    def as_json(self) -> bool:
+        """Typed rows become JSON in ``value``: nobody has asked for their columns."""
+        return not len(self.typed) and "value" in self.arrow.names
+
+
+def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns:
+    """What to read for this schema: the format's own or the user's.
+
+    :raises SchemaError: a column of the format with another type, one that must not be null, one of its names twice;
+        columns of packs where none are unpacked
+    """
+    known = {f.name: f.dataType for f in schema_of(o).fields}
+    columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+    arrow = to_arrow_schema(given, timezone="UTC")
+    for f, field in zip(given.fields, arrow, strict=True):
+        if f.name in known and f.dataType != known[f.name]:
+            raise SchemaError(
+                f"column {f.name!r} of mamasub is {known[f.name].simpleString()}, not {f.dataType.simpleString()}; "
+                f"leave .schema() out, or name columns of packed messages and of these: {columns}"
+            )
+        if f.name not in known and (o.tango or not o.unpack):
+            raise SchemaError(
+                f"mamasub has no column {f.name!r} here, for no messages are unpacked; leave .schema() out, or choose "
+                f"among {columns}"
+            )
+        if not f.nullable or not _may_be_null(field.type):
+            raise SchemaError(f"column {f.name!r}: nulls must be allowed, inside it, too: a message may lack anything")
+    names = [f.name for f in given.fields]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
+    return MessageColumns(arrow, pa.schema([f for f in arrow if f.name not in known]))
+
+
+def _may_be_null(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return bool(kind.item_field.nullable) and _may_be_null(kind.key_type) and _may_be_null(kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return bool(kind.value_field.nullable) and _may_be_null(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(f.nullable and _may_be_null(f.type) for f in kind)
+    return True

@@ -1,0 +1,30 @@
+"""Arrow type of the column ``tango`` of ``mamasub``; :mod:`.tango_rows` describes its fields."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+#: Fields of a ``DevError``, all text.
+ERROR_FIELDS = ("reason", "severity", "desc", "origin")
+#: part of the columns' names -> type of the elements
+VALUES: dict[str, pa.DataType] = {
+    "double": pa.float64(),
+    "long": pa.int64(),
+    "ulong": pa.decimal128(20, 0),
+    "bool": pa.bool_(),
+    "string": pa.string(),
+    "encoded": pa.struct([("format", pa.string()), ("data", pa.binary())]),
+}
+#: Arrow type of the column.
+TYPE: pa.StructType = pa.struct(
+    [
+        *((name, pa.string()) for name in ("kind", "origin", "tango_host", "device", "attribute", "event")),
+        *((name, pa.int64()) for name in ("received", "ctr", "data_time")),
+        *((name, pa.string()) for name in ("quality", "data_type", "format")),
+        *((name, pa.int32()) for name in ("dim_x", "dim_y", "w_dim_x", "w_dim_y")),
+        *((f"{part}_{name}", pa.list_(kind)) for part in ("value", "set") for name, kind in VALUES.items()),
+        ("errors", pa.list_(pa.struct([(name, pa.string()) for name in ERROR_FIELDS]))),
+        *((name, pa.int64()) for name in ("gap_from", "gap_to", "gap_count")),
+        *((name, pa.string()) for name in ("cause", "detail", "reason")),
+    ]
+)
