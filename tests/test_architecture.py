@@ -109,7 +109,7 @@ PURE = {
     "packing/packer",
     "packing/schema_cast",
     "packing/split",
-    "packing/unpack",
+    "packing/unpacker",
     "sending/flight",
     "sending/flight_batch",
     "publisher/ids",

@@ -251,7 +251,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "services.tango_server.readings": {"Reading": "AttributeReading"},
     "services.tango_server.zmq_publisher": {"Outlet": "ZmqPublisher"},
-    "spark.sink.outcomes": {"Tally": "OutcomeCounts", "is_guilty": "is_row_error"},
+    "spark.sink.outcomes": {"Tally": "OutcomeCounts", "is_guilty": "is_final"},
     "spark.sink.partition_writer": {"TaskFacts": "TaskInfo", "task_facts": "task_info"},
     "spark.subscribe.data_source": {"Part": "LogPartition"},
     "tango.client.channels": {"Channels": "ZmqEventReceiver"},

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .packer import Packed, Packer, Rows, packed
     from .schema_cast import SchemaCast
     from .split import halves, singles
-    from .unpack import TypedRun, Unpacked, announced_rows, unpack, unpacked_as_is
+    from .unpacker import TypedRun, Unpacked, announced_rows, unpack, unpacked_as_is
 
 __all__ = [
     "HEADER_BYTES",
@@ -57,9 +57,9 @@ if not TYPE_CHECKING:
             "Packer": "packer",
             "Rows": "packer",
             "SchemaCast": "schema_cast",
-            "TypedRun": "unpack",
-            "Unpacked": "unpack",
-            "announced_rows": "unpack",
+            "TypedRun": "unpacker",
+            "Unpacked": "unpacker",
+            "announced_rows": "unpacker",
             "check_json_size": "json_size",
             "check_types": "format",
             "codec_of": "codec",
@@ -67,7 +67,7 @@ if not TYPE_CHECKING:
             "packed": "packer",
             "portions": "chunked_unpack",
             "singles": "split",
-            "unpack": "unpack",
-            "unpacked_as_is": "unpack",
+            "unpack": "unpacker",
+            "unpacked_as_is": "unpacker",
         },
     )

@@ -16,7 +16,7 @@ import pyarrow as pa
 from ..message import Int64s, payload_sizes
 from ..record_log import Records
 from .codec import bits_of
-from .unpack import Make, Unpacked, pack_headers, unpack, unpacked_as_is
+from .unpacker import Make, Unpacked, pack_headers, unpack, unpacked_as_is
 
 #: Payload bytes and (announced) rows that are unpacked together, unless one record has more.
 TOGETHER_BYTES, TOGETHER_ROWS = 8 << 20, 1 << 17
@@ -27,7 +27,7 @@ PORTION_ROWS, PORTION_BYTES = 1 << 16, 16 << 20
 def portions(records: Records, make: Make | None = None) -> Iterator[tuple[Records, Unpacked]]:
     """All rows of ``records``, in order; of each portion the records that its rows point into.
 
-    :param make: as :func:`~.unpack.unpack` takes it
+    :param make: as :func:`~.unpacker.unpack` takes it
     """
     said = pack_headers(records)
     if said is None:

@@ -10,7 +10,7 @@ from .format import bare
 
 
 class SchemaCast:
-    """What :func:`~.unpack.unpack` takes as ``make``. Packs with columns of the same types share a plan.
+    """What :func:`~.unpacker.unpack` takes as ``make``. Packs with columns of the same types share a plan.
 
     :param wanted: columns of the result. What a pack does not have is null, what it has beside them is left out
     """

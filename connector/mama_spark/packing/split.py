@@ -12,7 +12,7 @@ from ..record_log import Records
 from .codec import ArrowCodec, Codec
 from .format import PACK_ROWS
 from .packer import Packed, ranges
-from .unpack import unpack
+from .unpacker import unpack
 
 
 def halves(codec: Codec, packed: Packed, which: Int64s) -> Packed:

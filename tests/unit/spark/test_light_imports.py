@@ -31,7 +31,7 @@ HEAVY = (
     "mama_spark.flightlog.commit",
     "mama_spark.flightlog.storage",
     "mama_spark.malamute",
-    "mama_spark.packing.unpack",
+    "mama_spark.packing.unpacker",
     "mama_spark.publisher",
     "mama_spark.sending",
     "mama_spark.services",
