@@ -98,6 +98,8 @@ PURE = {
     "options/declare",
     "options/reading",
     "options/sink",
+    "options/tables",
+    "options/toml_file",
     "options/transport",
     "options/urls",
     "options/values",

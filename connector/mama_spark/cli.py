@@ -126,17 +126,9 @@ def events(args: argparse.Namespace) -> int:
 
 
 def docs(args: argparse.Namespace) -> int:
-    from .options import markdown
+    from .commands.docs import run
 
-    text = markdown()
-    if args.write:
-        args.write.write_text(text, encoding="utf-8")
-    elif args.check:
-        if not args.check.exists() or args.check.read_text(encoding="utf-8") != text:
-            raise ConfigError(f"{args.check} is not what the declaration of the options says: run make docs")
-    else:
-        print(text, end="")
-    return 0
+    return run(args)
 
 
 def pub(args: argparse.Namespace) -> int:

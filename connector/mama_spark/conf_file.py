@@ -1,4 +1,4 @@
-"""Configuration files: TOML, one annotated file a job, read by the jobs and by ``mama check``.
+"""Configuration files of jobs: TOML, one annotated file a job, read by the jobs and by ``mama check``.
 
 The tables ``[mamapub]``, ``[mamasub]`` and ``[mamadiscovery]`` hold options of the formats by their names,
 ``[mamapub.storage]`` (or ``storage.x``) what goes to delta-rs; other tables belong to the job. ``${NAME}`` in a text is
@@ -7,19 +7,16 @@ replaced by the environment variable, so that secrets stay out of the file.
 
 from __future__ import annotations
 
-import os
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import ConfigError
 from .options import SPARK_KEYS, DiscoveryOptions, Options, SinkOptions, SubscribeOptions, nearest, option_names
+from .options.toml_file import read_toml
 
 Table = dict[str, Any]  #: str, int, bool or list of str by name; in tables of formats only the first three
 
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 #: Tables whose keys are checked, and by what.
 FORMATS: dict[str, type[Options]] = {
     "mamapub": SinkOptions,
@@ -34,13 +31,7 @@ def load(path: str | Path, tables: Iterable[str] = ("mamapub", "input", "reader"
     :param tables: that the file may have
     :raises ConfigError: names the file, the table and the key, with the nearest name for one that is not known
     """
-    try:
-        with Path(path).open("rb") as file:
-            content = tomllib.load(file)
-    except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror or e}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path}: not TOML: {e}") from e
+    content = read_toml(path)
     known = list(tables)
     found: dict[str, Table] = {name: {} for name in known}
     for name, table in content.items():
@@ -63,21 +54,12 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Table:
 
 
 def _value(path: str | Path, table: str, key: str, value: Any) -> Any:
-    if isinstance(value, str):
-
-        def variable(match: re.Match[str]) -> str:
-            name = match[1]
-            if name not in os.environ:
-                raise ConfigError(f"{path}: [{table}] {key}: the environment variable {name} is not set")
-            return os.environ[name]
-
-        return _VARIABLE.sub(variable, value)
-    if isinstance(value, bool | int):
+    if isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, list) and all(isinstance(element, str) for element in value):
-        return [_value(path, table, key, element) for element in value]
+        return value
     raise ConfigError(f"{path}: [{table}] {key} must be a text, a number, true, false or a list of texts")
 
 

@@ -15,8 +15,8 @@ from mama_spark.bridges.tango.columns import COLUMNS
 from mama_spark.cli import parser
 from mama_spark.commands.tango_source import read_rules
 from mama_spark.conf_file import load
-from mama_spark.options import SinkOptions, SubscribeOptions
-from mama_spark.services.tango_recorder.settings import _PARSE, RecorderSettings
+from mama_spark.options import SinkOptions, SubscribeOptions, option_names
+from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, GapCause, RecordKind, encode_one
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def test_the_configuration_of_the_recorder_shows_all_settings() -> None:
     lines = (ROOT / "conf" / "tango-record.toml").read_text().partition("[log]")[0].splitlines()
     shown = [line.removeprefix("# ") for line in lines if re.match(r"(# )?\w+ = ", line)]
     given = tomllib.loads("\n".join(shown))
-    assert {*given, "url"} == {"url", *_PARSE}
+    assert {*given, "url"} == {"url", *option_names(RecorderSettings)}
     found = RecorderSettings.of({name: value for name, value in given.items() if name != "hwm"})
     assert found == RecorderSettings(found.host, found.devices)
 

@@ -12,12 +12,11 @@ import os
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import orjson
@@ -26,6 +25,7 @@ from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
 from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions
+from ..options.toml_file import read_toml
 from ..options.urls import log_urls, redact_url, split_stream
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
 from ..services.tango_server.log_replayer import LogReplayer, ReplayCounts, Rule
@@ -280,12 +280,7 @@ def read_rules(path: Path | None) -> list[Rule]:
     """
     if path is None:
         return []
-    try:
-        content: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror or e}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path}: not TOML: {e}") from e
+    content = read_toml(path)
     tables = content.pop("attribute", [])
     if content or not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(f"{path}: only tables [[attribute]] are known")

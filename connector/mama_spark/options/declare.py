@@ -6,7 +6,7 @@ The option's name is the field's name in camel case. Names are case-insensitive:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -109,6 +109,13 @@ class Options:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+def declarations(cls: type) -> Iterator[tuple[str, Declared]]:
+    """The options of a dataclass, by field."""
+    for f in fields(cls):
+        if "option" in f.metadata:
+            yield f.name, f.metadata["option"]
+
+
 def require(condition: bool, text: str) -> None:
     """:raises OptionError: the condition does not hold"""
     if not condition:
@@ -130,17 +137,14 @@ def nearest(name: str, known: Iterable[str], label: str = "did you mean") -> str
 
 def option_names(cls: type) -> list[str]:
     """All option names that ``cls`` knows, aliases included."""
-    return [camel(f.name) for f in fields(cls) if "option" in f.metadata] + [
-        f.metadata["option"].alias for f in fields(cls) if "option" in f.metadata and f.metadata["option"].alias
-    ]
+    declared = dict(declarations(cls))
+    return [*map(camel, declared), *(one.alias for one in declared.values() if one.alias)]
 
 
 def _by_name(cls: type) -> dict[str, tuple[str, Declared]]:
     names = {}
-    for f in fields(cls):
-        declared = f.metadata.get("option")
-        if declared is not None:
-            names[camel(f.name).lower()] = (f.name, declared)
-            if declared.alias:
-                names[declared.alias.lower()] = (f.name, declared)
+    for name, declared in declarations(cls):
+        names[camel(name).lower()] = (name, declared)
+        if declared.alias:
+            names[declared.alias.lower()] = (name, declared)
     return names

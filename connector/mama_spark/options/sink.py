@@ -128,16 +128,16 @@ class SinkOptions(TransportOptions):
         "duration", duration, 5.0, _WINDOW, "Wait for the acknowledgement of each send.", shown="5s"
     )
     poll_time: float = option(
-        "duration", duration, 0.1, _WINDOW, "Longest wait of the publisher's loop before it looks again.", shown="100"
+        "duration", duration, 0.1, _WINDOW, "Longest wait of the publisher's loop before it looks again.", shown="100ms"
     )
     hold_pause_time: float = option(
-        "duration", duration, 0.1, _WINDOW, "Longest pause while the window is full; settlements end it.", shown="100"
+        "duration", duration, 0.1, _WINDOW, "Longest pause while the window is full; settlements end it.", shown="100ms"
     )
     retry_attempts: int | None = option(
         "integer", integer(0, 1_000_000), None, _WINDOW, "Resends of one message; 0 = never.", shown="unlimited"
     )
     retry_backoff: float = option(
-        "duration", duration, 0.25, _WINDOW, "Wait before the first resend; doubles from there.", shown="250"
+        "duration", duration, 0.25, _WINDOW, "Wait before the first resend; doubles from there.", shown="250ms"
     )
     retry_max_backoff: float = option("duration", duration, 3.0, _WINDOW, "Longest wait between resends.", shown="3s")
     retry_deadline: float = option(

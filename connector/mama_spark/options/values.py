@@ -1,22 +1,37 @@
-"""How the text of an option becomes a value. Each parser raises ``ValueError`` that goes on after "option X"."""
+"""Parsers: the text of an option, or the value of a key in a file, becomes a value.
+
+Each raises ``ValueError`` with a text that continues "option X" or "[table] key".
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, TypeVar
 
 import orjson
 
-Parse = Callable[[str], Any]
+Parse = Callable[[Any], Any]
+Choice = TypeVar("Choice", bound=Enum)
 
 
-def text(value: str) -> str:
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
     if not value.strip():
         raise ValueError("must not be empty")
     return value.strip()
+
+
+def nonempty_text(value: Any) -> str:
+    """A text as it is, with the blanks around it."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a text")
+    return value
 
 
 def names(what: str) -> Parse:
@@ -31,25 +46,69 @@ def names(what: str) -> Parse:
     return parse
 
 
-def boolean(value: str) -> bool:
+def boolean(value: Any) -> bool:
     answer = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
     try:
-        return answer[value.strip().lower()]
+        return answer[str(value).strip().lower()]
     except KeyError:
         raise ValueError("must be true or false (also on/off, yes/no, 1/0)") from None
 
 
+def true_or_false(value: Any) -> bool:
+    """A TOML boolean, which needs no other spellings."""
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 def integer(lo: int, hi: int = 2**31 - 1) -> Parse:
-    def parse(value: str) -> int:
+    """A whole number, as text or as TOML has it."""
+
+    def parse(value: Any) -> int:
         try:
-            number = int(value.strip())
+            number = int(value.strip()) if isinstance(value, str) else value
         except ValueError:
-            raise ValueError(f"must be a whole number from {lo} to {hi}") from None
+            number = None
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError(f"must be a whole number from {lo} to {hi}")
         if not lo <= number <= hi:
             raise ValueError(f"must be from {lo} to {hi}")
         return number
 
     return parse
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """A TOML list of texts."""
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise ValueError("must be a list of texts")
+    return tuple(value)
+
+
+def member(choices: type[Choice]) -> Callable[[Any], Choice]:
+    """One of an enumeration's values."""
+
+    def parse(value: Any) -> Choice:
+        try:
+            return choices(value)
+        except ValueError:
+            raise ValueError(f"must be one of {', '.join(choice.value for choice in choices)}") from None
+
+    return parse
+
+
+def string(value: Any) -> str:
+    """Any text, also an empty one."""
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+def real_number(value: Any) -> float:
+    """A TOML number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number")
+    return value
 
 
 def rate(value: str) -> float:
@@ -62,18 +121,61 @@ def rate(value: str) -> float:
     return number
 
 
-_UNITS = {"": 0.001, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Parses durations into seconds: ``"500ms"``, ``"30s"``, ``"5m"`` (or ``min``), ``"2h"``, ``"7d"``.
 
-
-def duration(value: str) -> float:
-    """Seconds from ``"250"`` (milliseconds), ``"250ms"``, ``"5s"``, ``"2m"``, ``"1h"`` or ``"1d"``.
-
-    :raises ValueError: for anything else, and for zero and negative durations
+    :ivar bare: unit of a number without one: ``ms``, ``s``; None: the unit is needed
+    :ivar zero: 0, with or without a unit, is allowed
+    :ivar warn: a number without a unit is reported, because elsewhere it would mean another one
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|)", value.strip().lower())
-    if match is None or float(match[1]) == 0:
-        raise ValueError("must be a positive duration: milliseconds, or a number with ms, s, m, h or d, like 5s")
-    return float(match[1]) * _UNITS[match[2]]
+
+    bare: str | None = "ms"
+    zero: bool = False
+    warn: bool = False
+
+    def __call__(self, value: Any) -> float:
+        """
+        :param value: text, a number as TOML has it, or a ``timedelta``
+        :raises ValueError: it is none of these, negative, or 0 where that is not allowed
+        """
+        number, unit = self._split(value)
+        if unit is None or not (0 <= number < _LONGEST) or (number == 0 and not self.zero):
+            raise ValueError(self._expected)
+        return number * _UNITS[unit]
+
+    def assumed_unit(self, value: Any) -> str | None:
+        """The unit that a number is read in because it has none; None: it has one, or is 0."""
+        bare = not isinstance(value, timedelta) and str(value)[-1:].isdigit()
+        return self.bare if bare and self._split(value)[0] else None
+
+    def _split(self, value: Any) -> tuple[float, str | None]:
+        if isinstance(value, timedelta):
+            return value.total_seconds(), "s"
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value), self.bare
+        match = _DURATION.fullmatch(str(value).strip().lower())
+        return (float(match[1]), match[2] or self.bare) if match else (0.0, None)
+
+    @property
+    def _expected(self) -> str:
+        kind = "duration" if self.zero else "positive duration"
+        bare = "" if self.bare is None else f" (a number alone: {_UNIT_NAMES[self.bare]})"
+        return f"must be a {kind}, such as 500ms, 30s, 5m, 2h or 7d{bare}"
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_UNIT_NAMES = {"ms": "milliseconds", "s": "seconds"}
+_LONGEST = 1e15
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|)")
+duration = Duration()
+
+
+def milliseconds(value: Any) -> int:
+    """A duration in whole milliseconds, for protocols that count these."""
+    if isinstance(value, float):
+        raise ValueError(f"must be whole milliseconds, or a duration such as 500ms, 30s or 5m, not {value}")
+    return round(1000 * duration(value))
 
 
 _SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -90,9 +192,16 @@ def byte_size(value: Any) -> int:
     return int(match[1]) * _SIZES[match[2]]
 
 
+def positive_size(value: Any) -> int:
+    """As :func:`byte_size`, above 0."""
+    if not (size := byte_size(value)):
+        raise ValueError("must be octets above 0, or such as '64 MiB'")
+    return size
+
+
 def one_of(*words: str) -> Parse:
-    def parse(value: str) -> str:
-        word = value.strip().lower()
+    def parse(value: Any) -> str:
+        word = str(value).strip().lower()
         if word not in words:
             near = difflib.get_close_matches(word, words, 1)
             raise ValueError(f"must be one of {', '.join(words)}" + (f"; did you mean {near[0]}?" if near else ""))

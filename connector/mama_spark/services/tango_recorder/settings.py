@@ -1,4 +1,4 @@
-"""What a recorder is told: the table ``[recorder]`` of its configuration file."""
+"""Settings of a recorder: the table ``[recorder]`` of its configuration file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from mama_spark.errors import ConfigError
-from mama_spark.options import nearest
-from mama_spark.options.values import byte_size, duration
+from mama_spark.options import camel, duration
+from mama_spark.options.declare import option
+from mama_spark.options.tables import parse_table
+from mama_spark.options.values import Duration, byte_size, integer
 from mama_spark.tango.giop.ior import BadAddress, parse_device, parse_tango_host
 from mama_spark.tango.log.records import PREFIX
 from mama_spark.tango.topics import NO_DATABASE, SCHEME
@@ -18,7 +20,39 @@ from mama_spark.tango.types import EVENT_NAMES, EventType
 
 _WILD = re.compile(r"[*?\[]")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+")
+_GROUP = "recorder"
 DEFAULT_EVENTS = ("change", "attr_conf", "intr_change")
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in (value.split(",") if isinstance(value, str) else value) if part.strip())
+    if not found:
+        raise ValueError("must name at least one")
+    return found
+
+
+def _devices(value: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.lower() for name in _names(value)))
+
+
+def _events(value: Any) -> tuple[EventType, ...]:
+    found = []
+    for name in _names(value):
+        event = EVENT_NAMES.get(name.lower(), EVENT_NAMES.get(f"{name.lower()}_event"))
+        if event is None or event is EventType.QUALITY:
+            raise ValueError(f"must be among {', '.join(n for n in EVENT_NAMES if n != 'quality')}")
+        found.append(event)
+    return tuple(dict.fromkeys(found))
+
+
+def _token(value: Any) -> str:
+    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
+        raise ValueError("must be letters, digits, - and _")
+    return value
+
+
+def _duration_or_off(value: Any) -> float:
+    return 0.0 if value == "off" else Duration(zero=True)(value)
 
 
 @dataclass(frozen=True)
@@ -26,36 +60,54 @@ class RecorderSettings:
     """Durations in seconds. Make it with :meth:`of`.
 
     :ivar host: ``host:port`` of the database, or of the one server where ``dbase`` is false
-    :ivar devices: their names, without the host; or patterns (``*``, ``?``, ``[ab]``), where there is a database to ask
-    :ivar attributes: names or patterns (``*``, ``?``, ``[ab]``); with the device in front where it has slashes
-    :ivar name: of this recorder; one log has one recorder of a name
-    :ivar prefix: first part of the topics in the log
-    :ivar buffer: events that wait while the log is away; then the oldest are dropped, and counted
-    :ivar buffer_octets: memory that they may take, about; likewise
-    :ivar hwm: high-water mark of the sockets; None: what the servers say
-    :ivar look_every: between two questions to the database, which devices match the patterns
-    :ivar state_every: between two notes of what is known, from which the next recorder goes on
-    :ivar report: between two lines of progress; 0: none
-    :ivar drain: longest wait at the end for what the log has not acknowledged
-    :ivar heartbeat: check of the heartbeats, and how old they may be
     """
 
     host: str
-    devices: tuple[str, ...]
+    devices: tuple[str, ...] = option(
+        "names", _devices, (), _GROUP,
+        "Devices, without the host; or patterns (`*`, `?`, `[ab]`), where there is a database to ask.", shown="needed",
+    )  # fmt: skip
     dbase: bool = True
-    attributes: tuple[str, ...] = ("*",)
-    events: tuple[EventType, ...] = tuple(EVENT_NAMES[name] for name in DEFAULT_EVENTS)
-    name: str = "recorder"
-    prefix: str = PREFIX
-    buffer: int = 500_000
-    buffer_octets: int = 512 << 20
-    hwm: int | None = None
-    timeout: float = 3.0
-    look_every: float = 60.0
-    state_every: float = 60.0
-    report: float = 60.0
-    drain: float = 10.0
-    heartbeat: float = 10.0
+    attributes: tuple[str, ...] = option(
+        "names", _names, ("*",), _GROUP,
+        "Names or patterns (`*`, `?`, `[ab]`), with the device in front where they have slashes.", shown="`*`",
+    )  # fmt: skip
+    events: tuple[EventType, ...] = option(
+        "events", _events, tuple(EVENT_NAMES[name] for name in DEFAULT_EVENTS), _GROUP, "Types of events.",
+        shown="change, attr_conf, intr_change",
+    )  # fmt: skip
+    name: str = option("name", _token, "recorder", _GROUP, "Of this recorder; one log has one recorder of a name.")
+    prefix: str = option("name", _token, PREFIX, _GROUP, "First part of the topics in the log.")
+    buffer: int = option(
+        "integer", integer(1), 500_000, _GROUP,
+        "Events that wait while the log is away; then the oldest are dropped, and counted.",
+    )  # fmt: skip
+    buffer_octets: int = option(
+        "size", byte_size, 512 << 20, _GROUP, "Memory that they may take, about; likewise.", shown="512 MiB"
+    )
+    hwm: int | None = option(
+        "integer", integer(1), None, _GROUP, "High-water mark of the sockets.", shown="what the servers say"
+    )
+    timeout: float = option("duration", duration, 3.0, _GROUP, "Of a call to a server.", shown="3s")
+    look_every: float = option(
+        "duration", duration, 60.0, _GROUP, "Between two questions to the database, which devices match the patterns.",
+        shown="60s",
+    )  # fmt: skip
+    state_every: float = option(
+        "duration", duration, 60.0, _GROUP,
+        "Between two records of what is known, from which the next recorder goes on.", shown="60s",
+    )  # fmt: skip
+    report: float = option(
+        "duration", _duration_or_off, 60.0, _GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
+    )
+    drain: float = option(
+        "duration", duration, 10.0, _GROUP, "Longest wait at the end for what the log has not acknowledged.",
+        shown="10s",
+    )  # fmt: skip
+    heartbeat: float = option(
+        "duration", duration, 10.0, _GROUP, "Heartbeats that are older are missed; servers send one every 9 s.",
+        shown="10s",
+    )  # fmt: skip
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RecorderSettings:
@@ -63,21 +115,10 @@ class RecorderSettings:
         :param given: as it stands in the file
         :raises ConfigError: names the setting, and what it must be
         """
-        known = ["url", *_PARSE]
-        for key in given:
-            if key not in known:
-                raise ConfigError(f"[recorder] unknown setting {key!r}{nearest(key, known)}")
-        for key in ("url", "devices"):
-            if key not in given:
-                raise ConfigError(f"[recorder] {key} is needed: what is to be recorded?")
-        values: dict[str, Any] = {}
-        for key, value in given.items():
-            if key != "url":
-                attribute, parse = _PARSE[key]
-                try:
-                    values[attribute] = parse(value)
-                except (ValueError, TypeError) as error:
-                    raise ConfigError(f"[recorder] {key} {error}, got {value!r}") from None
+        rest = {key: value for key, value in given.items() if key != "url"}
+        values = parse_table(cls, rest, "[recorder]", camel, required=("devices",))
+        if "url" not in given:
+            raise ConfigError("[recorder] the key url is missing")
         host, dbase = _host(str(given["url"]))
         settings = cls(host, dbase=dbase, **values)
         for device in settings.devices:
@@ -141,62 +182,3 @@ def _host(url: str) -> tuple[str, bool]:
             f"[recorder] url must be tango://host:port of a database, with #dbase=no of a server without: {url!r}"
         ) from None
     return host, dbase
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in (value.split(",") if isinstance(value, str) else value) if part.strip())
-    if not found:
-        raise ValueError("must name at least one")
-    return found
-
-
-def _devices(value: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.lower() for name in _names(value)))
-
-
-def _events(value: Any) -> tuple[EventType, ...]:
-    found = []
-    for name in _names(value):
-        event = EVENT_NAMES.get(name.lower(), EVENT_NAMES.get(f"{name.lower()}_event"))
-        if event is None or event is EventType.QUALITY:
-            raise ValueError(f"must be among {', '.join(n for n in EVENT_NAMES if n != 'quality')}")
-        found.append(event)
-    return tuple(dict.fromkeys(found))
-
-
-def _token(value: Any) -> str:
-    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
-        raise ValueError("must be letters, digits, - and _")
-    return value
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or int(value) < 1:
-        raise ValueError("must be a positive number")
-    return int(value)
-
-
-def _seconds(value: Any) -> float:
-    return duration(str(value))
-
-
-def _seconds_or_none(value: Any) -> float:
-    return 0.0 if str(value) in ("0", "off") else duration(str(value))
-
-
-_PARSE = {
-    "devices": ("devices", _devices),
-    "attributes": ("attributes", _names),
-    "events": ("events", _events),
-    "name": ("name", _token),
-    "prefix": ("prefix", _token),
-    "buffer": ("buffer", _count),
-    "bufferOctets": ("buffer_octets", byte_size),
-    "hwm": ("hwm", _count),
-    "timeout": ("timeout", _seconds),
-    "lookEvery": ("look_every", _seconds),
-    "stateEvery": ("state_every", _seconds),
-    "report": ("report", _seconds_or_none),
-    "drain": ("drain", _seconds),
-    "heartbeat": ("heartbeat", _seconds),
-}

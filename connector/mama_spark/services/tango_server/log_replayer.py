@@ -8,13 +8,16 @@ then decide as they do in a device server (:mod:`mama_spark.services.tango_serve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import numpy as np
 
 from mama_spark.errors import ConfigError, MamaError
+from mama_spark.options.declare import option
+from mama_spark.options.tables import parse_table
+from mama_spark.options.values import milliseconds, nonempty_text, real_number, string
 from mama_spark.record_log import Records
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.events.batch_decoder import BatchDecoder
@@ -27,6 +30,7 @@ from mama_spark.tango.types import AttributeValue, DataType, EventType, Format, 
 from .device import Attribute, Criteria, Device
 
 EVENTS = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER)
+_GROUP = "attribute"
 _OF_ROWS = f".{EventType.CHANGE.wire_name}"  #: end of topics
 _STATE_AND_STATUS = {"state": DataType.STATE, "status": DataType.STRING}
 
@@ -45,44 +49,42 @@ class ReplayTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds for the attributes that a pattern matches: a table ``[[attribute]]`` of a configuration file.
+    """What holds for the attributes that a pattern matches: a table ``[[attribute]]`` of a configuration file. Periods
+    are milliseconds, as in Tango."""
 
-    :ivar pattern: of ``domain/family/member/attribute``, in any case; ``*`` stands for anything
-    :ivar abs_change: change events only beyond this difference to the last one; ``rel_change``: in percent
-    :ivar archive_abs_change: and ``archive_rel_change``, ``archive_period`` (ms): likewise for archive events
-    :ivar period: milliseconds between periodic events
-    :ivar unit: and the others: what clients are told of the attribute
-    """
-
-    pattern: str
-    abs_change: float | None = None
-    rel_change: float | None = None
-    archive_abs_change: float | None = None
-    archive_rel_change: float | None = None
-    archive_period: int | None = None
-    period: int | None = None
-    label: str = ""
-    description: str = ""
-    unit: str = ""
-    display_format: str = ""
+    pattern: str = option(
+        "text", nonempty_text, "", _GROUP, "Of `domain/family/member/attribute`, in any case; `*` stands for anything.",
+        shown="needed",
+    )  # fmt: skip
+    abs_change: float | None = option(
+        "number",
+        real_number,
+        None,
+        _GROUP,
+        "Change events only beyond this difference to the last one.",
+        shown="any change",
+    )
+    rel_change: float | None = option("number", real_number, None, _GROUP, "Likewise, in percent.", shown="any change")
+    archive_abs_change: float | None = option(
+        "number", real_number, None, _GROUP, "Archive events only beyond this difference to the last one.",
+        shown="any change",
+    )  # fmt: skip
+    archive_rel_change: float | None = option(
+        "number", real_number, None, _GROUP, "Likewise, in percent.", shown="any change"
+    )
+    archive_period: int | None = option(
+        "duration", milliseconds, None, _GROUP, "After it, an archive event is sent whatever its value.", shown="none"
+    )
+    period: int | None = option("duration", milliseconds, None, _GROUP, "Between periodic events.", shown="none")
+    label: str = option("text", string, "", _GROUP, "Shown to clients, as those below.")
+    description: str = option("text", string, "", _GROUP, "Of the attribute.")
+    unit: str = option("text", string, "", _GROUP, "Of its values.")
+    display_format: str = option("text", string, "", _GROUP, "Such as `%6.2f`.")
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:
         """:raises ConfigError: a key is unknown or missing, or a value cannot be"""
-        known = {f.name: str(f.type) for f in fields(cls)}
-        for key, value in table.items():
-            if key not in known:
-                raise ConfigError(f"[[attribute]]: unknown key {key!r}; there are {', '.join(known)}")
-            wanted: tuple[type, ...] = (str,) if "str" in known[key] else (int, float)
-            if "float" not in known[key] and "int" in known[key]:
-                wanted = (int,)
-            if not isinstance(value, wanted) or isinstance(value, bool):
-                raise ConfigError(f"[[attribute]] {key}: {value!r} is no {' or '.join(t.__name__ for t in wanted)}")
-        if not table.get("pattern"):
-            raise ConfigError(
-                "[[attribute]]: a pattern is missing: domain/family/member/attribute, with * for anything"
-            )
-        rule = cls(**table)
+        rule = cls(**parse_table(cls, table, "[[attribute]]", required=("pattern",)))
         rule.attribute("check", DataType.DOUBLE, Format.SCALAR)
         return rule
 

@@ -134,12 +134,12 @@ def test_the_first_rule_that_matches_holds(source: TangoEventSource) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[[attribute]]\nabs_change = 1", "a pattern is missing"),
+        ("[[attribute]]\nabs_change = 1", "the key pattern is missing"),
         ('[[attribute]]\npattern = "*"\nabs = 1', "unknown key 'abs'"),
-        ('[[attribute]]\npattern = "*"\nabs_change = "1"', "'1' is no int or float"),
-        ('[[attribute]]\npattern = "*"\nperiod = 1.5', "1.5 is no int"),
+        ('[[attribute]]\npattern = "*"\nabs_change = "1"', "abs_change must be a number, got '1'"),
+        ('[[attribute]]\npattern = "*"\nperiod = 1.5', "period must be whole milliseconds"),
         ('[[attribute]]\npattern = "*"\nabs_change = -1', "must be above 0"),
-        ('[[attribute]]\npattern = "*"\nperiod = 0', "a period of 0 ms"),
+        ('[[attribute]]\npattern = "*"\nperiod = 0', "period must be a positive duration"),
         ("[attribute]\nx = 1", "only tables"),
         ("[[device]]\nx = 1", "only tables"),
         ("attribute", "not TOML"),

@@ -12,6 +12,8 @@ import zmq
 from zmq.utils import z85
 
 from mama_spark.errors import ConfigError
+from mama_spark.options.declare import option
+from mama_spark.options.values import nonempty_text, texts
 
 log = logging.getLogger(__name__)
 _ZAP = b"1.0"
@@ -23,13 +25,17 @@ class Security:
     """One mechanism; without any, everybody may connect and nothing is encrypted.
 
     :param users: PLAIN: passwords by user name. They travel as they are: for trusted networks
-    :param curve_secret_key: CURVE: the broker's secret key (Z85, 40 characters); clients need the public one
-    :param curve_clients: public keys of the clients that may connect; None = any client that knows the broker's key
     """
 
     users: Mapping[str, str] = field(default_factory=dict)
-    curve_secret_key: str | None = None
-    curve_clients: tuple[str, ...] | None = None
+    curve_secret_key: str | None = option(
+        "Z85 key", nonempty_text, None, "security", "CURVE; the ready line shows the public key, which clients need.",
+        secret=True, shown="none: nothing is encrypted",
+    )  # fmt: skip
+    curve_clients: tuple[str, ...] | None = option(
+        "list of Z85 keys", texts, None, "security", "Public keys of the clients that may connect.",
+        shown="all that know the broker's key",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.users and self.curve_secret_key:

@@ -1,10 +1,13 @@
-"""What a broker is told, and which engine a stream gets."""
+"""Settings of a broker, and which engine a stream gets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from mama_spark.options.declare import option
+from mama_spark.options.values import Duration, byte_size, integer, nonempty_text
 
 from ..session.clients import SessionSettings
 from .security import Security
@@ -21,21 +24,37 @@ class EngineChoice:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """:ivar bind: endpoint; with port ``*`` or 0 the system chooses
+    """The table ``[broker]``, and what the other tables say; times in seconds.
+
     :ivar engines: for streams by name; others are ``simple``
-    :ivar high_water: messages that ZeroMQ may hold for one client, in each direction; beyond, TCP and our queues hold
-    :ivar max_message: octets of one frame; a client that sends a larger one is disconnected
-    :ivar linger: seconds that a clean stop waits for clients to take what is theirs
     :ivar security: who may connect
-    :ivar metrics: ``host:port`` at which metrics and lists are served over HTTP (:mod:`.metrics`); None = nowhere
     """
 
-    bind: str = "tcp://127.0.0.1:9999"
+    bind: str = option(
+        "text", nonempty_text, "tcp://127.0.0.1:9999", "broker",
+        "Endpoint: `tcp://*:9999` is on all interfaces; with port `*` or 0 the system chooses. `--bind` wins.",
+    )  # fmt: skip
     machine: SessionSettings = field(default_factory=SessionSettings)
     engines: tuple[EngineChoice, ...] = ()
-    high_water: int = 1000
-    max_message: int = 64 * 1024 * 1024
-    linger: float = 5.0
+    high_water: int = option(
+        "integer", integer(1), 1000, "broker",
+        "Messages that ZeroMQ may hold for one client, in each direction; beyond, TCP and the broker's queues hold.",
+    )  # fmt: skip
+    max_message: int = option(
+        "size", byte_size, 64 * 1024 * 1024, "broker",
+        "Of one frame; a client that sends a larger one is disconnected.", shown="64 MiB",
+    )  # fmt: skip
+    linger: float = option(
+        "duration", Duration(zero=True, warn=True), 5.0, "broker",
+        "How long a clean stop waits for clients to take what is theirs.", shown="5s",
+    )  # fmt: skip
     security: Security = field(default_factory=Security)
-    metrics: str | None = None
-    report: float = 0.0  #: seconds between lines of ``mama broker`` that say how it is; 0 = none
+    metrics: str | None = option(
+        "text", nonempty_text, None, "broker",
+        "`host:port` of an HTTP server: Prometheus text at `/metrics`, JSON at `/clients` and `/streams`.",
+        shown="none",
+    )  # fmt: skip
+    report: float = option(
+        "duration", Duration(zero=True, warn=True), 0.0, "broker",
+        "Between lines of `mama broker` that say how it is; 0 = none.",
+    )  # fmt: skip

@@ -10,6 +10,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mama_spark.malamute.protocol.patterns import Pattern
+from mama_spark.options.declare import option
+from mama_spark.options.values import byte_size, integer, member
 
 from .byte_queue import ByteQueue, Overflow
 
@@ -49,11 +51,17 @@ class Limits:
     """Of one mailbox or one service's queue (``each``), in octets of content; of all together (``total``), in octets of
     content and :data:`OVERHEAD` a letter."""
 
-    each: int | None = 64 * 1024 * 1024
-    total: int | None = 512 * 1024 * 1024
-    warn: int | None = None
-    overflow: Overflow = Overflow.DROP_NEWEST
-    count: int = 100_000  #: addresses with something waiting
+    each: int | None = option("size", byte_size, 64 * 1024 * 1024, "mailboxes", "For one address.", shown="64 MiB")
+    total: int | None = option(
+        "size", byte_size, 512 * 1024 * 1024, "mailboxes", "For all together; a message counts 512 octets more.",
+        shown="512 MiB",
+    )  # fmt: skip
+    warn: int | None = option("size", byte_size, None, "mailboxes", "Log a warning beyond this.", shown="never")
+    overflow: Overflow = option(
+        "`drop-newest`, `drop-oldest`", member(Overflow), Overflow.DROP_NEWEST, "mailboxes",
+        "What happens beyond a limit.", shown="`drop-newest`",
+    )  # fmt: skip
+    count: int = option("integer", integer(1), 100_000, "mailboxes", "Addresses with something waiting.")
 
 
 class MailboxStore:

@@ -1,58 +1,73 @@
-"""What the broker's configuration may say for a stream that lives in NATS JetStream. Pure."""
+"""Settings of a stream that lives in NATS JetStream: a table ``[[stream]]`` of the broker's configuration. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from typing import Any
 
 from mama_spark.errors import ConfigError
+from mama_spark.options.declare import option
+from mama_spark.options.tables import parse_table
+from mama_spark.options.values import Duration, integer, nonempty_text, one_of, positive_size, true_or_false
 
 from .names import encode_name
 
 MARK = "{stream}"
 _CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
-_STORAGE = ("file", "memory")
+_GROUP = "stream: jetstream"
+_MOST = 10**15
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JetStreamSettings:
-    """
-    :ivar servers: URLs of NATS servers, with commas between them; any of them will do
-    :ivar credentials: and those below to ``tls_key``: how to log in, as of the bridge ``nats``
-    :ivar stream: name of the JetStream stream; ``{stream}`` is the name of the Malamute stream
-    :ivar subjects: prefix of its subjects
-    :ivar create: make the stream when it is missing; what follows here counts only then
-    :ivar replicas: servers that keep it
-    :ivar storage: ``file`` or ``memory``
-    :ivar max_age: seconds for which a message is kept; None, here and below, = no limit
-    :ivar max_octets: of all messages together
-    :ivar max_messages: how many are kept. Beyond a limit the oldest go
-    :ivar dedup_window: seconds in which the server stores an id once; an outage may not be longer for messages that
-        were on the way when it began
-    :ivar buffer: octets of messages that wait in memory during an outage; what comes beyond is refused
+    """Times in seconds, sizes in octets; None = no limit.
+
+    :ivar credentials: and those below to ``tls_key``: as of the bridge ``nats``
     """
 
-    servers: str
-    credentials: str | None = None
-    nkey_seed: str | None = None
-    user: str | None = None
-    password: str | None = None
-    token: str | None = None
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    stream: str = "mlp-{stream}"
-    subjects: str = "mlp.{stream}"
-    create: bool = True
-    replicas: int = 1
-    storage: str = "file"
-    max_age: float | None = None
-    max_octets: int | None = None
-    max_messages: int | None = None
-    dedup_window: float = 120.0
-    buffer: int = 64 * 1024 * 1024
+    servers: str = option(
+        "URLs", nonempty_text, "", _GROUP, "Of NATS servers, separated by commas; any of them will do.", shown="needed",
+        secret=True,
+    )  # fmt: skip
+    credentials: str | None = option("path", nonempty_text, None, _GROUP, "File with JWT and nkey seed.")
+    nkey_seed: str | None = option("path", nonempty_text, None, _GROUP, "File with an nkey seed.", secret=True)
+    user: str | None = option("text", nonempty_text, None, _GROUP, "User name.")
+    password: str | None = option("text", nonempty_text, None, _GROUP, "Password of `user`.", secret=True)
+    token: str | None = option("text", nonempty_text, None, _GROUP, "Authentication token.", secret=True)
+    tls_ca: str | None = option("path", nonempty_text, None, _GROUP, "CA certificates.")
+    tls_cert: str | None = option("path", nonempty_text, None, _GROUP, "Client certificate; goes with `tls_key`.")
+    tls_key: str | None = option("path", nonempty_text, None, _GROUP, "Private key of `tls_cert`.")
+    stream: str = option(
+        "text",
+        nonempty_text,
+        "mlp-{stream}",
+        _GROUP,
+        "Its name in JetStream; `{stream}` is the name of the Malamute stream.",
+    )
+    subjects: str = option("text", nonempty_text, "mlp.{stream}", _GROUP, "Prefix of its subjects.")
+    create: bool = option(
+        "boolean", true_or_false, True, _GROUP,
+        "Make the stream when it is missing, with `replicas`, `storage`, the limits and `dedup_window`.",
+    )  # fmt: skip
+    replicas: int = option("integer", integer(1, _MOST), 1, _GROUP, "Servers that keep it.")
+    storage: str = option("`file`, `memory`", one_of("file", "memory"), "file", _GROUP, "Where the servers keep it.")
+    max_age: float | None = option(
+        "duration", Duration(bare="s", warn=True), None, _GROUP, "How long a message is kept.", shown="no limit"
+    )
+    max_octets: int | None = option("size", positive_size, None, _GROUP, "Of all messages together.", shown="no limit")
+    max_messages: int | None = option(
+        "integer", integer(1, _MOST), None, _GROUP, "How many are kept; beyond, the oldest go.", shown="no limit"
+    )
+    dedup_window: float = option(
+        "duration", Duration(bare="s", warn=True), 120.0, _GROUP,
+        "How long the server stores an id once, a second or more; an outage may not be longer for messages that were "
+        "on the way when it began.", shown="2m",
+    )  # fmt: skip
+    buffer: int = option(
+        "size", positive_size, 64 * 1024 * 1024, _GROUP,
+        "That waits in memory while NATS cannot be reached; what comes beyond is refused.", shown="64 MiB",
+    )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<JetStreamSettings {self.stream!r}, {self.subjects!r}>"
@@ -60,49 +75,21 @@ class JetStreamSettings:
     @classmethod
     def parse(cls, stream: bytes, settings: Mapping[str, Any]) -> JetStreamSettings:
         """:raises ConfigError: a setting is unknown, missing or out of range; the text names it, never a secret"""
-        where = f"jetstream stream {stream.decode('utf-8', 'replace')!r}"
-        names = [field.name for field in fields(cls)]
-        for name in settings:
-            if name not in names:
-                near = get_close_matches(name, names, 1)
-                hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names)}"
-                raise ConfigError(f"{where}: no setting {name!r}{hint}")
-        if "servers" not in settings:
-            raise ConfigError(f"{where}: the setting servers is missing")
-        made = cls(**settings)
-        for name in ("servers", "stream", "subjects", *(n for n in _CONNECTION if n in settings)):
-            if not isinstance(getattr(made, name), str) or not getattr(made, name):
-                raise ConfigError(f"{where}: {name} must be a text")
+        where = f"jetstream stream {stream.decode('utf-8', 'replace')!r}:"
+        made = cls(**parse_table(cls, settings, where, required=("servers",)))
         made._check_names(where)
-        made._check_numbers(where)
-        if made.storage not in _STORAGE:
-            raise ConfigError(f"{where}: storage is {' or '.join(_STORAGE)}, not {made.storage!r}")
-        if not isinstance(made.create, bool):
-            raise ConfigError(f"{where}: create is true or false")
+        if made.dedup_window < 1:
+            raise ConfigError(f"{where} dedup_window must be a second or more, not {made.dedup_window:g} s")
+        if made.max_age is not None and made.max_age < 1e-3:
+            raise ConfigError(f"{where} max_age must be a millisecond or more")
         return made
 
     def _check_names(self, where: str) -> None:
         if encode_name(self.stream.replace(MARK, "").encode()).count("%") and self.stream != MARK:
-            raise ConfigError(f"{where}: stream may have letters, digits, - and _, and {MARK}, not {self.stream!r}")
+            raise ConfigError(f"{where} stream may have letters, digits, - and _, and {MARK}, not {self.stream!r}")
         tokens = self.subjects.replace(MARK, "x").split(".")
         if not all(token and encode_name(token.encode()) == token for token in tokens):
-            raise ConfigError(f"{where}: subjects must be tokens such as mlp.{MARK}, not {self.subjects!r}")
-
-    def _check_numbers(self, where: str) -> None:
-        for name, low, kinds, none in (
-            ("replicas", 1, (int,), False),
-            ("max_age", 1e-3, (int, float), True),
-            ("max_octets", 1, (int,), True),
-            ("max_messages", 1, (int,), True),
-            ("dedup_window", 1, (int, float), False),
-            ("buffer", 1, (int,), False),
-        ):
-            value = getattr(self, name)
-            if none and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= 1e15:
-                what = "seconds" if float in kinds else "a whole number"
-                raise ConfigError(f"{where}: {name} must be {what}, {low:g} or more, not {value!r}")
+            raise ConfigError(f"{where} subjects must be tokens such as mlp.{MARK}, not {self.subjects!r}")
 
     def names(self, stream: bytes) -> tuple[str, str]:
         """Name and subject prefix of this stream in JetStream.

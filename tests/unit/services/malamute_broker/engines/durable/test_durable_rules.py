@@ -649,14 +649,14 @@ def test_any_name_of_a_stream_has_its_own_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"folder": ""}, "folder is missing"),
+        ({"folder": ""}, "folder must be a text"),
         ({"max_bytes": 1}, "did you mean"),
         ({"zzz": 1}, "there are folder"),
-        ({"max_age": 0}, "max_age must be seconds above 0"),
+        ({"max_age": 0}, "max_age must be a positive duration"),
         ({"max_messages": 1.5}, "max_messages must be a whole number"),
-        ({"dedup_window": -1}, "dedup_window must be seconds, 0 or more"),
+        ({"dedup_window": -1}, "dedup_window must be a duration"),
         ({"dedup_ids": True}, "dedup_ids"),
-        ({"synchronous": "off"}, "normal or full"),
+        ({"synchronous": "off"}, "one of normal, full"),
     ],
 )
 def test_wrong_settings_are_named(wrong: dict[str, Any], text: str) -> None:

@@ -137,13 +137,15 @@ def test_what_malamute_cannot_carry_is_no_message_of_it(subject: bytes) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({}, "servers is missing"),
-        ({"servers": "x", "server": "y"}, "did you mean servers"),
+        ({}, "the key servers is missing"),
+        ({"servers": "x", "server": "y"}, "did you mean 'servers'"),
         ({"servers": ""}, "servers must be a text"),
         ({"servers": "x", "replicas": 0}, "replicas must be"),
         ({"servers": "x", "replicas": True}, "replicas must be"),
         ({"servers": "x", "max_age": -1}, "max_age must be"),
-        ({"servers": "x", "storage": "tape"}, "file or memory"),
+        ({"servers": "x", "max_age": 0.0001}, "max_age must be a millisecond"),
+        ({"servers": "x", "dedup_window": "999ms"}, "dedup_window must be a second or more"),
+        ({"servers": "x", "storage": "tape"}, "one of file, memory"),
         ({"servers": "x", "create": "yes"}, "true or false"),
         ({"servers": "x", "stream": "a.b"}, "letters, digits"),
         ({"servers": "x", "subjects": "a..{stream}"}, "tokens such as"),

@@ -36,7 +36,7 @@ def test_refill_follows_a_smaller_window() -> None:
         ({"maxInFlight": "0"}, "must be from 1"),
         ({"maxInFlight": "many"}, "whole number"),
         ({"maxInFlight": "5", "refillAllowedAt": "5"}, "option refillAllowedAt must be from 0 to maxInFlight - 1"),
-        ({"waitTimeout": "soon"}, "like 5s"),
+        ({"waitTimeout": "soon"}, "such as 500ms"),
         ({"waitTimeout": "0"}, "positive duration"),
         ({"dedup": "maybe"}, "true or false"),
         ({"ackMode": "bach"}, "did you mean batch"),

@@ -1,0 +1,61 @@
+"""``mama docs options``: the options of all formats and the keys of all configuration files, as Markdown."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..options import camel, markdown
+from ..options.document import FileSection
+from ..services.malamute_broker.broker.security import Security
+from ..services.malamute_broker.broker.settings import BrokerSettings
+from ..services.malamute_broker.configuration import EventsTable
+from ..services.malamute_broker.engines.durable.settings import DurableSettings
+from ..services.malamute_broker.engines.jetstream.settings import JetStreamSettings
+from ..services.malamute_broker.session.clients import SessionSettings
+from ..services.malamute_broker.session.mailbox_store import Limits
+from ..services.tango_recorder.settings import RecorderSettings
+from ..services.tango_server.log_replayer import Rule
+
+FILES = (
+    FileSection(
+        "Broker: `mama broker --conf-file conf/broker.toml`",
+        (
+            ("`[broker]`", BrokerSettings),
+            ("`[clients]`", SessionSettings),
+            ("`[mailboxes]`, and the same keys in `[services]`", Limits),
+            ("`[events]`", EventsTable),
+            ("`[security]`; `[security.users]` has a password by user name", Security),
+            ('`[[stream]]` with `engine = "durable"`', DurableSettings),
+            ('`[[stream]]` with `engine = "jetstream"`', JetStreamSettings),
+        ),
+    ),
+    FileSection(
+        "Recorder: `mama record --conf-file conf/tango-record.toml`",
+        (("`[recorder]`, with `url` of the database", RecorderSettings),),
+        camel,
+    ),
+    FileSection("Event source: `mama tango-source --conf-file conf/tango-source.toml`", (("`[[attribute]]`", Rule),)),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options = parser.add_subparsers(required=True, metavar="WHAT").add_parser(
+        "options", help="all options of mamapub as Markdown"
+    )
+    way = options.add_mutually_exclusive_group()
+    way.add_argument("--write", type=Path, metavar="FILE")
+    way.add_argument("--check", type=Path, metavar="FILE", help="fail when FILE is not fresh")
+
+
+def run(args: argparse.Namespace) -> int:
+    text = markdown(FILES)
+    if args.write:
+        args.write.write_text(text, encoding="utf-8")
+    elif args.check:
+        if not args.check.exists() or args.check.read_text(encoding="utf-8") != text:
+            raise ConfigError(f"{args.check} is not what the declaration of the options says: run make docs")
+    else:
+        print(text, end="")
+    return 0

@@ -1,0 +1,61 @@
+"""Reads one table of a configuration file into the fields that a dataclass declares with :func:`.declare.option`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from ..errors import ConfigError
+from .declare import declarations, nearest
+from .values import Duration
+
+logger = logging.getLogger(__name__)
+
+
+def parse_table(
+    declared: type, table: Any, where: str, spelling: Callable[[str], str] = str, required: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Values by field. What the table does not name stays out, so that the class's default holds.
+
+    :param declared: dataclass whose options are the keys
+    :param where: what errors begin with: the file and the table
+    :param spelling: key in the file for the name of a field
+    :param required: keys that must be there
+    :raises ConfigError: no table, an unknown or missing key, or a wrong value; names the key, never a secret
+    """
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} is a table")
+    known = {spelling(name): (name, option) for name, option in declarations(declared)}
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where} unknown key {key!r}{nearest(key, known) or f'; there are {_list(known)}'}")
+    for key in required:
+        if key not in table:
+            raise ConfigError(f"{where} the key {key} is missing")
+    found = {}
+    for key, value in table.items():
+        name, option = known[key]
+        try:
+            found[name] = option.parse(value)
+        except (ValueError, TypeError) as e:
+            got = "" if option.secret else f", got {value!r}"
+            raise ConfigError(f"{where} {key} {e}{got}") from None
+        warn_about_bare_number(f"{where} {key}", value, option.parse)
+    return found
+
+
+def warn_about_bare_number(where: str, value: object, parse: object) -> None:
+    """Log, once, in which unit a duration without one was read, where bare numbers do not all mean the same."""
+    if isinstance(parse, Duration) and parse.warn and (unit := parse.assumed_unit(value)):
+        _warn_once(f"{where} = {value} was read as {value} {unit}: write '{value}{unit}'")
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)
+
+
+def _list(names: Mapping[str, object]) -> str:
+    return ", ".join(names)

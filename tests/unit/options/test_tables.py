@@ -1,0 +1,69 @@
+"""Tables of configuration files, read by what a dataclass declares."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mama_spark.errors import ConfigError
+from mama_spark.options import camel
+from mama_spark.options.declare import option
+from mama_spark.options.tables import _warn_once, parse_table
+from mama_spark.options.toml_file import read_toml
+from mama_spark.options.values import Duration, integer, nonempty_text
+
+
+@dataclass(frozen=True)
+class Table:
+    """An example."""
+
+    max_age: float = option("duration", Duration(bare="s", zero=True, warn=True), 60.0, "table", "How long.")
+    max_rows: int = option("integer", integer(1), 10, "table", "How many.")
+    pause: float = option("duration", Duration(), 1.0, "table", "Between rows.")
+    secret_key: str | None = option("text", nonempty_text, None, "table", "Not shown.", secret=True)
+    host: str = "undeclared"
+
+
+def test_values_stand_by_field_and_defaults_stay_out() -> None:
+    assert parse_table(Table, {"max_age": "2h", "max_rows": 3}, "[t]") == {"max_age": 7200.0, "max_rows": 3}
+    assert parse_table(Table, {"maxRows": 3}, "[t]", camel) == {"max_rows": 3}
+    assert parse_table(Table, {}, "[t]") == {}
+
+
+@pytest.mark.parametrize(
+    ("table", "error"),
+    [
+        (1, r"^\[t\] is a table"),
+        ({"max_rowz": 1}, r"^\[t\] unknown key 'max_rowz'; did you mean 'max_rows'\?$"),
+        ({"zz": 1}, "unknown key 'zz'; there are max_age, max_rows, pause, secret_key$"),
+        ({"host": "h"}, "unknown key 'host'"),
+        ({"max_rows": 0}, r"^\[t\] max_rows must be from 1 to \d+, got 0$"),
+        ({"secret_key": 17}, r"^\[t\] secret_key must be a text$"),
+        ({"pause": 1}, r"^\[t\] the key max_rows is missing$"),
+    ],
+)
+def test_what_is_wrong_is_named_and_no_secret_shown(table: object, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        parse_table(Table, table, "[t]", required=("max_rows",) if table == {"pause": 1} else ())
+
+
+def test_a_bare_number_that_means_another_unit_elsewhere_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert parse_table(Table, {"max_age": 90, "pause": 250}, "[t]") == {"max_age": 90.0, "pause": 0.25}
+        parse_table(Table, {"max_age": 0}, "[t]")
+        parse_table(Table, {"max_age": "90s"}, "[t]")
+    assert caplog.messages == ["[t] max_age = 90 was read as 90 s: write '90s'"]
+
+
+def test_variables_of_the_environment_are_replaced_in_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAMA_WORD", "hush")
+    path = tmp_path / "f.toml"
+    path.write_text('[a]\nx = "${MAMA_WORD}!"\ny = ["${MAMA_WORD}", 1]\n[[b]]\nz = "$MAMA_WORD"\n')
+    assert read_toml(path) == {"a": {"x": "hush!", "y": ["hush", 1]}, "b": [{"z": "$MAMA_WORD"}]}
+    path.write_text('[a]\nx = "${MAMA_NOT_SET}"\n')
+    with pytest.raises(ConfigError, match=r"f\.toml: \[a\] x: the environment variable MAMA_NOT_SET is not set"):
+        read_toml(path)

@@ -1,0 +1,111 @@
+"""Durations, sizes and times as users write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+import pytest
+from mama_spark.options.values import (
+    Duration,
+    boolean,
+    byte_size,
+    duration,
+    instant,
+    integer,
+    member,
+    milliseconds,
+    nonempty_text,
+    one_of,
+    rate,
+    real_number,
+    string,
+    text,
+    texts,
+    true_or_false,
+)
+
+
+class Policy(Enum):
+    KEEP = "keep"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("7", 7), ("0", 0), ("1 KiB", 1024), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)],
+)
+def test_sizes_are_octets_or_powers_of_two(text: str, found: int) -> None:
+    assert byte_size(text) == found
+
+
+@pytest.mark.parametrize("bad", ["", "1.5 MiB", "1 MB", "-1", "MiB", True])
+def test_what_is_no_size_is_refused(bad: object) -> None:
+    with pytest.raises(ValueError, match="octets"):
+        byte_size(bad)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("1", 0.001), ("1ms", 0.001), ("500ms", 0.5), ("1.5s", 1.5), ("30s", 30), ("1m", 60), ("5m", 300), ("1min", 60),
+        ("1 H", 3600), ("2h", 7200), ("7d", 604_800), (250, 0.25), (0.5, 0.0005), (timedelta(days=7), 604_800),
+    ],
+)  # fmt: skip
+def test_durations(value: object, seconds: float) -> None:
+    assert duration(value) == pytest.approx(seconds)
+
+
+def test_the_unit_of_a_bare_number_is_declared() -> None:
+    assert Duration(bare="s")(30) == Duration(bare="s")("30") == Duration(bare="s")("30s") == 30
+    with pytest.raises(ValueError, match=r"such as 500ms, 30s, 5m, 2h or 7d$"):
+        Duration(bare=None)("30")
+
+
+@pytest.mark.parametrize("bad", ["", "0", "0s", "-1s", "1w", "s", True, None, [], "1e3s", float("nan"), float("inf")])
+def test_what_is_no_duration_is_refused(bad: object) -> None:
+    with pytest.raises(ValueError, match="positive duration"):
+        duration(bad)
+
+
+@pytest.mark.parametrize("zero", [0, "0", "0s", 0.0, timedelta()])
+def test_zero_is_a_duration_where_it_has_a_meaning(zero: object) -> None:
+    assert Duration(zero=True)(zero) == 0
+    with pytest.raises(ValueError, match="must be a duration"):
+        Duration(zero=True)(-1)
+
+
+def test_durations_of_protocols_are_whole_milliseconds() -> None:
+    assert (milliseconds(60_000), milliseconds("1m"), milliseconds("1.5s")) == (60_000, 60_000, 1_500)
+    with pytest.raises(ValueError, match="whole milliseconds"):
+        milliseconds(1.5)
+
+
+@pytest.mark.parametrize(
+    ("parse", "good", "bad"),
+    [
+        (text, " x ", " "), (text, "x", 1), (nonempty_text, " x", ""), (nonempty_text, "x", 1), (string, "", 1),
+        (real_number, 1.5, "1"), (real_number, 1, True), (true_or_false, False, "false"), (boolean, "on", "maybe"),
+        (integer(1, 5), 5, 6), (integer(1, 5), "5", "x"), (integer(1, 5), 1, True), (integer(1, 5), 1, 1.5),
+        (integer(1, 5), 1, None), (texts, ["a"], "a"), (texts, [], [1]), (member(Policy), "keep", "lose"),
+        (one_of("a", "b"), "A", "c"), (one_of("a", "b"), "b", 1), (rate, "1.5", "0"), (rate, "2", "fast"),
+    ],
+)  # fmt: skip
+def test_values_of_files_and_options_are_checked(parse: Callable[[Any], Any], good: object, bad: object) -> None:
+    parse(good)
+    with pytest.raises(ValueError, match="must"):
+        parse(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("1700000000123", 1_700_000_000_123_000),
+        ("2023-11-14T22:13:20.000123Z", 1_700_000_000_000_123),
+        ("2023-11-14T23:13:20+01:00", 1_700_000_000_000_000),
+        ("2023-11-14 22:13:20", 1_700_000_000_000_000),
+    ],
+)
+def test_times_are_milliseconds_or_iso_in_utc_unless_they_say_otherwise(text: str, micros: int) -> None:
+    assert instant(text) == micros
