@@ -4,8 +4,9 @@ A bridge never retries, never keeps messages that it did not take, never writes 
 Spark. Deciding is the window's business (:mod:`mama_spark.sending.window`): a bridge moves bytes and says what
 came back.
 
-Calls come from one thread, in this order: ``open`` once, then ``prepare`` / ``send`` / ``flush`` / ``poll`` in
-any order, ``close`` once. ``close`` is safe after a failed ``open`` and may be repeated.
+Calls come one at a time, in this order: ``open`` once, then ``prepare`` / ``send`` / ``flush`` / ``poll`` in any order
+and all on one thread, ``close`` once. ``open`` and ``close`` may come from other threads, before that one begins and
+after it has ended. ``close`` is safe after a failed ``open`` and may be repeated.
 """
 
 from __future__ import annotations

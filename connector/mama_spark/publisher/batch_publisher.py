@@ -1,7 +1,7 @@
 """Publishes batches of messages in columns, on a thread of its own: what Spark's sink writes with.
 
-All calls to the bridge after ``open`` and before ``close`` come from the publisher's thread, ``prepare`` included, so
-that acknowledgements, timeouts and resends go on while the caller is busy elsewhere (in Spark's row iterator). What
+All calls to the bridge but ``close`` come from the publisher's thread (``open``, too, where it is left to it), so that
+acknowledgements, timeouts and resends go on while the caller is busy elsewhere (in Spark's row iterator). What
 ``prepare`` or the bridge raises is therefore raised by the next :meth:`BatchPublisher.put`, or by ``drain``.
 """
 
@@ -59,7 +59,9 @@ class _QueuedBatch:
 class BatchPublisher:
     """Takes Arrow batches and reports settled columns; no object a message.
 
-    :param bridge: open; it stays open
+    :param bridge: open, or opened by ``open_bridge``; it stays open
+    :param open_bridge: called on the publisher's thread, before any other call: opens the bridge and returns the rules
+        for what it can do, in place of ``policy``. None = the bridge is open
     :param on_finished: called on the publisher's thread with every batch whose flights are all settled; its messages
         and context are dropped afterwards, so that they can be freed. An exception in it ends the publisher.
     :param rate: new messages a second; None = no limit
@@ -86,14 +88,12 @@ class BatchPublisher:
         survive_outage: bool = False,
         on_event: Callable[[BridgeEvent], None] | None = None,
         on_resend: Callable[[PublishError], None] | None = None,
+        open_bridge: Callable[[], WindowConfig] | None = None,
     ) -> None:
         self.bridge = bridge
-        self.window = Window(policy)
-        self.counters: FlightCounters = self.window.counters
-        deadline = policy.retry.deadline if policy.retry else None
-        if outage_timeout is None:
-            outage_timeout = deadline or policy.wait_timeout
-        self._loop = SendLoop(bridge, self.window, on_event=on_event, outage_timeout=outage_timeout)
+        self._on_event, self._outage_timeout = on_event, outage_timeout
+        self._configure(policy)
+        self._open_bridge, self._opened = open_bridge, threading.Event()
         self._on_finished, self._on_resend = on_finished, on_resend
         self._rate = rate
         self._limiter: RateLimiter | None = None
@@ -109,11 +109,30 @@ class BatchPublisher:
         self._ended = threading.Event()
         self._death: BaseException | None = None
 
+    def _configure(self, policy: WindowConfig) -> None:
+        self.window = Window(policy)
+        timeout = self._outage_timeout
+        if timeout is None:
+            timeout = (policy.retry.deadline if policy.retry else None) or policy.wait_timeout
+        self._loop = SendLoop(self.bridge, self.window, on_event=self._on_event, outage_timeout=timeout)
+
+    @property
+    def counters(self) -> FlightCounters:
+        """What happened so far."""
+        return self.window.counters
+
     # --- the caller's thread ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread. The bridge must be open."""
+        """Start the thread; returns when the bridge is open.
+
+        :raises Exception: as ``open_bridge``
+        """
         self._thread.start()
+        if self._open_bridge is not None:
+            self._opened.wait()
+            if self._death is not None:
+                raise self._death
 
     def put(
         self, batch: MessageBatch, rejected: Sequence[tuple[int, PublishError]] = (), context: object = None
@@ -197,6 +216,9 @@ class BatchPublisher:
 
     def _run(self) -> None:
         try:
+            if self._open_bridge is not None:
+                self._configure(self._open_bridge())
+                self._opened.set()
             now = self._loop.last_send = time.monotonic()
             self._limiter = RateLimiter(self._rate, now) if self._rate else None
             while not self._stopping and not self._drained():
@@ -210,6 +232,7 @@ class BatchPublisher:
             with self._changed:
                 self._ended.set()
                 self._changed.notify_all()
+            self._opened.set()
 
     def _drained(self) -> bool:
         return self._draining and not self._open

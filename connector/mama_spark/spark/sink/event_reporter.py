@@ -23,7 +23,8 @@ Tell = Callable[[Sequence[EventRecord], bool], None]
 
 
 class EventReporter:
-    """Hands the events of one publisher on. Used by one thread at a time: the task's, then the pump's, then the task's.
+    """Reports the events of one publisher. Used by one thread at a time: the task's, the publisher's, and the task's
+    again at the end.
 
     :param staging: of the flight log; None = none is kept
     """

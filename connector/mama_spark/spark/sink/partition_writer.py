@@ -18,6 +18,7 @@ from mama_spark.bridges import publisher_bridge, row_codec
 from mama_spark.errors import ConfigError, PublishError, Unavailable
 from mama_spark.flightlog.write_id import WriteId
 from mama_spark.message import MessageBatch
+from mama_spark.options.window import WindowConfig
 from mama_spark.publisher.batch_publisher import BatchPublisher
 from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
 
@@ -153,7 +154,7 @@ class PartitionWriter:
 
     def _open(self, first: pa.RecordBatch) -> BatchPublisher:
         """Everything that needs I/O is checked here, before the first publish."""
-        o, plan = self._options, self._job.plan
+        o = self._options
         if self._task.speculation and not o.dedup:
             raise ConfigError(
                 "spark.speculation is on and dedup is off: a speculative attempt would publish its rows twice; "
@@ -161,21 +162,11 @@ class PartitionWriter:
             )
         self.recorder.check_tables()
         self.recorder.events.create()
-        self._bridge = publisher_bridge(o)
-        self._bridge.open()
-        codec = row_codec(o)
-        encoder = RowEncoder(plan, o.topic, o.topic_prefix) if codec is None else CodecRows(plan, codec)
-        self._bridge.prepare(encoder.places(first))  # what the bridge can do may depend on where the topics lead
-        capabilities = self._bridge.capabilities
-        self._with_ids = o.dedup and capabilities.dedup
-        packed = None if o.pack == "off" else PackedMessages(o, plan, first.schema, capabilities)
-        self._messages = RowMessages(encoder) if packed is None else packed
-        if o.announce:
-            self._announce()
-        self.recorder.events.live()
-        self._publisher = BatchPublisher(
-            self._bridge,
-            replace(o.window.for_bridge(capabilities, with_ids=o.dedup), max_bytes=MAX_BYTES_IN_FLIGHT),
+        self._bridge = bridge = publisher_bridge(o)
+        self._publisher = publisher = BatchPublisher(
+            bridge,
+            o.window,
+            open_bridge=lambda: self._connect(bridge, first),
             on_finished=self.recorder.on_finished,
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
@@ -183,10 +174,27 @@ class PartitionWriter:
             survive_outage=tolerates_outages(o),
             on_event=self.recorder.events.transport,
         )
-        self.recorder.begin(self._publisher, self._messages, with_ids=self._with_ids)
-        self._publisher.start()
-        self._progress = Progress(self._task.partition, self._publisher)
-        return self._publisher
+        publisher.start()
+        self.recorder.begin(publisher, self._messages, with_ids=self._with_ids)
+        self._progress = Progress(self._task.partition, publisher)
+        return publisher
+
+    def _connect(self, bridge: PublisherBridge, first: pa.RecordBatch) -> WindowConfig:
+        """On the publisher's thread, while the task's thread waits: open the bridge, and do all that depends on what it
+        can do, which may depend on where the topics lead."""
+        o, plan = self._options, self._job.plan
+        bridge.open()
+        codec = row_codec(o)
+        encoder = RowEncoder(plan, o.topic, o.topic_prefix) if codec is None else CodecRows(plan, codec)
+        bridge.prepare(encoder.places(first))
+        capabilities = bridge.capabilities
+        self._with_ids = o.dedup and capabilities.dedup
+        packed = None if o.pack == "off" else PackedMessages(o, plan, first.schema, capabilities)
+        self._messages = RowMessages(encoder) if packed is None else packed
+        if o.announce:
+            self._announce()
+        self.recorder.events.live()
+        return replace(o.window.for_bridge(capabilities, with_ids=o.dedup), max_bytes=MAX_BYTES_IN_FLIGHT)
 
     def _announce(self) -> None:
         job, task, write_id = self._job, self._task, self._report.write_id

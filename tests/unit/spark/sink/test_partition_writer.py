@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,8 +12,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.bridges.memory import MemoryBroker
-from mama_spark.errors import Unavailable
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
 from mama_spark.options import SinkOptions
@@ -122,3 +122,39 @@ def test_storage_that_fails_at_the_end_leaves_no_one_waiting(
     monkeypatch.setattr(Staging, "flights", refuse)
     with pytest.raises(Unavailable, match="the disk is gone"):
         publish(broker, tmp_path / "log", rows(), options)
+
+
+@pytest.mark.parametrize("pack", ["off", "arrow"])
+def test_all_calls_of_the_bridge_until_it_is_closed_come_from_one_thread(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: str
+) -> None:
+    """The contract of bridges; the thread is the publisher's, since the task's waits for rows."""
+    calls: dict[str, set[int]] = {}
+
+    def recorded(name: str) -> Callable[..., Any]:
+        real = getattr(MemoryBridge, name)
+
+        def call(self: MemoryBridge, *args: Any) -> Any:
+            calls.setdefault(name, set()).add(threading.get_ident())
+            return real(self, *args)
+
+        return call
+
+    for name in ("open", "prepare", "send", "flush", "poll"):
+        monkeypatch.setattr(MemoryBridge, name, recorded(name))
+    report = publish(broker, tmp_path, batches(3), {"pack": pack})
+    assert report.counts.acked == 1500
+    assert calls.keys() >= {"open", "prepare", "send", "poll"}
+    assert len(set.union(*calls.values())) == 1
+    assert threading.get_ident() not in calls["prepare"]
+
+
+def test_a_bridge_that_cannot_be_opened_fails_the_task_with_its_own_error(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: MemoryBridge) -> None:
+        raise ConfigError("no such stream")
+
+    monkeypatch.setattr(MemoryBridge, "open", refuse)
+    assert publish(broker, tmp_path, batches(1), {}).fatal == "no such stream"
+    assert [(r["event"], r["info"]) for r in events(tmp_path)] == [("create", None), ("error", "no such stream")]
