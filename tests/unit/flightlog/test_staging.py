@@ -255,7 +255,7 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
         import pyarrow as pa
         staging = Staging(sys.argv[1], {}, BATCH, 0, 0)
         staging.check()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
         noise = pa.array([np.random.default_rng(i).bytes(1000) for i in range(1000)], pa.binary())
         try:
             for i in range(100):
@@ -267,6 +267,7 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
             staging.close()
         except Unavailable:
             print("told again")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))  # for coverage
     """)
     ran = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "log")], capture_output=True, text=True, timeout=120
