@@ -52,11 +52,11 @@ PURE = {
     "bridges/malamute/records",
     "bridges/malamute/selection",
     "bridges/nats/discovery/advisories",
-    "bridges/nats/discovery/direct_get",
     "bridges/nats/discovery/events",
     "bridges/nats/discovery/layout",
     "bridges/nats/discovery/offsets",
     "bridges/nats/protocol/acks",
+    "bridges/nats/protocol/direct_get",
     "bridges/nats/protocol/fast_batch",
     "bridges/nats/protocol/frames",
     "bridges/nats/protocol/headers",
@@ -189,7 +189,6 @@ IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time",
 #: Cycles that annotations alone make (imports under TYPE_CHECKING). None may be added.
 CYCLES = [
     ["bridges/malamute/logs", "bridges/malamute/stream_log"],
-    ["bridges/nats/read/logs", "bridges/nats/read/stream_log"],
     [
         "mama/discovery/discovery", "mama/inbox", "mama/publisher/bridge_publisher", "mama/publisher/publisher",
         "mama/transport",

@@ -53,7 +53,7 @@ class TestJetStreamByPublicCalls(InJetStream):
 
     @pytest.fixture(autouse=True)
     def _plain(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setattr(connection, "supported", lambda client: False)
+        monkeypatch.setattr(connection, "fast_path_usable", lambda client: False)
         POOL.clear()
         yield
         POOL.clear()

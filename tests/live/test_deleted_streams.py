@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.jetstream import streams
+from mama_spark.bridges.nats.jetstream import api
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.message import MessageBatch
 from mama_spark.publisher import resilient_publisher
@@ -57,14 +57,16 @@ def test_the_next_publisher_on_the_connection_makes_it_again(
 def test_it_is_made_again_although_the_server_still_removes_the_old_one(
     nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy, ask = [True, True], streams._ask
+    busy, read_answer = [True, True], api._json
 
-    async def removing(connection: Any, what: str, *more: Any) -> Any:
-        if what == "STREAM.CREATE.S" and busy:
-            return {"error": {"err_code": 10049, "description": "it is being removed", "busy": busy.pop()}}
-        return await ask(connection, what, *more)
+    def removing(reply: Any) -> Any:
+        answer = read_answer(reply)
+        if answer.get("type", "").endswith("stream_create_response") and busy:
+            busy.pop()
+            return {"error": {"code": 500, "err_code": 10049, "description": "it is being removed"}}
+        return answer
 
-    monkeypatch.setattr(streams, "_ask", removing)
+    monkeypatch.setattr(api, "_json", removing)
     publish_one(nats_server, 1, stream="S")
     assert not busy
     assert stored(admin) == [1]

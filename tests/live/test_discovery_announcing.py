@@ -201,10 +201,10 @@ FORK = """
 import os, sys
 from mama_spark.bridge import SourceKey
 from mama_spark.bridges.nats.discovery import lease as announcer
-from mama_spark.bridges.nats.discovery.events import StoredMessage
+from mama_spark.bridges.nats.protocol.direct_get import StoredMessage
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.discovery.stream_client import StreamClient
+from mama_spark.bridges.nats.jetstream.stream_client import StreamClient
 from mama_spark.errors import ClientClosed
 settings = NatsSettings((sys.argv[1],))
 parents = NatsDiscovery(settings)

@@ -15,9 +15,10 @@ import pytest
 from mama_spark.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import lease
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
-from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, METADATA, DiscoveryLayout
+from mama_spark.bridges.nats.discovery.layout import ADVISORY_BYTES, DiscoveryLayout
 from mama_spark.bridges.nats.server.nats_server import Cluster, NatsServer
 from mama_spark.bridges.nats.settings import NatsSettings
+from mama_spark.bridges.nats.subjects import PROGRESS_METADATA
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.testing.waiting import eventually
 
@@ -121,7 +122,7 @@ def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[.
     start = bridge.initial_offset("latest")
     bridge.settings = replace(bridge.settings, retry_deadline=1.0, connect_timeout=1.0)  # while it is there: at leisure
     stream_client = bridge._open()[1].stream_client
-    stream_client.timeout = stream_client.answer = 1.0
+    stream_client.api.timeout = stream_client.api.attempt_timeout = 1.0
     nats_server.shutdown()
     calls: list[Callable[[], object]] = [bridge.image, lambda: bridge.latest_offset(start)]
     calls += [lambda: bridge.publish_events(DESK, [b"e"], ["e"]), lambda: bridge.announce(DESK, b"r", TTL)]
@@ -145,7 +146,7 @@ def test_readers_made_with_a_plain_client_are_seen_coming_and_going(
             {"durable_name": "two", "filter_subjects": ["t.b", "t.c.>"]},
             {"durable_name": "all"},
             {"durable_name": "mama-ours", "filter_subject": "t.d"},
-            {"durable_name": "progress", "filter_subject": "t.d", "metadata": METADATA},
+            {"durable_name": "progress", "filter_subject": "t.d", "metadata": PROGRESS_METADATA},
             {"name": "short", "filter_subject": "t.e", "inactive_threshold": 1_000_000_000},
         ]
         for config in filters:

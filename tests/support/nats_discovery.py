@@ -122,10 +122,10 @@ def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
 ANNOUNCE = """
 import sys, time
 from mama_spark.bridge import SourceKey
-from mama_spark.bridges.nats.discovery.events import StoredMessage
+from mama_spark.bridges.nats.protocol.direct_get import StoredMessage
 from mama_spark.bridges.nats.discovery.bridge import NatsDiscovery
 from mama_spark.bridges.nats.settings import NatsSettings
-from mama_spark.bridges.nats.discovery.stream_client import StreamClient
+from mama_spark.bridges.nats.jetstream.stream_client import StreamClient
 bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
 bridge.open()
 bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Subjects: which ones a publisher may use, and which stream takes which. Pure.
+"""Subjects, and names of consumers: which subjects a publisher may use, and which stream takes which. Pure.
 
 The server itself stores a publish to ``a.*`` literally and answers 503 to an empty token, so subjects made from rows
 are checked before anything is sent.
@@ -14,6 +14,10 @@ import pyarrow.compute as pc
 
 from mama_spark.message import Bools
 
+#: What the names of consumers that read for us begin with.
+CONSUMER_PREFIX = "mama-"
+#: Metadata of a consumer that only shows how far a query has come: nobody reads through it.
+PROGRESS_METADATA = {"mama-spark": "progress"}
 _BAD = r"[\x00-\x20\x7f]|(?:^|\.)(?:\*|>|)(?:\.|$)"
 
 

@@ -1,7 +1,6 @@
-"""One event loop thread a process, where all NATS connections live.
+"""The thread with the event loop of all NATS connections, one a process.
 
-If the loop ends with an error, everybody who waits for it is told so
-(:class:`~mama_spark.errors.BackgroundTaskFailed`).
+If the loop ends, calls that wait for it raise :class:`~mama_spark.errors.BackgroundTaskFailed`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 class EventLoopThread:
-    """A thread with an event loop, or a face for one that somebody else runs."""
+    """Runs an event loop in a thread, or wraps a loop that somebody else runs."""
 
     def __init__(self, running: asyncio.AbstractEventLoop | None = None) -> None:
         self.pid = os.getpid()
@@ -40,7 +39,7 @@ class EventLoopThread:
         try:
             self.loop.run_forever()
             error: BaseException = RuntimeError("the event loop was stopped")
-        except BaseException as e:  # noqa: BLE001 - whatever it was, the waiters must hear of it
+        except BaseException as e:  # noqa: BLE001 - raised again to those who wait
             error = e
         with self._lock:
             self.died = error
@@ -49,14 +48,14 @@ class EventLoopThread:
         for future in waiting:
             if not future.done():
                 future.set_exception(self._death_error())
-        for tell in callbacks:
-            tell(error)
+        for call in callbacks:
+            call(error)
         with contextlib.suppress(Exception):
             self._shutdown()
 
     def _shutdown(self) -> None:
-        """End what still runs, so that nothing complains when it is collected."""
-        self.loop.run_until_complete(asyncio.sleep(0))  # what was asked for last begins, too, so that it can be ended
+        """Cancel what still runs, so that asyncio does not warn when it is collected."""
+        self.loop.run_until_complete(asyncio.sleep(0))  # calls submitted last start, so that they can be cancelled
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.run_until_complete(asyncio.sleep(0))
@@ -77,21 +76,22 @@ class EventLoopThread:
         return self.died is None and self.pid == os.getpid() and not self.loop.is_closed()
 
     def here(self) -> bool:
-        """Are we on the loop's own thread?"""
+        """Does the caller run on the loop's thread?"""
         try:
             return asyncio.get_running_loop() is self.loop
         except RuntimeError:
             return False
 
-    def on_death(self, tell: Callable[[BaseException], None]) -> None:
-        """Call ``tell`` should the loop die."""
+    def on_death(self, call: Callable[[BaseException], None]) -> None:
+        """Call ``call`` with the error when the loop ends."""
         with self._lock:
-            self._on_death.append(tell)
+            self._on_death.append(call)
 
-    def forget(self, tell: Callable[[BaseException], None]) -> None:
+    def forget(self, call: Callable[[BaseException], None]) -> None:
+        """Undo :meth:`on_death`."""
         with self._lock:
-            if tell in self._on_death:
-                self._on_death.remove(tell)
+            if call in self._on_death:
+                self._on_death.remove(call)
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
         """Run ``call`` on the loop.
@@ -133,7 +133,7 @@ _shared_lock = threading.Lock()
 
 
 def shared() -> EventLoopThread:
-    """The process' own loop; a fork or a death makes a new one."""
+    """The loop of this process; a new one after a fork or after the loop has ended."""
     global _shared
     with _shared_lock:
         if _shared is None or not _shared.alive:

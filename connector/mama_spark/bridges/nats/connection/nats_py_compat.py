@@ -1,18 +1,264 @@
-"""TLS where it was asked for, and what nats-py leaves behind when it connects: transports that it forgets, and tasks
-that go on connecting."""
+"""Every private name of nats-py and asyncio that this package uses; no other module touches one.
+
+nats-py keeps the connection. The fast path puts a parser of its own before the client's, appends frames to its write
+buffer, and reads the socket without the copies of :class:`asyncio.StreamReader`: there are no public calls for that.
+:func:`missing_names` compares what is needed with the installed version. Where a name of the fast path is missing,
+:func:`fast_path_usable` says so in the log, and connections use public calls only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+import importlib.metadata
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
+from nats.js.client import JetStreamContext
+
+from mama_spark.errors import ConfigError
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+#: Versions of nats-py that the private names were tried with: from, below. ``pyproject.toml`` requires the same.
+VERSIONS = ((2, 16), (3, 0))
+
+FAST_PATH = "the fast path"
+RAW_READS = "reads without copies"
+TLS = "TLS before credentials are sent"
+CLEANUP = "closing what a failed attempt to connect leaves open"
+ATTACH = "publishing through a JetStream context of the caller"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateName:
+    """A name that nats-py or asyncio does not document.
+
+    :ivar needed_for: what does not work without it
+    :ivar is_there: does the client have it, of the kind that is expected
+    """
+
+    name: str
+    needed_for: str
+    is_there: Callable[[Client], bool]
+
+
+def _set_by(kind: type) -> frozenset[str]:
+    """Names that the constructor of a class uses, its attributes among them."""
+    code = getattr(kind.__init__, "__code__", None)  # type: ignore[misc]
+    return frozenset(() if code is None else code.co_names)
+
+
+def _callback(name: str) -> PrivateName:
+    return PrivateName(f"Client.{name}", ATTACH, lambda client: hasattr(client, name))
+
+
+#: All of them.
+PRIVATE_NAMES = (
+    PrivateName(
+        "Client._ps",
+        FAST_PATH,
+        lambda client: (
+            inspect.iscoroutinefunction(getattr(getattr(client, "_ps", None), "parse", None))
+            and callable(getattr(client._ps, "reset", None))
+        ),
+    ),
+    PrivateName("Client._pending", FAST_PATH, lambda client: isinstance(getattr(client, "_pending", None), list)),
+    PrivateName(
+        "Client._pending_data_size",
+        FAST_PATH,
+        lambda client: isinstance(getattr(client, "_pending_data_size", None), int),
+    ),
+    PrivateName("Client._flush_queue", FAST_PATH, lambda client: hasattr(client, "_flush_queue")),
+    PrivateName("Client._transport", FAST_PATH, lambda client: hasattr(client, "_transport")),
+    PrivateName("Subscription._id", FAST_PATH, lambda _: "_id" in _set_by(Subscription)),
+    PrivateName("TcpTransport._io_reader", RAW_READS, lambda _: "_io_reader" in _set_by(TcpTransport)),
+    PrivateName("TcpTransport._io_writer", RAW_READS, lambda _: "_io_writer" in _set_by(TcpTransport)),
+    PrivateName("StreamReader._buffer", RAW_READS, lambda _: "_buffer" in _set_by(asyncio.StreamReader)),
+    PrivateName("Client._process_info", TLS, lambda _: inspect.iscoroutinefunction(_process_info())),
+    PrivateName(
+        "Client._attempt_reconnect",
+        CLEANUP,
+        lambda client: inspect.iscoroutinefunction(getattr(client, "_attempt_reconnect", None)),
+    ),
+    PrivateName("JetStreamContext._nc", ATTACH, lambda _: "_nc" in _set_by(JetStreamContext)),
+    PrivateName("Client._reading_task", ATTACH, lambda client: hasattr(client, "_reading_task")),
+    *map(_callback, ("_error_cb", "_disconnected_cb", "_reconnected_cb", "_closed_cb")),
+)
+
+
+def _process_info() -> object:
+    return getattr(Client, "_process_info", None)
+
+
+def installed_version() -> str:
+    """Of nats-py; empty if it is not installed as a distribution."""
+    try:
+        return importlib.metadata.version("nats-py")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def missing_names(client: Client) -> dict[str, str]:
+    """Private names that the installed nats-py does not have, or not of the expected kind: what each is needed for."""
+    return {name.name: name.needed_for for name in PRIVATE_NAMES if not name.is_there(client)}
+
+
+def version_tried(version: str) -> bool:
+    """Were the private names tried with this version of nats-py?"""
+    try:
+        major, minor = map(int, version.split(".")[:2])
+    except ValueError:
+        return False
+    return VERSIONS[0] <= (major, minor) < VERSIONS[1]
+
+
+def fast_path_usable(client: Client) -> bool:
+    """May the fast path be used with this client? If not, and if reads must be copied, the log says why, once."""
+    version, missing = installed_version(), missing_names(client)
+    reasons = [f"{name} is not as expected" for name, need in missing.items() if need in (FAST_PATH, RAW_READS)]
+    if not version_tried(version):
+        reasons.insert(0, "this version was not tried")
+    if reasons:
+        _warn("; ".join(reasons), version)
+    return version_tried(version) and FAST_PATH not in missing.values()
+
+
+@cache
+def _warn(why: str, version: str) -> None:
+    """Once a process for each reason."""
+    low, high = (".".join(map(str, v)) for v in VERSIONS)
+    _LOG.warning(
+        "The fast path of the bridge to NATS is off, or slower: nats-py %s is installed, %s up to but without %s were "
+        "tried (%s). Messages go by public calls, which is several times slower; install a version of nats-py that was "
+        "tried.",
+        *(version or "of an unknown version", low, high, why),
+    )
+
+
+# --- the fast path ------------------------------------------------------------------------------------------------
+
+
+def replace_parser(client: Client, make: Callable[[Any], T]) -> T:
+    """Put a parser before the client's own.
+
+    :param make: given the client's, returns the one that takes its place
+    """
+    anything: Any = client
+    parser = make(anything._ps)
+    anything._ps = parser
+    return parser
+
+
+def transport_of(client: Client) -> Any:
+    """What the client reads from and writes to; None before it connects."""
+    return getattr(client, "_transport", None)
+
+
+def queue_frames(client: Client, pieces: list[memoryview], size: int) -> None:
+    """Append to what the client writes next.
+
+    :param size: bytes of ``pieces``
+    """
+    anything: Any = client
+    anything._pending.extend(pieces)
+    anything._pending_data_size += size
+
+
+def request_flush(client: Client, flushed: asyncio.Future[None]) -> None:
+    """Let the client write what is queued, and set ``flushed`` then."""
+    anything: Any = client
+    anything._flush_queue.put_nowait(flushed)
+
+
+def drop_queued_frames(client: Client) -> None:
+    """Take back what :func:`queue_frames` appended and the client has not written. Commands of the client stay."""
+    anything: Any = client
+    anything._pending = [piece for piece in anything._pending if not isinstance(piece, memoryview)]
+    anything._pending_data_size = sum(len(piece) for piece in anything._pending)
+
+
+def subscription_id(subscription: Subscription) -> int | None:
+    """The number that deliveries of a subscription carry; None if it cannot be read."""
+    found = getattr(subscription, "_id", None)
+    return found if isinstance(found, int) else None
+
+
+def stream_of(transport: Any) -> tuple[asyncio.StreamReader | None, asyncio.Transport | None]:
+    """Reader and asyncio transport of the connection that a transport of nats-py has now."""
+    writer = getattr(transport, "_io_writer", None)
+    return getattr(transport, "_io_reader", None), None if writer is None else writer.transport
+
+
+def is_tcp(transport: object) -> bool:
+    """A plain or TLS connection, not a websocket."""
+    return isinstance(transport, TcpTransport)
+
+
+def unread(reader: asyncio.StreamReader) -> bytearray | None:
+    """What a reader has received and nobody has taken; None if that cannot be seen."""
+    found = getattr(reader, "_buffer", None)
+    return found if isinstance(found, bytearray) else None
+
+
+# --- contexts of the caller ---------------------------------------------------------------------------------------
+
+
+def client_of(context: Any) -> Any:
+    """The client of a JetStream context; None if it cannot be found."""
+    return getattr(context, "_nc", None)
+
+
+def loop_of(context: Any) -> asyncio.AbstractEventLoop:
+    """The loop that a context's client reads on, or else the running one.
+
+    :raises ConfigError: neither can be found
+    """
+    reading = getattr(client_of(context), "_reading_task", None)
+    if isinstance(reading, asyncio.Task):
+        return reading.get_loop()
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise ConfigError("the event loop of this JetStream context cannot be found: give it as loop=") from None
+
+
+Callback = Callable[..., Coroutine[Any, Any, None]]
+
+
+def add_callbacks(
+    client: Any, error: Callback, disconnected: Callback, reconnected: Callback, closed: Callback
+) -> None:
+    """Call these besides the callbacks that the client's owner has set."""
+
+    def both(theirs: Callback | None, ours: Callback) -> Callback:
+        async def call(*args: Any) -> None:
+            await ours(*args)
+            if theirs is not None:
+                await theirs(*args)
+
+        return call
+
+    client._disconnected_cb = both(client._disconnected_cb, disconnected)
+    client._reconnected_cb = both(client._reconnected_cb, reconnected)
+    client._closed_cb = both(client._closed_cb, closed)
+    client._error_cb = both(client._error_cb, error)
+
+
+# --- TLS ----------------------------------------------------------------------------------------------------------
 
 
 class TlsNotOffered(nats.errors.SecureConnWantedError):
-    """TLS was asked for and the server has none. Nothing was sent."""
+    """TLS was requested and the server does not offer it. Nothing was sent."""
 
     def __str__(self) -> str:
         return (
@@ -25,7 +271,7 @@ class TlsClient(Client):
     """A client that uses TLS with every server, or does not use the server.
 
     nats-py itself upgrades only where the server's INFO says ``tls_required``, and sends its credentials in plain to
-    all others. Holds for each reconnect and for servers that a cluster tells of, too.
+    all others. Holds for each reconnect and for servers that a cluster announces, too.
     """
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
@@ -36,10 +282,28 @@ class TlsClient(Client):
         await super()._process_info(info, initial_connection)
 
 
+def tls_client() -> Client:
+    """A client that sends credentials over TLS only.
+
+    :raises ConfigError: with this version of nats-py that cannot be made sure of
+    """
+    client = TlsClient()
+    if TLS in missing_names(client).values():
+        low, high = (".".join(map(str, v)) for v in VERSIONS)
+        raise ConfigError(
+            f"nats-py {installed_version()} has no Client._process_info, so it might send credentials without TLS: "
+            f"install nats-py>={low},<{high}"
+        )
+    return client
+
+
+# --- what a client leaves behind when it connects -----------------------------------------------------------------
+
+
 def close_abandoned(client: Client) -> None:
     """After an error: close what the client opened for a connection that did not come about. It opens another and
     forgets this one, which would stay open until it is collected."""
-    transport: Any = getattr(client, "_transport", None)
+    transport = transport_of(client)
     if transport is not None and not client.is_connected:
         with contextlib.suppress(Exception):
             transport.close()
@@ -47,30 +311,30 @@ def close_abandoned(client: Client) -> None:
 
 async def close_client(client: Client) -> None:
     """Close it for good, with what still connects it; at most some seconds, never raises."""
-    # a task of its own: the client may be cancelled by what it cancels itself, and that is not our end
+    # a task of its own: the client may be cancelled by what it cancels itself, and that does not end this call
     closing = asyncio.ensure_future(client.close())
     closing.add_done_callback(lambda done: done.cancelled() or done.exception())
     if not (await asyncio.wait({closing}, timeout=2))[0]:
         closing.cancel()
-    while told := stop_reconnecting(client):
-        await asyncio.wait(told, timeout=0.1)
+    while cancelled := cancel_reconnects(client):
+        await asyncio.wait(cancelled, timeout=0.1)
     close_abandoned(client)  # what a reconnecting task opened before it ended
 
 
-def stop_reconnecting(client: Client) -> set[asyncio.Task[Any]]:
-    """Tell all tasks that connect this client again to end, but for the one that asks; on the client's loop.
+def cancel_reconnects(client: Client) -> set[asyncio.Task[Any]]:
+    """Cancel all tasks that connect this client again, except the one that calls; on the client's loop.
 
-    The client tells such a task once, when it is closed or begins another, and forgets it. An attempt to connect that
-    fails at that moment swallows what it was told (``asyncio.wait_for`` before Python 3.12), and the task goes on as
+    The client cancels such a task once, when it is closed or begins another, and forgets it. An attempt to connect that
+    fails at that moment swallows the cancellation (``asyncio.wait_for`` before Python 3.12), and the task goes on as
     long as the process, at ports that may be somebody else's by then.
 
-    :returns: who was told, and may have to be told again
+    :returns: the tasks that were cancelled, which may have to be cancelled again
     """
-    told = set()
+    cancelled = set()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         frame = getattr(task.get_coro(), "cr_frame", None)
         if frame is not None and frame.f_code.co_name == "_attempt_reconnect" and frame.f_locals.get("self") is client:
             task.cancel()
-            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks
-            told.add(task)
-    return told
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else awaits it
+            cancelled.add(task)
+    return cancelled

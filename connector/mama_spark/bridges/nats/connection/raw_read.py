@@ -1,4 +1,4 @@
-"""What comes in on a plain TCP connection of nats-py, as it was read from the socket.
+"""Reads the socket of a connection of nats-py in large pieces, and without copies where it is plain TCP.
 
 :class:`asyncio.StreamReader` copies everything three times before anybody sees it: a third of the work of reading large
 messages.
@@ -10,55 +10,74 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from nats.aio.transport import TcpTransport
+from nats.aio.client import Client
 
-_MOST = 1024 * 1024  #: bytes that may wait to be parsed before the socket is left alone
+from .nats_py_compat import is_tcp, stream_of, transport_of, unread
+
+_MOST = 1024 * 1024  #: bytes that may wait to be parsed before reading of the socket is paused
+
+
+def read_in_bulk(client: Client) -> None:
+    """Take from the socket what is there instead of 32 KiB at a time. To be called for each transport of the client."""
+    transport = transport_of(client)
+    if fits(transport):
+        RawReadProtocol(transport)
+        return
+    read = type(transport).read
+
+    async def read_all(_: int) -> bytes:
+        return bytes(await read(transport, _MOST))
+
+    transport.read = read_all
 
 
 class RawReadProtocol(asyncio.Protocol):
-    """Takes the place of the protocol that feeds the reader of a transport, which hears of everything but data.
+    """An asyncio protocol that hands on data as it was received; all other events go to the protocol before it.
 
-    For one connection: a transport of nats-py outlives it, and what it connects to next is read as ever until another
-    intake comes.
+    For one connection: a transport of nats-py outlives it, and its next connection is read by nats-py until
+    :func:`read_in_bulk` is called again.
 
     :param transport: of nats-py, connected; see :func:`fits`
     """
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
-        self._reader: Any = transport._io_reader
-        self._socket: Any = transport._io_writer.transport
-        self._before: Any = self._socket.get_protocol()
-        self._came: deque[bytes] = deque()
+        reader, socket = stream_of(transport)
+        assert reader is not None
+        assert socket is not None
+        self._reader, self._socket = reader, socket
+        self._before: Any = socket.get_protocol()
+        self._received: deque[bytes] = deque()
         self._size = 0
-        self._ours = False  # not while somebody waits at the reader
+        self._active = False  # not while somebody waits at the reader
         self._waiter: asyncio.Future[None] | None = None
         self._socket.set_protocol(self)
         transport.read, transport.at_eof = self.read, self.at_eof
 
     @property
-    def _over(self) -> bool:
-        return self._transport._io_reader is not self._reader
+    def _replaced(self) -> bool:
+        """Has the transport another connection by now?"""
+        return stream_of(self._transport)[0] is not self._reader
 
     async def read(self, most: int) -> bytes:
         """What came with one read of the socket, whatever ``most`` is; empty at the end.
 
         :raises OSError: the connection broke, and all that came before has been taken
         """
-        if self._over:
+        if self._replaced:
             return bytes(await type(self._transport).read(self._transport, most))
-        if not self._ours:
-            if self._reader._buffer:
+        if not self._active:
+            if unread(self._reader):
                 return bytes(await self._reader.read(_MOST))
-            self._ours = True
-        while not self._came:
+            self._active = True
+        while not self._received:
             if (error := self._reader.exception()) is not None:
                 raise error
             if self._reader.at_eof():
                 return b""
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        data = self._came.popleft()
+        data = self._received.popleft()
         self._size -= len(data)
         if self._size < _MOST:
             self._socket.resume_reading()
@@ -66,21 +85,21 @@ class RawReadProtocol(asyncio.Protocol):
 
     def at_eof(self) -> bool:
         """Nothing more will come."""
-        if self._over:
+        if self._replaced:
             return bool(type(self._transport).at_eof(self._transport))
-        return not self._came and bool(self._reader.at_eof())
+        return not self._received and bool(self._reader.at_eof())
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # --- what the socket says ------------------------------------------------------------------------------------
+    # --- events of the socket ------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if not self._ours:
+        if not self._active:
             self._before.data_received(data)
             return
-        self._came.append(data)
+        self._received.append(data)
         self._size += len(data)
         if self._size >= _MOST:
             self._socket.pause_reading()
@@ -103,11 +122,8 @@ class RawReadProtocol(asyncio.Protocol):
 
 
 def fits(transport: Any) -> bool:
-    """Is it plain TCP, of the kind that we know, and not ours yet?"""
-    reader, writer = (getattr(transport, name, None) for name in ("_io_reader", "_io_writer"))
-    if not isinstance(transport, TcpTransport) or reader is None or writer is None:
-        return False
-    buffer, socket = getattr(reader, "_buffer", None), writer.transport
-    if not isinstance(buffer, bytearray) or socket.get_extra_info("sslcontext") is not None:
+    """Can :class:`RawReadProtocol` read this transport: plain TCP, of the kind that is known, not read so already?"""
+    reader, socket = stream_of(transport) if is_tcp(transport) else (None, None)
+    if reader is None or socket is None or unread(reader) is None or socket.get_extra_info("sslcontext") is not None:
         return False
     return not isinstance(socket.get_protocol(), RawReadProtocol)

@@ -15,14 +15,14 @@ import orjson
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind
 
-from .events import StoredMessage, micros
-from .layout import METADATA
+from ..protocol.direct_get import StoredMessage, micros
+from ..subjects import CONSUMER_PREFIX, PROGRESS_METADATA
 
 CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
 CREATED, DELETED = "$JS.EVENT.ADVISORY.CONSUMER.CREATED.", "$JS.EVENT.ADVISORY.CONSUMER.DELETED."
 AUDITS = "$JS.EVENT.ADVISORY.API"
 #: Names of consumers that are no readers: those of this package, and those that streams source and mirror with.
-_OURS = ("mama-", "JS_SRC_", "JS_MIRROR_")
+_OURS = (CONSUMER_PREFIX, "JS_SRC_", "JS_MIRROR_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def reader(record: StoredMessage) -> AdvisoryReader | None:
             client,
             bool(config.get("direct") or config.get("sourcing"))
             or client.get("kind") == "JetStream"
-            or METADATA.items() <= (config.get("metadata") or {}).items(),
+            or PROGRESS_METADATA.items() <= (config.get("metadata") or {}).items(),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None

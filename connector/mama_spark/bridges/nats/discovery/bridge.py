@@ -15,6 +15,7 @@ from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
+from ..jetstream.stream_client import StreamClient
 from ..jetstream.streams import StreamCache, check_jetstream
 from ..settings import NatsSettings
 from .event_publisher import EventPublisher
@@ -22,7 +23,6 @@ from .layout import DiscoveryLayout
 from .lease import LeaseKeeper, lease_keeper
 from .offsets import IMAGE
 from .reader import DiscoveryReader
-from .stream_client import StreamClient
 from .streams import check_version, make
 
 T = TypeVar("T")
@@ -69,11 +69,11 @@ class NatsDiscovery:
     async def _prepare(self, connection: Connection, stream_client: StreamClient) -> None:
         """Look at the streams, once a minute and connection: each question makes an advisory that is kept."""
         question = f"discovery at {self.layout}"
-        found = connection.remember(question)
+        found = connection.cached(question)
         if found is None:
-            await check_jetstream(connection, StreamCache(), self.settings.connect_timeout)
+            await check_jetstream(stream_client.api, StreamCache())
             found = (await make(stream_client, self.layout)).clock
-            connection.note(question, found)
+            connection.cache(question, found)
         self._clock = found
 
     def _run(self, connection: Connection, work: Coroutine[Any, Any, T], what: str) -> T:

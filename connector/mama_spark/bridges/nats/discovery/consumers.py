@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from mama_spark.bridge import DiscoveryEvent
 
 from ..jetstream.api import NO_STREAM
+from ..jetstream.stream_client import StreamClient
+from ..protocol.direct_get import StoredMessage
 from . import advisories as adv
-from .events import StoredMessage
-from .stream_client import StreamClient
 
 _NEAR = 50  #: numbers between the advisory of a consumer and the audit of the call that made it, at most
 _TOGETHER = 250  #: audits that are read at a time
@@ -95,10 +95,9 @@ class ConsumerTracker:
         return found[-1] if found else None
 
     async def _many(self, stream: str, body: dict[str, Any]) -> list[StoredMessage]:
-        what = f"read of the stream {stream!r}"
-        return (await self.stream_client.patiently(what, lambda: self.stream_client.batch(stream, body)))[0]
+        return (await self.stream_client.get_many(stream, body))[0]
 
     async def _subjects(self, stream: str) -> list[str]:
         """What a stream takes."""
-        info = await self.stream_client.api("STREAM.INFO", stream, ok=NO_STREAM)
+        info = await self.stream_client.request("STREAM.INFO", stream, absent=NO_STREAM)
         return [] if info is None else list(info["config"].get("subjects") or ())

@@ -1,17 +1,16 @@
 """What one record of discovery on NATS tells. Pure: any bytes give a change, nothing, or a change that says why it
 cannot be read; never an error.
 
-A :class:`StoredMessage` is a message of a stream, as every way of reading gives it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 
+from ..protocol.direct_get import StoredMessage
 from .layout import (
     EXPIRED,
     LIVE,
@@ -19,50 +18,11 @@ from .layout import (
     REC,
     RENEWAL,
     SOURCE_TTL,
-    SOURCED,
     WARN,
     WITHDRAWN,
     BadSubject,
     DiscoveryLayout,
 )
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """One message of a stream.
-
-    :ivar time: when the server stored it, as it says that (RFC 3339)
-    """
-
-    sequence: int
-    time: str
-    subject: str
-    payload: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def at(self) -> int:
-        """Microseconds since the epoch; 0 for a time that cannot be read."""
-        return micros(self.time)
-
-    @property
-    def sourced(self) -> int:
-        """Its number in the stream that it was sourced from; 0 if it was not."""
-        words = self.headers.get(SOURCED, "").split()
-        return int(words[1]) if len(words) > 1 and words[1].isascii() and words[1].isdigit() else 0
-
-
-def micros(time: str) -> int:
-    """Microseconds since the epoch of an RFC 3339 time, 0 if it is none."""
-    try:
-        then = datetime.fromisoformat(time)
-    except ValueError:
-        return 0
-    if then.tzinfo is None:
-        return 0
-    return (then - _EPOCH) // timedelta(microseconds=1)
 
 
 def change_of(layout: DiscoveryLayout, record: StoredMessage, skip: int = 0) -> DiscoveryEvent | None:

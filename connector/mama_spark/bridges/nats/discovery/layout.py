@@ -32,14 +32,11 @@ KEPT = 7 * 86400.0  #: seconds that changes, events, markers and advisories stay
 #: Bytes of advisories: every call of the JetStream API makes one, whoever calls.
 ADVISORY_BYTES = 256 * 1024 * 1024
 WINDOW = 120.0  #: seconds in which an event is stored once however often it is told
-#: Of a consumer that only shows how far a query has come: nobody reads through it.
-METADATA = {"mama-spark": "progress"}
 NEEDED = (2, 11)  #: server version: TTLs of messages, and markers in their place
 
 # headers
 MARKER = "Nats-Marker-Reason"  #: of the server: the message that stood here is gone, and why
 EXPIRED = "MaxAge"  #: that reason
-SOURCED = "Nats-Stream-Source"  #: of the server: stream and number that a record was sourced from
 TTL = "Nats-TTL"
 SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds after which a source that says nothing is OFFLINE
 WITHDRAWN = "Mama-Withdrawn"  #: of ``rec``: the source ended in order

@@ -27,8 +27,9 @@ from mama_spark.errors import ExpectationFailed, MamaError, Unavailable
 from ..connection import event_loop
 from ..connection.connection import Connection
 from ..connection.pool import IDLE
+from ..jetstream.stream_client import StreamClient
+from ..protocol.direct_get import StoredMessage
 from ..settings import NatsSettings
-from .events import StoredMessage
 from .layout import (
     GIVEN_UP,
     LIVE,
@@ -41,7 +42,6 @@ from .layout import (
     WITHDRAWN,
     DiscoveryLayout,
 )
-from .stream_client import StreamClient
 from .streams import make
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
@@ -124,7 +124,7 @@ class LeaseKeeper:
             ended = await self._write_ended(stream_client, self.layout.source_subject(source, REC), record)
             for part in (WARN, LIVE):  # what is renewed later belongs to who announces it again
                 subject = self.layout.source_subject(source, part)
-                await stream_client.api("STREAM.PURGE", self.layout.sources, {"filter": subject, "seq": ended})
+                await stream_client.request("STREAM.PURGE", self.layout.sources, {"filter": subject, "seq": ended})
             await self._arrives(self.layout.source_subject(source, REC), ended)
 
     @contextlib.asynccontextmanager
@@ -140,7 +140,7 @@ class LeaseKeeper:
     async def _write_ended(self, stream_client: StreamClient, subject: str, record: bytes) -> int:
         headers = {TTL: seconds(self.layout.kept), WITHDRAWN: "1"}
         for _ in range(_TRIES):
-            stands = await stream_client.leaders(self.layout.sources, subject)
+            stands = await stream_client.leader_get(self.layout.sources, subject)
             if stands is not None and stands.payload == record and WITHDRAWN in stands.headers:
                 return stands.sequence
             with contextlib.suppress(ExpectationFailed):
@@ -223,13 +223,13 @@ class LeaseKeeper:
 
     async def _look(self, one: Lease, part: str) -> StoredMessage | None:
         stream_client = await self.stream_client()
-        found = await stream_client.leaders(self.layout.sources, self.layout.source_subject(one.source, part))
+        found = await stream_client.leader_get(self.layout.sources, self.layout.source_subject(one.source, part))
         one.known[part] = 0 if found is None else found.sequence
         return found
 
     async def _rec(self, one: Lease) -> StoredMessage | None:
         stream_client = await self.stream_client()
-        return await stream_client.leaders(self.layout.sources, self.layout.source_subject(one.source, REC))
+        return await stream_client.leader_get(self.layout.sources, self.layout.source_subject(one.source, REC))
 
     async def _say(self, one: Lease, stands: StoredMessage | None, given_up: int, keep: bool) -> None:
         """Write the record if it must be.
@@ -255,7 +255,7 @@ class LeaseKeeper:
         stream_client = await self.stream_client()
         until = time.monotonic() + _ARRIVAL
         while time.monotonic() < until:
-            found = await stream_client.leaders(self.layout.events, subject)
+            found = await stream_client.leader_get(self.layout.events, subject)
             if found is not None and found.sourced >= number:
                 return
             await asyncio.sleep(0.01)

@@ -11,9 +11,11 @@ from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, Sour
 from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError, Unavailable
 
+from ..jetstream.stream_client import StreamClient
+from ..protocol.direct_get import StoredMessage
 from . import advisories as adv
 from .consumers import ConsumerTracker
-from .events import StoredMessage, change_of, image_of
+from .events import change_of, image_of
 from .layout import LIVE, TTL, DiscoveryLayout
 from .offsets import (
     DiscoveryOffset,
@@ -25,7 +27,6 @@ from .offsets import (
     at,
     between,
 )
-from .stream_client import StreamClient
 from .streams import DiscoveryStreams, look, make
 
 _LOOK = 30.0  #: seconds between two looks whether the streams are still the same
@@ -69,7 +70,8 @@ class DiscoveryReader:
     async def _lives(self, source: SourceKey) -> bool:
         """A renewal replaced the one before it while the stream was read, or there is none any more."""
         return (
-            await self.stream_client.leaders(self.layout.sources, self.layout.source_subject(source, LIVE)) is not None
+            await self.stream_client.leader_get(self.layout.sources, self.layout.source_subject(source, LIVE))
+            is not None
         )
 
     async def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
@@ -93,7 +95,7 @@ class DiscoveryReader:
     async def _mark(self) -> tuple[int, str]:
         """Leave a mark at the end of the stream of events."""
         await self.stream_client.publish(self.layout.mark_subject, b"", {})
-        mark = await self.stream_client.leaders(self.layout.events, self.layout.mark_subject)
+        mark = await self.stream_client.leader_get(self.layout.events, self.layout.mark_subject)
         if mark is None:
             raise Unavailable(f"the stream {self.layout.events!r} lost a record at once: its limits are too small")
         return mark.sequence, mark.time
@@ -188,7 +190,7 @@ class DiscoveryReader:
         return (await self._look()).made
 
     async def _marked(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
-        found = await self.stream_client.one(self.layout.events, {"seq": mark[0]}, timeout) if mark[0] else None
+        found = await self.stream_client.get(self.layout.events, {"seq": mark[0]}, timeout) if mark[0] else None
         return found is not None and found.time == mark[1]
 
     async def _go_on(

@@ -11,10 +11,10 @@ from typing import Any
 from mama_spark.errors import ConfigError
 
 from ..jetstream.api import NO_STREAM, ApiError
-from .events import micros
+from ..jetstream.stream_client import StreamClient
+from ..protocol.direct_get import micros
 from .layout import NEEDED, DiscoveryLayout
 from .offsets import StreamGenerations
-from .stream_client import StreamClient
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
 
@@ -84,13 +84,13 @@ async def make(stream_client: StreamClient, layout: DiscoveryLayout, replicas: i
 
 
 async def _info(stream_client: StreamClient, name: str) -> dict[str, Any] | None:
-    return await stream_client.api("STREAM.INFO", name, ok=NO_STREAM)
+    return await stream_client.request("STREAM.INFO", name, absent=NO_STREAM)
 
 
 async def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
     name = config["name"]
     try:
-        await stream_client.api("STREAM.CREATE", name, config)
+        await stream_client.request("STREAM.CREATE", name, config)
     except ApiError as e:
         if e.code == _NAME_TAKEN:  # somebody else was quicker
             return
@@ -124,7 +124,7 @@ async def _sourced_until(stream_client: StreamClient, layout: DiscoveryLayout) -
     info = await _info(stream_client, layout.events)
     if info is None:
         return 0
-    last = await stream_client.leaders(layout.events, f"{layout.topic}.source.>")
+    last = await stream_client.leader_get(layout.events, f"{layout.topic}.source.>")
     return max(_sourced(layout, info), 0 if last is None else last.sourced)
 
 

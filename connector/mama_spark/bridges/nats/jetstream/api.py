@@ -1,83 +1,164 @@
-"""Questions to the JetStream API, asked again while nobody answers, until the time limit."""
+"""Client of the JetStream API: every request to it and every acknowledged publish goes through here.
+
+Requests are repeated by the rule of :mod:`.retry`, so all of them must be such that they may arrive twice.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, TypeVar
 
 import nats.errors
 import orjson
+from nats.aio.msg import Msg
 
 from mama_spark.errors import ConfigError, Unavailable
 
+from .. import errors
 from ..connection.connection import Connection
+from .retry import ServerNotReady, retry
+
+T = TypeVar("T")
 
 PREFIX = "$JS.API."
 NO_STREAM, NO_CONSUMER, NO_MESSAGE = 10059, 10014, 10037
+#: In :class:`ApiError`: nobody subscribes to the API, so JetStream is off for the server or the account.
+NO_RESPONDERS = 503
 
-_TRY = 3.0  #: seconds that one try may take: what was asked of a server that went is never answered
-_PAUSE = 0.1
+_ATTEMPT = 3.0  #: seconds that one attempt may take: a request to a server that has ended is never answered
 
 
 class ApiError(ConfigError):
-    """The server's answer is an error that asking again does not change."""
+    """The server answers with an error, and the same request would get the same answer.
 
-    def __init__(self, text: str, code: int) -> None:
+    :ivar code: its ``err_code``
+    :ivar description: its text
+    """
+
+    def __init__(self, text: str, code: int, description: str = "") -> None:
         super().__init__(text)
-        self.code = code  #: ``err_code``
+        self.code = code
+        self.description = description or text
 
 
-class Api:
-    """Synchronous; every question may be asked twice without harm.
+class ApiForbidden(ConfigError):
+    """The permissions of the user do not allow the request."""
 
-    :param connection: gives the connection
-    :param timeout: seconds
+
+class JetStreamClient:
+    """Requests over one connection; everything runs on its event loop.
+
+    :param timeout: seconds that a call may take, repetitions included
+    :param attempt_timeout: seconds that one attempt may take
+    """
+
+    def __init__(self, connection: Connection, timeout: float, attempt_timeout: float | None = None) -> None:
+        self.connection, self.timeout = connection, timeout
+        self.attempt_timeout = max(_ATTEMPT, timeout / 4) if attempt_timeout is None else attempt_timeout
+
+    async def retry(self, what: str, attempt: Callable[[float], Awaitable[T]], timeout: float | None = None) -> T:
+        """See :func:`~.retry.retry`; ends early when the connection is closed for good."""
+        return await retry(what, attempt, self.timeout if timeout is None else timeout, self._usable)
+
+    def _usable(self) -> bool:
+        return not self.connection.closed and self.connection.loop.alive
+
+    async def request(
+        self,
+        call: str,
+        body: dict[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        final: Collection[int] = (),
+    ) -> dict[str, Any]:
+        """The answer to ``$JS.API.<call>``.
+
+        :param timeout: seconds, instead of those of all calls
+        :param final: ``err_code`` of errors that are raised at once, though the server may answer otherwise later;
+            :data:`NO_RESPONDERS` likewise
+        :raises ApiForbidden: the permissions do not allow it
+        :raises ApiError: the server answers with an error
+        :raises Unavailable: no answer within the time limit
+        """
+        payload = b"" if body is None else orjson.dumps(body)
+
+        async def attempt(left: float) -> dict[str, Any]:
+            try:
+                reply = await self.connection.request(PREFIX + call, payload, min(left, self.attempt_timeout))
+            except nats.errors.NoRespondersError as e:
+                if NO_RESPONDERS not in final:
+                    raise
+                raise ApiError("nobody listens to the JetStream API", NO_RESPONDERS) from e
+            if reply is None:
+                raise ApiForbidden(f"no permission to publish to {PREFIX}{call}")
+            answer = _json(reply)
+            _raise_error(call, answer.get("error"), final)
+            return answer
+
+        return await self.retry(f"{PREFIX}{call}", attempt, timeout)
+
+    async def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
+        """Store one message; its sequence in the stream.
+
+        :raises ApiForbidden: the permissions do not allow it
+        :raises PublishError: the server refuses it
+        :raises Unavailable: no acknowledgement within the time limit
+        """
+
+        async def attempt(_: float) -> int:
+            reply = await self.connection.request(subject, payload, self.attempt_timeout, headers or None)
+            if reply is None:
+                raise ApiForbidden(f"no permission to publish to {subject!r}")
+            answer = _json(reply)
+            if (error := answer.get("error")) is not None:
+                raise errors.from_reply(
+                    int(error.get("code", 0)), int(error.get("err_code", 0)), str(error.get("description"))
+                )
+            return int(answer["seq"])
+
+        return await self.retry(f"the publish to {subject!r}", attempt, timeout)
+
+
+def _raise_error(call: str, error: dict[str, Any] | None, final: Collection[int]) -> None:
+    if error is None:
+        return
+    text, code = str(error.get("description")), int(error.get("err_code", 0))
+    if int(error.get("code", 0)) < 500 or code in final:
+        raise ApiError(f"{text} ({PREFIX}{call})", code, text)
+    raise ServerNotReady(text, code)
+
+
+def _json(reply: Msg) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = orjson.loads(reply.data)
+    except orjson.JSONDecodeError as e:
+        raise Unavailable(f"not an answer of JetStream: {reply.data[:100]!r}") from e
+    return answer
+
+
+class BlockingJetStreamClient:
+    """:class:`JetStreamClient` for threads other than that of the event loop.
+
+    :param connection: returns the connection; another one when the last was closed
+    :param timeout: seconds that a call may take
     """
 
     def __init__(self, connection: Callable[[], Connection], timeout: float) -> None:
         self._connection = connection
         self.timeout = timeout
 
-    def ask(self, what: str, body: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
-        """The answer to ``$JS.API.<what>``.
+    def request(self, call: str, body: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
+        """See :meth:`JetStreamClient.request`."""
+        return self.run(lambda client: client.request(call, body), f"asking {PREFIX}{call}", timeout)
 
-        :raises ConfigError: the permissions forbid to ask
-        :raises Said: the server answers with an error
-        :raises Unavailable: nobody answers within the time limit
+    def run(
+        self, work: Callable[[JetStreamClient], Coroutine[Any, Any, T]], what: str, timeout: float | None = None
+    ) -> T:
+        """Run ``work`` on the event loop.
+
+        :param what: for the error
+        :param timeout: seconds, instead of those of all calls
         """
         limit = self.timeout if timeout is None else timeout
         connection = self._connection()
-        payload = b"" if body is None else orjson.dumps(body)
-        work = ask(connection, what, payload, limit, max(_TRY, limit / 4))
-        return connection.loop.run(work, limit + _TRY + 1, f"asking {PREFIX}{what}")
-
-
-async def ask(connection: Connection, what: str, payload: bytes, limit: float, once: float) -> dict[str, Any]:
-    """See :meth:`Api.ask`; on the loop.
-
-    :param once: seconds that one try may take
-    """
-    until = time.monotonic() + limit
-    why = "no answer"
-    while (left := until - time.monotonic()) > 0:
-        try:
-            answer = await connection.ask(PREFIX + what, payload, min(left, once))
-        except nats.errors.NoRespondersError:
-            why = "nobody listens; is JetStream enabled for this account?"
-        except Unavailable as e:
-            why = str(e)
-        else:
-            if answer is None:
-                raise ConfigError(f"no permission to publish to {PREFIX}{what}")
-            error = answer.get("error")
-            if error is None:
-                return answer
-            why = str(error.get("description"))
-            if int(error.get("code", 0)) < 500:
-                raise ApiError(f"{why} ({PREFIX}{what})", int(error.get("err_code", 0)))
-        if connection.closed:
-            break
-        await asyncio.sleep(min(_PAUSE, max(0.0, until - time.monotonic())))
-    raise Unavailable(f"no answer to {PREFIX}{what} within {limit:g} s: {why}")
+        return connection.loop.run(work(JetStreamClient(connection, limit)), limit + _ATTEMPT + 1, what)

@@ -1,33 +1,32 @@
-"""What the server's streams say about where messages go: looked up once, remembered on the connection."""
+"""The streams of a server as a publisher needs them: which one takes a topic, and how it acknowledges.
+
+Looked up once and cached for the connection.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from dataclasses import dataclass
 from typing import Any
 
-import nats.errors
-import orjson
-
 from mama_spark.errors import ConfigError, Unavailable
 
-from ..connection.connection import Connection
 from ..settings import NatsSettings
 from ..subjects import Filters
+from .api import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
+from .retry import ServerNotReady
 
-API = "$JS.API."
 #: Topics asked about one by one before the whole list of streams is fetched instead.
 _SINGLE_LOOKUPS = 8
-_NOT_FOUND = 10059
+#: JetStream is off for the account, or for the server.
+_OFF = (10039, 10076)
 #: Also while the files of a deleted stream of the same name are being removed.
-_NOT_MADE = 10049
+_CREATE_FAILED = 10049
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What matters to a publisher about one stream."""
+    """Settings of one stream that matter to a publisher."""
 
     name: str
     subjects: tuple[str, ...]
@@ -57,15 +56,21 @@ class StreamInfo:
 
 
 class StreamCache:
-    """Streams of one account, as far as they have been asked for."""
+    """Streams of one account that have been looked up.
+
+    :ivar unrouted: topics that no stream takes
+    :ivar complete: all streams are known
+    :ivar info_denied: streams that the permissions hide
+    :ivar lookup_denied: the permissions do not allow to ask for anything, or for the streams of a topic
+    """
 
     def __init__(self) -> None:
         self.streams: dict[str, StreamInfo] = {}
         self.filters = Filters()
         self.unrouted: set[str] = set()
-        self.complete = False  #: all streams are known
-        self.info_denied: set[str] = set()  #: streams that permissions forbid to ask for
-        self.lookup_denied = False  #: permissions forbid to ask for anything, or for what takes a topic
+        self.complete = False
+        self.info_denied: set[str] = set()
+        self.lookup_denied = False
 
     def add(self, stream: StreamInfo) -> None:
         self.streams[stream.name] = stream
@@ -73,72 +78,66 @@ class StreamCache:
             self.filters.add(subject, stream.name)
 
     def unknown(self, topics: list[str]) -> list[str]:
-        """Topics about which nothing is known yet."""
+        """Those of ``topics`` that were not looked up yet."""
         return [t for t in topics if t not in self.unrouted and self.filters.owner(t) is None]
 
 
-async def _ask(connection: Connection, what: str, body: dict[str, Any] | None, timeout: float) -> dict[str, Any] | None:
-    """Asked twice, if need be: what a cluster is asked while it chooses a leader is never answered."""
-    payload = orjson.dumps(body) if body is not None else b""
+async def check_jetstream(api: JetStreamClient, cache: StreamCache) -> None:
+    """Note in ``cache`` if the permissions do not allow to ask.
+
+    :raises ConfigError: JetStream is off for the server or the account
+    """
     try:
-        with contextlib.suppress(Unavailable):
-            return await connection.ask(API + what, payload, timeout)
-        return await connection.ask(API + what, payload, timeout)
-    except nats.errors.NoRespondersError:
-        raise ConfigError("JetStream is not enabled on the server, or not for this account") from None
+        await api.request("INFO", final=(NO_RESPONDERS, *_OFF))
+    except ApiForbidden:
+        cache.lookup_denied = True
+    except ApiError as e:
+        if e.code == NO_RESPONDERS:
+            raise ConfigError("JetStream is not enabled on the server, or not for this account") from None
+        if e.code in _OFF:
+            raise ConfigError(f"JetStream is off: {e.description}") from None
+        raise Unavailable(f"JetStream does not answer properly: {e.description}") from e
 
 
-async def check_jetstream(connection: Connection, directory: StreamCache, timeout: float) -> None:
-    """:raises ConfigError: JetStream is off for the server or the account"""
-    answer = await _ask(connection, "INFO", None, timeout)
-    if answer is None:
-        directory.lookup_denied = True
-    elif "error" in answer:
-        error = answer["error"]
-        if error.get("err_code") in (10039, 10076):
-            raise ConfigError(f"JetStream is off: {error.get('description')}")
-        raise Unavailable(f"JetStream does not answer properly: {error.get('description')}")
-
-
-async def stream_info(connection: Connection, directory: StreamCache, name: str, timeout: float) -> StreamInfo | None:
-    """The stream of this name, from now on in the directory; None if there is none or the permissions hide it.
+async def stream_info(api: JetStreamClient, cache: StreamCache, name: str) -> StreamInfo | None:
+    """The stream of this name, from now on in the cache; None if there is none or the permissions hide it.
 
     :raises Unavailable: the server cannot say now
     """
-    answer = await _ask(connection, f"STREAM.INFO.{name}", None, timeout)
-    if answer is None:
-        directory.info_denied.add(name)
+    try:
+        answer = await api.request(f"STREAM.INFO.{name}")
+    except ApiForbidden:
+        cache.info_denied.add(name)
         return None
-    if "error" in answer:
-        if answer["error"].get("err_code") == _NOT_FOUND:
+    except ApiError as e:
+        if e.code == NO_STREAM:
             return None
-        raise Unavailable(f"stream {name!r}: {answer['error'].get('description')}")
+        raise Unavailable(f"stream {name!r}: {e.description}") from e
     stream = StreamInfo.of(answer)
-    directory.add(stream)
+    cache.add(stream)
     return stream
 
 
-async def names(connection: Connection, timeout: float, subject: str | None = None) -> list[str] | None:
-    """Names of streams, of all or of those that take ``subject``; None if the permissions forbid to ask."""
+async def stream_names(api: JetStreamClient, subject: str | None = None) -> list[str]:
+    """Names of all streams, or of those that take ``subject``.
+
+    :raises ApiForbidden: the permissions do not allow to ask
+    """
     found: list[str] = []
     while True:
         body: dict[str, Any] = {"offset": len(found)}
         if subject is not None:
             body["subject"] = subject
-        answer = await _ask(connection, "STREAM.NAMES", body, timeout)
-        if answer is None:
-            return None
-        if "error" in answer:
-            raise Unavailable(f"list of streams: {answer['error'].get('description')}")
+        answer = await api.request("STREAM.NAMES", body)
         page = answer.get("streams") or []
         found += page
         if not page or len(found) >= int(answer.get("total", 0)):
             return found
 
 
-async def create(connection: Connection, name: str, subjects: list[str], settings: NatsSettings) -> StreamInfo:
-    """Make a stream for a publisher with these settings; asked again while the server still removes the files of one
-    of this name that was deleted.
+async def create(api: JetStreamClient, name: str, subjects: list[str], settings: NatsSettings) -> StreamInfo:
+    """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
+    deleted stream of this name.
 
     :raises ConfigError: the server refuses it
     """
@@ -150,45 +149,46 @@ async def create(connection: Connection, name: str, subjects: list[str], setting
         "duplicate_window": int(max(2 * settings.retry_deadline, 0.1) * 1e9),
         "allow_batched": True,
     }
-    until = time.monotonic() + settings.connect_timeout
-    while True:
-        answer = await _ask(connection, f"STREAM.CREATE.{name}", config, settings.connect_timeout)
-        if (answer or {}).get("error", {}).get("err_code") != _NOT_MADE or time.monotonic() > until:
-            break
-        await asyncio.sleep(0.1)
-    if answer is None:
-        raise ConfigError(f"no permission to create the stream {name!r}")
-    if "error" in answer:
-        raise ConfigError(f"cannot create the stream {name!r}: {answer['error'].get('description')}")
-    return StreamInfo.of(answer)
+    try:
+        return StreamInfo.of(await api.request(f"STREAM.CREATE.{name}", config))
+    except ApiForbidden:
+        raise ConfigError(f"no permission to create the stream {name!r}") from None
+    except ApiError as e:
+        raise ConfigError(f"cannot create the stream {name!r}: {e.description}") from e
+    except Unavailable as e:
+        if isinstance(e.__cause__, ServerNotReady) and e.__cause__.code == _CREATE_FAILED:
+            raise ConfigError(f"cannot create the stream {name!r}: {e.__cause__}") from e
+        raise
 
 
-async def look_up(connection: Connection, directory: StreamCache, topics: list[str], timeout: float) -> None:
-    """Find the streams of ``topics``: a few questions, however many topics there are."""
+async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:
+    """Find the streams of ``topics`` by a few requests, however many topics there are."""
     for _ in range(_SINGLE_LOOKUPS):
-        topics = directory.unknown(topics)
-        if not topics or directory.lookup_denied:
+        topics = cache.unknown(topics)
+        if not topics or cache.lookup_denied:
             return
-        if directory.complete:
+        if cache.complete:
             break
-        found = await names(connection, timeout, topics[0])
-        if found is None:
-            directory.lookup_denied = True
+        try:
+            found = await stream_names(api, topics[0])
+        except ApiForbidden:
+            cache.lookup_denied = True
             return
         if not found:
-            directory.unrouted.add(topics[0])
+            cache.unrouted.add(topics[0])
         for name in found:
-            await stream_info(connection, directory, name, timeout)
-            if directory.filters.owner(topics[0]) is None:
-                directory.filters.add(topics[0], name)  # the server knows better than the filters (transforms)
-    topics = directory.unknown(topics)
-    if topics and not directory.complete:
-        for name in await names(connection, timeout) or []:
-            if name not in directory.streams:
-                await stream_info(connection, directory, name, timeout)
-        directory.complete = True
-        topics = directory.unknown(topics)
-    directory.unrouted.update(topics)
+            await stream_info(api, cache, name)
+            if cache.filters.owner(topics[0]) is None:
+                cache.filters.add(topics[0], name)  # the server knows better than the filters (transforms)
+    topics = cache.unknown(topics)
+    if topics and not cache.complete:
+        with contextlib.suppress(ApiForbidden):
+            for name in await stream_names(api):
+                if name not in cache.streams:
+                    await stream_info(api, cache, name)
+        cache.complete = True
+        topics = cache.unknown(topics)
+    cache.unrouted.update(topics)
 
 
 def derive_name(topic: str) -> tuple[str, str]:

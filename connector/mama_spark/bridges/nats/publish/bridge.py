@@ -25,7 +25,6 @@ from mama_spark.bridge import (
 )
 from mama_spark.errors import (
     ClientClosed,
-    ConfigError,
     MamaError,
     PublishError,
     Rejected,
@@ -33,6 +32,7 @@ from mama_spark.errors import (
 )
 from mama_spark.message import Int64s, MessageBatch
 
+from ..connection import nats_py_compat as compat
 from ..connection.client_errors import from_client
 from ..connection.connection import MAX_UNWRITTEN, Connection, Row
 from ..connection.event_loop import EventLoopThread
@@ -86,7 +86,7 @@ class NatsBridge:
         :param loop: where the client runs; None = found from the client, or else the running one
         :raises ConfigError: the loop cannot be found
         """
-        loop = loop or _loop_of(js)
+        loop = loop or compat.loop_of(js)
         bridge = cls(NatsSettings(dedup=dedup, fast=False, ack_mode="message", **options))
         bridge._attached = (js, EventLoopThread(loop))
         return bridge
@@ -148,11 +148,13 @@ class NatsBridge:
 
     def _open_attached(self, js: Any, loop: EventLoopThread | None) -> None:
         assert loop is not None
-        client = js._nc
+        client = compat.client_of(js)
         connection = Connection(loop, client, fast=False)
         connection.owned = False
         self._take(connection)
-        _hook(client, connection)
+        compat.add_callbacks(
+            client, connection.on_error, connection.on_disconnected, connection.on_reconnected, connection.on_closed
+        )
         if loop.here():
             loop.loop.create_task(self._start_attached(connection))
         else:
@@ -171,7 +173,7 @@ class NatsBridge:
         self._fast_ingest = FastIngestPublisher(
             connection, self._ack_queue, self.settings, self._router, partial(self._write, connection)
         )
-        connection.consumer = self
+        connection.listener = self
         connection.loop.on_death(self._ack_queue.died)
         if connection.client.max_payload:
             self._max_payload = connection.client.max_payload
@@ -182,10 +184,10 @@ class NatsBridge:
             return
         self.warnings.append(text)
         connection = self._connection
-        if connection is None or connection.remember(text) is None:
+        if connection is None or connection.cached(text) is None:
             self._ack_queue.event(BridgeEvent(EventKind.WARNING, text, time.monotonic()))
         if connection is not None:
-            connection.note(text, True)
+            connection.cache(text, True)
 
     # --- preparing -------------------------------------------------------------------------------------------
 
@@ -285,7 +287,7 @@ class NatsBridge:
         if self._requests is not None:
             self._requests.close()
             self._requests = None
-        connection.consumer = None
+        connection.listener = None
         connection.loop.forget(self._ack_queue.died)
         if connection.owned:
             POOL.give_back(self.settings, connection)
@@ -431,34 +433,3 @@ def _rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> list[Row]:
         to = f"{inbox}{token + i:0{TOKEN_WIDTH}d}" if reply else ""
         rows.append((token + i, topic, payload, to, headers or None))
     return rows
-
-
-def _loop_of(js: Any) -> asyncio.AbstractEventLoop:
-    """The loop that a context's client reads on. The client has no public name for it, its reading task has."""
-    reading = getattr(getattr(js, "_nc", None), "_reading_task", None)
-    if isinstance(reading, asyncio.Task):
-        return reading.get_loop()
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise ConfigError("the event loop of this JetStream context cannot be found: give it as loop=") from None
-
-
-def _hook(client: Any, connection: Connection) -> None:
-    """Hear of the connection's events beside whoever else does."""
-
-    def both(theirs: Any, ours: Any) -> Any:
-        async def call(*args: Any) -> None:
-            await ours(*args)
-            if theirs is not None:
-                await theirs(*args)
-
-        return call
-
-    async def on_error(error: Exception) -> None:
-        connection._on_error(error)
-
-    client._disconnected_cb = both(client._disconnected_cb, connection._on_disconnected)
-    client._reconnected_cb = both(client._reconnected_cb, connection._on_reconnected)
-    client._closed_cb = both(client._closed_cb, connection._on_closed)
-    client._error_cb = both(client._error_cb, on_error)

@@ -102,14 +102,9 @@ class NatsRequests:
 
     async def _subscribe(self, subject: str, call: Any) -> Subscription:
         """:raises ConfigError: the permissions forbid it"""
-        connection = self._connection
-        refused = connection.denial_of(subject)
-        subscription = await connection.client.subscribe(subject, cb=call)
-        for _ in range(2):  # the client writes a PING ahead of a SUB that waits
-            await connection.client.flush(max(1, int(self._timeout)))
-        if refused.done():
+        subscription = await self._connection.subscribe(subject, call, self._timeout)
+        if subscription is None:
             raise ConfigError(f"no permission to subscribe to {subject!r}")
-        connection.forget_denial(subject)
         return subscription
 
     def _denied(self, kind: str, subject: str) -> bool:

@@ -11,6 +11,7 @@ from mama_spark.errors import BadTopic, ConfigError, PublishError, Rejected
 
 from ..connection.connection import Connection
 from ..jetstream import streams as st
+from ..jetstream.api import PREFIX, ApiForbidden, JetStreamClient
 from ..settings import NatsSettings
 from ..subjects import bad_subjects, why_bad
 
@@ -60,13 +61,13 @@ class StreamRouter:
 
         :raises ConfigError: it is not, or a publisher cannot use it
         """
-        timeout = self.settings.connect_timeout
-        # what is to be made when it is missing may have been deleted since the last look
-        directory = None if self.settings.create_stream else connection.remember("directory")
+        api = self._api(connection)
+        # a stream that is made when it is missing may have been deleted since it was looked up
+        directory = None if self.settings.create_stream else connection.cached("directory")
         if directory is None:
             directory = st.StreamCache()
-            await st.check_jetstream(connection, directory, timeout)
-            connection.note("directory", directory)
+            await st.check_jetstream(api, directory)
+            connection.cache("directory", directory)
         self.directory = directory
         name = self.settings.stream
         if directory.lookup_denied:
@@ -74,20 +75,26 @@ class StreamRouter:
             return
         if name is None:
             return
-        stream = directory.streams.get(name) or await st.stream_info(connection, directory, name, timeout)
+        stream = directory.streams.get(name) or await st.stream_info(api, directory, name)
         if stream is not None:
             self._judge(stream)
             self._decide(connection, [stream])
         elif name in directory.info_denied:
             self._unchecked(f"STREAM.INFO.{name}", name)
         elif not self.settings.create_stream:
-            names = await st.names(connection, timeout)
-            known = "no permission to list those that exist" if names is None else f"existing streams: {_list(names)}"
+            try:
+                known = f"existing streams: {_list(await st.stream_names(api))}"
+            except ApiForbidden:
+                known = "no permission to list those that exist"
             raise ConfigError(f"there is no stream {name!r}; {known}")
+
+    def _api(self, connection: Connection) -> JetStreamClient:
+        timeout = self.settings.connect_timeout
+        return JetStreamClient(connection, 2 * timeout, timeout)
 
     def _unchecked(self, subject: str, stream: str | None) -> None:
         """Permissions hide what a publisher wants to know: it goes on without, as far as that is safe."""
-        self._warn(f"no permission to ask {st.API}{subject}: {_stream(stream)} is not checked")
+        self._warn(f"no permission to ask {PREFIX}{subject}: {_stream(stream)} is not checked")
         self._refuse_uncertain(stream)
 
     def _judge(self, stream: st.StreamInfo) -> None:
@@ -197,15 +204,14 @@ class StreamRouter:
         return reasons
 
     async def _find(self, connection: Connection, topics: list[str]) -> None:
-        timeout = self.settings.connect_timeout
-        directory = self.directory
-        await st.look_up(connection, directory, topics, timeout)
+        directory, api = self.directory, self._api(connection)
+        await st.look_up(api, directory, topics)
         if directory.lookup_denied:
             self._unchecked("STREAM.NAMES", None)
             return
         homeless = [t for t in topics if directory.filters.owner(t) is None]
         if homeless and self.settings.create_stream:
-            await self._create_for(connection, homeless)
+            await self._create_for(api, homeless)
         for topic in topics:
             self._owners[topic] = directory.filters.owner(topic)
         used = {o for o in self._owners.values() if o is not None}
@@ -218,7 +224,7 @@ class StreamRouter:
         else:
             self._decide(connection, found)
 
-    async def _create_for(self, connection: Connection, topics: list[str]) -> None:
+    async def _create_for(self, api: JetStreamClient, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
         for topic in topics:
             name, subject = st.derive_name(topic)
@@ -226,7 +232,7 @@ class StreamRouter:
         for name, subjects in wanted.items():
             if name in self.directory.streams:
                 continue  # it exists and takes other topics: widening it is for its owner to do
-            self.directory.add(await st.create(connection, name, sorted(subjects), self.settings))
+            self.directory.add(await st.create(api, name, sorted(subjects), self.settings))
             self.directory.unrouted.difference_update(topics)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 from mama_spark.errors import ClientClosed, ConfigError
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
-from ..jetstream.api import Api
-from ..jetstream.streams import StreamCache, check_jetstream
+from ..jetstream.api import BlockingJetStreamClient
+from ..jetstream.streams import StreamCache, check_jetstream, stream_names
 from ..protocol.acks import AckColumns, Reply
 from ..settings import NatsSettings
 from .pull_subscription import PullSubscription, SubscriptionBroken
@@ -28,13 +28,13 @@ class NatsLogs:
 
     def __init__(self, settings: NatsSettings, timeout: float = 30.0, *, headers: bool = True) -> None:
         self.settings, self.timeout, self.headers = settings, timeout, headers
-        self.api = Api(self.connection, timeout)
-        self.feeds: set[PullSubscription] = set()  #: of the reads that are going on
+        self.api = BlockingJetStreamClient(self.connection, timeout)
+        self.subscriptions: set[PullSubscription] = set()  #: of the reads that are going on
         self._connection: Connection | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else repr(self._connection)
-        return f"<NatsLogs {', '.join(self.settings.shown_servers)}, {state}, {len(self.feeds)} reads>"
+        return f"<NatsLogs {', '.join(self.settings.shown_servers)}, {state}, {len(self.subscriptions)} reads>"
 
     def __enter__(self) -> Self:
         self.open()
@@ -45,17 +45,17 @@ class NatsLogs:
 
     def open(self) -> None:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""
-        connection = self._take(POOL.lease(self.settings))
+        self._use(POOL.lease(self.settings))
         limit = self.settings.connect_timeout
         try:
-            connection.loop.run(check_jetstream(connection, StreamCache(), limit), limit + 1, "checking JetStream")
+            self.api.run(lambda api: check_jetstream(api, StreamCache()), "checking JetStream", limit)
         except BaseException:
             self.close()
             raise
 
-    def _take(self, connection: Connection) -> Connection:
+    def _use(self, connection: Connection) -> Connection:
         self._connection = connection
-        connection.consumer = _OpenSubscriptions(self)
+        connection.listener = _OpenSubscriptions(self)
         return connection
 
     def connection(self) -> Connection:
@@ -66,7 +66,7 @@ class NatsLogs:
         if self._connection is None:
             raise ClientClosed("the log bridge is not open")
         if self._connection.closed or not self._connection.loop.alive:
-            return self._take(POOL.lease(self.settings))
+            return self._use(POOL.lease(self.settings))
         return self._connection
 
     def names(self, topics: Sequence[str]) -> list[str]:
@@ -83,16 +83,7 @@ class NatsLogs:
         return sorted(found)
 
     def _names(self, subject: str | None) -> list[str]:
-        found: list[str] = []
-        while True:
-            body: dict[str, Any] = {"offset": len(found)}
-            if subject is not None:
-                body["subject"] = subject
-            answer = self.api.ask("STREAM.NAMES", body)
-            page = answer.get("streams") or []
-            found += page
-            if not page or len(found) >= int(answer.get("total", 0)):
-                return found
+        return self.api.run(lambda api: stream_names(api, subject), "listing the streams")
 
     def warnings(self, topics: Sequence[str]) -> list[str]:
         """What the limits of the streams of these topics may remove before it is read, a sentence each."""
@@ -105,16 +96,16 @@ class NatsLogs:
     def close(self) -> None:
         """See :class:`~mama_spark.record_log.RecordLogBridge`."""
         connection, self._connection = self._connection, None
-        for feed in list(self.feeds):
-            feed.fail(SubscriptionBroken("the log bridge was closed"))
+        for subscription in list(self.subscriptions):
+            subscription.fail(SubscriptionBroken("the log bridge was closed"))
         if connection is not None:
-            connection.consumer = None
+            connection.listener = None
             POOL.give_back(self.settings, connection)
 
 
 class _OpenSubscriptions:
     """Hears of the connection, on the loop's thread: see
-    :class:`~mama_spark.bridges.nats.connection.connection.Consumer`."""
+    :class:`~mama_spark.bridges.nats.connection.connection.ConnectionListener`."""
 
     def __init__(self, logs: NatsLogs) -> None:
         self._logs = logs
@@ -132,8 +123,8 @@ class _OpenSubscriptions:
         """Nothing is published here."""
 
     def on_denied(self, kind: str, subject: str, exact: bool) -> None:
-        for feed in list(self._logs.feeds):
-            feed.on_denied(kind, subject)
+        for subscription in list(self._logs.subscriptions):
+            subscription.on_denied(kind, subject)
 
     def on_disconnected(self) -> None:
         self._fail("the connection to NATS was lost")
@@ -145,5 +136,5 @@ class _OpenSubscriptions:
         self._fail(f"the connection to NATS was closed for good: {info}")
 
     def _fail(self, text: str) -> None:
-        for feed in list(self._logs.feeds):
-            feed.fail(SubscriptionBroken(text))
+        for subscription in list(self._logs.subscriptions):
+            subscription.fail(SubscriptionBroken(text))

@@ -8,13 +8,13 @@ from typing import Any
 
 from mama_spark.errors import ConfigError, Unavailable
 
-from ..discovery.layout import METADATA
-from ..jetstream.api import NO_CONSUMER, Api, ApiError
+from ..jetstream.api import NO_CONSUMER, ApiError, BlockingJetStreamClient
+from ..subjects import PROGRESS_METADATA
 
 _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not know the question
 
 
-def show(api: Api, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
+def show(api: BlockingJetStreamClient, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
     """Everything below the sequence ``following`` is done.
 
     :raises ConfigError: the server refuses the consumer, or the stream would drop what was not read by others
@@ -22,31 +22,31 @@ def show(api: Api, stream: str, consumer: str, following: int, filters: Sequence
     """
     what = f"{stream}.{consumer}"
     try:
-        found = api.ask(f"CONSUMER.INFO.{what}")
+        found = api.request(f"CONSUMER.INFO.{what}")
     except ApiError as e:
         if e.code != NO_CONSUMER:
             raise
         _create(api, stream, consumer, following, filters)
         return
     config = found["config"]
-    if not METADATA.items() <= (config.get("metadata") or {}).items():
+    if not PROGRESS_METADATA.items() <= (config.get("metadata") or {}).items():
         raise ConfigError(f"consumer {consumer!r} of stream {stream!r} is somebody else's: choose another name")
     if _filters(config) != sorted(filters):
         _replace(api, stream, consumer, following, filters)
         return
     try:
-        api.ask(f"CONSUMER.RESET.{what}", {"seq": following}, timeout=min(_RESET_TRY, api.timeout))
+        api.request(f"CONSUMER.RESET.{what}", {"seq": following}, timeout=min(_RESET_TRY, api.timeout))
     except (ApiError, Unavailable):
         _replace(api, stream, consumer, following, filters)
 
 
-def _replace(api: Api, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
-    api.ask(f"CONSUMER.DELETE.{stream}.{consumer}")
+def _replace(api: BlockingJetStreamClient, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
+    api.request(f"CONSUMER.DELETE.{stream}.{consumer}")
     _create(api, stream, consumer, following, filters)
 
 
-def _create(api: Api, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
-    kept = api.ask(f"STREAM.INFO.{stream}")["config"].get("retention", "limits")
+def _create(api: BlockingJetStreamClient, stream: str, consumer: str, following: int, filters: Sequence[str]) -> None:
+    kept = api.request(f"STREAM.INFO.{stream}")["config"].get("retention", "limits")
     if kept != "limits":
         raise ConfigError(f"stream {stream!r} has the retention {kept!r}: a consumer would decide what it keeps")
     config: dict[str, Any] = {
@@ -56,11 +56,11 @@ def _create(api: Api, stream: str, consumer: str, following: int, filters: Seque
         "ack_policy": "all",
         "deliver_policy": "by_start_sequence",
         "opt_start_seq": following,
-        "metadata": METADATA,
+        "metadata": PROGRESS_METADATA,
     }
     if filters:
         config["filter_subjects"] = sorted(filters)
-    api.ask(f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
+    api.request(f"CONSUMER.CREATE.{stream}.{consumer}", {"stream_name": stream, "config": config})
 
 
 def _filters(config: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ import contextlib
 import re
 import threading
 from collections import deque
-from typing import Any
+from typing import Self
 
 import nats.errors
 import orjson
@@ -22,7 +22,6 @@ from nats.nuid import NUID
 
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
-from ..connection.ack_parser import AckParser
 from ..connection.connection import Connection
 from ..jetstream.api import PREFIX
 from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
@@ -49,7 +48,7 @@ class PullSubscription:
     """
 
     def __init__(self, connection: Connection, stream: str, consumer: str, after: int, up_to: int) -> None:
-        self._connection, self._after, self._up_to = connection, after, up_to
+        self.connection, self._after, self._up_to = connection, after, up_to
         self.next_subject = f"{PREFIX}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = f"_INBOX.{NUID().next().decode()}"
         self._ready = threading.Condition(threading.Lock())
@@ -58,7 +57,7 @@ class PullSubscription:
         self._turns = 0
         self._parser = DeliveryParser(0)
         self._subscription: Subscription | None = None
-        self._sid = b""
+        self._raw: bytes | None = None
         self._asked: dict[str, int] = {}  # inbox of an open request -> its bytes
         self._number = 0
         self._spent: list[int] = []  # bytes of requests to renew
@@ -72,21 +71,21 @@ class PullSubscription:
 
         :raises Broken: the connection is closed
         """
-        client: Any = self._connection.client
         try:
-            self._subscription = await client.subscribe(
+            self._subscription = await self.connection.client.subscribe(
                 f"{self.inbox}.*", cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
             )
         except nats.errors.Error as e:
             raise SubscriptionBroken(f"cannot subscribe: {e}") from e
-        sid = getattr(self._subscription, "_id", None)
-        if self._connection.fast and isinstance(client._ps, AckParser) and isinstance(sid, int):
-            self._sid = b"%d" % sid
-            self._parser = DeliveryParser(sid)
-            client._ps.feeds[self._sid] = self
+        assert self._subscription is not None
+        self._raw = self.connection.deliver_raw(self._subscription, self._parse_raw)
         few = self._up_to - self._after <= _FEW
         self._spent = [UNIT] if few else [UNIT * (i + 1) // REQUESTS for i in range(REQUESTS)]  # not to end together
         await self._renew()
+
+    def _parse_raw(self, sid: int) -> Self:
+        self._parser = DeliveryParser(sid)
+        return self
 
     async def _renew(self) -> None:
         while self._spent and self._held < AHEAD and not self._over:
@@ -96,12 +95,12 @@ class PullSubscription:
             self._asked[inbox] = size
             body = orjson.dumps({"batch": self._up_to - self._after, "max_bytes": size})
             try:
-                await self._connection.client.publish(self.next_subject, body, reply=inbox)
+                await self.connection.client.publish(self.next_subject, body, reply=inbox)
             except Exception as e:  # noqa: BLE001 - whatever it is, another feed may do better
                 self.fail(SubscriptionBroken(f"{type(e).__name__}: {e}"))
 
     def _renew_soon(self) -> None:
-        self._connection.loop.loop.create_task(self._renew())
+        self.connection.loop.loop.create_task(self._renew())
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
         """See :class:`~mama_spark.bridges.nats.connection.ack_parser.Deliveries`."""
@@ -129,7 +128,7 @@ class PullSubscription:
             return
         left = _LEFT.search(text)
         if left is not None and int(left[1]) >= size:  # nothing fitted: the next record alone is larger
-            self._spent.append(max(2 * size, self._connection.client.max_payload + UNIT))
+            self._spent.append(max(2 * size, self.connection.client.max_payload + UNIT))
         else:
             self._spent.append(UNIT)
         self._renew_soon()
@@ -171,9 +170,8 @@ class PullSubscription:
     async def stop(self) -> None:
         """Hear no more of it."""
         self._over = True
-        client: Any = self._connection.client
-        if self._sid:
-            client._ps.feeds.pop(self._sid, None)
+        if self._raw is not None:
+            self.connection.stop_raw(self._raw)
         if self._subscription is not None:
             with contextlib.suppress(Exception):
                 await self._subscription.unsubscribe()
@@ -190,7 +188,7 @@ class PullSubscription:
             self._ready.wait_for(lambda: self._full or self._broken, timeout)
             if not self._full and self._broken is None:  # a few may wait for company
                 turn = self._turns
-                self._connection.loop.soon(self._hand_over)
+                self.connection.loop.soon(self._hand_over)
                 self._ready.wait_for(lambda: self._full or self._broken or self._turns != turn, timeout)
             if not self._full:
                 if self._broken is not None:
@@ -199,5 +197,5 @@ class PullSubscription:
             gather = self._full.popleft()
             self._held -= gather.size
         if self._spent:
-            self._connection.loop.soon(self._renew_soon)
+            self.connection.loop.soon(self._renew_soon)
         return gather

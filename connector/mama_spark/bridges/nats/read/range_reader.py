@@ -1,9 +1,9 @@
-"""Reading a range of a stream: one consumer after another until the range is read.
+"""Reads a range of a stream: one consumer after another until the range is read.
 
-The server is believed about the end in two ways only: a record at or behind it was delivered, or a consumer that was
-just made says that nothing is pending for it. Whatever else happens (a gap in the consumer's own numbers, silence, a
-lost connection, a consumer that somebody deleted, a server that restarted), another consumer is made behind the last
-record that was handed on; so nothing is lost, and nothing comes twice.
+The end is taken from the server in two ways only: a record at or behind it was delivered, or a consumer that was just
+made has nothing pending. Whatever else happens (a gap in the consumer's own numbers, silence, a lost connection, a
+deleted consumer, a restarted server), another consumer is made behind the last record that was handed on; so no record
+is lost, and none comes twice.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nats.nuid import NUID
-
-from mama_spark.errors import ConfigError, MamaError, Unavailable
+from mama_spark.backoff import Backoff
+from mama_spark.errors import MamaError, Unavailable
 from mama_spark.record_log import Records
 
 from ..connection.connection import Connection
-from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, Api, ApiError
+from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, ApiError, BlockingJetStreamClient, JetStreamClient
+from ..jetstream.consumers import create_consumer
 from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, OutOfOrder, columns, until
 from .pull_subscription import UNKNOWN, PullSubscription, SubscriptionBroken
 
-OURS = "mama-"  #: what the names of our consumers begin with
 KEPT = 30.0  #: seconds without a request after which the server deletes a consumer of ours, if the stream allows
-_SILENCE = 0.5  #: seconds after which the consumer is asked how it is
-_ON_THE_WAY = 2.0  #: seconds that what was sent may take to come; doubled each time that it did not
-_TRY = 3.0  #: seconds that a new consumer may take; doubled each time that it did not come
-_PAUSES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
+_SILENCE = 0.5  #: seconds without a record after which the state of the consumer is requested
+#: Seconds that records may be on their way, by the number of consumers that brought nothing one after another.
+_IN_TRANSIT = Backoff(2.0, 3600.0)
+#: Before the next consumer; none after one that brought something.
+_BACKOFF = Backoff(0.05, 1.0)
+_INFO_TIMEOUT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceRange:
-    """What is to be read: ``after < sequence <= up_to`` on ``filters`` (none = all) of ``stream``.
+    """The records ``after < sequence <= up_to`` on ``filters`` (none = all) of ``stream``.
 
     :ivar kept: seconds without a request after which the server may delete a consumer of ours
     """
@@ -53,27 +54,28 @@ class SequenceRange:
 class RangeReader:
     """Reads one range.
 
-    :param same: raises when the stream is not the one that the range is of
-    :param feeds: those that are open, for who hears of the connection
+    :param connection: returns the connection; another one when the last was closed
+    :param wanted: the range
+    :param check_stream: raises when the stream is not the one that the range is of
+    :param subscriptions: those that are open, so that they learn of a lost connection
     """
 
     def __init__(
         self,
-        api: Api,
+        api: BlockingJetStreamClient,
         connection: Callable[[], Connection],
-        what: SequenceRange,
-        same: Callable[[], None],
-        feeds: set[PullSubscription],
+        wanted: SequenceRange,
+        check_stream: Callable[[], None],
+        subscriptions: set[PullSubscription],
     ) -> None:
-        self._api, self._connection, self._what, self._same, self._feeds = api, connection, what, same, feeds
-        self._position = what.after
-        self._alive = time.monotonic()  # when something last came
-        self._timeout = _ON_THE_WAY
+        self._api, self._connection, self._wanted = api, connection, wanted
+        self._check_stream, self._subscriptions = check_stream, subscriptions
+        self._position = wanted.after
+        self._last_received = time.monotonic()
+        self._failed = 0  # consumers that brought nothing, one after another
 
     def __iter__(self) -> Iterator[Records]:
-        tries = 0
-        while self._position < self._what.up_to:
-            self._timeout = _ON_THE_WAY * 2**tries
+        while self._position < self._wanted.up_to:
             before = self._position
             try:
                 consumer = self._create()
@@ -81,140 +83,108 @@ class RangeReader:
                     return
                 yield from self._consume(consumer)
             except (SubscriptionBroken, ProtocolError) as e:
-                tries = 0 if self._position > before else tries + 1
-                if time.monotonic() - self._alive > self._api.timeout:
+                if time.monotonic() - self._last_received > self._api.timeout:
                     raise Unavailable(
-                        f"nothing comes from stream {self._what.stream!r} for {self._api.timeout:g} s: {e}"
+                        f"nothing comes from stream {self._wanted.stream!r} for {self._api.timeout:g} s: {e}"
                     ) from e
-                time.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
-                self._same()
+                if self._position > before:
+                    self._failed = 0
+                else:
+                    time.sleep(_BACKOFF.delay(self._failed))
+                    self._failed += 1
+                self._check_stream()
 
     def _create(self) -> str | None:
         """Make a consumer; its name, None if nothing is pending for it."""
-        what = self._what
+        wanted = self._wanted
         config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._position + 1}
-        if not what.payloads:
+        if not wanted.payloads:
             config["headers_only"] = True
-        if what.filters:
-            config["filter_subjects"] = what.filters
-        consumer, info = make(self._api, what.stream, config, what.kept)
+        if wanted.filters:
+            config["filter_subjects"] = wanted.filters
+        consumer, info = create_consumer(self._api, wanted.stream, config, wanted.kept)
         if int(info["num_pending"]):
             return consumer
         self._delete(self._connection(), consumer)
         return None
 
     def _delete(self, connection: Connection, consumer: str) -> None:
-        """Without waiting; should it fail, the server does it by itself after a while."""
+        """Without waiting; should it fail, the server deletes the consumer after a while."""
 
         async def delete() -> None:
             with contextlib.suppress(Exception):
-                await connection.ask(f"$JS.API.CONSUMER.DELETE.{self._what.stream}.{consumer}", b"", 5)
+                await JetStreamClient(connection, 5).request(f"CONSUMER.DELETE.{self._wanted.stream}.{consumer}")
 
         with contextlib.suppress(MamaError):
             connection.loop.soon(lambda: connection.loop.loop.create_task(delete()))
 
     def _consume(self, consumer: str) -> Iterator[Records]:
         connection = self._connection()
-        feed = PullSubscription(connection, self._what.stream, consumer, self._position, self._what.up_to)
-        self._feeds.add(feed)
+        subscription = PullSubscription(connection, self._wanted.stream, consumer, self._position, self._wanted.up_to)
+        self._subscriptions.add(subscription)
         try:
-            connection.loop.run(feed.start(), self._api.timeout, "subscribing")
-            yield from self._take(feed, consumer)
+            connection.loop.run(subscription.start(), self._api.timeout, "subscribing")
+            yield from self._read(subscription, consumer)
         finally:
-            self._feeds.discard(feed)
+            self._subscriptions.discard(subscription)
             with contextlib.suppress(MamaError):
-                connection.loop.soon(lambda: connection.loop.loop.create_task(feed.stop()))
+                connection.loop.soon(lambda: connection.loop.loop.create_task(subscription.stop()))
             self._delete(connection, consumer)
 
-    def _take(self, feed: PullSubscription, consumer: str) -> Iterator[Records]:
+    def _read(self, subscription: PullSubscription, consumer: str) -> Iterator[Records]:
         expected = 1
-        while self._position < self._what.up_to:
-            gather = feed.next(_SILENCE)
-            if gather is None:
-                self._ask_how_it_is(consumer, expected)
+        while self._position < self._wanted.up_to:
+            buffer = subscription.next(_SILENCE)
+            if buffer is None:
+                self._check_consumer(consumer, expected)
                 continue
-            if UNKNOWN in gather.blocks and self._what.headers:
-                self._ask_for_blocks(gather)
-            taken = columns(gather, self._what.headers)
-            if taken.first != expected:
-                raise OutOfOrder(f"delivery {taken.first} where {expected} was to come")
-            expected += len(gather)
-            records = until(taken.records, self._what.up_to)
-            self._position = int(taken.records.sequences[-1])
+            if UNKNOWN in buffer.blocks and self._wanted.headers:
+                self._fetch_header_blocks(buffer)
+            decoded = columns(buffer, self._wanted.headers)
+            if decoded.first != expected:
+                raise OutOfOrder(f"delivery {decoded.first} instead of {expected}")
+            expected += len(buffer)
+            records = until(decoded.records, self._wanted.up_to)
+            self._position = int(decoded.records.sequences[-1])
             if len(records):
                 yield records
-            self._alive = time.monotonic()
-            if taken.pending == 0:  # believed only of a new consumer
+            self._last_received = time.monotonic()
+            if decoded.pending == 0:  # true of a new consumer only
                 return
 
-    def _ask_how_it_is(self, consumer: str, expected: int) -> None:
-        """:raises Broken: it is gone, or has nothing more for us, or has sent what did not come"""
+    def _check_consumer(self, consumer: str, expected: int) -> None:
+        """Nothing came for a while: request the state of the consumer.
+
+        :param expected: its own number of the next record
+        :raises SubscriptionBroken: it is gone, or has nothing more for us, or its records were lost on the way
+        """
         try:
-            limit = min(_TRY, self._api.timeout)
-            info = self._api.ask(f"CONSUMER.INFO.{self._what.stream}.{consumer}", timeout=limit)
-        except Unavailable as e:  # the one server that keeps it, or all of them: the next question tells
+            limit = min(_INFO_TIMEOUT, self._api.timeout)
+            info = self._api.request(f"CONSUMER.INFO.{self._wanted.stream}.{consumer}", timeout=limit)
+        except Unavailable as e:  # the one server that keeps it, or all of them: the next request tells
             raise SubscriptionBroken(str(e)) from e
         except ApiError as e:
             if e.code != NO_CONSUMER:
                 raise
             raise SubscriptionBroken(f"the consumer is gone: {e}") from e
-        sent, silent = int(info["delivered"]["consumer_seq"]), time.monotonic() - self._alive
+        sent, silent = int(info["delivered"]["consumer_seq"]), time.monotonic() - self._last_received
         if sent >= expected:
-            if silent > self._timeout:
+            if silent > _IN_TRANSIT.delay(self._failed):
                 raise SubscriptionBroken(f"{sent} were sent, {expected - 1} came")
         elif not int(info["num_waiting"]) or not int(info["num_pending"]):
             raise SubscriptionBroken("the consumer waits for nothing")
         if silent > self._api.timeout:
             raise SubscriptionBroken("the consumer has records and sends none")
 
-    def _ask_for_blocks(self, gather: DeliveryBuffer) -> None:
+    def _fetch_header_blocks(self, buffer: DeliveryBuffer) -> None:
         """Header blocks one by one, as they are stored: the client's own headers have one value a name."""
-        for i, block in enumerate(gather.blocks):
+        for i, block in enumerate(buffer.blocks):
             if block == UNKNOWN:
-                sequence = int(gather.tails[i].partition(b".")[0])
+                sequence = int(buffer.tails[i].partition(b".")[0])
                 try:
-                    answer = self._api.ask(f"STREAM.MSG.GET.{self._what.stream}", {"seq": sequence})
+                    answer = self._api.request(f"STREAM.MSG.GET.{self._wanted.stream}", {"seq": sequence})
                 except ApiError as e:
                     if e.code != NO_MESSAGE:
                         raise
                     raise SubscriptionBroken(f"record {sequence} was deleted while it was read") from e
-                gather.blocks[i] = b64decode(answer["message"].get("hdrs", ""))
-
-
-def make(api: Api, stream: str, where: dict[str, Any], kept: float) -> tuple[str, dict[str, Any]]:
-    """Make a consumer that acknowledges nothing; its name and info.
-
-    One server alone keeps it, which is cheap. A cluster may choose one that is gone, and keep to that for this name: so
-    each try has a name of its own, and from the second on as many servers as the stream has.
-
-    :param where: the part of the configuration that says what it delivers
-    :param kept: seconds that it may be idle
-    :raises ConfigError: the server allows none
-    :raises Unavailable: nobody answers
-    """
-    until, limit, replicas = time.monotonic() + api.timeout, _TRY, 1
-    while True:
-        name = f"{OURS}{NUID().next().decode()}"
-        common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
-        body = {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **where}}
-        left = until - time.monotonic()
-        try:
-            return name, api.ask(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=min(limit, max(left, _PAUSES[1])))
-        except ApiError as e:
-            raise refuse(stream, e) from e
-        except Unavailable as e:
-            if left <= limit:
-                raise Unavailable(f"stream {stream!r} gives no consumer within {api.timeout:g} s: {e}") from e
-        limit, replicas = 2 * limit, 0  # 0: as the stream
-
-
-def refuse(stream: str, error: ApiError) -> ConfigError:
-    """What to say when the server allows no consumer."""
-    if error.code == NO_STREAM:
-        return ConfigError(f"there is no stream {stream!r} any more")
-    if error.code == 10084:
-        return ConfigError(
-            f"stream {stream!r} is a work queue: the server allows only consumers whose acknowledgements remove the "
-            "records, so it cannot be read as a log"
-        )
-    return ConfigError(f"stream {stream!r} cannot be read: {error}")
+                buffer.blocks[i] = b64decode(answer["message"].get("hdrs", ""))

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,15 +14,16 @@ from mama_spark.errors import ConfigError, MamaError
 from mama_spark.message import MessageBatch
 from mama_spark.record_log import Bounds, Records
 
-from ..jetstream.api import NO_STREAM, ApiError
+from ..connection.connection import Connection
+from ..jetstream.api import NO_STREAM, ApiError, BlockingJetStreamClient
+from ..jetstream.consumers import create_consumer
 from ..protocol import records as rc
+from ..settings import NatsSettings
 from ..subjects import filters_of
 from . import progress, retention
 from .append import append
-from .range_reader import KEPT, RangeReader, SequenceRange, make
-
-if TYPE_CHECKING:
-    from .logs import NatsLogs
+from .pull_subscription import PullSubscription
+from .range_reader import KEPT, RangeReader, SequenceRange
 
 _LOG = logging.getLogger(__name__)
 #: Most deleted records that the server is asked to list: it does so in one message, whatever its size. Of more of
@@ -33,13 +34,34 @@ _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=
 _ELSEWHERE = ("mirror", "sources", "subject_transform")
 
 
+class LogAccess(Protocol):
+    """What a log needs of the bridge that opened it: see :class:`~.logs.NatsLogs`."""
+
+    @property
+    def settings(self) -> NatsSettings: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+    @property
+    def headers(self) -> bool: ...
+
+    @property
+    def api(self) -> BlockingJetStreamClient: ...
+
+    @property
+    def subscriptions(self) -> set[PullSubscription]: ...
+
+    def connection(self) -> Connection: ...
+
+
 class NatsLog:
     """See :class:`~mama_spark.record_log.RecordLog`. Reading never removes anything: its consumers acknowledge nothing.
 
     :raises ConfigError: there is no such stream, or it may not be looked at
     """
 
-    def __init__(self, bridge: NatsLogs, name: str) -> None:
+    def __init__(self, bridge: LogAccess, name: str) -> None:
         self._bridge, self._api, self._name = bridge, bridge.api, name
         _check_name(name, "a stream")
         info = self._info()
@@ -63,7 +85,7 @@ class NatsLog:
 
     def _info(self, **what: Any) -> dict[str, Any]:
         try:
-            return self._api.ask(f"STREAM.INFO.{self._name}", what or None)
+            return self._api.request(f"STREAM.INFO.{self._name}", what or None)
         except ApiError as e:
             text = f"there is no stream {self._name!r}" if e.code == NO_STREAM else f"stream {self._name!r}: {e}"
             raise ConfigError(text) from e
@@ -88,7 +110,7 @@ class NatsLog:
         )
 
     def _read(self, what: SequenceRange) -> Iterator[Records]:
-        return iter(RangeReader(self._api, self._bridge.connection, what, self._same, self._bridge.feeds))
+        return iter(RangeReader(self._api, self._bridge.connection, what, self._same, self._bridge.subscriptions))
 
     def _kept(self, seconds: float) -> float:
         """How long a consumer may be idle: not longer than the stream allows."""
@@ -127,10 +149,10 @@ class NatsLog:
     def at(self, time: int) -> int:
         """See :class:`~mama_spark.record_log.RecordLog`: where a consumer that begins at this time would begin."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
-        consumer, made = make(self._api, self._name, where, self._kept(5.0))
+        consumer, info = create_consumer(self._api, self._name, where, self._kept(5.0))
         with contextlib.suppress(MamaError):  # the server deletes it after a while
-            self._api.ask(f"CONSUMER.DELETE.{self._name}.{consumer}", timeout=1.0)
-        return int(made["delivered"]["stream_seq"]) + 1
+            self._api.request(f"CONSUMER.DELETE.{self._name}.{consumer}", timeout=1.0)
+        return int(info["delivered"]["stream_seq"]) + 1
 
     # --- writing ---------------------------------------------------------------------------------------------
 
@@ -145,7 +167,7 @@ class NatsLog:
         if before <= bounds.first:
             return
         try:
-            self._api.ask(f"STREAM.PURGE.{self._name}", {"seq": min(before, bounds.last + 1)})
+            self._api.request(f"STREAM.PURGE.{self._name}", {"seq": min(before, bounds.last + 1)})
         except ApiError as e:
             raise ConfigError(f"stream {self._name!r} cannot be trimmed: {e}") from e
 

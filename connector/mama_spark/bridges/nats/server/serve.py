@@ -11,6 +11,7 @@ from mama_spark.errors import MamaError
 from ..connection.connection import Connection
 from ..connection.event_loop import EventLoopThread
 from ..jetstream import streams
+from ..jetstream.api import JetStreamClient
 from ..settings import NatsSettings
 from .nats_server import NatsServer
 
@@ -59,8 +60,9 @@ def add_demo_stream(url: str) -> None:
     async def make() -> None:
         connection = await Connection.connect(loop, settings)
         try:
-            if await streams.stream_info(connection, streams.StreamCache(), DEMO, settings.connect_timeout) is None:
-                await streams.create(connection, DEMO, DEMO_SUBJECTS, settings)
+            api = JetStreamClient(connection, settings.connect_timeout)
+            if await streams.stream_info(api, streams.StreamCache(), DEMO) is None:
+                await streams.create(api, DEMO, DEMO_SUBJECTS, settings)
         finally:
             await connection.close()
 

@@ -12,15 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.bridges.nats.discovery import advisories, offsets
-from mama_spark.bridges.nats.discovery.direct_get import DirectGetParser, headers_of, stored
-from mama_spark.bridges.nats.discovery.events import StoredMessage, change_of, image_of, micros
+from mama_spark.bridges.nats.discovery.events import change_of, image_of
 from mama_spark.bridges.nats.discovery.layout import (
     LIVE,
     MARKER,
     REC,
     RENEWAL,
     SOURCE_TTL,
-    SOURCED,
     WARN,
     WITHDRAWN,
     BadSubject,
@@ -38,6 +36,14 @@ from mama_spark.bridges.nats.discovery.offsets import (
     between,
 )
 from mama_spark.bridges.nats.discovery.streams import check_version
+from mama_spark.bridges.nats.protocol.direct_get import (
+    SOURCED,
+    DirectGetParser,
+    StoredMessage,
+    headers_of,
+    micros,
+    stored,
+)
 from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ConfigError
 

@@ -352,7 +352,7 @@ def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.Data
     stream += b"HMSG _INBOX.x.1 7 %d %d\r\n%b\r\n" % (len(status), len(status), status)
     stock, feed = Stock(), Hearing()
     tap = AckParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
-    tap.feeds[b"%d" % SID] = feed
+    tap.deliveries[b"%d" % SID] = feed
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
 
     async def run() -> None:
@@ -378,7 +378,7 @@ def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
 
     feed.take = counted  # type: ignore[method-assign]
     tap = AckParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
-    tap.feeds[b"%d" % SID] = feed
+    tap.deliveries[b"%d" % SID] = feed
 
     async def run() -> None:
         for at in range(0, len(stream), 4096):
@@ -393,7 +393,7 @@ def test_a_new_connection_forgets_what_was_cut() -> None:
     whole = frame(Delivery("s.a", None, bytes(100_000)), reply(1))
     feed = Hearing()
     tap = AckParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
-    tap.feeds[b"%d" % SID] = feed
+    tap.deliveries[b"%d" % SID] = feed
 
     async def run() -> None:
         await tap.parse(whole[:50_000])

@@ -20,15 +20,16 @@ from nats.nuid import NUID
 
 from mama_spark.backoff import Backoff
 from mama_spark.bridges.nats.connection.connection import Connection
-from mama_spark.bridges.nats.jetstream.api import PREFIX, ApiError
+from mama_spark.bridges.nats.jetstream.api import ApiError
 from mama_spark.bridges.nats.protocol.parser import ProtocolError
 from mama_spark.bridges.nats.protocol.records import DeliveryBuffer, columns, read_reply
 from mama_spark.bridges.nats.read.pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
-from mama_spark.bridges.nats.read.range_reader import KEPT, OURS
+from mama_spark.bridges.nats.read.range_reader import KEPT
+from mama_spark.bridges.nats.subjects import CONSUMER_PREFIX
 from mama_spark.errors import ConfigError, MamaError, Unavailable
 
 from .names import JetStreamMessage, Unreadable, decode
-from .stream_reader import REQUEST_TIMEOUT, JetStreamReader, request
+from .stream_reader import JetStreamReader, request
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class _PolledSubscription(PullSubscription):
                 hand_over = not self._requested and bool(self._parser.gather)
                 self._requested = self._requested or hand_over
                 if hand_over:
-                    self._connection.loop.soon(self._hand_over)
+                    self.connection.loop.soon(self._hand_over)
                 return None
         return self.next(0)
 
@@ -204,7 +205,7 @@ class OrderedConsumer:
     async def _create(self, after: int, replicas: int, connection: Connection) -> _Consumer:
         stream = self._stream
         state = stream.require_same(await request(connection, f"STREAM.INFO.{stream.name}"))["state"]
-        name = f"{OURS}{NUID().next().decode()}"
+        name = f"{CONSUMER_PREFIX}{NUID().next().decode()}"
         config = {
             "name": name,
             "ack_policy": "none",
@@ -218,7 +219,7 @@ class OrderedConsumer:
         body = {"stream_name": stream.name, "config": config}
         created = await request(connection, f"CONSUMER.CREATE.{stream.name}.{name}", body)
         subscription = _PolledSubscription(connection, stream.name, name, after, after + _UNLIMITED)
-        stream.logs.feeds.add(subscription)
+        stream.logs.subscriptions.add(subscription)
         await subscription.start()
         return _Consumer(name, subscription, int(created["num_pending"]), int(state["first_seq"]))
 
@@ -276,10 +277,9 @@ def _delete(stream: JetStreamReader, consumer: _Consumer) -> None:
     async def end() -> None:
         await consumer.subscription.stop()
         with contextlib.suppress(Exception):
-            api = f"{PREFIX}CONSUMER.DELETE.{stream.name}.{consumer.name}"
-            await consumer.subscription._connection.ask(api, b"", REQUEST_TIMEOUT)
+            await request(consumer.subscription.connection, f"CONSUMER.DELETE.{stream.name}.{consumer.name}")
 
-    stream.logs.feeds.discard(consumer.subscription)
+    stream.logs.subscriptions.discard(consumer.subscription)
     with contextlib.suppress(MamaError):
-        loop = consumer.subscription._connection.loop
+        loop = consumer.subscription.connection.loop
         loop.soon(lambda: loop.loop.create_task(end()))

@@ -8,10 +8,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-import orjson
-
 from mama_spark.bridges.nats.connection.connection import Connection
-from mama_spark.bridges.nats.jetstream.api import NO_STREAM, ApiError, ask
+from mama_spark.bridges.nats.jetstream.api import NO_STREAM, ApiError, JetStreamClient
 from mama_spark.bridges.nats.read.logs import NatsLogs
 from mama_spark.bridges.nats.settings import NatsSettings
 from mama_spark.bridges.nats.subjects import covers
@@ -55,15 +53,15 @@ class JetStreamReader:
 
     def _find(self, settings: JetStreamSettings) -> dict[str, Any]:
         try:
-            return self.logs.api.ask(f"STREAM.INFO.{self.name}")
+            return self.logs.api.request(f"STREAM.INFO.{self.name}")
         except ApiError as e:
             if e.code != NO_STREAM or not settings.create:
                 raise ConfigError(f"the JetStream stream {self.name!r}: {e}") from e
         try:
-            return self.logs.api.ask(f"STREAM.CREATE.{self.name}", settings.configuration(self.name, self.prefix))
+            return self.logs.api.request(f"STREAM.CREATE.{self.name}", settings.configuration(self.name, self.prefix))
         except ApiError as e:
             with contextlib.suppress(ApiError):  # another broker has created it meanwhile
-                return self.logs.api.ask(f"STREAM.INFO.{self.name}")
+                return self.logs.api.request(f"STREAM.INFO.{self.name}")
             raise ConfigError(f"the JetStream stream {self.name!r} cannot be created: {e}") from e
 
     def last_sequence(self) -> int | None:
@@ -72,7 +70,7 @@ class JetStreamReader:
         :raises ConfigError: the stream is gone, or was created again
         """
         try:
-            info = self.logs.api.ask(f"STREAM.INFO.{self.name}", timeout=REQUEST_TIMEOUT)
+            info = self.logs.api.request(f"STREAM.INFO.{self.name}", timeout=REQUEST_TIMEOUT)
         except ApiError as e:
             raise ConfigError(f"the JetStream stream {self.name!r}: {e}") from e
         except Unavailable:
@@ -104,4 +102,4 @@ def _nothing() -> None: ...
 
 async def request(connection: Connection, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """One request to the JetStream API, for :meth:`JetStreamReader.submit`."""
-    return await ask(connection, api, b"" if body is None else orjson.dumps(body), REQUEST_TIMEOUT, REQUEST_TIMEOUT)
+    return await JetStreamClient(connection, REQUEST_TIMEOUT, REQUEST_TIMEOUT).request(api, body)

@@ -1,16 +1,57 @@
-"""Answers to a direct get of many messages, cut out of the bytes of a connection. Pure.
+"""Messages of a stream as a direct get returns them, and the parser of the frames that bring many. Pure.
 
-Each is an ``HMSG`` frame whose header block begins with where the message stands. What ends the answer has a status and
-is left to who reads the other frames.
+NATS ADR-31. Each message is an ``HMSG`` frame whose header block begins with its stream, sequence, time and subject.
+The frame that ends the reply has a status, and is left to the parser of other frames.
 """
 
 from __future__ import annotations
 
-from ..protocol.parser import MAX_MESSAGE
-from .events import StoredMessage
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
+from .parser import MAX_MESSAGE
+
+SOURCED = "Nats-Stream-Source"  #: of the server: stream and sequence that a message was sourced from
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PLACE = ("Nats-Sequence", "Nats-Time-Stamp", "Nats-Subject")
 _ABOUT = ("Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message of a stream.
+
+    :ivar time: when the server stored it, as it says that (RFC 3339)
+    """
+
+    sequence: int
+    time: str
+    subject: str
+    payload: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def at(self) -> int:
+        """Microseconds since the epoch; 0 for a time that cannot be read."""
+        return micros(self.time)
+
+    @property
+    def sourced(self) -> int:
+        """Its number in the stream that it was sourced from; 0 if it was not."""
+        words = self.headers.get(SOURCED, "").split()
+        return int(words[1]) if len(words) > 1 and words[1].isascii() and words[1].isdigit() else 0
+
+
+def micros(time: str) -> int:
+    """Microseconds since the epoch of an RFC 3339 time, 0 if it is none."""
+    try:
+        then = datetime.fromisoformat(time)
+    except ValueError:
+        return 0
+    if then.tzinfo is None:
+        return 0
+    return (then - _EPOCH) // timedelta(microseconds=1)
 
 
 class DirectGetParser:

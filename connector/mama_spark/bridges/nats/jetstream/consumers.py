@@ -1,0 +1,60 @@
+"""Makes the consumers that streams are read through."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from nats.nuid import NUID
+
+from mama_spark.backoff import Backoff
+from mama_spark.errors import ConfigError, Unavailable
+
+from ..subjects import CONSUMER_PREFIX
+from .api import NO_STREAM, ApiError, BlockingJetStreamClient
+
+_WORK_QUEUE = 10084
+#: Seconds that each attempt to make a consumer may take.
+_ATTEMPTS = Backoff(3.0, 60.0)
+_LEAST = 0.05
+
+
+def create_consumer(
+    api: BlockingJetStreamClient, stream: str, deliver: dict[str, Any], kept: float
+) -> tuple[str, dict[str, Any]]:
+    """Make a consumer that acknowledges nothing; its name and info.
+
+    One server alone keeps it, which is cheap. A cluster may choose one that has ended, and keep to that for this name:
+    so each attempt has a name of its own, and from the second on as many replicas as the stream has.
+
+    :param deliver: the part of the configuration that says what it delivers
+    :param kept: seconds without a request after which the server may delete it
+    :raises ConfigError: the server does not allow it
+    :raises Unavailable: no answer within the time limit of ``api``
+    """
+    until, limits, replicas = time.monotonic() + api.timeout, _ATTEMPTS.delays(), 1
+    while True:
+        name = f"{CONSUMER_PREFIX}{NUID().next().decode()}"
+        common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
+        body = {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **deliver}}
+        left, limit = until - time.monotonic(), limits.next()
+        try:
+            return name, api.request(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=min(limit, max(left, _LEAST)))
+        except ApiError as e:
+            raise _consumer_error(stream, e) from e
+        except Unavailable as e:
+            if left <= limit:
+                raise Unavailable(f"stream {stream!r} gives no consumer within {api.timeout:g} s: {e}") from e
+        replicas = 0  # as the stream
+
+
+def _consumer_error(stream: str, error: ApiError) -> ConfigError:
+    """Why the server allows no consumer."""
+    if error.code == NO_STREAM:
+        return ConfigError(f"there is no stream {stream!r} any more")
+    if error.code == _WORK_QUEUE:
+        return ConfigError(
+            f"stream {stream!r} is a work queue: the server allows only consumers whose acknowledgements remove the "
+            "records, so it cannot be read as a log"
+        )
+    return ConfigError(f"stream {stream!r} cannot be read: {error}")

@@ -1,0 +1,64 @@
+"""The one rule by which requests to JetStream are repeated: which errors, with which delays, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from nats.errors import NoRespondersError
+
+from mama_spark.backoff import Backoff
+from mama_spark.errors import PublishError, Unavailable
+
+T = TypeVar("T")
+
+BACKOFF = Backoff(0.05, 0.8)
+
+
+class ServerNotReady(Unavailable):
+    """The server answered with an error that may pass (a code of 500 and above).
+
+    :ivar code: its ``err_code``
+    """
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def is_retryable(error: Exception) -> bool:
+    """No reply, no responders, a server that is not ready, or a refused publish that may be repeated."""
+    if isinstance(error, PublishError):
+        return error.retryable
+    return isinstance(error, Unavailable | NoRespondersError)
+
+
+async def retry(
+    what: str, attempt: Callable[[float], Awaitable[T]], timeout: float, usable: Callable[[], bool] = lambda: True
+) -> T:
+    """Call ``attempt`` until it returns, or raises what is not :func:`is_retryable`.
+
+    :param what: for the error, as in "direct get from ..."
+    :param attempt: given the seconds that are left
+    :param timeout: seconds; no attempt begins later
+    :param usable: False: no attempt can succeed any more
+    :raises Unavailable: the last error, when the time is over
+    """
+    now = asyncio.get_running_loop().time
+    until, delays = now() + timeout, BACKOFF.delays()
+    while True:
+        try:
+            return await attempt(max(until - now(), 0.0))
+        except (Unavailable, NoRespondersError, PublishError) as e:
+            if not is_retryable(e):
+                raise
+            delay = delays.next()
+            if not usable() or now() + delay > until:
+                why = "nobody listens; is JetStream enabled for this account?" if _no_responders(e) else e
+                raise Unavailable(f"no answer to {what} within {timeout:g} s: {why}") from e
+        await asyncio.sleep(delay)
+
+
+def _no_responders(error: Exception) -> bool:
+    return isinstance(error, NoRespondersError)
