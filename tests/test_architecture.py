@@ -189,11 +189,6 @@ IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time",
 #: Cycles that annotations alone make (imports under TYPE_CHECKING). None may be added.
 CYCLES = [
     ["bridges/malamute/logs", "bridges/malamute/stream_log"],
-    [
-        "mama/discovery/discovery", "mama/inbox", "mama/publisher/bridge_publisher", "mama/publisher/publisher",
-        "mama/transport",
-    ],
-    ["mama/messages/source_records", "mama/properties"],
 ]  # fmt: skip
 #: More modules than that in one folder are split by responsibility.
 MOST_MODULES = 16

@@ -116,12 +116,13 @@ class PollResult:
 class ValidationResult:
     """What the bridge says about a batch before any of it is sent.
 
-    :ivar bad: rows that may not be sent, with the reason, ascending by row
-    :ivar fragile: True where a blind resend is unsafe although it has an id (expectation headers); None = nowhere
+    :ivar rejected: rows that may not be sent, with the reason, ascending by row
+    :ivar non_retriable: True where a message that may be stored must not be sent again although it has an id, since it
+        carries an expectation; None = nowhere
     """
 
-    bad: list[tuple[int, PublishError]] = field(default_factory=list)
-    fragile: Bools | None = None
+    rejected: list[tuple[int, PublishError]] = field(default_factory=list)
+    non_retriable: Bools | None = None
 
 
 class PublisherBridge(Protocol):
@@ -273,7 +274,7 @@ class RequestBridge(Protocol):
 
     def unlisten(self, topic: str) -> None: ...
 
-    def letters(self) -> list[RequestMessage]:
+    def received(self) -> list[RequestMessage]:
         """What came in since the last call, in order of arrival. Never waits."""
         ...
 

@@ -70,7 +70,7 @@ def test_sends_have_no_octet_that_the_protocol_does_not_know(plain: PlainBroker)
 
 def test_headers_are_refused_row_by_row(plain: PlainBroker) -> None:
     bridge = bridge_of(plain)
-    bad = bridge.prepare(batch(3, headers=[None, {"A": ["1"]}, {}])).bad
+    bad = bridge.prepare(batch(3, headers=[None, {"A": ["1"]}, {}])).rejected
     bridge.close()
     assert [(row, type(error)) for row, error in bad] == [(1, BadRow)]
     assert "this broker carries no headers; mama broker does" in bad[0][1].info

@@ -83,7 +83,7 @@ def test_every_sequence_is_the_one_of_the_messages_own_stream(broker: Broker, tm
     bridge = bridge_of(broker)
     sent, answered, until = 0, dict[int, tuple[str | None, int]](), time.monotonic() + PATIENCE
     whole = batch(names)
-    assert bridge.prepare(whole).bad == []
+    assert bridge.prepare(whole).rejected == []
     while len(answered) < 4000:
         assert time.monotonic() < until
         sent += bridge.send(whole.slice(sent, 4000 - sent), 100 + sent) if sent < 4000 else 0
@@ -102,7 +102,7 @@ def test_every_sequence_is_the_one_of_the_messages_own_stream(broker: Broker, tm
 def test_ids_count_for_one_stream(broker: Broker, tmp_path: Path) -> None:
     bridge = bridge_of(broker)
     one = MessageBatch.of(["t"] * 3, [b"x"] * 3, None, ["same"] * 3, ["d1", "d2", "d1"])
-    assert bridge.prepare(one).bad == []
+    assert bridge.prepare(one).rejected == []
     answers = publish(bridge, one)
     bridge.close()
     assert [answers.duplicate[t] for t in range(3)] == [False, False, True]
@@ -171,7 +171,9 @@ def test_a_stream_whose_engine_does_not_start_is_asked_for_again(broker: Broker,
 def test_names_that_are_no_streams_are_bad_rows(broker: Broker) -> None:
     bridge = bridge_of(broker)
     names = pa.array(["ok", "", "é" * 127, "é" * 128, "a\0b", None], pa.string()).dictionary_encode()
-    bad = bridge.prepare(MessageBatch(batch(["s"] * 6).topics, pa.array([b""] * 6, pa.binary()), streams=names)).bad
+    bad = bridge.prepare(
+        MessageBatch(batch(["s"] * 6).topics, pa.array([b""] * 6, pa.binary()), streams=names)
+    ).rejected
     bridge.close()
     assert [(row, type(error)) for row, error in bad] == [(1, BadRow), (3, BadRow), (4, BadRow), (5, BadRow)]
 
@@ -180,7 +182,7 @@ def test_what_may_have_landed_in_no_known_stream_is_reported_if_that_is_wanted(b
     """``onUncertain=report``: ids make a resend safe in stored streams alone."""
     for resend in (True, False):
         bridge = bridge_of(broker, resend=resend)
-        fragile = bridge.prepare(batch(["d1", "memory"])).fragile
+        fragile = bridge.prepare(batch(["d1", "memory"])).non_retriable
         bridge.close()
         assert (fragile is None) if resend else np.asarray(fragile).all()
 

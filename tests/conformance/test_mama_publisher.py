@@ -315,13 +315,13 @@ def test_answers_from_before_an_outage_do_not_count_for_what_is_sent_after_it(
     memory.broker.then(["late", "disconnect"])
     plain.send(a_message())
     plain.send(a_message())
-    until(lambda: transport.loop._owed_from == 2)
+    until(lambda: transport.loop._outstanding_from == 2)
     assert memory.broker.release() == 1
     memory.broker.then(["late"])
     plain.send(a_message())
-    assert transport.loop._owed == 1
+    assert transport.loop._outstanding_acks == 1
     memory.broker.release()
-    until(lambda: transport.loop._owed == 0)
+    until(lambda: transport.loop._outstanding_acks == 0)
 
 
 def test_a_message_without_acknowledgements_is_neither_success_nor_error(told: CallbackRecorder) -> None:

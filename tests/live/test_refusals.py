@@ -77,7 +77,7 @@ def test_header_and_payload_over_the_limit_never_reach_the_server(tmp_path: Path
         headers: list[dict[str, list[str]] | None] = [{"H": ["y" * 100]}, {"H": ["y" * 100]}]
         prepared = bridge.prepare(MessageBatch.of(["s.a"] * 2, [b"x" * 1000, b"x" * 800], headers))
         bridge.close()
-        assert [(row, type(error)) for row, error in prepared.bad] == [(0, TooLarge)]
+        assert [(row, type(error)) for row, error in prepared.rejected] == [(0, TooLarge)]
         with Driver(server.url, dedup=False, ack_mode="message") as driver:
             driver.put(["s.a"], 2, size=1000, headers=headers)
             driver.put(["s.a"], 2, size=800, headers=headers)
@@ -180,11 +180,11 @@ def test_topics_without_a_stream_are_bad_rows_and_only_all_of_them_an_error(nats
         admin.create_stream("T", ["t.>"])
         bridge = opened(nats_server.url)
         prepared = bridge.prepare(MessageBatch.of(["s.a", "nowhere.b", "t.c"], [b""] * 3))
-        assert [(row, type(error)) for row, error in prepared.bad] == [(1, Rejected)]
+        assert [(row, type(error)) for row, error in prepared.rejected] == [(1, Rejected)]
         bridge.close()
         bridge = opened(nats_server.url, stream="S")
         prepared = bridge.prepare(MessageBatch.of(["s.a", "t.c"], [b""] * 2))
-        assert [row for row, _ in prepared.bad] == [1]
+        assert [row for row, _ in prepared.rejected] == [1]
         bridge.close()
         bridge = opened(nats_server.url)
         with pytest.raises(ConfigError, match=r"nowhere\.b"):
@@ -202,7 +202,7 @@ def test_ten_thousand_topics_of_one_stream_cost_a_few_questions(nats_server: Nat
         prepared = bridge.prepare(MessageBatch.of(topics, [b""] * len(topics)))
         asked = int(nats_server.ask("varz")["in_msgs"]) - before
         bridge.close()
-        assert len(prepared.bad) == 100
+        assert len(prepared.rejected) == 100
         assert asked < 20
 
 

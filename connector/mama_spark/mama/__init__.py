@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from .messages.status import MsgStatus, MsgType, Status, StatusError, string_for_status
     from .messages.values import MamaPrice, MamaTime
     from .publisher.bridge_publisher import BridgePublisher
+    from .publisher.callbacks import PublisherCallbacks
     from .publisher.dq import DQPublisher
     from .publisher.dq_manager import DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
-    from .publisher.publisher import Publisher, PublisherCallbacks
+    from .publisher.publisher import Publisher
     from .queue import Queue, QueueDispatcher
     from .states import PublisherState, TransportEvent, TransportTopicEvent, string_for_state
     from .transport import Transport
@@ -76,7 +77,7 @@ _HOMES = {
     "MsgType": ".messages.status",
     "PublishTopic": ".publisher.dq_manager",
     "Publisher": ".publisher.publisher",
-    "PublisherCallbacks": ".publisher.publisher",
+    "PublisherCallbacks": ".publisher.callbacks",
     "PublisherState": ".states",
     "Queue": ".queue",
     "QueueDispatcher": ".queue",

@@ -32,11 +32,11 @@ from ..message import MessageBatch
 from .messages.status import Status, StatusError
 from .states import status_of
 
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
 _SHORT, _LONG, _IDLE = 0.0005, 0.02, 0.05  #: seconds between polls: answers are due, for some time already, none is
-_REMEMBERED = 4096  #: sends that are remembered over a bridge without acknowledgements, to find the denied ones
+_MAX_REMEMBERED = 4096  #: sends that are remembered over a bridge without acknowledgements, to find the denied ones
 
 
 class SendOutcome(NamedTuple):
@@ -63,7 +63,7 @@ class PendingSend:
     deadline: float
 
 
-class _NotNow(Exception):
+class _BridgeFull(Exception):
     """The bridge takes nothing at the moment."""
 
 
@@ -92,19 +92,18 @@ class BridgeLoop:
     ) -> None:
         self.bridge = bridge
         self.requests: RequestBridge | None = None
-        self.letters: dict[
-            int | str, Callable[[RequestMessage], None]
-        ] = {}  #: by inbox, or by topic that is listened to
+        #: Who gets requests and replies, by number of the inbox or topic of the listener.
+        self.receivers: dict[int | str, Callable[[RequestMessage], None]] = {}
         self._call_timeout, self._answer_timeout = call_timeout, answer_timeout
         self._on_event = on_event
         self._work: deque[_Work] = deque()
         self._flights: dict[int, PendingSend] = {}
         self._token = 0
-        self._owed = 0  # answers, those that nobody waits for included
-        self._owed_from = 0  # token; what was sent before is in doubt, and its answers are no more waited for
+        self._outstanding_acks = 0  # answers, those that nobody waits for included
+        self._outstanding_from = 0  # token; what was sent before is in doubt, and its answers are no more waited for
         self._until = 0.0  # when an ending loop waits for them no longer
         self._closed: PublishError | None = None
-        self._died: BaseException | None = None
+        self._death: BaseException | None = None
         self._ending = self._over = self._working = False
         self._changed = threading.Condition()
         self._opened: Future[None] = Future()
@@ -138,7 +137,7 @@ class BridgeLoop:
         if self.here:
             try:
                 return work()
-            except _NotNow:
+            except _BridgeFull:
                 if self._working:  # a call within a call: the outer one is tried again
                     raise
                 raise StatusError(Status.PLATFORM, "the transport takes nothing now") from None
@@ -172,7 +171,7 @@ class BridgeLoop:
             try:
                 work()
             except MamaError as error:
-                log.warning("%r: %s", self.bridge, error)
+                logger.warning("%r: %s", self.bridge, error)
 
         if self.here:
             do()
@@ -207,9 +206,9 @@ class BridgeLoop:
             self._thread.join()
 
     def _raise_ended(self) -> None:
-        if self._died is not None:
-            died = BackgroundTaskFailed(f"the thread of the transport ended: {self._died!r}")
-            raise StatusError(Status.PLATFORM, str(died)) from self._died
+        if self._death is not None:
+            died = BackgroundTaskFailed(f"the thread of the transport ended: {self._death!r}")
+            raise StatusError(Status.PLATFORM, str(died)) from self._death
         if self._ending:
             raise StatusError(Status.NULL_ARG, "the transport was destroyed")
         if not self._thread.is_alive():  # a fork has none of its parent's threads
@@ -226,23 +225,23 @@ class BridgeLoop:
             raise self._closed
         self.check(batch)
         if not self.bridge.send(batch, self._token):
-            raise _NotNow
+            raise _BridgeFull
         if waiter is not None:
             self._flights[self._token] = PendingSend(topic, waiter, time.monotonic() + self._answer_timeout)
-            if self.bridge.capabilities.ack is Ack.NONE and len(self._flights) > _REMEMBERED:
+            if self.bridge.capabilities.ack is Ack.NONE and len(self._flights) > _MAX_REMEMBERED:
                 self._settle(next(iter(self._flights)), None)
         self._token += 1
-        self._owed += 1
+        self._outstanding_acks += 1
 
     def check(self, batch: MessageBatch) -> None:
         """Could this one message be sent? For :meth:`call`.
 
         :raises PublishError: no
         """
-        if bad := self.bridge.prepare(batch).bad:
+        if bad := self.bridge.prepare(batch).rejected:
             raise bad[0][1]
 
-    def ask(self) -> RequestBridge:
+    def request_bridge(self) -> RequestBridge:
         """The bridge's requests and replies; for :meth:`call`.
 
         :raises StatusError: NOT_IMPLEMENTED if it has none
@@ -270,7 +269,7 @@ class BridgeLoop:
             self._loop()
         except BaseException as e:
             cause = e
-            log.exception("the thread of %r ended", self.bridge)
+            logger.exception("the thread of %r ended", self.bridge)
         finally:
             self.bridge.close()
             self._end(cause)
@@ -279,24 +278,24 @@ class BridgeLoop:
         pause, looked = _SHORT, time.monotonic()
         while True:
             stalled = self._do_work()
-            busy = self._take() | self._take_letters()
+            busy = self._receive() | self._receive_requests()
             self._expire(looked)  # answers that came while this process stood still are in time
             looked = time.monotonic()
             with self._changed:
-                if self._ending and not self._work and self._all_in():
+                if self._ending and not self._work and self._all_answered():
                     return
                 if busy or (self._work and not stalled):
                     pause = _SHORT
                     continue
-                due = self._flights or self.letters or stalled or self._ending
+                due = self._flights or self.receivers or stalled or self._ending
                 pause = min(2 * pause, _LONG) if due else _IDLE
                 if self._changed.wait(pause):
                     pause = _SHORT
 
-    def _all_in(self) -> bool:
+    def _all_answered(self) -> bool:
         """No answer will come that is worth waiting for."""
         silent = self.bridge.capabilities.ack is Ack.NONE
-        return self._owed <= 0 or silent or self._closed is not None or time.monotonic() >= self._until
+        return self._outstanding_acks <= 0 or silent or self._closed is not None or time.monotonic() >= self._until
 
     def _do_work(self) -> bool:
         """What was asked, in order; True if the bridge takes nothing now."""
@@ -306,7 +305,7 @@ class BridgeLoop:
             try:
                 self._working = True
                 result = work.call()
-            except _NotNow:
+            except _BridgeFull:
                 if not self._ending and time.monotonic() < work.deadline:
                     return True
                 error = StatusError(Status.TIMEOUT, f"the transport took nothing for {self._call_timeout:g} s")
@@ -323,10 +322,10 @@ class BridgeLoop:
             self.bridge.flush()
         return False
 
-    def _take(self) -> bool:
+    def _receive(self) -> bool:
         polled = self.bridge.poll(0.0)
         for acks in polled.acks:
-            self._owed -= int((acks.tokens >= self._owed_from).sum())
+            self._outstanding_acks -= int((acks.tokens >= self._outstanding_from).sum())
             sequences = None if acks.sequences is None else acks.sequences.tolist()
             if not self._flights:
                 continue
@@ -336,26 +335,26 @@ class BridgeLoop:
                     outcome = SendOutcome(acks.stream, None if sequences is None else sequences[i])
                     self._settle(token, None if nothing else outcome)
         for refusals in polled.refusals:
-            self._owed -= int((refusals.tokens >= self._owed_from).sum())
+            self._outstanding_acks -= int((refusals.tokens >= self._outstanding_from).sum())
             for token in refusals.tokens.tolist():
                 self._settle(token, refusals.error)
         for event in polled.events:
-            self._happened(event)
+            self._on_bridge_event(event)
         return bool(polled)
 
-    def _take_letters(self) -> bool:
-        letters = self.requests.letters() if self.requests is not None else []
-        for letter in letters:
-            take = self.letters.get(letter.topic if letter.inbox is None else letter.inbox)
-            if take is not None:
-                take(letter)
-        return bool(letters)
+    def _receive_requests(self) -> bool:
+        messages = self.requests.received() if self.requests is not None else []
+        for message in messages:
+            receive = self.receivers.get(message.topic if message.inbox is None else message.inbox)
+            if receive is not None:
+                receive(message)
+        return bool(messages)
 
-    def _happened(self, event: BridgeEvent) -> None:
+    def _on_bridge_event(self, event: BridgeEvent) -> None:
         if event.kind is EventKind.CLOSED:
             self._closed = event.error or Rejected(event.info)
         if event.kind in (EventKind.CLOSED, EventKind.DISCONNECTED):
-            self._owed, self._owed_from = 0, self._token
+            self._outstanding_acks, self._outstanding_from = 0, self._token
             for token in list(self._flights):
                 self._settle(token, OutcomeUnknown(event.info))
         self._on_event(event)
@@ -366,7 +365,7 @@ class BridgeLoop:
             if now < sent.deadline:
                 return
             silent = self.bridge.capabilities.ack is Ack.NONE
-            self._owed -= 1
+            self._outstanding_acks -= 1
             self._settle(token, None if silent else AckTimeout(f"no answer within {self._answer_timeout:g} s"))
 
     def _settle(self, token: int, outcome: SendOutcome | PublishError | None) -> None:
@@ -377,7 +376,7 @@ class BridgeLoop:
     def _end(self, error: BaseException | None) -> None:
         with self._changed:
             self._ending = self._over = True
-            self._died = error
+            self._death = error
             work, self._work = self._work, deque()
         for one in work:
             one.future.set_exception(ClientClosed(f"the transport ended: {error}" if error else "it was destroyed"))

@@ -71,7 +71,7 @@ class CallbackDelivery:
                 self._release()
 
     @property
-    def within(self) -> bool:
+    def in_callback(self) -> bool:
         """Does this thread make one of the calls now?"""
         return self._maker == threading.get_ident()
 
@@ -81,7 +81,7 @@ class CallbackDelivery:
         Waits for a call that another thread makes, until the ``deadline`` (monotonic seconds). What is not made then,
         and what is due when this is called from within one of the calls themselves, is dropped.
         """
-        if not self.within:
+        if not self.in_callback:
             if self.queue is not None and self.queue.dispatched_elsewhere:
                 with self._changed:
                     self._changed.wait_for(lambda: not self._due, max(0.0, deadline - time.monotonic()))
@@ -94,7 +94,7 @@ class CallbackDelivery:
             if self._due:
                 log.warning("%d callbacks of a destroyed publisher were not made in time", len(self._due))
             self._due.clear()
-        if not self.within and self._making.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not self.in_callback and self._making.acquire(timeout=max(0.0, deadline - time.monotonic())):
             self._release()
 
     def _release(self) -> None:

@@ -26,7 +26,7 @@ from .states import status_of
 if TYPE_CHECKING:
     from .transport import Transport
 
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 
 _numbers = count(1)
 OnMsg = Callable[[MamaMsg, Any], None]
@@ -62,14 +62,14 @@ class _Receiver:
         if not self._live:
             raise StatusError(Status.NULL_ARG, f"the {type(self).__name__.lower()} was destroyed")
 
-    def _deliver(self, call: Callable[[], None]) -> None:
+    def _queue_call(self, call: Callable[[], None]) -> None:
         queue = self._delivery.queue
         if queue is not None:
             try:
                 queue.reserve()
             except StatusError as error:
                 self.dropped += 1
-                log.warning("a message for %r is dropped: %s", self, error)
+                logger.warning("a message for %r is dropped: %s", self, error)
                 return
         self._delivery.add(call)
 
@@ -83,7 +83,7 @@ class _Receiver:
             if not self._live:
                 return False
             self._live = False
-        self.transport._receivers.discard(self)
+        self.transport.remove_receiver(self)
         self.transport.loop.call_or_run_inline(leave, self.transport.destroy_timeout)
         self._delivery.end(0.0)
         if self._delivery.queue is not None:
@@ -124,44 +124,44 @@ class Inbox(_Receiver):
         """
         if transport is None or on_msg is None:
             raise StatusError(Status.NULL_ARG, "an inbox needs a transport and a message callback")
-        transport.loop.call(transport.loop.ask)
+        transport.loop.call(transport.loop.request_bridge)
         made = cls(transport, queue, on_msg, on_error, on_destroy, closure)
-        transport._receivers.add(made)
+        transport.add_receiver(made)
         return made
 
-    def _ask(self, topic: str, payload: bytes) -> None:
+    def request(self, topic: str, payload: bytes) -> None:
         self._raise_dead()
         loop = self.transport.loop
         number = int(self._key)
 
         def ask() -> None:
-            loop.letters[number] = self._take
-            loop.ask().request(topic, payload, number)
+            loop.receivers[number] = self._receive
+            loop.request_bridge().request(topic, payload, number)
 
         loop.call(ask)
 
-    def _take(self, letter: RequestMessage) -> None:
-        if letter.error is not None:
-            self._fail(status_of(letter.error), text_of(letter.error))
+    def _receive(self, message: RequestMessage) -> None:
+        if message.error is not None:
+            self.fail(status_of(message.error), text_of(message.error))
             return
         try:
-            self._hand(decode(letter.payload))
+            self.deliver(decode(message.payload))
         except BadMessage as error:
-            self._fail(error.status, f"unreadable answer: {error.info}")
+            self.fail(error.status, f"unreadable answer: {error.info}")
 
-    def _hand(self, msg: MamaMsg) -> None:
-        self._deliver(partial(self._on_msg, msg, self.closure))
+    def deliver(self, msg: MamaMsg) -> None:
+        self._queue_call(partial(self._on_msg, msg, self.closure))
 
-    def _fail(self, status: Status, info: str) -> None:
+    def fail(self, status: Status, info: str) -> None:
         if self._on_error is not None:
-            self._deliver(partial(self._on_error, status, info, self.closure))
+            self._queue_call(partial(self._on_error, status, info, self.closure))
 
     def destroy(self) -> None:
         """No answer comes after this. May be repeated."""
         loop, number = self.transport.loop, int(self._key)
 
         def leave() -> None:
-            if loop.letters.pop(number, None) is not None and loop.requests is not None:
+            if loop.receivers.pop(number, None) is not None and loop.requests is not None:
                 loop.requests.forget(number)
 
         if self._destroy(leave) and self._on_destroy is not None:
@@ -191,33 +191,33 @@ class RequestListener(_Receiver):
         made = cls(transport, queue, topic, on_request, closure)
 
         def listen() -> None:
-            if topic in loop.letters:
+            if topic in loop.receivers:
                 raise StatusError(Status.INVALID_ARG, f"the transport listens to {topic!r} already")
-            loop.ask().listen(topic)
-            loop.letters[topic] = made._take
+            loop.request_bridge().listen(topic)
+            loop.receivers[topic] = made._receive
 
         try:
             loop.call(listen)
         except BaseException:
             made._destroy(lambda: None)
             raise
-        transport._receivers.add(made)
+        transport.add_receiver(made)
         return made
 
-    def _take(self, letter: RequestMessage) -> None:
+    def _receive(self, message: RequestMessage) -> None:
         try:
-            request = Request(decode(letter.payload), letter.topic, letter.reply_to)
+            request = Request(decode(message.payload), message.topic, message.reply_to)
         except BadMessage as error:
-            log.warning("a request to %r cannot be read: %s", letter.topic, error)
+            logger.warning("a request to %r cannot be read: %s", message.topic, error)
             return
-        self._deliver(partial(self._on_request, request, self.closure))
+        self._queue_call(partial(self._on_request, request, self.closure))
 
     def destroy(self) -> None:
         """No request comes after this. May be repeated."""
         loop = self.transport.loop
 
         def leave() -> None:
-            if loop.letters.pop(self.topic, None) is not None and loop.requests is not None:
+            if loop.receivers.pop(self.topic, None) is not None and loop.requests is not None:
                 loop.requests.unlisten(self.topic)
 
         self._destroy(leave)

@@ -1,4 +1,4 @@
-"""Transports: one configured connection of a bridge, with everything that lives on it."""
+"""A transport: one configured connection of a bridge, and the publishers and inboxes that live on it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ..bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
 from ..options import SinkOptions, option_names
 from .bridge_loop import BridgeLoop
+from .members import ReplyInbox, SourceReader, TransportPublisher, TransportReceiver
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 from .messages.status import Status, StatusError
 from .properties import Properties, TransportProperties, expand
 from .queue import Queue
 from .states import TransportEvent, TransportTopicEvent
 
-if TYPE_CHECKING:
-    from .discovery.discovery import DiscoveryLoop
-    from .inbox import Inbox, _Receiver
-    from .publisher.publisher import Publisher
-
-log = logging.getLogger("mama_spark")
+logger = logging.getLogger("mama_spark")
 
 TopicCallback = Callable[["Transport", TransportTopicEvent, str, str, Any], None]
 TransportCallback = Callable[["Transport", TransportEvent, str, Any], None]
@@ -60,18 +56,18 @@ class Transport:
         self.topic_callback: TopicCallback | None = None
         self.callback_errors = 0
         self.loop = BridgeLoop(
-            name, bridge, self._happened, call_timeout=call_timeout, answer_timeout=answer_timeout
+            name, bridge, self._on_bridge_event, call_timeout=call_timeout, answer_timeout=answer_timeout
         )  # fmt: skip
         self.events = EventStyle.PUBLISHER  #: the one style of callbacks of the bridge (PE-02)
         self._discovery, self._properties = discovery, properties
-        self._reading: DiscoveryLoop | None = None
+        self._source_reader: SourceReader | None = None
         self._topic_closure: Any = None
         self._callback: TransportCallback | None = None
         self._closure: Any = None
         self._queue: Queue | None = None
-        self._publishers: set[Publisher] = set()
-        self._dying: set[Publisher] = set()
-        self._receivers: set[_Receiver] = set()
+        self._publishers: set[TransportPublisher] = set()
+        self._destroying: set[TransportPublisher] = set()
+        self._receivers: set[TransportReceiver] = set()
         self._lock = threading.Lock()
         self._live = True
 
@@ -101,7 +97,7 @@ class Transport:
         :param destroy_timeout: seconds for which destroying waits for answers
         :raises ConfigError, Unavailable: it cannot connect
         """
-        from ..bridges import connect  # late: this room knows no bridge
+        from ..bridges import connect  # late: only here are bridges known
 
         publishing, place = connect(bridge)
         made = cls(
@@ -146,54 +142,66 @@ class Transport:
     def get_transport_callback_queue(self) -> Queue | None:
         return self._queue
 
-    def _happened(self, event: BridgeEvent) -> None:
-        told = _EVENTS.get(event.kind)
-        if told is None:
-            log.warning("transport %s: %s", self.name, event.info)
+    def _on_bridge_event(self, event: BridgeEvent) -> None:
+        transport_event = _EVENTS.get(event.kind)
+        if transport_event is None:
+            logger.warning("transport %s: %s", self.name, event.info)
         elif (callback := self._callback) is not None:
-            self._tell(partial(callback, self, told, event.info, self._closure))
+            self._dispatch(partial(callback, self, transport_event, event.info, self._closure))
 
-    def _tell_topic(self, event: TransportTopicEvent, topic: str, info: str) -> None:
+    def report_topic_event(self, event: TransportTopicEvent, topic: str, info: str) -> None:
+        """Call the topic callback, if there is one."""
         if (callback := self.topic_callback) is not None:
-            self._tell(partial(callback, self, event, topic, info, self._topic_closure))
+            self._dispatch(partial(callback, self, event, topic, info, self._topic_closure))
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _dispatch(self, call: Callable[[], None]) -> None:
         if self._queue is None:
-            self._make(call)
+            self._make_call(call)
             return
         try:
-            self._queue.enqueue(partial(self._make, call))
+            self._queue.enqueue(partial(self._make_call, call))
         except StatusError as error:
-            log.error("an event of transport %s is lost: %s", self.name, error)
+            logger.error("an event of transport %s is lost: %s", self.name, error)
 
-    def _make(self, call: Callable[[], None]) -> None:
+    def _make_call(self, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception:
             self.callback_errors += 1
-            log.exception("a callback of transport %s raised", self.name)
+            logger.exception("a callback of transport %s raised", self.name)
 
     # --- publishers ------------------------------------------------------------------------------------------
 
-    def find_publishers(self, topic: str) -> list[Publisher]:
+    def find_publishers(self, topic: str) -> list[TransportPublisher]:
         """The live publishers of a topic: what a topic callback knows no more than that of (PE-03)."""
         with self._lock:
             return [p for p in self._publishers if p.topic == topic]
 
-    def _remember(self, publisher: Publisher) -> None:
+    def add_publisher(self, publisher: TransportPublisher) -> None:
+        """:raises StatusError: INVALID_ARG if the transport was destroyed"""
         with self._lock:
             if not self._live:
                 raise StatusError(Status.INVALID_ARG, f"{self!r} was destroyed")
             self._publishers.add(publisher)
 
-    def _forget(self, publisher: Publisher) -> None:
+    def remove_publisher(self, publisher: TransportPublisher) -> None:
+        """It is being destroyed: :meth:`destroy` waits for it until :meth:`publisher_destroyed`."""
         with self._lock:
             self._publishers.discard(publisher)
-            self._dying.add(publisher)
+            self._destroying.add(publisher)
 
-    def _release(self, publisher: Publisher) -> None:
+    def publisher_destroyed(self, publisher: TransportPublisher) -> None:
+        """Its ``on_destroy`` has returned."""
         with self._lock:
-            self._dying.discard(publisher)
+            self._destroying.discard(publisher)
+
+    def add_receiver(self, receiver: TransportReceiver) -> None:
+        """Destroy it with the transport."""
+        self._receivers.add(receiver)
+
+    def remove_receiver(self, receiver: TransportReceiver) -> None:
+        """It was destroyed."""
+        self._receivers.discard(receiver)
 
     # --- source discovery ------------------------------------------------------------------------------------
 
@@ -205,8 +213,8 @@ class Transport:
         _, _, where = type(self.loop.bridge).__module__.partition(".bridges.")
         return f"mama.{where.partition('.')[0] or '<bridge>'}.transport.{self.name}.sourcediscovery.supported"
 
-    def discovery(self) -> DiscoveryLoop:
-        """What reads sources for this transport, begun at the first call.
+    def source_reader(self) -> SourceReader:
+        """What reads the sources of this transport, started by the first call.
 
         :raises StatusError: NOT_IMPLEMENTED, with the name of the property, if there is no source discovery (SD-18)
         """
@@ -222,16 +230,16 @@ class Transport:
         with self._lock:
             if not self._live:
                 raise StatusError(Status.INVALID_ARG, f"{self!r} was destroyed")
-            if self._reading is None:
-                self._reading = DiscoveryLoop(self, self._discovery)
-            return self._reading
+            if self._source_reader is None:
+                self._source_reader = DiscoveryLoop(self, self._discovery)
+            return self._source_reader
 
-    def source_discovery_request(self, inbox: Inbox) -> None:
-        """Ask for the image of the sources; a message each comes to the inbox (SD-15, SD-50).
+    def source_discovery_request(self, inbox: ReplyInbox) -> None:
+        """Request the image of the sources; the inbox gets a message for each (SD-15, SD-50).
 
-        :raises StatusError: as :meth:`discovery`
+        :raises StatusError: as :meth:`source_reader`
         """
-        self.discovery().ask(inbox)
+        self.source_reader().send_image(inbox)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
@@ -241,17 +249,17 @@ class Transport:
         with self._lock:
             self._live = False
             publishers, receivers = list(self._publishers), list(self._receivers)
-            dying, reading = list(self._dying), self._reading
+            destroying, source_reader = list(self._destroying), self._source_reader
         for publisher in publishers:
             publisher.destroy()
         deadline = time.monotonic() + self.destroy_timeout
-        for publisher in dying:  # another thread does
-            if not self.loop.here and not publisher._bridge.within:
-                publisher._gone.wait(max(0.0, deadline - time.monotonic()))
+        if not self.loop.here:
+            for publisher in destroying:  # by another thread
+                publisher.wait_destroyed(max(0.0, deadline - time.monotonic()))
         for receiver in receivers:
             receiver.destroy()
-        if reading is not None:
-            reading.stop(self.destroy_timeout)
+        if source_reader is not None:
+            source_reader.stop(self.destroy_timeout)
         self.loop.stop(self.destroy_timeout)
 
     def __enter__(self) -> Self:

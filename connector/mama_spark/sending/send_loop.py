@@ -71,8 +71,8 @@ class SendLoop:
         if not flights.n:
             return deque()
         result = self.bridge.prepare(messages_of(flights))
-        flights.non_retriable = result.fragile
-        wrong = dict(result.bad)
+        flights.non_retriable = result.non_retriable
+        wrong = dict(result.rejected)
         wrong.update(rejected)
         if not wrong:
             return deque([(0, flights.n)])

@@ -184,7 +184,7 @@ class BridgeSuite:
             {"Zoë".encode().hex(): ["é"]},
         ]
         batch = MessageBatch.of([site.topics[0]] * 3, [b"1", b"2", b"3"], headers)
-        bad = bridge.prepare(batch).bad
+        bad = bridge.prepare(batch).rejected
         if not bridge.capabilities.headers:
             assert [row for row, _ in bad] == [0, 2]
             self._excused(record_property, "headers")
@@ -198,7 +198,7 @@ class BridgeSuite:
         self, site: SuiteSetup, bridge: PublisherBridge, topic: str
     ) -> None:
         batch = MessageBatch.of([site.topics[0], topic, site.topics[1]], [b"", b"", b""])
-        ((row, error),) = bridge.prepare(batch).bad
+        ((row, error),) = bridge.prepare(batch).rejected
         assert row == 1
         assert isinstance(error, BadTopic)
 
@@ -207,13 +207,13 @@ class BridgeSuite:
         longest = head + "x" * (bridge.capabilities.max_topic - len(head))
         for batch, first in ((MessageBatch.of([longest], [b"alone"]), 0),
                              (MessageBatch.of([longest] * 20, [b"more"] * 20), 1)):  # fmt: skip
-            assert bridge.prepare(batch).bad == []
+            assert bridge.prepare(batch).rejected == []
             assert not publish(bridge, batch, first).error
         assert [s.topic for s in site.stored()] == [longest] * 21
 
     def test_prepare_flags_a_topic_that_is_too_long(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         topic = "x" * (bridge.capabilities.max_topic + 1)
-        ((row, error),) = bridge.prepare(MessageBatch.of([site.topics[0], topic], [b"", b""])).bad
+        ((row, error),) = bridge.prepare(MessageBatch.of([site.topics[0], topic], [b"", b""])).rejected
         assert row == 1
         assert isinstance(error, BadTopic)
 
@@ -224,7 +224,7 @@ class BridgeSuite:
         self, site: SuiteSetup, bridge: PublisherBridge, name: str, value: str
     ) -> None:
         batch = MessageBatch.of([site.topics[0]] * 2, [b"", b""], [None, {name: [value]}])
-        ((row, error),) = bridge.prepare(batch).bad
+        ((row, error),) = bridge.prepare(batch).rejected
         assert row == 1
         assert isinstance(error, BadRow)
 
@@ -233,30 +233,30 @@ class BridgeSuite:
     ) -> None:
         limit = bridge.capabilities.max_payload
         sizes = [limit, limit + 1]
-        bad = bridge.prepare(MessageBatch.of([site.topics[0]] * 2, [bytes(s) for s in sizes])).bad
+        bad = bridge.prepare(MessageBatch.of([site.topics[0]] * 2, [bytes(s) for s in sizes])).rejected
         assert [(row, type(error)) for row, error in bad] == [(1, TooLarge)]
         if not bridge.capabilities.headers:
             self._excused(record_property, "headers")
             return
         batch = MessageBatch.of([site.topics[0]], [bytes(limit - 5)], [{"name": ["a value of some bytes"]}])
-        assert [type(error) for _, error in bridge.prepare(batch).bad] == [TooLarge]
+        assert [type(error) for _, error in bridge.prepare(batch).rejected] == [TooLarge]
 
     def test_a_message_of_the_largest_size_is_stored(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         batch = MessageBatch.of([site.topics[0]], [b"x" * min(bridge.capabilities.max_payload, 8 << 20)])
-        assert not bridge.prepare(batch).bad
+        assert not bridge.prepare(batch).rejected
         assert not publish(bridge, batch).error
         assert [s.payload for s in site.stored()] == batch.payloads.to_pylist()
 
     def test_prepare_passes_good_rows_and_bears_anything_in_bad_ones(
         self, site: SuiteSetup, bridge: PublisherBridge
     ) -> None:
-        assert bridge.prepare(self._batch(site, 10)).bad == []
+        assert bridge.prepare(self._batch(site, 10)).rejected == []
         import pyarrow as pa
 
         nulls = MessageBatch(
             pa.array([site.topics[0], None], pa.string()).dictionary_encode(), pa.array([b"", None], pa.binary())
         )
-        assert 0 not in dict(bridge.prepare(nulls).bad)
+        assert 0 not in dict(bridge.prepare(nulls).rejected)
 
     def test_poll_with_nothing_under_way_returns_nothing_within_its_timeout(self, bridge: PublisherBridge) -> None:
         for timeout in (0.0, 0.05):

@@ -115,8 +115,8 @@ class Driver:
     def run(self, batches: int, n: int) -> None:
         todo: deque[tuple[FlightBatch, int]] = deque()
         for i in range(batches):
-            fragile = self.rng.random(n) < 0.1 if i % 2 else None
-            flights = self.window.open(n, sizes=np.full(n, self.size, np.int64), non_retriable=fragile)
+            non_retriable = self.rng.random(n) < 0.1 if i % 2 else None
+            flights = self.window.open(n, sizes=np.full(n, self.size, np.int64), non_retriable=non_retriable)
             self.batches.append(flights)
             todo.append((flights, 0))
         turns = 0
@@ -303,12 +303,12 @@ def test_uncertain_flights_are_not_resent_when_the_policy_says_so_and_time_out()
     assert flights.doubt.all()
 
 
-def test_fragile_flights_are_never_resent_in_doubt_but_are_after_a_clean_refusal() -> None:
-    fragile = np.array([True, False])
-    window, flights = launched(WindowConfig(4, 0, 1.0, RETRY), 2, non_retriable=fragile)
+def test_non_retriable_flights_are_never_resent_in_doubt_but_are_after_a_clean_refusal() -> None:
+    non_retriable = np.array([True, False])
+    window, flights = launched(WindowConfig(4, 0, 1.0, RETRY), 2, non_retriable=non_retriable)
     window.expire(1.0)
     assert flights.state.tolist() == [FlightState.TIMEOUT, FlightState.WAITING]
-    window, flights = launched(WindowConfig(4, 0, 1.0, RETRY), 2, non_retriable=fragile)
+    window, flights = launched(WindowConfig(4, 0, 1.0, RETRY), 2, non_retriable=non_retriable)
     refuse(window, [0, 1], NoResponders("x"), 0.1)
     assert flights.state.tolist() == [FlightState.WAITING] * 2
 

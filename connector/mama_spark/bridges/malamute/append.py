@@ -33,7 +33,7 @@ def append(settings: MalamuteSettings, stream: str, batch: MessageBatch, timeout
     bridge = MalamuteBridge(replace(settings, link=link, stream=stream, dedup=batch.ids is not None))
     bridge.open()
     try:
-        bad = dict(bridge.prepare(batch).bad)
+        bad = dict(bridge.prepare(batch).rejected)
         first = min(bad, default=len(batch))
         last = _store(bridge, batch.slice(0, first), timeout) if first else None
         if bad:

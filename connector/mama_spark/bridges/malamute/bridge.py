@@ -181,8 +181,8 @@ class MalamuteBridge:
             raise ConfigError(_NO_STREAM)
         self._by_row = self._by_row or batch.streams is not None
         # ids make a resend safe in stored streams alone, and which these are is not known yet
-        fragile = None if batch.streams is None or self.settings.resend else np.ones(len(batch), np.bool_)
-        return ValidationResult(fr.check(batch, self._carries), fragile)
+        non_retriable = None if batch.streams is None or self.settings.resend else np.ones(len(batch), np.bool_)
+        return ValidationResult(fr.check(batch, self._carries), non_retriable)
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""

@@ -364,7 +364,7 @@ class MemoryRequests:
         with self._broker._lock, contextlib.suppress(KeyError, ValueError):
             self._broker._listeners[topic].remove(self)
 
-    def letters(self) -> list[RequestMessage]:
+    def received(self) -> list[RequestMessage]:
         return [self._box.popleft() for _ in range(len(self._box))]
 
     def close(self) -> None:

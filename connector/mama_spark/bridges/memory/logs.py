@@ -96,7 +96,7 @@ class MemoryLog:
         self._messages()
         bridge = MemoryBridge(self._broker.name)
         bridge.open()
-        bad = dict(bridge.prepare(batch).bad)
+        bad = dict(bridge.prepare(batch).rejected)
         last = self._broker.last()
         for row in range(len(batch)):
             if row in bad:

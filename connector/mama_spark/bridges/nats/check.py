@@ -29,7 +29,7 @@ def lines(settings: NatsSettings, topics: list[str] | None = None) -> list[tuple
             found.append((True, "stream: createStream=true, the write makes what is missing"))
         elif topics:
             prepared = bridge.prepare(MessageBatch.of(topics, [b""] * len(topics)))
-            found += [(False, f"topic: {error}") for _, error in prepared.bad]
+            found += [(False, f"topic: {error}") for _, error in prepared.rejected]
         found += [(True, f"stream: {text}") for text in bridge.describe_streams()]
         caps = bridge.capabilities
         found.append((True, f"acknowledgements: ackMode={bridge.mode}, payload up to {caps.max_payload} bytes"))

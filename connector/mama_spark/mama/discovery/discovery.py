@@ -19,6 +19,7 @@ from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKin
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
 
 from ..callback_delivery import CallbackDelivery
+from ..members import ReplyInbox
 from ..messages.msg import MamaMsg
 from ..messages.omnm import BadMessage, decode
 from ..messages.source_records import (
@@ -35,7 +36,6 @@ from ..queue import Queue
 from ..states import TransportTopicEvent
 
 if TYPE_CHECKING:
-    from ..inbox import Inbox
     from ..transport import Transport
 
 log = logging.getLogger("mama_spark")
@@ -170,7 +170,8 @@ class SourceDiscovery:
         """
         if transport is None:
             raise StatusError(Status.INVALID_ARG, "source discovery needs a transport")
-        loop = transport.discovery()
+        loop = transport.source_reader()
+        assert isinstance(loop, DiscoveryLoop)
         made = cls(callbacks or SourceDiscoveryCallbacks(), queue, loop, image_timeout)
         if queue is not None:
             queue.open()
@@ -235,7 +236,7 @@ class SourceDiscovery:
                 self._pending.extend(self._sources.messages(change))
                 if change.kind in _TOPIC_EVENTS and change.topic is not None:
                     told = _TOPIC_EVENTS[change.kind]
-                    self._loop.transport._tell_topic(told, change.topic, change.info or "")
+                    self._loop.transport.report_topic_event(told, change.topic, change.info or "")
         self._position = None if lost else there
 
     def _well(self) -> None:
@@ -298,7 +299,7 @@ class DiscoveryLoop:
         self.transport = transport
         self._bridge = bridge
         self._readers: list[SourceDiscovery] = []
-        self._asked: deque[Inbox] = deque()
+        self._image_requests: deque[ReplyInbox] = deque()
         self._open = self._ending = self._woken = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"mama-discovery-{transport.name}", daemon=True)
@@ -322,9 +323,9 @@ class DiscoveryLoop:
                 self._readers.remove(reader)
             return known
 
-    def ask(self, inbox: Inbox) -> None:
-        """The image, a message each source, to an inbox."""
-        self._asked.append(inbox)
+    def send_image(self, inbox: ReplyInbox) -> None:
+        """Send the image to an inbox, a message for each source."""
+        self._image_requests.append(inbox)
         self.wake()
 
     def wake(self) -> None:
@@ -347,7 +348,7 @@ class DiscoveryLoop:
     def _run(self) -> None:
         try:
             while not self._ending:
-                for inbox in [self._asked.popleft() for _ in range(len(self._asked))]:
+                for inbox in [self._image_requests.popleft() for _ in range(len(self._image_requests))]:
                     self._answer(inbox)
                 for reader in list(self._readers):
                     self._serve(reader)
@@ -371,17 +372,17 @@ class DiscoveryLoop:
             reader._trouble(self._named(error))
         reader._hand_out()
 
-    def _answer(self, inbox: Inbox) -> None:
+    def _answer(self, inbox: ReplyInbox) -> None:
         try:
             changes = [c for c in self._reach().image() if c.kind in _OF_SOURCES]
         except Exception as error:  # noqa: BLE001 - as above
-            inbox._fail(Status.PLATFORM, str(self._named(error)))
+            inbox.fail(Status.PLATFORM, str(self._named(error)))
             return
         for made in Sources(self.transport.fields).image(changes):
             if isinstance(made, str):
-                inbox._fail(Status.WRONG_FIELD_TYPE, made)
+                inbox.fail(Status.WRONG_FIELD_TYPE, made)
             else:
-                inbox._hand(made)
+                inbox.deliver(made)
 
     def _named(self, error: Exception) -> MamaError:
         """What to say; and what may be cured by that is opened again."""

@@ -10,14 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from mama_spark.errors import ConfigError, MamaError
 
 from .msg import Field, FieldType, MamaMsg
-
-if TYPE_CHECKING:
-    from ..properties import Properties
 
 #: What a source discovery request is sent to (SD-17); begins like OpenMAMA's other reserved roots.
 MAMA_SOURCE_DISCOVERY_TOPIC = "_MAMA_SOURCE_DISCOVERY"
@@ -37,6 +34,19 @@ PREFIX = "mama.sourcediscovery."
 
 class BadSourceRecord(MamaError):
     """A message is no source record, or no event; says why."""
+
+
+class FieldProperties(Protocol):
+    """What :meth:`SourceFields.from_properties` reads; :class:`~mama_spark.mama.properties.Properties` is one."""
+
+    @property
+    def path(self) -> str: ...
+
+    def get(self, key: str, /) -> str | None: ...
+
+    def where(self, key: str) -> str:
+        """File and line of a key, for messages."""
+        ...
 
 
 class FieldId(NamedTuple):
@@ -80,7 +90,7 @@ class SourceFields:
         object.__setattr__(self, "by_fid", by_fid)
 
     @classmethod
-    def from_properties(cls, properties: Properties) -> Self:
+    def from_properties(cls, properties: FieldProperties) -> Self:
         """The fourteen ``mama.sourcediscovery.*`` properties; what is not there keeps its default.
 
         :raises ConfigError: as the class, with file and line where a number is none

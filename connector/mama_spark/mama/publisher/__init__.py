@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
-    from .publisher import Publisher, PublisherCallbacks
+    from .callbacks import PublisherCallbacks
+    from .publisher import Publisher
 
 __all__ = ["Publisher", "PublisherCallbacks"]
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy(__name__, {"Publisher": "publisher", "PublisherCallbacks": "publisher"})
+    __getattr__ = lazy(__name__, {"Publisher": "publisher", "PublisherCallbacks": "callbacks"})

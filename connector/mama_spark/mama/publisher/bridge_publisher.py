@@ -29,7 +29,7 @@ from ..topics import join_topic
 if TYPE_CHECKING:
     from ..inbox import Inbox, Request
     from ..transport import Transport
-    from .publisher import Publisher, PublisherCallbacks
+    from .callbacks import PublisherCallbacks
 
 Headers = dict[str, list[str]]
 
@@ -43,7 +43,7 @@ class BridgePublisher:
     for a NULL one.
     """
 
-    def __init__(self, transport: Transport, topic: str, headers: Headers | None, parent: Publisher) -> None:
+    def __init__(self, transport: Transport, topic: str, headers: Headers | None, parent: object) -> None:
         self.topic = topic
         self._transport, self._loop = transport, transport.loop
         named = headers if transport.loop.bridge.capabilities.headers else None
@@ -69,7 +69,7 @@ class BridgePublisher:
         symbol: str | None,
         source: str | None,
         root: str | None,
-        parent: Publisher | None,
+        parent: object | None,
     ) -> BridgePublisher:
         """``bridgeMamaPublisher_createByIndex``. Our transports are one connection: the index is 0.
 
@@ -94,7 +94,7 @@ class BridgePublisher:
         symbol: str | None,
         source: str | None,
         root: str | None,
-        parent: Publisher | None,
+        parent: object | None,
     ) -> BridgePublisher:
         """``bridgeMamaPublisher_create``: :meth:`create_by_index` with the first index."""
         return cls.create_by_index(transport, 0, symbol, source, root, parent)
@@ -155,7 +155,7 @@ class BridgePublisher:
         if self.topic == MAMA_SOURCE_DISCOVERY_TOPIC:
             self._transport.source_discovery_request(inbox)
         else:
-            inbox._ask(self.topic, payload)
+            inbox.request(self.topic, payload)
 
     def send_from_inbox_by_index(self, index: int, inbox: Inbox | None, payload: bytes | None) -> None:
         """:meth:`send_from_inbox` over the connection of this number, which is 0."""
@@ -180,7 +180,7 @@ class BridgePublisher:
         if not handle or payload is None:
             raise StatusError(Status.NULL_ARG, "a reply needs the handle of a request and a message")
         self._raise_dead()
-        self._loop.call(lambda: self._loop.ask().reply(handle, payload))
+        self._loop.call(lambda: self._loop.request_bridge().reply(handle, payload))
 
     # --- answers, on the loop's thread -----------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class BridgePublisher:
         """See :class:`~mama_spark.mama.bridge_loop.SendListener`."""
         if self._transport.events is EventStyle.TRANSPORT:
             if isinstance(outcome, PublishError):
-                self._transport._tell_topic(topic_event_for(status_of(outcome)), topic, text_of(outcome))
+                self._transport.report_topic_event(topic_event_for(status_of(outcome)), topic, text_of(outcome))
         else:
             call = self._call_for(outcome)
             if call is not None:
@@ -237,7 +237,7 @@ class BridgePublisher:
         deadline = time.monotonic() + timeout
         self._dead = True
         self._loop.call_or_run_inline(self._check_done, timeout)
-        if not (self._loop.here or self._delivery.within):
+        if not (self._loop.here or self._delivery.in_callback):
             self._done.wait(max(0.0, deadline - time.monotonic()))
         self._delivery.end(max(deadline, time.monotonic() + _GRACE))
         return self._done.is_set()
@@ -267,9 +267,9 @@ class BridgePublisher:
         return self._delivery.errors
 
     @property
-    def within(self) -> bool:
+    def in_callback(self) -> bool:
         """Does this thread make a callback of this publisher now?"""
-        return self._delivery.within
+        return self._delivery.in_callback
 
     def _raise_dead(self) -> None:
         if self._dead:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 from ..messages.msg import MamaMsg, MamaTime
 from ..messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError
 from ..states import PublisherState
-from .publisher import Publisher, PublisherCallbacks
+from .callbacks import PublisherCallbacks
+from .publisher import Publisher
 
 if TYPE_CHECKING:
     from ..inbox import Inbox, Request

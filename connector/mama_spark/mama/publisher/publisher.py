@@ -7,7 +7,6 @@ once, before create returns; any number of ``on_error`` and ``on_success``; ``on
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from mama_spark.bridge import EventStyle
@@ -23,66 +22,12 @@ from ..states import (
     string_for_state,
 )
 from .bridge_publisher import BridgePublisher
+from .callbacks import PublisherCallbacks
 
 if TYPE_CHECKING:
     from ..inbox import Inbox, Request
     from ..queue import Queue
     from ..transport import Transport
-
-OnLife = Callable[["Publisher", Any], None]
-OnAnswer = Callable[["Publisher", Status, str, Any], None]
-
-
-class PublisherCallbacks:
-    """``mamaPublisherCallbacks``: what an application wants to be told; any of them may be None.
-
-    :param on_create: ``(publisher, closure)``: it is LIVE; on the thread that creates it
-    :param on_error: ``(publisher, status, info, closure)``: a send failed after it returned (PE-32); ``info`` is the
-        middleware's text, for logs
-    :param on_destroy: ``(publisher, closure)``: it is gone; on the thread that destroys it
-    :param on_success: ``(publisher, status, info, closure)``: a send was acknowledged; ``info`` is where it is stored
-    """
-
-    __slots__ = ("_frozen", "on_create", "on_destroy", "on_error", "on_success")
-    _frozen: bool
-    on_create: OnLife | None
-    on_error: OnAnswer | None
-    on_destroy: OnLife | None
-    on_success: OnAnswer | None
-
-    def __init__(
-        self,
-        *,
-        on_create: OnLife | None = None,
-        on_error: OnAnswer | None = None,
-        on_destroy: OnLife | None = None,
-        on_success: OnAnswer | None = None,
-    ) -> None:
-        object.__setattr__(self, "_frozen", False)
-        self.on_create, self.on_error = on_create, on_error
-        self.on_destroy, self.on_success = on_destroy, on_success
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self._frozen:
-            raise AttributeError(f"the callbacks of a publisher cannot be changed after its create ({name})")
-        if value is not None and not callable(value):
-            raise TypeError(f"{name} must be callable or None, got {type(value).__name__}")
-        object.__setattr__(self, name, value)
-
-    def frozen(self) -> PublisherCallbacks:
-        """A copy that cannot be changed."""
-        copy = PublisherCallbacks(
-            on_create=self.on_create, on_error=self.on_error, on_destroy=self.on_destroy, on_success=self.on_success
-        )
-        object.__setattr__(copy, "_frozen", True)
-        return copy
-
-    def close(self) -> None:
-        """``mamaPublisherCallbacks_deallocate``: nothing is to be done."""
-
-    def __repr__(self) -> str:
-        given = [name for name in self.__slots__[1:] if getattr(self, name) is not None]
-        return f"<PublisherCallbacks {', '.join(given) or 'none'}>"
 
 
 class Publisher:
@@ -93,7 +38,7 @@ class Publisher:
         self.transport = transport
         self._state = PublisherState.CREATING
         self._lock = threading.Lock()  # guards the steps
-        self._gone = threading.Event()  # on_destroy has returned
+        self._destroyed = threading.Event()  # on_destroy has returned
         self._queue: Queue | None = None
         self._callbacks: PublisherCallbacks | None = None
         self._closure: Any = None
@@ -146,7 +91,7 @@ class Publisher:
         made._queue = queue
         made._step(PublisherStep.CREATED)
         try:
-            transport._remember(made)
+            transport.add_publisher(made)
         except StatusError:
             if queue is not None:
                 queue.close()
@@ -155,7 +100,7 @@ class Publisher:
             # the transport may be destroyed by another thread at any time: never after on_destroy
             made._bridge.tell(lambda: call(made, closure) if made._state is PublisherState.LIVE else None)
         if transport.events is EventStyle.TRANSPORT:
-            transport._tell_topic(TransportTopicEvent.PUBLISH_CREATE, made.topic, "")
+            transport.report_topic_event(TransportTopicEvent.PUBLISH_CREATE, made.topic, "")
         return made
 
     # --- what it is ------------------------------------------------------------------------------------------
@@ -241,12 +186,12 @@ class Publisher:
             if self._state is not PublisherState.LIVE:
                 return
             self._state = step(self._state, PublisherStep.DESTROY)
-        self.transport._forget(self)
+        self.transport.remove_publisher(self)
         done = self._bridge.destroy(self.transport.destroy_timeout)
         if self._callbacks is not None and (call := self._callbacks.on_destroy) is not None:
             self._bridge.tell(lambda: call(self, self._closure))
         if self.transport.events is EventStyle.TRANSPORT:
-            self.transport._tell_topic(TransportTopicEvent.PUBLISH_DESTROY, self.topic, "")
+            self.transport.report_topic_event(TransportTopicEvent.PUBLISH_DESTROY, self.topic, "")
         if self._queue is not None:
             self._queue.close()
         if done:
@@ -255,8 +200,14 @@ class Publisher:
         else:
             self._step(PublisherStep.BRIDGE_RETURNED)
             self._bridge.when_done(lambda: self._step(PublisherStep.BRIDGE_DESTROYED))
-        self._gone.set()
-        self.transport._release(self)
+        self._destroyed.set()
+        self.transport.publisher_destroyed(self)
+
+    def wait_destroyed(self, timeout: float) -> None:
+        """Wait until :meth:`destroy`, called by another thread, has returned there; not within a callback of this
+        publisher, which it would wait for."""
+        if not self._bridge.in_callback:
+            self._destroyed.wait(timeout)
 
     def destroy_ex(self) -> None:
         """``mamaPublisher_destroyEx``: :meth:`destroy` on the queue's thread, returning at once; without a queue, here.

@@ -93,10 +93,10 @@ def check(batch: MessageBatch, max_payload: int) -> tuple[dict[int, PublishError
     :param max_payload: bytes of header block and payload together
     """
     bad: dict[int, PublishError] = {}
-    fragile = None
+    non_retriable = None
     sizes = batch.sizes()
     if batch.headers is not None:
-        fragile = _check_lines(batch.headers, bad)
+        non_retriable = _check_lines(batch.headers, bad)
     if batch.ids is not None:
         wrong = pc.fill_null(pc.match_substring_regex(batch.ids, _BAD_VALUE), True)
         for row in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
@@ -106,7 +106,7 @@ def check(batch: MessageBatch, max_payload: int) -> tuple[dict[int, PublishError
         _check_sizes(batch.take(good), sizes[good], good, max_payload, bad)
     else:
         _check_sizes(batch, sizes, None, max_payload, bad)
-    return bad, fragile
+    return bad, non_retriable
 
 
 def _check_sizes(
@@ -142,6 +142,6 @@ def _check_lines(headers: pa.Array, bad: dict[int, PublishError]) -> Bools | Non
     expects = pc.starts_with(lower, "nats-expected-").to_numpy(zero_copy_only=False)
     if not expects.any():
         return None
-    fragile: Bools = np.zeros(len(headers), np.bool_)
-    fragile[row_of[expects]] = True
-    return fragile
+    non_retriable: Bools = np.zeros(len(headers), np.bool_)
+    non_retriable[row_of[expects]] = True
+    return non_retriable

@@ -193,7 +193,7 @@ class NatsBridge:
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        bad, fragile = hd.check(batch, self._max_payload)
+        bad, non_retriable = hd.check(batch, self._max_payload)
         names = batch.topics.dictionary
         reasons = self._router.reasons(self._connection, names, self.capabilities.max_topic)
         if reasons:
@@ -202,7 +202,7 @@ class NatsBridge:
             indices = pc.fill_null(batch.topics.indices, len(names)).to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(wrong[indices]).tolist():
                 bad.setdefault(row, reasons[int(indices[row])])
-        return ValidationResult(sorted(bad.items()), fragile)
+        return ValidationResult(sorted(bad.items()), non_retriable)
 
     # --- sending ---------------------------------------------------------------------------------------------
 

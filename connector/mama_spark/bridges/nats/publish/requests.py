@@ -67,7 +67,7 @@ class NatsRequests:
         if subscription is not None:
             self._run(_unsubscribe([subscription]), f"leaving {topic!r}")
 
-    def letters(self) -> list[RequestMessage]:
+    def received(self) -> list[RequestMessage]:
         """See :class:`~mama_spark.bridge.RequestBridge`."""
         return [self._box.popleft() for _ in range(len(self._box))]
 

@@ -19,7 +19,7 @@ EXPECTATIONS = PublishOptions(
 @pytest.mark.parametrize("name", [*EXPECTATIONS, *map(str.lower, EXPECTATIONS)])
 def test_an_expectation_makes_its_row_fragile(name: str) -> None:
     rows: list[dict[str, list[str]] | None] = [None, {"a": ["b"], name: ["1"]}, {"Nats-TTL": ["5s"]}]
-    bad, fragile = headers.check(MessageBatch.of(["t"] * 3, [b""] * 3, rows), 1000)
+    bad, non_retriable = headers.check(MessageBatch.of(["t"] * 3, [b""] * 3, rows), 1000)
     assert not bad
-    assert fragile is not None
-    assert fragile.tolist() == [False, True, False]
+    assert non_retriable is not None
+    assert non_retriable.tolist() == [False, True, False]
