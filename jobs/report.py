@@ -9,7 +9,7 @@ import argparse
 import tomllib
 from pathlib import Path
 
-from mama_spark.spark.flight_log import flight_log
+from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 

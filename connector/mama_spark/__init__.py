@@ -14,7 +14,7 @@ from . import moved_names
 if TYPE_CHECKING:
     from .publisher.managed.managed_publisher import ManagedPublisher
     from .spark.announced import announced
-    from .spark.flight_log import flight_log
+    from .spark.read_flight_log import flight_log
     from .spark.register import register
 
 moved_names.install()
@@ -25,7 +25,7 @@ __all__ = ["ManagedPublisher", "announced", "flight_log", "register"]
 _HOMES = {
     "ManagedPublisher": ".publisher.managed.managed_publisher",
     "announced": ".spark.announced",
-    "flight_log": ".spark.flight_log",
+    "flight_log": ".spark.read_flight_log",
     "register": ".spark.register",
 }
 

@@ -43,7 +43,7 @@ def broker(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     from .conf_file import as_options, load
-    from .flightlog.check import look_at_dead_letters, look_at_flight_log
+    from .flightlog.check import check_dead_letters, check_flight_log
     from .options import SinkOptions
 
     given = {} if args.conf_file is None else as_options(load(args.conf_file)["mamapub"])
@@ -61,11 +61,11 @@ def check(args: argparse.Namespace) -> int:
     log, letters, storage = options.flight_log, options.dead_letter_table, options.storage_options
     looks: list[tuple[str, Callable[[], list[str]]]] = []
     if log is not None:
-        looks.append(("flight log", lambda: look_at_flight_log(log, storage, options.flight_log_columns)))
+        looks.append(("flight log", lambda: check_flight_log(log, storage, options.flight_log_columns)))
     else:
         say("ok   flight log: off")
     if letters is not None:
-        looks.append(("dead letters", lambda: look_at_dead_letters(letters, storage)))
+        looks.append(("dead letters", lambda: check_dead_letters(letters, storage)))
     for what, look in looks:
         try:
             for text in look():

@@ -17,6 +17,7 @@ from typing import Any
 MODULES = {
     "bridges.nats.bridge": "bridges.nats.publish.bridge",
     "bridges.nats.serve": "bridges.nats.server.serve",
+    "flightlog.dead_letters": "flightlog.dead_letter_table",
     "log": "record_log",
     "malamute.backlog": "services.malamute_broker.session.backlog",
     "malamute.blocks": "malamute.protocol.message_blocks",
@@ -97,6 +98,7 @@ MODULES = {
     "publisher.teller": "publisher.managed.callbacks",
     "publisher.window": "sending.window",
     "spark.discovery_tables": "spark.discovery.tables",
+    "spark.flight_log": "spark.read_flight_log",
     "spark.settled": "spark.sink.outcomes",
     "spark.task": "spark.sink.partition_writer",
     "tango.anyvalue": "tango.idl.any_value",

@@ -16,7 +16,7 @@ from mama_spark.errors import FlightLogError
 from mama_spark.flightlog import report
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.dead_letters import abort_dead_letters, commit_dead_letters
+from mama_spark.flightlog.dead_letter_table import abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.replay import unpublished
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.write_id import WriteId

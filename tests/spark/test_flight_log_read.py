@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.spark.flight_log import flight_log
+from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import SparkSession
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage

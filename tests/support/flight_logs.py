@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from mama_spark.flightlog.columns import FlightColumns
-from mama_spark.flightlog.dead_letters import DeadLetterStaging
+from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY
 from mama_spark.flightlog.staging import Staging
@@ -45,23 +45,23 @@ def flights(n: int = 3, name: str = "id", failed: int = 0, at: int = T0, **other
 
 
 def stage(
-    table: Path | str, run: WriteId, *columns: FlightColumns, storage: dict[str, str] | None = None, **options: Any
+    table: Path | str, write_id: WriteId, *columns: FlightColumns, storage: dict[str, str] | None = None, **options: Any
 ) -> list[Part]:
     """What a task does, from check to close."""
-    staging = Staging(str(table), storage or {}, run, 0, 0, **options)
+    staging = Staging(str(table), storage or {}, write_id, 0, 0, **options)
     staging.check()
     for some in columns:
-        staging.flights(some)
+        staging.add_flights(some)
     return staging.close()
 
 
 def stage_letters(
-    table: Path | str, run: WriteId, n: int, name: str = "dead", storage: dict[str, str] | None = None
+    table: Path | str, write_id: WriteId, n: int, name: str = "dead", storage: dict[str, str] | None = None
 ) -> list[Part]:
     """``n`` dead letters ``<name>-<i>``, 1 ms apart, from check to close."""
-    staging = DeadLetterStaging(str(table), storage or {}, run, 0, 0)
+    staging = DeadLetterStaging(str(table), storage or {}, write_id, 0, 0)
     staging.check()
-    staging.letters(
+    staging.add_dead_letters(
         pa.array([f"{name}-{i}" for i in range(n)]),
         pa.array(["orders.new"] * n).dictionary_encode(),
         pa.array([f"payload of {name}-{i}".encode() for i in range(n)], pa.binary()),

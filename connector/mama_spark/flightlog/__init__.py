@@ -1,5 +1,5 @@
 """The flight log: a Delta table with one row for every event of a flight, a publisher or a topic.
 
 Executors write Parquet parts at their final place (:mod:`.staging`), one process commits them (:mod:`.commit`).
-Everything here goes through delta-rs; there is no Spark in this room, because Spark has no session where it commits.
+Everything here uses delta-rs and not Spark, because Spark has no session in the process that commits.
 """

@@ -1,6 +1,6 @@
-"""The sweep: parts that killed jobs left on storage become rows with ``committed=false``.
+"""Adds part files that killed jobs left on storage to the table, with ``committed=false``.
 
-A commit finds what failed attempts at *its* batch left; nobody comes back for a job that was killed for good.
+A commit adds what failed attempts at *its* batch left; nothing else does that for a job that is never started again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import FlightLogError
-from .commit import TargetTable, adopt
+from .commit import TargetTable, add_orphans
 from .parts import Part
 from .schema import DEAD_LETTERS, OWN_NAMES, table_schema
 from .storage import PARTS, TableStore, storage_errors
@@ -21,10 +21,10 @@ from .storage import PARTS, TableStore, storage_errors
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
-    """What a sweep found.
+    """Orphaned parts, and what was done with them.
 
     :ivar parts: files that no commit referred to
-    :ivar version: of the table that has them now; None for a dry run
+    :ivar version: of the table that now has them; None for a dry run
     """
 
     parts: list[Part]
@@ -51,31 +51,31 @@ def adopt_orphans(
     :raises FlightLogError: no parts and no table there, or another table
     """
     store = TableStore(path, storage)
-    before = datetime.now(UTC) - older_than
-    with storage_errors(f"sweeping {path}"):
-        infos = [i for i in store.list_files(PARTS) if i.mtime is not None and i.mtime <= before]
+    newest = datetime.now(UTC) - older_than
+    with storage_errors(f"adopting orphans of {path}"):
+        infos = [i for i in store.list_files(PARTS) if i.mtime is not None and i.mtime <= newest]
         table = store.table()
         if table is None and not store.list_files(PARTS):
             raise FlightLogError(f"{path}: neither a flight log nor parts of one")
         if not infos:
             return AdoptionResult([], None if dry_run else (-1 if table is None else table.version()))
         target = _target(store, infos)
-        found, done = adopt(target, infos, dry_run)
-        return AdoptionResult(found, None if done is None else done.version)
+        orphans, result = add_orphans(target, infos, dry_run)
+        return AdoptionResult(orphans, None if result is None else result.version)
 
 
 def _target(store: TableStore, infos: list[pafs.FileInfo]) -> TargetTable:
-    """Which kind of table the parts are of, with all columns that any of them has."""
+    """The kind of table that the parts belong to, with all columns that any of them has."""
     extra: dict[str, pa.Field] = {}
-    letters = False
+    is_dead_letter_table = False
     for info in infos:
         try:
             with store.filesystem().open_input_file(info.path) as file:
                 schema = pq.read_schema(file)
         except pa.ArrowInvalid:
-            continue  # no whole file: it is nobody's part
-        letters |= "kind" not in schema.names
+            continue  # not a whole file, so not a part
+        is_dead_letter_table |= "kind" not in schema.names
         extra.update((f.name, f) for f in schema if f.name not in OWN_NAMES)
-    if letters:
+    if is_dead_letter_table:
         return TargetTable(store, "deadLetterTable", DEAD_LETTERS, None)
     return TargetTable(store, "flightLog", table_schema(list(extra.values())), frozenset(extra))

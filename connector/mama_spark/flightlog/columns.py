@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from ..message import HEADERS_TYPE, Bools, Int64s
 from .schema import EVENTS, TIMESTAMP
 
-#: Strings of which a part holds few different ones travel as dictionaries with one byte a row.
-FEW = pa.dictionary(pa.int8(), pa.string())
+#: Type of string columns of which a part holds few different values: one byte a row.
+LOW_CARDINALITY = pa.dictionary(pa.int8(), pa.string())
 
 
 @cache
 def _event_dictionary() -> pa.Array:
-    """Not at import: pyarrow looks for pandas when it makes an array, and every process that only asks for the names of
-    data sources would load it."""
+    """Not made at import: pyarrow imports pandas when it makes an array, and so would every process that only asks for
+    the names of data sources."""
     return pa.array(EVENTS, pa.string())
 
 
@@ -32,7 +32,7 @@ Reason = tuple[str, int | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class FlightColumns:
-    """Events of ``n`` flights. The arrays are not copied at once: do not change them after handing them over.
+    """Events of ``n`` flights. The arrays are not copied: do not change them afterwards.
 
     :ivar flight_id: string array (nulls allowed)
     :ivar topic: dictionary or string array (nulls allowed)
@@ -86,7 +86,7 @@ class FlightColumns:
         """The events as indexes into EVENTS."""
         if isinstance(self.event, np.ndarray):
             return self.event
-        return np.asarray(pc.index_in(_plain(self.event), _event_dictionary()), np.uint8)
+        return np.asarray(pc.index_in(_as_string(self.event), _event_dictionary()), np.uint8)
 
     def take(self, rows: Int64s) -> FlightColumns:
         """The events at ``rows``, ascending."""
@@ -116,7 +116,7 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
         "flight_id": _strings([c.flight_id for c in chunks], lengths),
         "topic": _strings([c.topic for c in chunks], lengths),
         "stream": _strings([c.stream for c in chunks], lengths),
-        "ack_level": _few([c.ack_level for c in chunks], lengths),
+        "ack_level": _low_cardinality([c.ack_level for c in chunks], lengths),
         "event": pa.DictionaryArray.from_arrays(
             pa.array(np.concatenate([c.codes() for c in chunks]).astype(np.int8)), _event_dictionary()
         ),
@@ -170,8 +170,8 @@ def events_batch(events: Sequence[LoggedEvent], constants: Mapping[str, Any], sc
         if f.name == "event_time":
             arrays.append(pa.array(columns[f.name], pa.int64()).cast(TIMESTAMP))
         elif f.name in columns:
-            column = pa.array(columns[f.name], pa.string() if f.type == FEW else f.type)
-            arrays.append(column.dictionary_encode().cast(FEW) if f.type == FEW else column)
+            column = pa.array(columns[f.name], pa.string() if f.type == LOW_CARDINALITY else f.type)
+            arrays.append(column.dictionary_encode().cast(LOW_CARDINALITY) if f.type == LOW_CARDINALITY else column)
         else:
             arrays.append(constant(constants.get(f.name), n, f.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -181,35 +181,35 @@ def constant(value: Any, n: int, kind: pa.DataType) -> pa.Array:
     """``n`` times the same value."""
     if value is None:
         return pa.nulls(n, kind)
-    if kind == FEW:
+    if kind == LOW_CARDINALITY:
         return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int8)), pa.array([value], pa.string()))
     return pa.repeat(pa.scalar(value, kind), n)
 
 
 def file_schema(part: pa.Schema) -> pa.Schema:
-    """``part`` with the types in which the columns are handed to the Parquet writer."""
-    few = ("kind", "event", "ack_level", "publisher_state", "query_id", "run_id", "bridge")
-    return pa.schema([pa.field(f.name, FEW) if f.name in few else f for f in part])
+    """``part`` with the types that the Parquet writer gets."""
+    low_cardinality = ("kind", "event", "ack_level", "publisher_state", "query_id", "run_id", "bridge")
+    return pa.schema([pa.field(f.name, LOW_CARDINALITY) if f.name in low_cardinality else f for f in part])
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    """As a string array, whatever holds the strings now."""
+def _as_string(array: pa.Array) -> pa.Array:
+    """As a string array, from any type of strings."""
     return array if array.type == pa.string() else array.cast(pa.string())
 
 
 def _strings(values: list[Any], lengths: list[int]) -> pa.Array:
     arrays = []
     for value, n in zip(values, lengths, strict=True):
-        arrays.append(constant(value, n, pa.string()) if value is None or isinstance(value, str) else _plain(value))
+        arrays.append(constant(value, n, pa.string()) if value is None or isinstance(value, str) else _as_string(value))
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _few(values: list[str | pa.Array | None], lengths: list[int]) -> pa.Array:
+def _low_cardinality(values: list[str | pa.Array | None], lengths: list[int]) -> pa.Array:
     if any(isinstance(v, pa.Array) for v in values):
-        return _strings(values, lengths).dictionary_encode().cast(FEW)
+        return _strings(values, lengths).dictionary_encode().cast(LOW_CARDINALITY)
     known = sorted({v for v in values if v is not None})
     if len(known) <= 1 and (not known or None not in values):
-        return constant(known[0] if known else None, sum(lengths), FEW)
+        return constant(known[0] if known else None, sum(lengths), LOW_CARDINALITY)
     codes = np.repeat([-1 if v is None else known.index(v) for v in values], lengths).astype(np.int8)
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(known, pa.string()))
 
@@ -259,7 +259,7 @@ def _extra(chunks: Sequence[FlightColumns], lengths: list[int], wanted: pa.Field
 
 
 def _reasons(chunks: Sequence[FlightColumns], n: int) -> dict[str, pa.Array]:
-    """Columns status, code, info; rows without a reason are null. The loop is over rows that have one."""
+    """Columns status, code, info; null where a row has no reason. The loop is over rows that have one."""
     kinds = {"status": pa.string(), "code": pa.int32(), "info": pa.string()}
     if not any(c.reasons for c in chunks):
         return {name: pa.nulls(n, kind) for name, kind in kinds.items()}

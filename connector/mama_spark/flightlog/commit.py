@@ -1,12 +1,12 @@
-"""The commit: parts become rows of the Delta table, all at once.
+"""Commits parts to the Delta table: their rows appear all at once.
 
-Called in one process that is not the one of the tasks, perhaps more than once and perhaps never. What makes that safe:
+Called in one process, which is not that of the tasks, perhaps more than once and perhaps never. Why that is safe:
 
-* A part is added at most once: what the table has, or had (compacted, deleted), is left alone.
+* A part is added at most once: files that the table has, or had (compacted, deleted), are not added.
 * ``committed`` is a partition value, so it is decided here, for files that were written long before.
-* A micro-batch is recorded as an app transaction (query id, batch id) in the same commit. Who finds it recorded adds
-  its parts as not committed; a race for it is a conflict, and whoever loses reads again.
-* Parts below the run's own folder that nobody mentions were left by failed attempts: they are added as not committed.
+* A micro-batch is recorded as an app transaction (query id, batch id) in the same commit. A commit that finds it
+  recorded adds its parts as not committed. Two commits at once conflict; the one that loses reads the table again.
+* Other parts in the folder of the write were left by failed attempts: they are added as not committed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from ..errors import Unavailable
 from .parts import Part, part_of_file
 from .schema import PARTITION_COLUMNS, table_schema
-from .storage import PARTS, TableStore, active_paths, check_fits, delta_fields, removed_paths, storage_errors
+from .storage import PARTS, TableStore, active_paths, check_table_schema, delta_fields, removed_paths, storage_errors
 from .write_id import WriteId
 
-#: Tries before a commit that always meets others is given up.
-_TRIES = 20
+#: Attempts before a commit that always conflicts with others fails.
+_MAX_ATTEMPTS = 20
 
-#: How long Delta remembers removed files unless the table says otherwise.
-_REMEMBERED = timedelta(days=7)
+#: How long Delta keeps removed files in its log by default.
+_DEFAULT_RETENTION = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class TargetTable:
 
     :ivar what: the option that names it, for messages
     :ivar schema: of the whole table
-    :ivar extra: see :func:`~.storage.check_fits`
+    :ivar extra: see :func:`~.storage.check_table_schema`
     """
 
     store: TableStore
@@ -72,7 +72,7 @@ class TargetTable:
 def commit(
     table_uri: str,
     storage_options: dict[str, str],
-    run: WriteId,
+    write_id: WriteId,
     parts: Sequence[Part],
     *,
     app: tuple[str, int] | None = None,
@@ -91,26 +91,26 @@ def commit(
     :raises FlightLogError: another table, or a column with another type
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
-    return apply(_flight_log(table_uri, storage_options, extra), run, parts, superseded, app)
+    return commit_parts(_flight_log(table_uri, storage_options, extra), write_id, parts, superseded, app)
 
 
 def abort(
     table_uri: str,
     storage_options: dict[str, str],
-    run: WriteId,
+    write_id: WriteId,
     parts: Sequence[Part] = (),
     *,
     app: tuple[str, int] | None = None,
     extra: Sequence[pa.Field] = (),
 ) -> CommitResult:
-    """Add everything that a failed write left, as not committed; nothing if this run or batch has been committed.
+    """Add all parts of a failed write as not committed; none if this write has been committed.
 
     Safe to call after a commit that raised, and more than once.
 
-    :param parts: those that are known; the run's folder is searched for the others
-    :param app: as for :func:`commit`; a micro-batch's is known from ``run``
+    :param parts: those that are known; the folder of the write is searched for the others
+    :param app: as for :func:`commit`; known from ``write_id`` for a micro-batch
     """
-    return abort_parts(_flight_log(table_uri, storage_options, extra), run, parts, app)
+    return abort_parts(_flight_log(table_uri, storage_options, extra), write_id, parts, app)
 
 
 def _flight_log(uri: str, options: dict[str, str], extra: Sequence[pa.Field]) -> TargetTable:
@@ -120,90 +120,98 @@ def _flight_log(uri: str, options: dict[str, str], extra: Sequence[pa.Field]) ->
 # --- shared with the dead-letter table -------------------------------------------------------------------------
 
 
-def apply(
-    target: TargetTable, run: WriteId, parts: Sequence[Part], superseded: Sequence[Part], app: tuple[str, int] | None
+def commit_parts(
+    target: TargetTable,
+    write_id: WriteId,
+    parts: Sequence[Part],
+    superseded: Sequence[Part],
+    app: tuple[str, int] | None,
 ) -> CommitResult:
     """See :func:`commit`."""
 
     def plan(table: DeltaTable) -> _Plan:
-        recorded = app is not None and _recorded(table, app)
-        mine = {p.path for p in (*parts, *superseded)}
-        strangers = [i for i in target.store.list_files(f"{PARTS}/{run.prefix}") if i.path not in mine]
-        # a version that has not been recorded says that no part of it is in the table, without reading the file list
-        sure = app is not None and not recorded and not strangers and not superseded
-        active, had = ({}, set()) if sure else _had(table)
-        others = [*superseded, *_left(target.store, table, strangers, had)]
-        # a part that a sweep took for an orphan is added again: the later entry for a path replaces the earlier
-        good = [] if recorded else [p for p in parts if p.path not in had or active.get(p.path) is False]
-        bad = [p for p in (*others, *(parts if recorded else ())) if p.path not in had]
-        return _Plan(good, bad, None if recorded else app, recorded)
+        recorded = app is not None and _is_recorded(table, app)
+        listed = {p.path for p in (*parts, *superseded)}
+        unlisted = [i for i in target.store.list_files(f"{PARTS}/{write_id.prefix}") if i.path not in listed]
+        # where the version is not recorded, no part of it is in the table: the file list need not be read
+        none_known = app is not None and not recorded and not unlisted and not superseded
+        active, known = ({}, set()) if none_known else _known_files(table)
+        others = [*superseded, *_orphans(target.store, table, unlisted, known)]
+        # a part that was adopted as an orphan is added again: the later entry for a path replaces the earlier
+        committed = [] if recorded else [p for p in parts if p.path not in known or active.get(p.path) is False]
+        uncommitted = [p for p in (*others, *(parts if recorded else ())) if p.path not in known]
+        return _Plan(committed, uncommitted, None if recorded else app, recorded)
 
-    return _run_plan(target, plan)
+    return _execute(target, plan)
 
 
-def abort_parts(target: TargetTable, run: WriteId, parts: Sequence[Part], app: tuple[str, int] | None) -> CommitResult:
+def abort_parts(
+    target: TargetTable, write_id: WriteId, parts: Sequence[Part], app: tuple[str, int] | None
+) -> CommitResult:
     """See :func:`abort`."""
-    if app is None and run.query_id is not None and run.batch_id is not None:
-        app = (run.query_id, run.batch_id)
-    folder = f"{PARTS}/{run.prefix}"
-    known = {p.path for p in parts}
+    if app is None and write_id.query_id is not None and write_id.batch_id is not None:
+        app = (write_id.query_id, write_id.batch_id)
+    folder = f"{PARTS}/{write_id.prefix}"
+    listed = {p.path for p in parts}
 
     def plan(table: DeltaTable) -> _Plan:
-        if app is not None and _recorded(table, app):
+        if app is not None and _is_recorded(table, app):
             return _Plan(recorded=True)
-        active, had = _had(table)
+        active, known = _known_files(table)
         if any(ok for path, ok in active.items() if path.startswith(folder + "/")):
             return _Plan(recorded=True)
-        strangers = [i for i in target.store.list_files(folder) if i.path not in known]
-        return _Plan([], [p for p in (*parts, *_left(target.store, table, strangers, had)) if p.path not in had])
+        unlisted = [i for i in target.store.list_files(folder) if i.path not in listed]
+        return _Plan([], [p for p in (*parts, *_orphans(target.store, table, unlisted, known)) if p.path not in known])
 
     store = target.store
     with storage_errors(f"{target.what} {store.uri}"):
         if not parts and not store.list_files(folder) and store.table() is None:
             return CommitResult(-1)
-    return _run_plan(target, plan)
+    return _execute(target, plan)
 
 
-def adopt(target: TargetTable, infos: Iterable[pafs.FileInfo], dry_run: bool) -> tuple[list[Part], CommitResult | None]:
+def add_orphans(
+    target: TargetTable, infos: Iterable[pafs.FileInfo], dry_run: bool
+) -> tuple[list[Part], CommitResult | None]:
     """Add those of the files that no commit refers to, as not committed.
 
-    :returns: them, and what was done (None for a dry run)
+    :returns: these parts, and the result of the commit (None for a dry run)
     """
     infos = list(infos)
     found: list[Part] = []
 
     def plan(table: DeltaTable) -> _Plan:
-        found[:] = _left(target.store, table, infos, _had(table)[1])
+        found[:] = _orphans(target.store, table, infos, _known_files(table)[1])
         return _Plan([], list(found))
 
     if dry_run:
         table = target.store.table()
-        return (_left(target.store, table, infos, _had(table)[1]) if table else []), None
-    return found, _run_plan(target, plan)
+        return (_orphans(target.store, table, infos, _known_files(table)[1]) if table else []), None
+    return found, _execute(target, plan)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    good: list[Part] = field(default_factory=list)
-    bad: list[Part] = field(default_factory=list)
+    committed: list[Part] = field(default_factory=list)
+    uncommitted: list[Part] = field(default_factory=list)
     app: tuple[str, int] | None = None
     recorded: bool = False
 
 
-def _run_plan(target: TargetTable, make: Callable[[DeltaTable], _Plan]) -> CommitResult:
-    """Read the table, decide, commit; again if somebody was faster."""
-    for attempt in range(_TRIES):
+def _execute(target: TargetTable, make: Callable[[DeltaTable], _Plan]) -> CommitResult:
+    """Read the table, plan, commit; repeat after a conflict with another commit."""
+    for attempt in range(_MAX_ATTEMPTS):
         with storage_errors(f"{target.what} {target.store.uri}"):
             table = _table(target)
-            missing = check_fits(table, target.schema, target.what, target.extra)
+            missing = check_table_schema(table, target.schema, target.what, target.extra)
             plan = make(table)
             adds: list[AddAction | RemoveAction] = []
-            adds += (_add(p, True) for p in plan.good)
-            adds += (_add(p, False) for p in plan.bad)
+            adds += (_add(p, True) for p in plan.committed)
+            adds += (_add(p, False) for p in plan.uncommitted)
             if not adds and plan.app is None:
                 return CommitResult(table.version(), recorded=plan.recorded)
             try:
-                _evolve(table, missing)
+                _add_missing_columns(table, missing)
                 table.create_write_transaction(
                     adds,
                     "append",
@@ -214,14 +222,16 @@ def _run_plan(target: TargetTable, make: Callable[[DeltaTable], _Plan]) -> Commi
                     ),
                 )
                 table.update_incremental()
-                return CommitResult(table.version(), len(plan.good), len(plan.bad), plan.recorded)
+                return CommitResult(table.version(), len(plan.committed), len(plan.uncommitted), plan.recorded)
             except CommitFailedError:
                 time.sleep(random.uniform(0.0, 0.02 * (attempt + 1)))
-    raise Unavailable(f"{target.what} {target.store.uri}: other commits were faster {_TRIES} times in a row")
+    raise Unavailable(
+        f"{target.what} {target.store.uri}: {_MAX_ATTEMPTS} attempts to commit met commits of others; try again"
+    )
 
 
 def _table(target: TargetTable) -> DeltaTable:
-    """The table, created if there is none; several may do so at once."""
+    """The table, created if there is none; several processes may do so at once."""
     store = target.store
     table = store.table()
     if table is None:
@@ -245,46 +255,46 @@ def _table(target: TargetTable) -> DeltaTable:
     return table
 
 
-def _evolve(table: DeltaTable, missing: list[pa.Field]) -> None:
+def _add_missing_columns(table: DeltaTable, missing: list[pa.Field]) -> None:
     if missing:
         if any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in missing):
             table.alter.add_feature(TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True)
         table.alter.add_columns(delta_fields(pa.schema(missing)))
 
 
-def _recorded(table: DeltaTable, app: tuple[str, int]) -> bool:
+def _is_recorded(table: DeltaTable, app: tuple[str, int]) -> bool:
     version = table.transaction_version(app[0])
     return version is not None and version >= app[1]
 
 
-def _had(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
-    """The files that the table has, with their ``committed``; and those with the ones it remembers to have had."""
+def _known_files(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
+    """The active files of the table with their ``committed``; and all files that its log knows, removed ones too."""
     active = active_paths(table)
     return active, active.keys() | removed_paths(table)
 
 
-def _left(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo], had: set[str]) -> list[Part]:
-    """The whole parts among ``infos`` that the table never had, as far as it can know.
+def _orphans(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo], known: set[str]) -> list[Part]:
+    """The whole parts among ``infos`` that the table never had.
 
-    A removed file is remembered for a while only: what is older may have been compacted away long ago, and adding it
-    again would show its rows twice.
+    The log knows a removed file for a while only: older files may have been compacted away, and adding them again would
+    duplicate their rows.
     """
-    oldest = datetime.now(UTC) - remembered(table)
-    left = [i for i in infos if i.path not in had and i.mtime is not None and i.mtime > oldest]
-    return [p for i in left if (p := part_of_file(store, i.path, i.size)) is not None]
+    oldest = datetime.now(UTC) - removal_retention(table)
+    orphans = [i for i in infos if i.path not in known and i.mtime is not None and i.mtime > oldest]
+    return [p for i in orphans if (p := part_of_file(store, i.path, i.size)) is not None]
 
 
-def remembered(table: DeltaTable) -> timedelta:
-    """For how long the table remembers the files that were removed from it."""
+def removal_retention(table: DeltaTable) -> timedelta:
+    """For how long the log of the table knows the files that were removed from it."""
     text = table.metadata().configuration.get("delta.deletedFileRetentionDuration")
     if text is None:
-        return _REMEMBERED
+        return _DEFAULT_RETENTION
     found = re.fullmatch(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", text.strip().lower())
     return timedelta(**{found[2] + "s": int(found[1])}) if found else timedelta(0)
 
 
 def _add(part: Part, committed: bool) -> AddAction:
-    low, high = part.min_time // 1000, -(-part.max_time // 1000)  # Delta's readers know milliseconds
+    low, high = part.min_time // 1000, -(-part.max_time // 1000)  # statistics of Delta have milliseconds
     stats = {
         "numRecords": part.rows,
         "minValues": {"event_time": _iso(low)},

@@ -1,7 +1,7 @@
-"""Parts: Parquet files written straight to their final place, by one background thread.
+"""Writes parts: Parquet files at their final place, written by one background thread.
 
 Encoding must not stall the thread that publishes, so :class:`PartWriter` takes *thunks* (functions that make a record
-batch) into a bounded queue and does the rest itself. A part that was not closed properly never appears under its name:
+batch) into a bounded queue. A part that was not closed properly never appears under its name:
 delta-rs' stores show an object when its stream is closed, and drop it otherwise.
 """
 
@@ -31,10 +31,10 @@ from .storage import PARTS, TableStore, storage_errors
 GROUP_ROWS, GROUP_BYTES = 65_536, 16 << 20
 #: Bytes that may wait for the background thread; one thunk always fits.
 QUEUE_BYTES = 48 << 20
-#: Rows of a part. What a killed worker had not closed is lost from the log.
+#: Rows of a part. Parts that a killed worker had not closed are lost from the log.
 PART_ROWS = 250_000
-#: Seconds after which storage that takes nothing is given up.
-STALL = 300.0
+#: Seconds without a successful write after which storage counts as unavailable.
+STALL_TIMEOUT = 300.0
 
 _FOOTER_KEY = "mama_spark.part"
 _US_PER_DAY = 86_400_000_000
@@ -61,9 +61,9 @@ class Part:
 
 
 def part_of_file(store: TableStore, path: str, size: int) -> Part | None:
-    """The description that a part carries in its own footer; None if it is no whole part of ours.
+    """The description in the footer of a part; None if the file is not a whole part.
 
-    :raises Unavailable: if it cannot be read now
+    :raises Unavailable: it cannot be read now
     """
     with storage_errors(f"reading {path}"):
         source = store.filesystem().open_input_file(path)
@@ -123,11 +123,11 @@ class _OpenPart:
         return replace(self.part, size=size, counts=self._counts)
 
     def abandon(self) -> None:
-        self._writer.is_open = False  # else its finaliser writes a footer to storage that has just failed
+        self._writer.is_open = False  # or its finaliser would write a footer to storage that has just failed
 
 
 def open_writer(stream: Any, schema: pa.Schema) -> pq.ParquetWriter:
-    """A Parquet writer with the encodings that cost least for what a log's columns hold.
+    """A Parquet writer with the cheapest encodings for the columns of a log.
 
     Integers and times are nearly constant or nearly sorted: deltas. Strings other than ids repeat: dictionary.
     Ids share a long prefix and end in hex digits: plain, because zstd's literals and matches do better than
@@ -171,21 +171,21 @@ class PartWriter:
         self._changed = Condition()
 
     def __repr__(self) -> str:
-        state = "dead" if self._error else "closed" if self._closing else "open"
+        state = "failed" if self._error else "closed" if self._closing else "open"
         return f"<PartWriter {self._folder} {state}, {len(self._parts)} parts, {self._queued_bytes} bytes queued>"
 
     def put(self, thunk: Callable[[], pa.RecordBatch], nbytes: int) -> None:
-        """Hand over rows; waits while the queue is full.
+        """Queue rows; waits while the queue is full.
 
-        :raises Unavailable: storage failed, or takes nothing for :data:`STALL` seconds
-        :raises FlightLogError: storage refuses
+        :raises Unavailable: storage failed, or nothing could be written for :data:`STALL_TIMEOUT` seconds
+        :raises FlightLogError: storage rejects the file
         """
         with self._changed:
             if self._closing:
-                raise RuntimeError("rows for a closed flight log")
-            give_up = time.monotonic() + STALL
+                raise RuntimeError("rows were added to a closed part writer")
+            deadline = time.monotonic() + STALL_TIMEOUT
             while self._error is None and self._queue and self._queued_bytes + nbytes > QUEUE_BYTES:
-                self._wait(give_up)
+                self._wait(deadline)
             self._raise_error()
             self._queue.append((thunk, nbytes))
             self._queued_bytes += nbytes
@@ -198,26 +198,26 @@ class PartWriter:
         """Write what is queued, close the open parts, return all of them. May be repeated.
 
         :raises Unavailable: rows were lost because storage failed
-        :raises FlightLogError: storage refuses
+        :raises FlightLogError: storage rejects a file
         """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            give_up = time.monotonic() + STALL
+            deadline = time.monotonic() + STALL_TIMEOUT
             while self._thread is not None and self._error is None:
-                self._wait(give_up)
+                self._wait(deadline)
             self._raise_error()
             return list(self._parts)
 
-    def _wait(self, give_up: float) -> None:
-        if not self._changed.wait(max(0.0, give_up - time.monotonic())) and time.monotonic() >= give_up:
-            self._error = Unavailable(f"{self._store.uri} has taken nothing for {STALL:g} s")
+    def _wait(self, deadline: float) -> None:
+        if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+            self._error = Unavailable(f"{self._store.uri} could not be written for {STALL_TIMEOUT:g} s")
 
     def _raise_error(self) -> None:
         if isinstance(self._error, MamaError):
             raise type(self._error)(str(self._error)) from self._error
         if self._error is not None:
-            raise Unavailable(f"the writer of {self._store.uri} died: {self._error!r}") from self._error
+            raise Unavailable(f"the writer of {self._store.uri} ended with an error: {self._error!r}") from self._error
 
     # --- the background thread -------------------------------------------------------------------------------
 
@@ -225,11 +225,11 @@ class PartWriter:
         error: BaseException | None = None
         try:
             with storage_errors(f"writing {self._store.uri}"):
-                while (item := self._take()) is not None:
+                while (item := self._next_thunk()) is not None:
                     self._write(item())
                 for day in list(self._open):
                     self._parts.append(self._open.pop(day).close())
-        except BaseException as e:  # noqa: BLE001  whatever ended this thread ends those who wait for it
+        except BaseException as e:  # noqa: BLE001  callers that wait get every error of this thread
             error = e
             for part in self._open.values():
                 part.abandon()
@@ -241,7 +241,7 @@ class PartWriter:
             self._thread = None
             self._changed.notify_all()
 
-    def _take(self) -> Callable[[], pa.RecordBatch] | None:
+    def _next_thunk(self) -> Callable[[], pa.RecordBatch] | None:
         with self._changed:
             while not self._queue and not self._closing and self._error is None:
                 self._changed.wait()
@@ -266,11 +266,11 @@ class PartWriter:
                 self._parts.append(self._open.pop(day).close())
 
 
-def prove_writable(store: TableStore, folder: str) -> None:
-    """Write a file where the parts will stand, in the way they are written, and remove it again.
+def check_writable(store: TableStore, folder: str) -> None:
+    """Write a file where the parts will be, as they are written, and remove it again.
 
-    :raises FlightLogError: if that is refused
-    :raises Unavailable: if storage fails
+    :raises FlightLogError: storage rejects it
+    :raises Unavailable: storage fails
     """
     path = f"{PARTS}/{folder}/_check-{uuid.uuid4()}"
     with storage_errors(f"{store.uri} cannot be written"):
@@ -278,5 +278,5 @@ def prove_writable(store: TableStore, folder: str) -> None:
         stream = store.handler.open_output_stream(path, None)
         open_writer(stream, pa.schema([pa.field("checked", pa.string())])).close()
         stream.close()
-    with suppress(OSError):  # who may write but not delete leaves an empty file that VACUUM takes away
+    with suppress(OSError):  # without permission to delete, an empty file is left until VACUUM
         store.filesystem().delete_file(path)

@@ -1,4 +1,4 @@
-"""What is left to publish: rows that failed, from the payload column of a flight log or from a dead-letter table."""
+"""Reads the rows that failed, to publish them again, from a flight log with payloads or from a dead-letter table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import FlightLogError
 from ..message import HEADERS_TYPE
 from .storage import TableStore, storage_errors
 
-#: Columns of what is to be published again: those of the sink.
+#: Columns of the rows to publish again: those of the sink.
 REPLAY = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -38,8 +38,8 @@ WHERE nth = 1 AND flight_id IS NOT NULL
 
 
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
-    """Failed rows of the table at ``path``, with the ids under which they were tried, so that what has landed after all
-    is not stored twice. A flight log leaves out what a later attempt got acknowledged.
+    """Failed rows of the table at ``path``, with the ids under which they were published: those that were stored after
+    all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged.
 
     :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
@@ -47,7 +47,7 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     with storage_errors(path):
         table = TableStore(path, storage).table()
         if table is None:
-            raise FlightLogError(f"{path}: no table there")
+            raise FlightLogError(f"{path}: there is no table")
         names = {f.name for f in table.schema().fields}
         if not {"flight_id", "topic", "payload", "headers"} <= names:
             raise FlightLogError(f"{path} is neither a flight log nor a dead-letter table")

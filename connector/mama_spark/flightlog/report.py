@@ -1,4 +1,4 @@
-"""The flight log as a summary, without Spark: delta-rs' own query engine streams over the files."""
+"""Summarises a flight log without Spark: the query engine of delta-rs streams over the files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ORDER BY event_time DESC, flight_id LIMIT {limit}"""
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What became of the flights of a log.
+    """Counts, latencies and failures of a flight log.
 
     :ivar events: one row for each event, status and ``committed``: flights, rows, duplicates, in_doubt
     :ivar latency: of acknowledged flights, µs: flights, p50, p90, p99 (rank exact within
@@ -99,7 +99,7 @@ class Summary:
         )
 
     def text(self) -> str:
-        """For people."""
+        """Several lines, for people."""
         failed = self.count("completed_exceptionally")
         lines = [
             f"flight log   {self.path} (version {self.version})",

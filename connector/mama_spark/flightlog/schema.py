@@ -1,4 +1,4 @@
-"""The columns of the flight log and of the dead-letter table, and what goes into them."""
+"""Columns of the flight log and of the dead-letter table."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _PARTITION = (pa.field("event_date", pa.date32()), pa.field("committed", pa.bool
 
 OWN_NAMES = frozenset(f.name for f in (*_BEFORE_EXTRA, *_AFTER_EXTRA, *_PARTITION))
 
-#: The dead-letter table: what could not be published, in full.
+#: Columns of the dead-letter table: rows that could not be published, in full.
 DEAD_LETTERS = pa.schema(
     [
         pa.field("flight_id", pa.string()),
@@ -91,14 +91,6 @@ class Level(Enum):
     ERRORS = "errors"  #: terminal events other than ``acked``
 
 
-class PayloadMode(Enum):
-    """``flightLogPayload``: whose payload and headers are kept, so that they can be published again."""
-
-    NONE = "none"
-    FAILED = "failed"
-    ALL = "all"
-
-
 def table_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
     """The Arrow schema of the whole table.
 
@@ -118,5 +110,5 @@ def table_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
 
 
 def part_schema(table: pa.Schema) -> pa.Schema:
-    """The schema of a part file: the partition columns' values stand in the commit, not in the file."""
+    """The schema of a part file: values of the partition columns are in the commit, not in the file."""
     return pa.schema([f for f in table if f.name not in PARTITION_COLUMNS])

@@ -1,4 +1,4 @@
-"""The folder of a Delta table, local or in an object store, reached through delta-rs with one set of options."""
+"""Access to the folder of a Delta table, local or in an object store, through delta-rs with one set of options."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from deltalake.fs import DeltaStorageHandler
 from ..errors import FlightLogError, SchemaError, Unavailable
 from .schema import PARTITION_COLUMNS
 
-#: Parts stand below this folder of the table. Its name starts with neither ``_`` nor ``.``, so VACUUM can clean it.
+#: Folder of the parts in the table. Its name starts with neither ``_`` nor ``.``, so that VACUUM cleans it.
 PARTS = "parts"
 
-_FINAL = (
+_NOT_RETRYABLE = (
     "permission denied",
     "accessdenied",
     "access denied",
@@ -37,7 +37,7 @@ _FINAL = (
 
 @contextmanager
 def storage_errors(doing: str) -> Iterator[None]:
-    """Translate what pyarrow and delta-rs raise: what the user must change, or what a later try may do.
+    """Translate errors of pyarrow and delta-rs.
 
     :raises FlightLogError: no permission, no such bucket, not a table
     :raises Unavailable: everything else: full disk, storage not reached
@@ -46,12 +46,12 @@ def storage_errors(doing: str) -> Iterator[None]:
         yield
     except (OSError, DeltaError) as e:
         text = str(e) or type(e).__name__
-        final = isinstance(e, (PermissionError, NotADirectoryError)) or any(s in text.lower() for s in _FINAL)
+        final = isinstance(e, (PermissionError, NotADirectoryError)) or any(s in text.lower() for s in _NOT_RETRYABLE)
         raise (FlightLogError if final else Unavailable)(f"{doing}: {text}") from e
 
 
 class TableStore:
-    """One table's folder. Cheap to make; nothing is opened before the first call.
+    """The folder of one table. Nothing is opened before the first call.
 
     :param uri: a path, or a URL that delta-rs takes (``file:``, ``s3://``, ``s3a://``, ``abfss://``, ``gs://``, ..)
     :param options: delta-rs' storage options
@@ -67,14 +67,14 @@ class TableStore:
 
     @property
     def local(self) -> Path | None:
-        """The folder, if it is one of this machine."""
+        """The folder, if it is on this machine."""
         parts = urlsplit(self.uri)
         if parts.scheme == "file":
             return Path(unquote(parts.path))
         return None if "://" in self.uri else Path(self.uri)
 
     def ensure_folder(self) -> None:
-        """Make the folder where there are folders: delta-rs refuses a local path that does not exist."""
+        """Make a local folder: delta-rs rejects a local path that does not exist."""
         if self.local is not None:
             try:
                 self.local.mkdir(parents=True, exist_ok=True)
@@ -119,18 +119,18 @@ def active_paths(table: DeltaTable) -> dict[str, bool]:
 
 
 def removed_paths(table: DeltaTable) -> set[str]:
-    """Files that the table had and that its log still remembers as removed (by a compaction or a delete)."""
+    """Files that the log of the table lists as removed (by a compaction or a delete)."""
     dropped = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
     return {unquote(posixpath.normpath(p)) for p in dropped}
 
 
-def check_fits(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str] | None) -> list[pa.Field]:
-    """Refuse a table that is not ours.
+def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str] | None) -> list[pa.Field]:
+    """Check that the table has the columns and partitions of a flight log or dead-letter table.
 
     :param schema: what the table is to have
     :param extra: columns of ``schema`` that the table may lack; None = it has all of them and no others
     :returns: the fields of ``schema`` that the table lacks
-    :raises FlightLogError: another table stands there, or a column has another type there
+    :raises FlightLogError: it is another table, or a column has another type
     """
     there = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
     missing = [f for f in schema if f.name not in there]
@@ -143,7 +143,7 @@ def check_fits(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset
             + (f" (see its columns: {', '.join(foreign[:5])})" if foreign else " (it is partitioned differently)")
         )
     for field in schema:
-        if field.name in there and not _same(there[field.name], field.type):
+        if field.name in there and not _same_delta_type(there[field.name], field.type):
             raise FlightLogError(
                 f"{what}: column {field.name!r} is {there[field.name]} in {table.table_uri} and {field.type} here; "
                 f"rename the column or use another table"
@@ -167,12 +167,12 @@ def delta_fields(schema: pa.Schema) -> list[Field]:
     return fields
 
 
-def _same(a: pa.DataType, b: pa.DataType) -> bool:
-    """Are they written as the same Delta type, whatever may be null inside? (Arrow has several types for one.)"""
-    return bool(a.equals(b)) or _bare(a) == _bare(b)
+def _same_delta_type(a: pa.DataType, b: pa.DataType) -> bool:
+    """Whether both are written as the same Delta type, up to nullability. (Arrow has several types for one.)"""
+    return bool(a.equals(b)) or _without_nullability(a) == _without_nullability(b)
 
 
-def _bare(kind: pa.DataType) -> Any:
+def _without_nullability(kind: pa.DataType) -> Any:
     def strip(node: Any) -> Any:
         if isinstance(node, dict):
             loose = ("nullable", "containsNull", "valueContainsNull", "metadata")

@@ -24,7 +24,7 @@ n = 10_000
 staging = Staging(sys.argv[1], {}, BATCH, 0, 0)
 seen = {}
 for i in range(1000):
-    staging.flights(flights(n, str(i), at=T0 + 10_000 * i))
+    staging.add_flights(flights(n, str(i), at=T0 + 10_000 * i))
     if i in (99, 999):
         seen[i] = rss()
 parts = staging.close()

@@ -35,22 +35,22 @@ def test_first_commit_creates_the_table_and_adds_all_parts_at_once(tmp_path: Pat
     assert DeltaTable(tmp_path).transaction_version("query-1") == 0
 
 
-@pytest.mark.parametrize(("run", "app"), [(STREAM, APP), (BATCH, None), (BATCH, ("nightly", 7))])
-def test_repeated_commit_changes_nothing(tmp_path: Path, run: WriteId, app: tuple[str, int] | None) -> None:
-    parts = stage(tmp_path, run, flights(2))
-    first = commit(str(tmp_path), {}, run, parts, app=app)
-    second = commit(str(tmp_path), {}, run, parts, app=app)
+@pytest.mark.parametrize(("write_id", "app"), [(STREAM, APP), (BATCH, None), (BATCH, ("nightly", 7))])
+def test_repeated_commit_changes_nothing(tmp_path: Path, write_id: WriteId, app: tuple[str, int] | None) -> None:
+    parts = stage(tmp_path, write_id, flights(2))
+    first = commit(str(tmp_path), {}, write_id, parts, app=app)
+    second = commit(str(tmp_path), {}, write_id, parts, app=app)
     assert (second.committed, second.uncommitted, second.version) == (0, 0, first.version)
     assert marks(tmp_path) == [("id-0", True), ("id-1", True)]
 
 
-@pytest.mark.parametrize(("run", "app"), [(STREAM, APP), (BATCH, None), (BATCH, ("nightly", 7))])
-def test_abort_after_commit_does_nothing(tmp_path: Path, run: WriteId, app: tuple[str, int] | None) -> None:
+@pytest.mark.parametrize(("write_id", "app"), [(STREAM, APP), (BATCH, None), (BATCH, ("nightly", 7))])
+def test_abort_after_commit_does_nothing(tmp_path: Path, write_id: WriteId, app: tuple[str, int] | None) -> None:
     """Spark aborts after a commit that raised, with the same messages."""
-    parts = stage(tmp_path, run, flights(2))
-    done = commit(str(tmp_path), {}, run, parts, app=app)
-    stage(tmp_path, run, flights(1, "zombie"))
-    assert abort(str(tmp_path), {}, run, parts, app=app).version == done.version
+    parts = stage(tmp_path, write_id, flights(2))
+    done = commit(str(tmp_path), {}, write_id, parts, app=app)
+    stage(tmp_path, write_id, flights(1, "zombie"))
+    assert abort(str(tmp_path), {}, write_id, parts, app=app).version == done.version
     assert marks(tmp_path) == [("id-0", True), ("id-1", True)]
 
 
@@ -128,8 +128,8 @@ def test_race_for_one_batch_is_won_once(tmp_path: Path) -> None:
 
 def test_parallel_creators_and_committers_lose_nothing(tmp_path: Path) -> None:
     def one(i: int) -> None:
-        run = WriteId(f"query-{i}", "run", 0, "nats")
-        commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"q{i}")), app=(f"query-{i}", 0))
+        write_id = WriteId(f"query-{i}", "run", 0, "nats")
+        commit(str(tmp_path), {}, write_id, stage(tmp_path, write_id, flights(2, f"q{i}")), app=(f"query-{i}", 0))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(8)))
@@ -186,8 +186,8 @@ def test_add_actions_carry_statistics_that_bound_the_event_time(tmp_path: Path) 
 
 def test_compaction_keeps_the_rows_and_nothing_comes_back(tmp_path: Path) -> None:
     for i in range(4):
-        run = WriteId("query-1", "run", i, "nats")
-        commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}")), app=("query-1", i))
+        write_id = WriteId("query-1", "run", i, "nats")
+        commit(str(tmp_path), {}, write_id, stage(tmp_path, write_id, flights(2, f"b{i}")), app=("query-1", i))
     before = marks(tmp_path)
     DeltaTable(tmp_path).optimize.compact()
     assert len(DeltaTable(tmp_path).file_uris()) == 1
@@ -200,8 +200,8 @@ def test_compaction_keeps_the_rows_and_nothing_comes_back(tmp_path: Path) -> Non
 
 def test_vacuum_leaves_live_parts_alone_and_removes_what_was_compacted(tmp_path: Path) -> None:
     for i in range(2):
-        run = WriteId("query-1", "run", i, "nats")
-        commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}")), app=("query-1", i))
+        write_id = WriteId("query-1", "run", i, "nats")
+        commit(str(tmp_path), {}, write_id, stage(tmp_path, write_id, flights(2, f"b{i}")), app=("query-1", i))
     before = marks(tmp_path)
     table = DeltaTable(tmp_path)
     assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True) == []
@@ -213,8 +213,8 @@ def test_vacuum_leaves_live_parts_alone_and_removes_what_was_compacted(tmp_path:
 
 def test_retention_deletes_whole_days(tmp_path: Path) -> None:
     for i, at in enumerate((T0, T0 + 3 * 86_400_000_000)):
-        run = WriteId(None, f"run-{i}", None, "nats")
-        commit(str(tmp_path), {}, run, stage(tmp_path, run, flights(2, f"b{i}", at=at)))
+        write_id = WriteId(None, f"run-{i}", None, "nats")
+        commit(str(tmp_path), {}, write_id, stage(tmp_path, write_id, flights(2, f"b{i}", at=at)))
     table = DeltaTable(tmp_path)
     table.delete("event_date < '2026-09-24'")
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)

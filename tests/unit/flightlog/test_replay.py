@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 from mama_spark.errors import FlightLogError
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.dead_letters import commit_dead_letters
+from mama_spark.flightlog.dead_letter_table import commit_dead_letters
 from mama_spark.flightlog.replay import REPLAY, unpublished
 from mama_spark.flightlog.schema import TIMEOUT
 from mama_spark.flightlog.write_id import WriteId
@@ -99,6 +99,6 @@ def test_neither_a_log_nor_dead_letters_is_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "other", pa.table({"a": [1]}))
     with pytest.raises(FlightLogError, match="neither a flight log nor a dead-letter table"):
         unpublished(str(tmp_path / "other"), {})
-    with pytest.raises(FlightLogError, match="no table there"):
+    with pytest.raises(FlightLogError, match="there is no table"):
         unpublished(str(tmp_path / "none"), {})
     assert not (tmp_path / "none").exists()

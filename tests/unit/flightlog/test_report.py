@@ -21,8 +21,8 @@ from mama_spark.flightlog.write_id import WriteId
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
 
-def keep(table: Path, run: WriteId, *columns: Any) -> None:
-    commit(str(table), {}, run, stage(table, run, *columns))
+def keep(table: Path, write_id: WriteId, *columns: Any) -> None:
+    commit(str(table), {}, write_id, stage(table, write_id, *columns))
 
 
 def late(n: int = 1, name: str = "late", **other: Any) -> Any:
@@ -62,9 +62,9 @@ def test_attempts_that_were_not_committed_are_counted_apart(tmp_path: Path) -> N
 
 def test_publisher_and_topic_events_are_not_flights(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path), {}, BATCH, 0, 0)
-    staging.events([LoggedEvent("publisher", "create", T0 - 10**9, publisher_state="LIVE")])
-    staging.events([LoggedEvent("topic", "PUBLISH_ERROR", T0 + 10**9, "a.b", "TIMEOUT")])
-    staging.flights(flights(2))
+    staging.add_events([LoggedEvent("publisher", "create", T0 - 10**9, publisher_state="LIVE")])
+    staging.add_events([LoggedEvent("topic", "PUBLISH_ERROR", T0 + 10**9, "a.b", "TIMEOUT")])
+    staging.add_flights(flights(2))
     commit(str(tmp_path), {}, BATCH, staging.close())
     found = summarise(str(tmp_path), {})
     assert found.count() == 2
@@ -98,8 +98,8 @@ def test_only_acknowledged_flights_have_a_latency(tmp_path: Path) -> None:
 def test_slowest_topics_come_first_up_to_the_limit(tmp_path: Path) -> None:
     for i in range(5):
         topics = pa.array([f"t.{i}"] * 10).dictionary_encode()
-        run = WriteId(None, f"run-{i}", None, "nats")
-        keep(tmp_path, run, flights(10, str(i), topic=topics, latency_us=np.full(10, 1000 * (i + 1))))
+        write_id = WriteId(None, f"run-{i}", None, "nats")
+        keep(tmp_path, write_id, flights(10, str(i), topic=topics, latency_us=np.full(10, 1000 * (i + 1))))
     found = summarise(str(tmp_path), {}, limit=3).slowest_topics
     assert found == [
         {"topic": f"t.{i}", "flights": 10, "p99": 1000 * (i + 1), "max": 1000 * (i + 1)} for i in (4, 3, 2)

@@ -143,9 +143,9 @@ def test_published_is_an_outcome_where_nothing_is_acknowledged(tmp_path: Path, l
 
 def test_publisher_and_topic_events_are_rows_at_every_level(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path), {}, STREAM, 3, 1, level=Level.ERRORS)
-    staging.events([LoggedEvent("publisher", "create", T0, info="hello", publisher_state="LIVE")])
-    staging.events([LoggedEvent("topic", "PUBLISH_ERROR", T0 + 1, "a.b", "TIMEOUT", 7)])
-    staging.flights(flights(2, failed=1))
+    staging.add_events([LoggedEvent("publisher", "create", T0, info="hello", publisher_state="LIVE")])
+    staging.add_events([LoggedEvent("topic", "PUBLISH_ERROR", T0 + 1, "a.b", "TIMEOUT", 7)])
+    staging.add_flights(flights(2, failed=1))
     got = sorted(read(tmp_path, staging.close()), key=lambda r: r["event_time"])
     assert [(r["kind"], r["event"], r["publisher_state"], r["topic"]) for r in got] == [
         ("publisher", "create", "LIVE", None),
@@ -174,7 +174,7 @@ def test_parts_are_closed_every_so_many_rows(tmp_path: Path) -> None:
 
 def test_close_may_be_repeated_and_says_the_same(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path), {}, BATCH, 0, 0)
-    staging.flights(flights())
+    staging.add_flights(flights())
     assert staging.close() == staging.close() != []
 
 
@@ -191,7 +191,7 @@ def test_part_is_described_in_its_own_footer(tmp_path: Path) -> None:
 def test_unfinished_part_is_not_seen(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path), {}, BATCH, 0, 0)
     for i in range(10):
-        staging.flights(flights(10_000, name=str(i)))
+        staging.add_flights(flights(10_000, name=str(i)))
     del staging
     assert TableStore(str(tmp_path), {}).list_files("parts") == []
 
@@ -259,7 +259,7 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
         noise = pa.array([np.random.default_rng(i).bytes(1000) for i in range(1000)], pa.binary())
         try:
             for i in range(100):
-                staging.flights(flights(1000, payload=noise))
+                staging.add_flights(flights(1000, payload=noise))
             staging.close()
         except Unavailable as e:
             print("told", e)
@@ -283,6 +283,6 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
 def test_storage_that_goes_away_is_told_at_the_latest_by_close(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path / "log"), {}, BATCH, 0, 0)
     (tmp_path / "log").write_text("in the way")
-    staging.flights(flights())
+    staging.add_flights(flights())
     with pytest.raises((Unavailable, FlightLogError), match="log"):
         staging.close()

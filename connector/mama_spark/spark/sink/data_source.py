@@ -119,7 +119,7 @@ class _Committer:
         if write_id is None:
             return
         if o.dead_letter_table is not None:
-            from mama_spark.flightlog.dead_letters import abort_dead_letters, commit_dead_letters
+            from mama_spark.flightlog.dead_letter_table import abort_dead_letters, commit_dead_letters
 
             dead = [p for r in reports for p in r.dead_letter_parts]
             add = commit_dead_letters if committed else abort_dead_letters

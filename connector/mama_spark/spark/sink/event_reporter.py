@@ -93,7 +93,7 @@ class EventReporter:
         """Hand what is gathered to the flight log."""
         events, self._unlogged = self._unlogged, []
         if self._staging is not None:
-            self._staging.events(events)
+            self._staging.add_events(events)
 
     def _now(self) -> int:
         return self._clock.now()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from mama_spark.bridge import Capabilities
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.flightlog.dead_letters import DeadLetterStaging
+from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 from mama_spark.flightlog.schema import Level
 from mama_spark.flightlog.staging import Staging
 from mama_spark.mama.publisher.partition_events import PartitionEvents
@@ -26,7 +26,7 @@ from mama_spark.sending.flight_batch import FlightBatch
 from mama_spark.sending.retry import is_final
 from mama_spark.sending.send_loop import messages_of
 
-from .dead_letters import DeadLetterContext, DeadLetters
+from .dead_letter_queue import DeadLetterContext, DeadLetterQueue
 from .event_reporter import EventReporter
 from .failure_policy import becomes_dead_letter
 from .job import PartitionReport, SinkJob
@@ -62,7 +62,7 @@ class OutcomeRecorder:
         self._clock = WallClock.anchored()
         events = PartitionEvents(o.topic_events, f"{write_id.prefix}/{report.partition}/{report.attempt}")
         self.events = EventReporter(events, self._clock, self._staging)
-        self._dead_letters: DeadLetters | None = None
+        self._dead_letters: DeadLetterQueue | None = None
         self._messages: RowMessages | PackedMessages
         self._capabilities: Capabilities
         self._streams: list[str] = []
@@ -90,7 +90,7 @@ class OutcomeRecorder:
         self._messages = messages
         self._capabilities, self._streams = publisher.bridge.capabilities, publisher.window.streams
         if self._options.on_error == "deadletter":
-            self._dead_letters = DeadLetters(self._options.dead_letter_topic, self._dead_letter_staging, with_ids)
+            self._dead_letters = DeadLetterQueue(self._options.dead_letter_topic, self._dead_letter_staging, with_ids)
 
     def expect(self) -> None:
         """A block goes to the publisher."""
@@ -171,8 +171,8 @@ class OutcomeRecorder:
         if self._options.flight_log_level == "all":
             published = published_columns(columns)
             if published is not None:
-                self._staging.flights(published)
-        self._staging.flights(columns)
+                self._staging.add_flights(published)
+        self._staging.add_flights(columns)
 
     def _flight_ids(self, batch: MessageBatch, context: FlightContext) -> pa.Array:
         """Ids of the messages; of the user, where none are sent; else numbers."""

@@ -24,7 +24,7 @@ from mama_spark.publisher.ids import IDS_MEMORY, IdMaker
 
 from .announcer import SourceAnnouncer, source_record
 from .codec_rows import CodecRows
-from .dead_letters import DeadLetterContext
+from .dead_letter_queue import DeadLetterContext
 from .failure_policy import task_must_be_retried, tolerates_outages
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcome_recorder import OutcomeRecorder

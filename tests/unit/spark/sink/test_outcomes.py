@@ -29,7 +29,7 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.sending.retry import is_final
 from mama_spark.spark.sink.column_plan import ColumnPlan
-from mama_spark.spark.sink.dead_letters import DeadLetters
+from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 
@@ -120,7 +120,7 @@ def test_what_an_outage_kept_back_is_a_dead_letter_only_where_all_errors_are_tol
 
 
 def letter(error: PublishError, headers: dict[str, list[str]]) -> Any:
-    letters = DeadLetters("dead", None, True)
+    letters = DeadLetterQueue("dead", None, True)
     row = MessageBatch.of(["t"], [b"payload"], [headers])
     assert letters.add(row, pa.array(["id"]), [error], np.array([0])) == 1
     batch = letters.take(all_of_them=True)

@@ -119,7 +119,7 @@ def test_storage_that_fails_at_the_end_leaves_no_one_waiting(
                 assert logging.wait(60)
         handed_over.set()
 
-    monkeypatch.setattr(Staging, "flights", refuse)
+    monkeypatch.setattr(Staging, "add_flights", refuse)
     with pytest.raises(Unavailable, match="the disk is gone"):
         publish(broker, tmp_path / "log", rows(), options)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mama_spark.errors import BadRow, PublishError, TooLarge
-from mama_spark.flightlog.dead_letters import DeadLetterStaging
+from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 from mama_spark.message import Int64s, MessageBatch
 from mama_spark.packing import PACK, PACK_ROWS
 
@@ -22,7 +22,7 @@ class DeadLetterContext:
     """Marks the blocks of dead letters in the publisher."""
 
 
-class DeadLetters:
+class DeadLetterQueue:
     """Takes failed rows on the pump's thread; the task's thread publishes what came together.
 
     :param topic: option deadLetterTopic
@@ -46,7 +46,7 @@ class DeadLetters:
         """
         if self._table is not None:
             reasons = [(e.status, e.code or None, e.info) for e in errors]
-            self._table.letters(ids, some.topics, some.payloads, some.headers, reasons, at)
+            self._table.add_dead_letters(ids, some.topics, some.payloads, some.headers, reasons, at)
         if self._topic is None:
             return len(some)
         topics, payloads = some.topics.to_pylist(), some.payloads.to_pylist()

@@ -14,7 +14,7 @@ from deltalake.schema import PrimitiveType
 from mama_spark.errors import FlightLogError, Unavailable
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import commit
-from mama_spark.flightlog.dead_letters import DeadLetterStaging, abort_dead_letters, commit_dead_letters
+from mama_spark.flightlog.dead_letter_table import DeadLetterStaging, abort_dead_letters, commit_dead_letters
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import DEAD_LETTERS
 from mama_spark.flightlog.storage import TableStore
@@ -31,7 +31,7 @@ def ids(table: Path) -> list[tuple[str, bool]]:
 def test_letters_hold_the_row_in_full_and_why(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path), {}, STREAM, 3, 1)
     staging.check()
-    staging.letters(
+    staging.add_dead_letters(
         pa.array(["id-0", None]),
         pa.array(["a.b", None]).dictionary_encode(),
         pa.array([b"\x00\xff", None], pa.binary()),
@@ -75,7 +75,7 @@ def test_table_has_the_documented_columns_and_partitions(tmp_path: Path) -> None
 
 def test_payload_and_headers_may_be_missing_for_all_rows(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0)
-    staging.letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))
+    staging.add_dead_letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))
     commit_dead_letters(str(tmp_path), {}, BATCH, staging.close())
     (row,) = rows(tmp_path)
     assert (row["payload"], row["headers"]) == (None, None)
@@ -84,7 +84,9 @@ def test_payload_and_headers_may_be_missing_for_all_rows(tmp_path: Path) -> None
 def test_no_letters_make_no_part_and_close_may_be_repeated(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0)
     staging.check()
-    staging.letters(pa.array([], pa.string()), pa.array([], pa.string()), None, None, [], np.array([], np.int64))
+    staging.add_dead_letters(
+        pa.array([], pa.string()), pa.array([], pa.string()), None, None, [], np.array([], np.int64)
+    )
     assert staging.close() == []
     parts = stage_letters(tmp_path, BATCH, 2)
     assert [p.rows for p in parts] == [2]
@@ -95,7 +97,7 @@ def test_large_letters_are_closed_in_parts(tmp_path: Path) -> None:
     for i in range(3):
         payload = pa.array([np.random.default_rng(i).bytes(100_000)] * 10, pa.binary())
         names = pa.array([f"{i}-{j}" for j in range(10)])
-        staging.letters(names, names, payload, None, [("TOO_LARGE", 413, "big")] * 10, np.full(10, T0))
+        staging.add_dead_letters(names, names, payload, None, [("TOO_LARGE", 413, "big")] * 10, np.full(10, T0))
     assert [p.rows for p in staging.close()] == [10, 10, 10]
 
 
@@ -182,7 +184,7 @@ def test_commit_refuses_a_table_with_columns_of_its_own(tmp_path: Path) -> None:
 def test_storage_that_goes_away_is_told_by_close(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path / "x"), {}, BATCH, 0, 0)
     (tmp_path / "x").write_text("in the way")
-    staging.letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))
+    staging.add_dead_letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))
     with pytest.raises((Unavailable, FlightLogError), match="x"):
         staging.close()
 

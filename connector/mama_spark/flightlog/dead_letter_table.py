@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..message import HEADERS_TYPE, Int64s
 from .columns import Reason, constant, file_schema
-from .commit import CommitResult, TargetTable, abort_parts, apply
+from .commit import CommitResult, TargetTable, abort_parts, commit_parts
 from .parts import PART_ROWS, Part, PartWriter
 from .schema import DEAD_LETTERS, TIMESTAMP, part_schema
 from .staging import check_table
@@ -25,30 +25,30 @@ class DeadLetterStaging:
         self,
         table_uri: str,
         storage_options: dict[str, str],
-        run: WriteId,
+        write_id: WriteId,
         partition_id: int,
         task_attempt: int,
         *,
         part_rows: int = PART_ROWS,
     ) -> None:
         self._store = TableStore(table_uri, storage_options)
-        self._prefix = run.prefix
+        self._prefix = write_id.prefix
         self._schema = file_schema(part_schema(DEAD_LETTERS))
         self._constants: dict[str, Any] = {
-            "query_id": run.query_id,
-            "run_id": run.run_id,
-            "bridge": run.bridge,
-            "batch_id": run.batch_id,
+            "query_id": write_id.query_id,
+            "run_id": write_id.run_id,
+            "bridge": write_id.bridge,
+            "batch_id": write_id.batch_id,
             "partition_id": partition_id,
             "task_attempt": task_attempt,
         }
-        self._writer = PartWriter(self._store, run.prefix, self._schema, part_rows)
+        self._writer = PartWriter(self._store, write_id.prefix, self._schema, part_rows)
 
     def check(self) -> None:
         """Before the first publish; raises as :meth:`.Staging.check` does."""
         check_table(self._store, DEAD_LETTERS, self._prefix, "deadLetterTable", None)
 
-    def letters(
+    def add_dead_letters(
         self,
         flight_id: pa.Array,
         topic: pa.Array,
@@ -57,7 +57,7 @@ class DeadLetterStaging:
         reasons: Sequence[Reason],
         event_time: Int64s,
     ) -> None:
-        """Hand over rows.
+        """Queue rows to be written.
 
         :param flight_id, topic: string arrays or dictionaries of strings, nulls allowed
         :param payload, headers: None = all null
@@ -104,26 +104,26 @@ class DeadLetterStaging:
 def commit_dead_letters(
     table_uri: str,
     storage_options: dict[str, str],
-    run: WriteId,
+    write_id: WriteId,
     parts: Sequence[Part],
     *,
     app: tuple[str, int] | None = None,
     superseded: Sequence[Part] = (),
 ) -> CommitResult:
     """As :func:`.commit.commit`, for the dead-letter table."""
-    return apply(_target(table_uri, storage_options), run, parts, superseded, app)
+    return commit_parts(_target(table_uri, storage_options), write_id, parts, superseded, app)
 
 
 def abort_dead_letters(
     table_uri: str,
     storage_options: dict[str, str],
-    run: WriteId,
+    write_id: WriteId,
     parts: Sequence[Part] = (),
     *,
     app: tuple[str, int] | None = None,
 ) -> CommitResult:
     """As :func:`.commit.abort`, for the dead-letter table."""
-    return abort_parts(_target(table_uri, storage_options), run, parts, app)
+    return abort_parts(_target(table_uri, storage_options), write_id, parts, app)
 
 
 def _target(uri: str, options: dict[str, str]) -> TargetTable:
