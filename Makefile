@@ -5,8 +5,8 @@ SHELL := /bin/bash
 ENV  := scripts/in-env
 RUN  := $(ENV) python scripts/run_and_reap.py
 CODE := connector jobs tests bench scripts
-# More workers than cores: tests mostly wait for servers. A file stays on one worker and shares what it has started.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(ENV) mkdocs
+# More workers than cores: tests mostly wait for servers. A file stays on one worker and shares what it has started.
 PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 # A test's JVM lives too short to earn back what the second compiler costs.
 test coverage: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
@@ -51,8 +51,9 @@ check: setup ## style, types, architecture, generated pages, links of the docume
 	@$(ENV) ruff format --check $(CODE)
 	@$(ENV) mypy $(CODE)
 	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py tests/test_specifications.py
-	@$(ENV) mama docs options --check docs/options.md
-	@$(MKDOCS) build --strict --quiet
+	@$(ENV) mama docs options --check docs/reference/options.md
+	@$(ENV) python scripts/command_reference.py --check
+	@$(MKDOCS) build --strict
 
 format: setup ## let ruff format and repair what it can
 	@$(ENV) ruff check --fix $(CODE)
@@ -73,9 +74,10 @@ serve: setup-run ## a NATS server with JetStream and a demo stream, until Ctrl-C
 	@$(RUN) mama serve $(ARGS)
 
 docs: setup ## write the generated pages in docs/ and build the site in .run/site
-	@$(ENV) mama docs options --write docs/options.md
+	@$(ENV) mama docs options --write docs/reference/options.md
+	@$(ENV) python scripts/command_reference.py --write
 	@$(ENV) python scripts/spec_checklist.py --write
-	@$(MKDOCS) build --strict --quiet
+	@$(MKDOCS) build --strict
 
 docs-serve: setup ## show the site at http://127.0.0.1:8000 and follow the pages while they are written
 	@$(MKDOCS) serve

@@ -1,11 +1,12 @@
-"""``python -m bench.mlp_report RESULT.json``: keep a result of ``bench.mlp``, write ``docs/bench-malamute.md``."""
+"""``python -m bench.mlp_report RESULT.json``: keep a result of ``bench.mlp``, write
+``docs/reference/benchmarks/malamute.md``."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 
-from .result import RESULTS, ROOT, Result, keep
+from .result import PAGES, RESULTS, Result, keep
 
 KEPT = RESULTS / "mlp-reference.json"
 TITLES = {
@@ -89,7 +90,7 @@ def markdown(result: Result) -> str:
     rounds = max(r["round"] for r in result["runs"]) + 1
     return "\n".join(
         [
-            "# Benchmark of the Malamute broker",
+            "# Benchmark: Malamute broker",
             "",
             "Written by `python -m bench.mlp_report` from `bench/results/mlp-reference.json`; `make bench` measures"
             " anew.",
@@ -109,7 +110,7 @@ def markdown(result: Result) -> str:
 
 
 def write(result: Result) -> None:
-    (ROOT / "docs" / "bench-malamute.md").write_text(markdown(result))
+    (PAGES / "malamute.md").write_text(markdown(result))
 
 
 if __name__ == "__main__":

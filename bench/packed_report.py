@@ -1,5 +1,5 @@
-"""``python -m bench.packed_report RESULT.json``: keep a result of ``bench.packed``, write ``docs/bench-packed.md`` and
-the table of packed messages in the README. Without a file: write both again from what is kept."""
+"""``python -m bench.packed_report RESULT.json``: keep a result of ``bench.packed``, and write its page and the table of
+packed messages on the overview of the benchmarks. Without a file: write both again from what is kept."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from typing import Any
 
 from .packed_ways import READ_WAYS, WAYS, ReadWay, Way
-from .result import RESULTS, ROOT, Result, keep
+from .result import PAGES, RESULTS, Result, keep
 
 KEPT = RESULTS / "packed-reference.json"
-PAGE = ROOT / "docs" / "bench-packed.md"
-README = ROOT / "README.md"
+PAGE = PAGES / "packed.md"
+OVERVIEW = PAGES / "index.md"
 BEGIN, END = "<!-- packed: begin -->", "<!-- packed: end -->"
 
 #: bytes a value (0 = five columns), way, compared with, at least this ratio
@@ -170,7 +170,7 @@ def markdown(result: Result) -> str:
     fewer = f" A run had {scale:g} of the usual rows, so what a job costs by itself weighs more." if scale != 1 else ""
     return "\n".join(
         [
-            "# Benchmark of packed messages",
+            "# Benchmark: packed messages",
             "",
             "Written by `python -m bench.packed_report` from `bench/results/packed-reference.json`;"
             " `make bench PEERS=kafka` measures anew.",
@@ -199,7 +199,7 @@ def markdown(result: Result) -> str:
 
 
 def peers(result: Result) -> list[str]:
-    """The table of the README: median rates, rounded to what they are good for."""
+    """The table of the overview: median rates, rounded to what they are good for."""
     sizes = (100, 1000, 0)
     lines = [f"| way | {' | '.join(size_text(size) for size in sizes)} |", "|---|---|---|---|"]
     ways: list[Way | ReadWay] = [*WAYS, *READ_WAYS]
@@ -211,16 +211,16 @@ def peers(result: Result) -> list[str]:
     return lines
 
 
-def with_table(readme: str, result: Result) -> str:
-    """The README with the table of this result."""
-    before, _, rest = readme.partition(BEGIN)
+def with_table(overview: str, result: Result) -> str:
+    """The overview with the table of this result."""
+    before, _, rest = overview.partition(BEGIN)
     _, _, after = rest.partition(END)
     return "\n".join([before + BEGIN, *peers(result), END + after])
 
 
 def write(result: Result) -> None:
     PAGE.write_text(markdown(result))
-    README.write_text(with_table(README.read_text(), result))
+    OVERVIEW.write_text(with_table(OVERVIEW.read_text(), result))
 
 
 if __name__ == "__main__":

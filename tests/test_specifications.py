@@ -1,4 +1,4 @@
-"""The checklists in docs/ are complete and name the tests that are marked with each id."""
+"""The checklists in docs/reference/specifications are complete and name the tests that are marked with each id."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from scripts.spec_checklist import PAGES, ROOT, faults, ids_to_tests
+from scripts.spec_checklist import FOLDER, PAGES, ROOT, faults, ids_to_tests
 
 TESTS = ids_to_tests(ROOT)
 
 
 def pages() -> dict[str, str]:
-    return {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAGES}
+    return {name: (FOLDER / name).read_text(encoding="utf-8") for name in PAGES}
 
 
 def test_every_id_of_every_specification_has_a_test_or_a_reason() -> None:
@@ -42,7 +42,7 @@ def test_every_test_that_a_page_names_is_there() -> None:
     sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "connector" / "mama_spark" / "testing").glob("*.py")]
     files = {path.name for path in sources}
     names = {name for path in sources for name in re.findall(r"def (test_\w+)\(", path.read_text(encoding="utf-8"))}
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         assert set(re.findall(r"\b(test_\w+\.py)", text)) <= files, page.name
         assert set(re.findall(r"\b(test_\w+)\b(?!\.py)", text)) <= names, page.name

@@ -323,7 +323,12 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
     """``--option``: whatever the format of the command takes."""
     parser.add_argument("--url", metavar="URL", help="servers; the scheme picks the bridge (nats://127.0.0.1:4222)")
     parser.add_argument(
-        "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="any option of docs/options.md"
+        "-o",
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any option of docs/reference/options.md",
     )
 
 

@@ -15,7 +15,7 @@ real_subscription_end..., closed_client...             ``test_a_client_closed_fo
 wait_defensive_paths, fatal_collector...subscription   no subscription a batch; its answers find it by its id
 async_context..., drop..., finalizer...                batches belong to a bridge, and that is closed
 fatal_collector_timeout..., ...expires...              time-outs are the window's, not the batch's
-example, invalid_configuration                         ``test_readme.py``; the window's arguments are ``Policy``'s
+example, invalid_configuration                         ``test_documented_examples.py``; the window has its own
 classify..., reply_subject..., server_error...         ``test_nats_vectors.py``, ``test_nats_errors.py``
 test_atomic_publish* (38)                              atomic batches, of 1,000 at most, are never used
 =====================================================  ===============================================================

@@ -1,4 +1,4 @@
-"""The page of the specification: complete, true about its tests, and its example runs."""
+"""The pages on the managed publisher: their examples run, and they list every parameter."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from tests.support.nats_servers import Admin
 from tests.support.publisher_harness import NatsPublisherHarness
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "managed-publisher.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", PAGE)
+HOW_TO = (ROOT / "docs" / "how-to" / "publish-from-plain-python.md").read_text(encoding="utf-8")
+EXPLANATION = (ROOT / "docs" / "explanation" / "managed-publisher.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", HOW_TO)
 
 
 def test_the_example_runs(nats_server: NatsServer) -> None:
@@ -46,5 +47,5 @@ def test_the_example_for_plain_threads_runs(nats_server: NatsServer) -> None:
 
 def test_parameters_and_defaults_are_those_of_the_class() -> None:
     parameters = [name for name in inspect.signature(ManagedPublisher).parameters if name != "self"]
-    table = PAGE[PAGE.index("## What it takes") : PAGE.index("- `publish_async(")]
+    table = EXPLANATION[EXPLANATION.index("## Parameters") : EXPLANATION.index("## Publishing")]
     assert sorted(re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\| (`[^|]*)\|", table)))) == sorted(parameters)

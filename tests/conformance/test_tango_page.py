@@ -1,4 +1,4 @@
-"""docs/tango.md: its examples run, its tables are true, its commands are understood."""
+"""The pages on Tango: their examples are understood, their tables are true."""
 
 from __future__ import annotations
 
@@ -20,10 +20,14 @@ from mama_spark.services.tango_recorder.settings import RecorderSettings
 from mama_spark.tango.log.records import HEAD_SIZE, MAGIC, VERSION, GapCause, RecordKind, encode_one
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tango.md").read_text()
+GUIDES = "".join(
+    (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("record-tango-events", "serve-tango-events")
+)
+PAGE = (ROOT / "docs" / "reference" / "tango.md").read_text(encoding="utf-8")
 COMMANDS = [
     line.split("#")[0].split()[1:]
-    for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
+    for block in re.findall(r"```\n(.*?)```", GUIDES, re.DOTALL)
     for line in block.splitlines()
     if line.startswith("mama ")
 ]
@@ -36,9 +40,9 @@ def test_the_commands_are_understood(words: list[str]) -> None:
 
 
 def test_the_options_of_the_examples_are_understood() -> None:
-    examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", GUIDES, re.DOTALL)
     for example in examples:
-        compile(example, "docs/tango.md", "exec")
+        compile(example, "example", "exec")
     reading, writing = (
         dict(re.findall(r'\.option\("(\w+)", "([^"]+)"\)', example)) for example in examples[:2]
     )  # fmt: skip

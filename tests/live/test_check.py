@@ -67,7 +67,7 @@ def test_a_file_in_the_place_of_a_table_is_told(
     assert "is a file, not a folder" in said
 
 
-# --- the permissions of docs/operations.md -----------------------------------------------------------------------
+# --- the permissions of docs/how-to/secure-the-connection.md --------------------------------------------------------
 
 NEEDED = ("s.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*")
 

@@ -1,4 +1,4 @@
-"""What docs/discovery.md shows is tried as it stands."""
+"""The examples and permissions of the pages on discovery run as written, and every column, kind and event is listed."""
 
 from __future__ import annotations
 
@@ -33,23 +33,25 @@ from mama_spark.testing.waiting import eventually
 
 from tests.support.discovery_harness import ForeignAnnouncer, desk
 
-PAGE = (Path(__file__).parents[2] / "docs" / "discovery.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+REFERENCE = (DOCS / "reference" / "discovery.md").read_text(encoding="utf-8")
+PAGES = REFERENCE + (DOCS / "how-to" / "announce-a-source.md").read_text(encoding="utf-8")
 KINDS = (SOURCE, PUBLISHER, TOPIC, IMAGE_END, GAP)
 EVENTS = (SOURCE_ONLINE, SOURCE_SUSPECT, SOURCE_OFFLINE, SOURCE_UNKNOWN, BAD_RECORD, CREATE, LIVE, ERROR, DESTROY,
           *TransportTopicEvent)  # fmt: skip
 
 
 def snippet(name: str) -> str:
-    found = re.search(rf"<!-- run: {name} -->\n```\w*\n(.*?)```", PAGE, re.DOTALL)
-    assert found is not None, f"the page has no snippet {name!r}"
+    found = re.search(rf"<!-- run: {name} -->\n```\w*\n(.*?)```", PAGES, re.DOTALL)
+    assert found is not None, f"the pages have no example {name!r}"
     return found[1]
 
 
 def test_the_page_has_every_column_kind_and_event() -> None:
-    cells = {cell.strip() for line in PAGE.splitlines() if line.startswith("|") for cell in line.split("|")[1:2]}
+    cells = {cell.strip() for line in REFERENCE.splitlines() if line.startswith("|") for cell in line.split("|")[1:2]}
     assert set(DiscoveryRow._fields) <= {name.strip() for cell in cells for name in cell.split(",")}
     for word in (*KINDS, *EVENTS):
-        assert f"`{word}`" in PAGE
+        assert f"`{word}`" in REFERENCE
 
 
 def changes(url: str, begin: str = "earliest") -> list[DiscoveryEvent]:

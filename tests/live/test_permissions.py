@@ -1,4 +1,4 @@
-"""The permissions that docs/operations.md lists: what happens when a single one of them is missing."""
+"""The permissions of docs/how-to/secure-the-connection.md: what happens when a single one of them is missing."""
 
 from __future__ import annotations
 

@@ -67,6 +67,6 @@ def test_a_quick_run_beside_kafka_counts_at_both_brokers(tmp_path: Path) -> None
 def test_the_pages_show_the_kept_result_of_packed_messages() -> None:
     kept = json.loads(packed_report.KEPT.read_text())
     assert packed_report.PAGE.read_text() == packed_report.markdown(kept)
-    readme = packed_report.README.read_text()
-    assert readme == packed_report.with_table(readme, kept)
-    assert "**mamapub**, `pack=arrow` with `value` |" in readme
+    overview = packed_report.OVERVIEW.read_text()
+    assert overview == packed_report.with_table(overview, kept)
+    assert "**mamapub**, `pack=arrow` with `value` |" in overview

@@ -1,4 +1,4 @@
-"""The examples of docs/packing.md read what the sink makes."""
+"""The examples of docs/how-to/read-packed-messages.md read what the sink makes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from mama_spark.message import HEADERS_TYPE
 from mama_spark.packing import Packer, Rows, codec_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "packing.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "read-packed-messages.md"
 #: Environments keep node and its packages beside Python's (scripts/setup.sh).
 JS = Path(sys.prefix) / "js" / "node_modules"
 

@@ -1,4 +1,4 @@
-"""``jobs/tango_archive.py`` in the session of the tests, and the queries of docs/tango.md on the table it makes."""
+"""``jobs/tango_archive.py`` in the session of the tests, and the documented queries on the table it makes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from tests.support.nats_servers import Admin
 from tests.support.spark_jobs import ROOT, conf_file, in_session
 
-PAGE = (ROOT / "docs" / "tango.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "query-the-tango-archive.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 TEMPERATURE = event_topic("lab", "lab/cell/1", "temperature", EventType.CHANGE, dbase=False)

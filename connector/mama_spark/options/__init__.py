@@ -1,5 +1,5 @@
 """Options, declared once: type, default, range and documentation of each stand in its declaration, and parsing,
-nearest-name errors, the redacted ``repr`` and ``docs/options.md`` come from it."""
+nearest-name errors, the redacted ``repr`` and ``docs/reference/options.md`` come from it."""
 
 from .declare import SPARK_KEYS, Options, camel, nearest, option_names
 from .document import markdown

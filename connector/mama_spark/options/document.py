@@ -1,4 +1,4 @@
-"""Writes ``docs/options.md`` from the declarations."""
+"""Writes ``docs/reference/options.md`` from the declarations."""
 
 from __future__ import annotations
 

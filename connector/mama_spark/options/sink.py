@@ -68,9 +68,9 @@ class SinkOptions(TransportOptions):
         one_of("off", "lines", "arrow"),
         "off",
         _WHAT,
-        "Send rows of one topic together in one message, in their order ([packing.md](packing.md)). `lines`: values "
-        "joined by line feeds. `arrow`: an Arrow stream of value, headers and id, or, without a column `value`, of the "
-        "other columns as they are. A flight is then a message of several rows.",
+        "Send rows of one topic together in one message, in their order ([format](packed-messages.md)). `lines`: "
+        "values joined by line feeds. `arrow`: an Arrow stream of value, headers and id, or, without a column `value`, "
+        "of the other columns as they are. A flight is then a message of several rows.",
     )
     pack_max_bytes: int = option(
         "integer",

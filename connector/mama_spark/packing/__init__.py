@@ -1,4 +1,4 @@
-"""Packs several rows into one message and unpacks them again. Pure; ``docs/packing.md`` has the format."""
+"""Packs several rows into one message and unpacks them. Pure; ``docs/reference/packed-messages.md`` has the format."""
 
 from __future__ import annotations
 

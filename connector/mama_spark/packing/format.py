@@ -1,4 +1,4 @@
-"""Names and limits of the format, version 1. ``docs/packing.md`` is its text; what stands here is a contract."""
+"""Names and limits of the format, version 1, as ``docs/reference/packed-messages.md`` specifies it."""
 
 from __future__ import annotations
 

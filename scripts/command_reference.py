@@ -1,0 +1,95 @@
+"""Write docs/reference/commands.md from the argument parser of the command ``mama``.
+
+python scripts/command_reference.py --write    write the page
+python scripts/command_reference.py --check    fail when the page is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mama_spark.cli import parser
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
+HEAD = """# Commands
+
+Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
+
+`mama COMMAND --help` prints the same. Exit codes: 0; 2 when something is wrong, with a line on standard error that says
+what; 130 after Ctrl-C. `mama record` also returns 1 when it ends with events that are not stored.
+"""
+
+
+def markdown() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *_sections(parser(), "")])
+
+
+def _sections(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
+    """The commands below ``command``, or the section of ``command`` if it has none."""
+    below = [a for a in command._actions if isinstance(a, argparse._SubParsersAction)]
+    for action in below:
+        summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
+        for name, each in action.choices.items():
+            yield from _sections(each, summaries.get(name, ""))
+    if not below:
+        yield from _section(command, summary)
+
+
+def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
+    yield f"## {command.prog}\n"
+    yield f"{_sentence(command.description or summary)}\n"
+    if command.usage:
+        yield "\n".join(["```", *(line.strip() for line in command.usage.splitlines()), "```", ""])
+    yield "| argument | default | meaning |"
+    yield "|---|---|---|"
+    for action in command._actions:
+        if not isinstance(action, argparse._HelpAction):
+            yield f"| {_spelling(action)} | {_default(action)} | {_meaning(action)} |"
+    yield ""
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith(".") else f"{text}."
+
+
+def _spelling(action: argparse.Action) -> str:
+    """Option strings with the name of their value, or the name of a positional argument."""
+    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+    if action.choices:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    if not action.option_strings:
+        return f"`{action.metavar or action.dest}`"
+    return ", ".join(f"`{f'{name} {value}'.strip()}`" for name in action.option_strings)
+
+
+def _default(action: argparse.Action) -> str:
+    shown = action.default is not None and action.default is not False and action.default != []
+    if action.required and action.option_strings:
+        return "required"
+    return f"`{action.default}`" if shown else ""
+
+
+def _meaning(action: argparse.Action) -> str:
+    """The help text, with cells of the table kept apart."""
+    return (action.help or "").replace("%%", "%").replace("|", r"\|")
+
+
+def main(words: list[str]) -> int:
+    if words == ["--write"]:
+        PAGE.write_text(markdown(), encoding="utf-8")
+    elif words != ["--check"]:
+        print(__doc__)
+        return 2
+    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != markdown():
+        print(f"{PAGE} is out of date: run make docs")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""The examples of README, how-to guides and tutorial run as written, against a broker like that of ``mama serve``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from mama_spark.bridges.nats.server.nats_server import NatsServer
+from mama_spark.bridges.nats.server.serve import add_demo_stream
+from mama_spark.cli import main
+from pyspark.sql import SparkSession
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.nats_servers import Admin
+from tests.support.sink_harness import counts, flights
+
+ROOT = Path(__file__).parents[2]
+URL = "nats://127.0.0.1:4222"  #: in the pages
+#: Example -> its page.
+EXAMPLES = {
+    "batch": "README.md",
+    "streaming": "docs/how-to/publish-a-stream.md",
+    "flight log": "docs/how-to/query-the-flight-log.md",
+    "discovery": "docs/how-to/announce-a-source.md",
+    "messages": "docs/how-to/read-messages.md",
+    "malamute": "docs/how-to/publish-to-malamute.md",
+    "once": "docs/how-to/publish-a-batch-once.md",
+    "dead letters": "docs/how-to/handle-dead-letters.md",
+}
+TUTORIAL = (ROOT / "docs" / "tutorial" / "first-delivery-report.md").read_text(encoding="utf-8")
+
+
+def snippet(name: str) -> str:
+    page = (ROOT / EXAMPLES[name]).read_text(encoding="utf-8")
+    found = re.search(rf"<!-- run: {name} -->\n```python\n(.*?)```", page, re.DOTALL)
+    assert found is not None, f"{EXAMPLES[name]} has no example {name!r}"
+    return found[1]
+
+
+def test_every_marked_example_is_run_by_a_test() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    marked = {name for page in pages for name in re.findall(r"<!-- run: (.*?) -->", page.read_text(encoding="utf-8"))}
+    assert marked == {*EXAMPLES, "announce", "permissions"}  # these two: tests/live/test_discovery_doc.py
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_short(name: str) -> None:
+    assert len(snippet(name).strip().splitlines()) <= 30
+
+
+#: The stream runs for some seconds, in which a busy machine may publish nothing: the test waits for its rows instead.
+SECONDS = re.compile(r"query.awaitTermination\(10\).*")
+ROWS = """
+while not (query.lastProgress and query.lastProgress.numInputRows):
+    query.awaitTermination(1)
+"""
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str, str, str], str]:
+    """Run code in the session of the tests, with another place for that of the page; what it shows."""
+
+    def run(code: str, written: str, url: str) -> str:
+        code = code.replace("/tmp/mama", str(tmp_path)).replace(written, url)
+        exec(compile(code, "example", "exec"), {"__name__": "__main__"})
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_examples_on_nats_run_as_written(
+    run: Callable[[str, str, str], str], nats_server: NatsServer, tmp_path: Path
+) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("DEMO", ["demo.>"], allow_batched=True)
+    streaming, seconds = SECONDS.subn(ROWS, snippet("streaming"))
+    assert seconds == 1
+    shown = {
+        name: run(code, URL, nats_server.url)
+        for name, code in (
+            ("batch", snippet("batch")),
+            ("streaming", streaming),
+            ("flight log", snippet("flight log")),
+            ("discovery", snippet("discovery")),
+            ("messages", snippet("messages")),
+            ("once", snippet("once")),
+            ("dead letters", snippet("dead letters")),
+        )
+    }
+    assert re.search(r"\|\s*acked\|\s*NULL\|\s*1000\|", shown["flight log"]), shown
+    assert counts(flights(tmp_path / "flight_log"), "event") == {"acked": 1000}
+    assert set(counts(flights(tmp_path / "tick_log"), "event")) == {"acked"}
+    cells = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in shown["discovery"].splitlines()]
+    for cell in (
+        ("image_end", "image_end", "NULL", "NULL", "NULL"),
+        ("source", "online", "orders-job", "ONLINE", "NULL"),
+        ("topic", "PUBLISH_CREATE", "orders-job", "NULL", "demo.orders.new"),
+        ("source", "offline", "orders-job", "OFFLINE", "NULL"),
+    ):
+        assert cell in cells, shown
+    assert re.search(r'\|demo.orders.\w+ *\|\{"order_id":', shown["messages"]), shown
+    with Admin(nats_server.url) as admin:
+        stored = [message.topic for message in admin.messages("DEMO")]
+    assert len([topic for topic in stored if topic.startswith("demo.once.")]) == 100
+    assert counts(flights(tmp_path / "once_log", committed=None), "committed") == {True: 100, False: 100}
+    assert stored.count("demo.orders.good") == 2
+    assert stored.count("demo.dead_letters") == 1
+    (dead,) = DeltaTable(str(tmp_path / "dead_letters")).to_pyarrow_table().to_pylist()
+    assert (dead["topic"], dead["status"], dead["committed"]) == ("demo.orders.*", "BAD_SYMBOL", True)
+
+
+def test_the_example_on_malamute_runs_as_written(run: Callable[[str, str, str], str], tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker") as broker:
+        shown = run(snippet("malamute"), "mlp://127.0.0.1:9999", broker.url)
+    assert "500 orders" in shown
+    assert counts(flights(tmp_path / "malamute_log"), "ack_level") == {"stored": 1000}
+
+
+def test_the_tutorial_runs_block_by_block(
+    run: Callable[[str, str, str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python blocks in the session of the tests, ``mama flights`` as a command; installation and broker are here."""
+    shown: list[str] = []
+    with NatsServer(tmp_path / "nats") as server:
+        add_demo_stream(server.url)
+        for language, block in re.findall(r"(?ms)^```(\w*)\n(.*?)^```", TUTORIAL):
+            if language == "python":
+                shown.append(run(block, URL, server.url))
+            elif block.startswith("mama flights"):
+                assert main(shlex.split(block.replace("/tmp/mama", str(tmp_path)))[1:]) == 0
+                shown.append(capsys.readouterr().out)
+            elif block.startswith("flights "):  # what the report shows
+                assert block.strip() in shown[-1]
+            else:
+                assert block.startswith(("python3 -m venv", "mama serve")), f"nothing runs this: {block}"
+    published, report, failed, failures, joined, read = shown
+    assert "BAD_SYMBOL" in failures
+    assert [number in joined for number in ("2000", "2001", "2002", "2003")] == [False, True, True, True]
+    assert "1001 messages" in read
+    assert counts(flights(tmp_path / "tutorial_log"), "event") == {"acked": 1001, "completed_exceptionally": 3}
+    assert (published, failed) == ("", "")
+    assert "1,000 acked" in report
