@@ -95,8 +95,8 @@ class BlockingSender:
         failed = np.flatnonzero((state == FlightState.COMPLETED_EXCEPTIONALLY) | (state == FlightState.TIMEOUT))
         if not len(failed):
             return
-        error = flights.errors[int(failed[0])]
-        if may_resend(error, repeatable=self.window.policy.resend_uncertain):
+        error, policy = flights.errors[int(failed[0])], self.window.policy
+        if policy.retry is not None and may_resend(error, repeatable=policy.resend_uncertain):
             raise Unavailable(f"not stored within {timeout:g} s: {error}") from error
         raise error
 

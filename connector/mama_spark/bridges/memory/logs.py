@@ -1,4 +1,4 @@
-"""The in-memory broker as a log, with holes where messages were deleted.
+"""The in-memory broker as a record log, with holes where messages were deleted.
 
 ``memory://name`` has one log, of the broker's name, which takes every topic. Wildcards are those of NATS: ``*`` one
 part, ``>`` all that follow.
@@ -14,13 +14,16 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.errors import AckTimeout, ConfigError, Unavailable
+from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.message import HEADERS_TYPE, MessageBatch
+from mama_spark.options.window import WindowConfig
 from mama_spark.record_log import Bounds, Records
+from mama_spark.sending.blocking_sender import BlockingSender
 
 from .bridge import MemoryBridge, MemoryBroker, MemoryMessage
 
 _ROWS = 4096
+_ANSWER_TIMEOUT = 0.001  #: seconds; the broker answers while it takes a message, or never
 
 
 class MemoryLogs:
@@ -96,18 +99,10 @@ class MemoryLog:
         self._messages()
         bridge = MemoryBridge(self._broker.name)
         bridge.open()
-        bad = dict(bridge.prepare(batch).rejected)
+        sender = BlockingSender(bridge, WindowConfig(1, 0, _ANSWER_TIMEOUT, resend_uncertain=False))
         last = self._broker.last()
         for row in range(len(batch)):
-            if row in bad:
-                raise bad[row]
-            bridge.send(batch.slice(row, 1), row)
-            polled = bridge.poll(0)
-            if polled.refusals:
-                raise polled.refusals[0].error
-            if not polled.acks or polled.acks[0].sequences is None:
-                raise AckTimeout("no acknowledgement")
-            last = int(polled.acks[0].sequences[0])
+            last = int(sender.store(batch.slice(row, 1), 1.0).sequence[0])
         return last
 
     def trim(self, before: int) -> None:

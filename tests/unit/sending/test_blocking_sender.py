@@ -1,0 +1,154 @@
+"""A batch is stored before the call returns: over the in-memory bridge with scripted faults. Time is the test's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from mama_spark.bridge import PollResult
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.errors import AckTimeout, BadTopic, NoResponders, OutcomeUnknown, Rejected, Unavailable
+from mama_spark.message import MessageBatch
+from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.sending.blocking_sender import BlockingSender
+from mama_spark.sending.flight import FlightState
+
+RETRY = RetryPolicy(None, (0.1,), 10.0)
+ORDERED = WindowConfig(100, 50, 1.0, RETRY, ordered=True)
+NOT_REPEATABLE = WindowConfig(100, 50, 1.0, RETRY, resend_uncertain=False)
+
+
+class Clocked(MemoryBridge):
+    """Waits by moving the clock of the test."""
+
+    now = 100.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
+        assert math.isfinite(timeout)
+        polled = super().poll(0.0, want)
+        if not polled:
+            self.now += timeout
+        for answers in (*polled.acks, *polled.refusals, *polled.events):
+            object.__setattr__(answers, "at", self.now)
+        return polled
+
+
+@pytest.fixture
+def bridge() -> Iterator[Clocked]:
+    made = Clocked(uuid4().hex)
+    made.open()
+    yield made
+    made.close()
+    MemoryBroker.forget(made.broker.name)
+
+
+def batch(n: int, start: int = 0) -> MessageBatch:
+    numbers = range(start, start + n)
+    return MessageBatch.of(["t"] * n, [b"%d" % i for i in numbers], ids=[f"id-{i}" for i in numbers])
+
+
+def sender(bridge: Clocked, policy: WindowConfig = ORDERED) -> BlockingSender:
+    return BlockingSender(bridge, policy, clock=bridge.clock)
+
+
+def stored(bridge: Clocked) -> list[int]:
+    return [int(m.payload) for m in bridge.broker.messages()]
+
+
+def test_all_are_stored_in_order_when_the_call_returns(bridge: Clocked) -> None:
+    flights = sender(bridge).store(batch(1000), 5.0)
+    assert (flights.state == FlightState.ACKED).all()
+    assert flights.sequence.tolist() == list(range(1, 1001))
+    assert stored(bridge) == list(range(1000))
+
+
+def test_an_empty_batch_needs_nothing(bridge: Clocked) -> None:
+    assert sender(bridge).store(batch(0), 5.0).n == 0
+
+
+@pytest.mark.parametrize("fault", ["lose", "drop", "503", "429", "409", "disconnect", "full", "dup", "late"])
+def test_what_may_be_sent_again_is_and_the_next_batch_is_stored_too(bridge: Clocked, fault: str) -> None:
+    bridge.broker.then(["ack", fault])
+    one = sender(bridge)
+    one.store(batch(5), 9.0)
+    one.store(batch(5, 5), 9.0)
+    assert sorted(stored(bridge)) == list(range(10))
+
+
+def test_a_rejected_message_ends_the_call_with_its_error(bridge: Clocked) -> None:
+    bridge.broker.then(["ack", "reject"])
+    one = sender(bridge)
+    with pytest.raises(Rejected, match="refused by the script"):
+        one.store(batch(3), 5.0)
+    assert one.window.in_flight == 0
+    one.store(batch(2, 10), 5.0)
+    assert stored(bridge)[-2:] == [10, 11]
+
+
+def test_what_the_bridge_finds_wrong_is_raised_before_anything_is_sent(bridge: Clocked) -> None:
+    with pytest.raises(BadTopic):
+        sender(bridge).store(MessageBatch.of(["t", "no topic *"], [b"1", b"2"]), 5.0)
+    assert stored(bridge) == []
+
+
+def test_what_may_be_stored_is_not_sent_again_without_ids(bridge: Clocked) -> None:
+    bridge.broker.then(["lose"])
+    one = sender(bridge, NOT_REPEATABLE)
+    with pytest.raises(AckTimeout):
+        one.store(batch(1), 5.0)
+    assert stored(bridge) == [0]
+
+
+def test_a_lost_connection_ends_the_wait_for_an_answer_that_cannot_come(bridge: Clocked) -> None:
+    bridge.broker.then(["lose", "disconnect"])
+    with pytest.raises(OutcomeUnknown, match="cut the connection"):
+        sender(bridge, NOT_REPEATABLE).store(batch(2), 5.0)
+    assert bridge.now < 101.0
+
+
+def test_an_answer_that_is_missing_when_the_time_is_up_may_be_stored(bridge: Clocked) -> None:
+    bridge.broker.then(["lose"])
+    with pytest.raises(AckTimeout):
+        sender(bridge, NOT_REPEATABLE).store(batch(1), 0.5)
+
+
+def test_an_outage_ends_with_the_time_limit_and_says_the_cause(bridge: Clocked) -> None:
+    bridge.broker.then(["503"] * 1000)
+    with pytest.raises(Unavailable, match=r"not stored within 5 s: .*no responders") as caught:
+        sender(bridge).store(batch(2), 5.0)
+    assert not caught.value.may_have_landed
+    assert bridge.now == pytest.approx(105.0, abs=0.2)
+
+
+def test_the_retry_deadline_ends_it_as_unavailable_with_the_error_as_cause(bridge: Clocked) -> None:
+    bridge.broker.then(["503"] * 1000)
+    policy = WindowConfig(1, 0, 1.0, RetryPolicy(None, (0.1,), 2.0))
+    with pytest.raises(Unavailable) as caught:
+        sender(bridge, policy).store(batch(1), 50.0)
+    assert isinstance(caught.value.__cause__, NoResponders)
+    assert bridge.now < 103.0
+
+
+def test_a_bridge_that_takes_nothing_ends_it_in_time(bridge: Clocked) -> None:
+    bridge.broker.up = False
+    with pytest.raises(Unavailable, match="no acknowledgement"):
+        sender(bridge).store(batch(2), 3.0)
+    assert bridge.now == pytest.approx(103.0, abs=0.2)
+
+
+def test_a_connection_that_is_closed_for_good_is_unavailable(bridge: Clocked) -> None:
+    bridge.broker.then(["kill"])
+    with pytest.raises(Unavailable, match="closed"):
+        sender(bridge).store(batch(2), 3.0)
+
+
+def test_without_retries_the_first_refusal_is_raised(bridge: Clocked) -> None:
+    bridge.broker.then(["ack", "503"])
+    with pytest.raises(NoResponders):
+        sender(bridge, WindowConfig(5, 0, 5.0)).store(batch(3), 5.0)
+    assert len(stored(bridge)) == 2

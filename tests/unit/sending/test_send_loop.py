@@ -1,0 +1,156 @@
+"""The calls that a sender makes: bounded in messages and bytes, also when they are made again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from mama_spark.bridge import BridgeEvent, EventKind, PollResult, Refusals
+from mama_spark.bridges.memory import MemoryBridge, MemoryBroker
+from mama_spark.errors import BadRow, NotReady, Unavailable
+from mama_spark.message import MessageBatch
+from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.sending.flight import FlightState
+from mama_spark.sending.flight_batch import FlightBatch
+from mama_spark.sending.send_loop import MAX_SEND_BYTES, MAX_SEND_MESSAGES, SendLoop, messages_of, spans_of
+from mama_spark.sending.window import Window
+
+POLICY = WindowConfig(10_000, 5_000, 60.0, RetryPolicy(3, (0.0,)))
+
+
+class Recording(MemoryBridge):
+    """Notes the size of each call."""
+
+    def __init__(self, name: str, most: int | None = None) -> None:
+        super().__init__(name, max_payload=2 * MAX_SEND_BYTES)
+        self.calls: list[tuple[int, int]] = []
+        self.flushes = 0
+        self.most = most
+
+    def send(self, batch: MessageBatch, first_token: int) -> int:
+        self.calls.append((len(batch), int(batch.sizes().sum())))
+        return super().send(batch if self.most is None else batch.slice(0, self.most), first_token)
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+@pytest.fixture
+def bridge() -> Iterator[Recording]:
+    made = Recording(uuid4().hex)
+    made.open()
+    yield made
+    made.close()
+    MemoryBroker.forget(made.broker.name)
+
+
+def loop_with(bridge: Recording, payloads: list[bytes], policy: WindowConfig = POLICY) -> tuple[SendLoop, FlightBatch]:
+    loop = SendLoop(bridge, Window(policy))
+    messages = MessageBatch.of(["t"] * len(payloads), payloads)
+    return loop, loop.window.open(len(messages), messages)
+
+
+def launch_all(loop: SendLoop, flights: FlightBatch) -> None:
+    for start, end in loop.prepare(flights):
+        at = start
+        while at < end:
+            n = loop.capacity(flights, (at, end))
+            at += loop.launch(flights, at, n)
+
+
+def refuse_all(loop: SendLoop, flights: FlightBatch) -> None:
+    tokens = flights.token[flights.state == FlightState.IN_FLIGHT]
+    loop.apply(PollResult(refusals=[Refusals(tokens, NotReady("later"), loop.clock())]))
+
+
+def test_a_resend_is_cut_into_calls_like_a_first_send(bridge: Recording) -> None:
+    big = MAX_SEND_BYTES // 2 - 1
+    loop, flights = loop_with(bridge, [bytes(big)] * 4 + [bytes(MAX_SEND_BYTES + 5)] + [b"x"] * 5000)
+    launch_all(loop, flights)
+    first = list(bridge.calls)
+    assert first[:3] == [(2, 2 * big), (2, 2 * big), (1, MAX_SEND_BYTES + 5)]
+    assert [n for n, _ in first[3:]] == [MAX_SEND_MESSAGES, MAX_SEND_MESSAGES, 5000 - 2 * MAX_SEND_MESSAGES]
+    bridge.calls.clear()
+    refuse_all(loop, flights)
+    loop.resend()
+    assert bridge.calls == first
+    assert (flights.sends == 2).all()
+    assert not loop.bridge_full
+
+
+def test_what_the_bridge_does_not_take_waits_and_is_tried_again(bridge: Recording) -> None:
+    loop, flights = loop_with(bridge, [b"x"] * 10)
+    bridge.most = 4
+    assert loop.launch(flights, 0, 10) == 4
+    assert loop.bridge_full
+    assert loop.launch(flights, 4, 6) == 4
+    bridge.most = None
+    assert loop.launch(flights, 8, 2) == 2
+    assert not loop.bridge_full
+    refuse_all(loop, flights)
+    bridge.most = 3
+    loop.resend()
+    assert loop.bridge_full
+    assert (flights.sends == 2).sum() == 3
+    bridge.most = None
+    loop.resend()
+    assert (flights.sends == 2).all()
+
+
+def test_rows_that_are_wrong_fail_and_the_spans_between_them_are_left(bridge: Recording) -> None:
+    loop = SendLoop(bridge, Window(POLICY))
+    messages = MessageBatch.of(["t", "t", "no topic *", "t", "t"], [b""] * 5)
+    flights = loop.window.open(5, messages)
+    assert list(loop.prepare(flights, {0: BadRow("mine")})) == [(1, 2), (3, 5)]
+    assert flights.errors[0].info == "mine"
+    assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).tolist() == [True, False, True, False, False]
+    assert not loop.prepare(loop.window.open(0, messages.slice(0, 0)))
+
+
+def test_a_flush_follows_what_was_sent_once(bridge: Recording) -> None:
+    loop, flights = loop_with(bridge, [b"x"] * 2)
+    loop.flush()
+    assert bridge.flushes == 0
+    launch_all(loop, flights)
+    loop.flush()
+    loop.flush()
+    assert bridge.flushes == 1
+
+
+def test_events_reach_the_caller_then_the_window_and_the_log(
+    bridge: Recording, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[EventKind, bool]] = []
+    window = Window(POLICY)
+    loop = SendLoop(bridge, window, on_event=lambda event: seen.append((event.kind, window.connected)))
+    kinds = (EventKind.DISCONNECTED, EventKind.RECONNECTED, EventKind.WARNING)
+    with caplog.at_level(logging.WARNING, "mama_spark"):
+        loop.apply(PollResult(events=[BridgeEvent(kind, "info", 1.0, "a.b") for kind in kinds]))
+    assert seen == [(kinds[0], True), (kinds[1], False), (kinds[2], True)]
+    assert loop.last_cause == "info"
+    texts = [r.getMessage() for r in caplog.records]
+    assert texts == ["disconnected: info (topic a.b)", "reconnected: info (topic a.b)", "info (topic a.b)"]
+    with pytest.raises(Unavailable, match="closed: gone"):
+        loop.apply(PollResult(events=[BridgeEvent(EventKind.CLOSED, "gone", 2.0)]))
+
+
+def test_an_outage_is_for_what_waits_while_the_bridge_is_full(bridge: Recording) -> None:
+    loop = SendLoop(bridge, Window(POLICY), outage_timeout=10.0)
+    loop.bridge_full = True
+    assert not loop.outage_lasts_too_long(True, 0.0)
+    assert not loop.outage_lasts_too_long(False, 11.0), "nothing waits: the time begins anew"
+    assert not loop.outage_lasts_too_long(True, 12.0)
+    assert loop.outage_lasts_too_long(True, 23.0)
+
+
+def test_spans_of_true() -> None:
+    assert list(spans_of(np.array([True, True, False, True]))) == [(0, 2), (3, 4)]
+    assert not spans_of(np.array([False]))
+
+
+def test_the_messages_of_a_finished_batch_are_gone() -> None:
+    with pytest.raises(AssertionError, match="gone"):
+        messages_of(FlightBatch(1))
