@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, cast
 
 from mama_spark.errors import ConfigError
 from mama_spark.options import ReadOptions, SinkOptions, TransportOptions
+from mama_spark.options.urls import redact_url
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key")
@@ -100,7 +101,7 @@ class NatsSettings:
     @property
     def shown_servers(self) -> tuple[str, ...]:
         """The URLs without user and password."""
-        return tuple(redact(url) for url in self.servers)
+        return tuple(redact_url(url, mask="") for url in self.servers)
 
     @property
     def connection_key(self) -> tuple[object, ...]:
@@ -109,10 +110,3 @@ class NatsSettings:
             *(self.servers, self.credentials, self.nkey_seed, self.user, self.password, self.token),
             *(self.tls_ca, self.tls_cert, self.tls_key, self.name, self.fast),
         )
-
-
-def redact(url: str) -> str:
-    """A URL without its user and password."""
-    head, at, host = url.rpartition("@")
-    scheme, sep, _ = head.partition("://")
-    return f"{scheme}{sep}{host}" if at else url
