@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR = ROOT / "connector"
 
-CONTRACTS = {"errors", "options", "message", "bridge", "record_log", "backoff"}
+CONTRACTS = {"errors", "options", "message", "bridge", "record_log", "backoff", "source_expiry"}
 #: Package -> packages that it may import. ``errors`` imports none, the contracts only each other.
 MAY_IMPORT = {
     "sending": CONTRACTS,
@@ -46,6 +46,7 @@ PURE = {
     "errors",
     "message",
     "record_log",
+    "source_expiry",
     "bridges/malamute/discovery/codec",
     "bridges/malamute/discovery/offsets",
     "bridges/malamute/frames",

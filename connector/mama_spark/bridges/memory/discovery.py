@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.source_expiry import check_ttl, expiries
 
 _BLOCK = 1000  #: changes that :meth:`MemoryDiscovery.read` yields together
 
@@ -109,11 +110,8 @@ class MemorySources:
         for key, one in self._sources.items():
             if one.keepers or one.withdrawn:
                 continue
-            done = one.fate.kind if one.fate else None
-            if done is None:
-                due.append((one.heard + one.ttl / 2, key, DiscoveryEventKind.SUSPECT))
-            if done is not DiscoveryEventKind.OFFLINE:
-                due.append((one.heard + one.ttl, key, DiscoveryEventKind.OFFLINE))
+            state = one.fate.kind if one.fate else None
+            due += [(at, key, kind) for at, kind in expiries(one.heard, one.ttl, state)]
         now = self.now
         for at, key, kind in sorted(due, key=lambda d: d[0]):
             if at <= now:
@@ -184,8 +182,7 @@ class MemoryDiscovery:
         self._open = True
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        if ttl <= 0:
-            raise ConfigError(f"the time to live of a source must be positive, got {ttl}")
+        check_ttl(ttl)
         self._reach()._announce(id(self), source, record, ttl)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:

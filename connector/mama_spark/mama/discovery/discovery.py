@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mama_spark.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ClientClosed, MamaError, Unavailable
+from mama_spark.source_expiry import offline_by_absence
 
 from ..callback_delivery import CallbackDelivery
 from ..members import ReplyInbox
@@ -92,7 +93,7 @@ class Sources:
 
     def image(self, changes: list[DiscoveryEvent]) -> Iterator[MamaMsg | str]:
         """The messages of an image that is read again: what changed meanwhile, who vanished included."""
-        gone = self._known.keys() - {c.source for c in changes}
+        gone = offline_by_absence(self._known, changes)
         said: dict[object, MamaMsg] = {}  # one a source: its record, or what the middleware says of it
         for number, change in enumerate(changes):
             for made in self.messages(change):

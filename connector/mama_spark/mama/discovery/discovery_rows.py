@@ -197,6 +197,15 @@ def _shown(name: str, number: int | None) -> str:
     return f"{name[:100]!r}" if number is None else f"{name[:100]!r} {number}"
 
 
+#: Columns of a source that is known and not in an image: see :func:`~mama_spark.source_expiry.offline_by_absence`.
+ABSENT = {
+    "event": SOURCE_OFFLINE,
+    "source_state": OFFLINE,
+    "source_data_state": SUSPECT,
+    "info": "not in the image",
+}
+
+
 def _expired(change: DiscoveryEvent, fields: SourceFields, *, event: str, state: str) -> DiscoveryRow:
     name, number = change.source or SourceKey("", None)
     info = change.info or f"not renewed in time: the middleware calls it {event.upper()}"

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mama_spark.errors import ConfigError
-from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, GAP, IMAGE_END, SOURCE, SOURCE_OFFLINE
-from mama_spark.mama.messages.source_records import OFFLINE, SUSPECT
+from mama_spark.mama.discovery.discovery_rows import ABSENT, BAD_RECORD, GAP, IMAGE_END, SOURCE
+from mama_spark.mama.messages.source_records import OFFLINE
 
 KEY = ("source_name", "source_id", "bridge", "transport")
 #: What only the source itself says; stays when the middleware calls it SUSPECT or OFFLINE.
@@ -68,9 +68,9 @@ class DiscoveryTables:
         if SOURCE in kinds:
             spark.sql(_merge_into(table), latest=_latest(rows, query))
         if IMAGE_END in kinds:  # who is not in the image has gone while nobody looked
+            absent = ", ".join(f"{name} = '{value}'" for name, value in ABSENT.items())
             spark.sql(
-                f"UPDATE {table} SET event = '{SOURCE_OFFLINE}', source_state = '{OFFLINE}', "
-                f"source_data_state = '{SUSPECT}', info = 'not in the image', query_id = '{query}' "
+                f"UPDATE {table} SET {absent}, query_id = '{query}' "
                 f"WHERE {_here(rows)} AND NOT query_id <=> '{query}' AND NOT source_state <=> '{OFFLINE}'"
             )
 

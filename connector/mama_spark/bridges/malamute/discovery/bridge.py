@@ -16,6 +16,7 @@ from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, Sour
 from mama_spark.bridges.snapshot_codec import pack, unpack
 from mama_spark.errors import ClientClosed, ConfigError, DataLost
 from mama_spark.malamute.protocol.extensions import Extension
+from mama_spark.source_expiry import check_ttl
 
 from . import offsets as positions
 from .client import DiscoveryClient, DiscoverySettings, FoundMessages, LogBounds
@@ -68,8 +69,7 @@ class MalamuteDiscovery:
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        if ttl <= 0:
-            raise ConfigError(f"the time to live of a source must be positive, got {ttl:g}")
+        check_ttl(ttl)
         self._open()
         self._announcer = renewal_keeper(self.settings)
         self._announcer.announce(self._holder, source, record, ttl)

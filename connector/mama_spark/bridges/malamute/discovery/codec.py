@@ -25,6 +25,7 @@ from mama_spark.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
 from mama_spark.malamute.protocol.extensions import Extension, read
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, RENEWAL, TTL
+from mama_spark.source_expiry import state_by_markers, suspect_after
 
 EVENTS = "_MAMA_EVENTS"  #: the broker's own stream, unless its configuration has another name
 REC, WARN, EVENT, IMAGE = "rec", "warn", "event", "image"
@@ -148,7 +149,7 @@ class DiscoveryCodec:
         return self._running(REC, source, record, ttl, before)
 
     def warn(self, source: SourceKey, ttl: float, before: int) -> DiscoveryMessage:
-        return self._running(WARN, source, b"", ttl / 2, before)
+        return self._running(WARN, source, b"", suspect_after(ttl), before)
 
     def _running(self, part: str, source: SourceKey, content: bytes, ttl: float, before: int) -> DiscoveryMessage:
         subject, ms = self.subject(part, source), b"%d" % max(1, round(ttl * 1000))
@@ -216,7 +217,8 @@ class DiscoveryCodec:
             changes.append(
                 DiscoveryEvent(DiscoveryEventKind.RECORD, rec.time, self.sources, rec.sequence, source, rec.content)
             )
-            if warn is not None and warn.expired and warn.sequence > rec.sequence:
+            warned = warn.sequence if warn is not None and warn.expired else None
+            if warn is not None and state_by_markers(rec.sequence, warned, None) is not None:
                 changes.append(
                     DiscoveryEvent(DiscoveryEventKind.SUSPECT, warn.time, self.sources, warn.sequence, source)
                 )

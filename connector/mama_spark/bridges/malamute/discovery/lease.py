@@ -22,6 +22,7 @@ from mama_spark.bridge import SourceKey
 from mama_spark.bridges.connection_pool import IDLE
 from mama_spark.errors import MamaError
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
+from mama_spark.source_expiry import offline_after, renew_every, suspect_after
 
 from .client import DiscoveryClient, DiscoverySettings
 from .codec import REC, WARN, WITHDRAWN, SourceWithdrawn, StoredRecord
@@ -70,7 +71,7 @@ class RenewalKeeper:
             one = self.sources.get(source)
             if one is None or (one.record, one.ttl) != (record, ttl):
                 holders = set() if one is None else one.holders
-                one = self.sources[source] = _Renewal(source, record, ttl, now + ttl / 3, holders)
+                one = self.sources[source] = _Renewal(source, record, ttl, now + renew_every(ttl), holders)
             one.holders.add(holder)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mama-malamute-announcer", daemon=True)
@@ -174,7 +175,8 @@ class RenewalKeeper:
         LOG.warning(
             "source %s had been called %s, because nobody renewed it for %g s: it is announced again. The usual reason "
             "is a sourceTtl (%g s) that is shorter than the trigger interval",
-            *(one.source.name, "OFFLINE" if gone else "SUSPECT", one.ttl if gone else one.ttl / 2, one.ttl),
+            *(one.source.name, "OFFLINE" if gone else "SUSPECT"),
+            *(offline_after(one.ttl) if gone else suspect_after(one.ttl), one.ttl),
         )
         record = one.record if rec is None or gone else rec.content  # perhaps another process has written another one
         self._begin(one.source, record, one.ttl)
@@ -199,10 +201,10 @@ class RenewalKeeper:
         self._hang_up()
 
     def _keep(self, one: _Renewal) -> None:
-        one.due = time.monotonic() + one.ttl / 3
+        one.due = time.monotonic() + renew_every(one.ttl)
         try:
             with self._talking:
-                if self.sources.get(one.source) is one and not self._renew(one.source, one.ttl / 3):
+                if self.sources.get(one.source) is one and not self._renew(one.source, renew_every(one.ttl)):
                     self._come_back(one)
         except SourceWithdrawn:
             LOG.info("source %s has been withdrawn: it is not renewed any more", one.source.name)

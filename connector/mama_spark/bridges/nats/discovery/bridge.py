@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from mama_spark.bridge import DiscoveryEvent, Position, SourceKey
-from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
+from mama_spark.errors import ClientClosed, MamaError, Unavailable
+from mama_spark.source_expiry import check_ttl
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
@@ -92,8 +93,7 @@ class NatsDiscovery:
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`. Nothing expires sooner than after a second: with a ``ttl``
         below 2 s both verdicts come later."""
-        if ttl <= 0:
-            raise ConfigError(f"the time to live of a source must be positive, got {ttl:g}")
+        check_ttl(ttl)
         connection, _ = self._open()
         keeper = self._keeper()
         self._run(connection, keeper.announce(self._holder, source, record, ttl), f"announcing {source.name!r}")

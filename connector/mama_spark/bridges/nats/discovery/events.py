@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.source_expiry import offline_after, state_by_markers
 
 from ..protocol.direct_get import StoredMessage
 from .layout import (
@@ -133,7 +134,7 @@ def _lapsed(rec: StoredMessage, now: int) -> bool:
         ttl = float(rec.headers.get(SOURCE_TTL, ""))
     except ValueError:
         return False
-    return not _ended(rec) and now - rec.at > ttl * 1e6
+    return not _ended(rec) and now - rec.at > offline_after(ttl) * 1e6
 
 
 def _verdict(
@@ -142,10 +143,12 @@ def _verdict(
     """What the server says of a source beyond its own record: the later of its markers, if later than the record."""
     if _ended(rec):
         return None
-    for part, kind in ((LIVE, DiscoveryEventKind.OFFLINE), (WARN, DiscoveryEventKind.SUSPECT)):
-        marker = parts.get(part)
-        if marker is not None and marker.headers.get(MARKER) == EXPIRED and marker.sequence > rec.sequence:
-            return DiscoveryEvent(kind, marker.at, layout.sources, marker.sequence, source)
+    markers = {part: m for part in (WARN, LIVE) if (m := parts.get(part)) and m.headers.get(MARKER) == EXPIRED}
+    warn, live = (None if (m := markers.get(part)) is None else m.sequence for part in (WARN, LIVE))
+    kind = state_by_markers(rec.sequence, warn, live)
+    if kind is not None:
+        marker = markers[LIVE if kind is DiscoveryEventKind.OFFLINE else WARN]
+        return DiscoveryEvent(kind, marker.at, layout.sources, marker.sequence, source)
     if lapsed:
         return DiscoveryEvent(DiscoveryEventKind.OFFLINE, rec.at, layout.sources, rec.sequence, source)
     return None

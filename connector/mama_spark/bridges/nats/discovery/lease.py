@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from mama_spark.bridge import SourceKey
 from mama_spark.errors import ExpectationFailed, MamaError, Unavailable
+from mama_spark.source_expiry import offline_after, renew_every, suspect_after
 
 from ..connection import event_loop
 from ..connection.connection import Connection
@@ -271,7 +272,7 @@ class LeaseKeeper:
     async def _keep(self, one: Lease) -> None:
         """Renew until nobody holds it any more."""
         while True:
-            await asyncio.sleep(one.ttl / 3)
+            await asyncio.sleep(renew_every(one.ttl))
             if not one.holders and time.monotonic() - one.idle_since > IDLE:
                 break
             try:
@@ -305,7 +306,7 @@ class LeaseKeeper:
         """One renewal; False when the source was given up, or has ended."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
-                await self._store_renewal(one, part, timeout=one.ttl / 3)
+                await self._store_renewal(one, part, timeout=renew_every(one.ttl))
                 return True
             found = await self._look(one, part)
             if found is None or _given_up(found):
@@ -313,7 +314,7 @@ class LeaseKeeper:
         return True  # others renew it all the time
 
     async def _store_renewal(self, one: Lease, part: str, timeout: float | None = None, given_up: int = 0) -> None:
-        headers = {TTL: seconds(one.ttl / 2 if part == WARN else max(one.ttl, _LEAST + 0.5))}
+        headers = {TTL: seconds(suspect_after(one.ttl) if part == WARN else max(offline_after(one.ttl), _LEAST + 0.5))}
         if given_up:
             headers[GIVEN_UP] = str(given_up)
         subject = self.layout.source_subject(one.source, part)
@@ -338,7 +339,7 @@ class LeaseKeeper:
                 "source %s had been called %s, because nobody renewed it for %g s: it is announced again. The usual "
                 "reason is a sourceTtl (%g s) that is shorter than the trigger interval",
                 *(one.source.name, "OFFLINE" if marks[LIVE] else "SUSPECT"),
-                *(one.ttl if marks[LIVE] else one.ttl / 2, one.ttl),
+                *(offline_after(one.ttl) if marks[LIVE] else suspect_after(one.ttl), one.ttl),
             )
         await self._begin(one, keep=True)
 

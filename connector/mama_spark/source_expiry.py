@@ -1,0 +1,67 @@
+"""When a source counts as SUSPECT and when as OFFLINE: the one rule of all bridges and of who reads them. Pure.
+
+A process that announces a source renews it three times in its time to live (``ttl``, seconds). A source that nobody
+renews is SUSPECT after half of that time and OFFLINE after all of it; one that is not in an image is OFFLINE, too. A
+record that is written again makes the source ONLINE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
+from .errors import ConfigError
+
+
+def check_ttl(ttl: float) -> None:
+    """:raises ConfigError: no source can live that long"""
+    if not ttl > 0:
+        raise ConfigError(f"the time to live of a source must be positive, got {ttl:g}")
+
+
+def renew_every(ttl: float) -> float:
+    """Seconds between two renewals."""
+    return ttl / 3
+
+
+def suspect_after(ttl: float) -> float:
+    """Seconds after the last renewal."""
+    return ttl / 2
+
+
+def offline_after(ttl: float) -> float:
+    """Seconds after the last renewal."""
+    return ttl
+
+
+def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> list[tuple[float, DiscoveryEventKind]]:
+    """What is still to come for a source that nobody renews, and when.
+
+    :param renewed: when it was renewed last, on any clock
+    :param state: what has been said of it: None, SUSPECT or OFFLINE
+    """
+    if state is DiscoveryEventKind.OFFLINE:
+        return []
+    offline = (renewed + offline_after(ttl), DiscoveryEventKind.OFFLINE)
+    if state is DiscoveryEventKind.SUSPECT:
+        return [offline]
+    return [(renewed + suspect_after(ttl), DiscoveryEventKind.SUSPECT), offline]
+
+
+def state_by_markers(record: int, suspect: int | None, offline: int | None) -> DiscoveryEventKind | None:
+    """What a middleware says of a source in whose log it leaves a marker when a renewal expires; None: it is ONLINE.
+
+    :param record: sequence of the source's own record: a marker before it has been answered by it
+    :param suspect: sequence of the marker that stands in the place of the renewal that lives half the time, if any
+    :param offline: and of the one that lives all of it
+    """
+    if offline is not None and offline > record:
+        return DiscoveryEventKind.OFFLINE
+    if suspect is not None and suspect > record:
+        return DiscoveryEventKind.SUSPECT
+    return None
+
+
+def offline_by_absence(known: Iterable[SourceKey], image: Iterable[DiscoveryEvent]) -> set[SourceKey]:
+    """Sources that are OFFLINE because they are known and not in a complete image: they ended while nobody read."""
+    return set(known) - {event.source for event in image if event.source is not None}
