@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from mama_spark.bridges.tango import RecordCodec
 from mama_spark.bridges.tango.columns import COLUMNS
-from mama_spark.cli import parser
+from mama_spark.cli import parse
 from mama_spark.commands.tango_source import read_rules
 from mama_spark.conf_file import load
 from mama_spark.options import SinkOptions, SubscribeOptions, option_names
@@ -35,7 +35,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_the_commands_are_understood(words: list[str]) -> None:
-    found: argparse.Namespace = parser().parse_args(words)
+    found: argparse.Namespace = parse(words)
     assert callable(found.run)
 
 

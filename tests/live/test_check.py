@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats import NatsBridge, NatsSettings
-from mama_spark.bridges.nats.check import lines
+from mama_spark.bridges.nats.check import check_server
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.cli import main
 from mama_spark.options import SinkOptions
@@ -105,7 +105,7 @@ def test_without_the_inbox_the_connection_is_refused(tmp_path: Path) -> None:
 
 def test_looking_makes_no_stream_even_where_the_write_would(nats_server: NatsServer) -> None:
     settings = NatsSettings(servers=(nats_server.url,), stream="LATER", create_stream=True)
-    found = lines(settings, ["later.x"])
+    found = check_server(settings, ["later.x"])
     assert all(fine for fine, _ in found), found
     assert any("createStream=true" in text for _, text in found)
     with Admin(nats_server.url) as admin:

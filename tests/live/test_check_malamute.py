@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridges.malamute.check import lines
+from mama_spark.bridges.malamute.check import check_server
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.cli import main
 from mama_spark.malamute.client.client import MalamuteClient
@@ -101,7 +101,7 @@ def test_what_does_not_work_is_one_line(capsys: pytest.CaptureFixture[str], monk
 
 def test_a_broker_that_announces_nothing_is_named() -> None:
     with Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(features=Feature(0)))) as broker:
-        found = lines(MalamuteSettings(ConnectionSettings((url(broker),)), "s"), ["a"])
+        found = check_server(MalamuteSettings(ConnectionSettings((url(broker),)), "s"), ["a"])
     assert all(fine for fine, _ in found), found
     said = "\n".join(text for _, text in found)
     assert "none of mama-spark" in said

@@ -187,12 +187,11 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
 
 @pytest.mark.own_server
 def test_check_tells_what_is_fine_and_what_is_not(broker: NatsServer) -> None:
-    said: list[str] = []
-    assert check.run(NatsSettings((broker.url,), stream="S"), ["s.a"], say=said.append) == 0
-    assert any("nats-server" in line for line in said)
-    assert any("S takes s.>" in line for line in said)
-    assert check.run(NatsSettings((broker.url,), stream="NOPE"), say=said.append) == 1
-    assert said[-1].startswith("BAD")
+    found = check.check_server(NatsSettings((broker.url,), stream="S"), ["s.a"])
+    assert all(fine for fine, _ in found)
+    assert any("nats-server" in line for _, line in found)
+    assert any("S takes s.>" in line for _, line in found)
+    assert not check.check_server(NatsSettings((broker.url,), stream="NOPE"))[-1][0]
     assert broker.ask("jsz")["messages"] == 0, "a check publishes nothing"
 
 
@@ -217,7 +216,7 @@ def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
 
 
 def test_serve_that_is_told_to_end_leaves_no_process_behind() -> None:
-    """Of Ctrl-C, ``test_cli.py`` says the same."""
+    """Of Ctrl-C, ``tests/unit/commands/test_cli.py`` says the same."""
     with subprocess.Popen(
         [sys.executable, "-m", "mama_spark.cli", "serve"], stdout=subprocess.PIPE, text=True
     ) as process:

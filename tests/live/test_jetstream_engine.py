@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.bridges.malamute.check import lines
+from mama_spark.bridges.malamute.check import check_server
 from mama_spark.bridges.malamute.logs import MalamuteLogs
 from mama_spark.bridges.malamute.settings import MalamuteSettings
 from mama_spark.bridges.nats.read.logs import NatsLogs
@@ -226,7 +226,7 @@ def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(nats_s
         assert said.endswith(
             f"it lives in NATS JetStream: read it there, with a url nats://host:port and stream {NAME!r}"
         )
-        checked = lines(MalamuteSettings(ConnectionSettings((url,)), "st"))
+        checked = check_server(MalamuteSettings(ConnectionSettings((url,)), "st"))
         stored = "stream: st, stored by the engine jetstream: it lives in NATS"
         assert any(text.startswith(stored) for _, text in checked)
         assert all(fine for fine, _ in checked)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
-from mama_spark.cli import parser
+from mama_spark.cli import parse
 from mama_spark.commands.record import log_options, record
 from mama_spark.errors import ConfigError
 from mama_spark.tango.log.records import GapCause, RecordKind
@@ -106,8 +106,8 @@ def test_a_recorder_that_must_end_while_the_log_is_away_says_what_is_not_stored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log, stop = RecorderLog(nats), threading.Event()
-    monkeypatch.setattr("mama_spark.commands.record.stopping", lambda: nullcontext(stop))
-    args = parser().parse_args(words(log, lab, tmp_path, drain="1s"))
+    monkeypatch.setattr("mama_spark.commands.record.stop_on_signals", lambda: nullcontext(stop))
+    args = parse(words(log, lab, tmp_path, drain="1s"))
     with ThreadPoolExecutor(1) as pool:
         code = pool.submit(args.run, args)
         try:

@@ -21,7 +21,7 @@ import zmq
 from mama_spark.bridges import log_bridge, publisher_bridge
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.bridges.tango import RecordCodec
-from mama_spark.cli import parser
+from mama_spark.cli import parse
 from mama_spark.commands import tango_source
 from mama_spark.commands.record import log_options
 from mama_spark.errors import ConfigError, Unavailable
@@ -80,10 +80,10 @@ class Command:
     def _run(self, ended: Future[int], words: list[str]) -> None:
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(tango_source, "stopping", self._stopping)
+                patch.setattr(tango_source, "stop_on_signals", self._stopping)
                 patch.setattr(tango_source, "say", self.lines.append)
                 patch.setattr(tango_source, "warn", self.lines.append)
-                args = parser().parse_args(words)
+                args = parse(words)
                 ended.set_result(args.run(args))
         except BaseException as error:  # noqa: BLE001 - shown by the test
             ended.set_exception(error)
@@ -446,7 +446,7 @@ def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: 
 
 def test_two_sources_do_not_share_a_position(log: RecordLog, command: Command) -> None:
     command.start()
-    args = parser().parse_args(["tango-source", "--from", command._log, "--position", str(command.position)])
+    args = parse(["tango-source", "--from", command._log, "--position", str(command.position)])
     with pytest.raises(Unavailable, match="another source goes on from"):
         args.run(args)
     assert command.end() == 0

@@ -7,6 +7,7 @@ not opened yet::
     row_codec(o: SinkOptions) -> RowCodec
     discovery_bridge(o: TransportOptions) -> DiscoveryBridge
     log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge
+    check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]     (tried, and what was found)
 """
 
 from __future__ import annotations
@@ -134,6 +135,16 @@ def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:
     """
     bridge: RecordLogBridge = _factory(o, "log_bridge", "keeps no log that could be read")(o, timeout)
     return bridge
+
+
+def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:
+    """Tries connection, permission and streams without publishing: whether each is fine, and what there is to say.
+
+    :param topics: of the messages to come
+    :raises UnsupportedFeature: the bridge has no such check
+    """
+    found: list[tuple[bool, str]] = _factory(o, "check_transport", "has no check")(o, topics)
+    return found
 
 
 def _factory(o: TransportOptions, part: str, without: str) -> Callable[..., Any]:

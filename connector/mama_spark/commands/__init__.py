@@ -1,1 +1,19 @@
-"""What the terminal shows of messages and discovery; the parsers are in :mod:`mama_spark.cli`."""
+"""The subcommands of ``mama``, one module each.
+
+``add_arguments(parser)`` declares the arguments of a subcommand; ``run(args)`` executes it and returns the exit code.
+A module is imported only for its own subcommand (:mod:`mama_spark.cli`), and may import whatever that needs.
+"""
+
+__all__ = [
+    "broker",
+    "check",
+    "docs",
+    "events",
+    "flights",
+    "pub",
+    "record",
+    "serve",
+    "sources",
+    "sub",
+    "tango_source",
+]

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
 
 from ..mama.discovery.discovery_rows import GAP, PUBLISHER, DiscoveryRow
 from ..mama.messages.event_records import TOPIC
 from . import discovery_follow as follow
+from .arguments import add_transport, transport
 
 
-def run(given: Mapping[str, str], *, begin: str, as_json: bool) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_transport(parser, "mamadiscovery")
+    parser.add_argument(
+        "--from", dest="begin", choices=("latest", "earliest"), default="latest",
+        help="earliest: what is still kept comes first (default: latest)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one line of JSON an event")
+
+
+def run(args: argparse.Namespace) -> int:
     """
-    :param given: options as of ``mamadiscovery``
-    :param begin: ``earliest`` or ``latest``
-    :raises MamaError: the place of discovery cannot be read
+    :raises MamaError: discovery cannot be read
     """
-    place = follow.DiscoveryFollower.of(given)
+    follower = follow.DiscoveryFollower.of(dict(transport(args)))
     try:
-        for rows in place.changes(place.initial_offset(begin)):
+        for rows in follower.changes(follower.initial_offset(args.begin)):
             for row in rows:
                 if row.kind in (PUBLISHER, TOPIC, GAP):
-                    follow.say(follow.as_json(row) if as_json else line_of(row))
+                    follow.say(follow.as_json(row) if args.json else line_of(row))
             if not rows and follow.reader_is_gone():
                 return 0
     finally:
-        place.close()
+        follower.close()
     return 0
 
 

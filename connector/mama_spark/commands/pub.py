@@ -11,7 +11,7 @@ from ..bridges import publisher_bridge
 from ..options import SinkOptions
 from ..publisher.api import Flight, Headers
 from ..publisher.managed.managed_publisher import ManagedPublisher
-from .arguments import options, pairs
+from .arguments import add_transport, options, pairs
 
 NOT_ALL = 1
 #: ``maxInFlight`` where neither it nor ``refillAllowedAt`` is given.
@@ -38,6 +38,13 @@ class _Listener:
 
     def timeout(self, flight: Flight) -> None:
         self.completed_exceptionally(flight)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic")
+    parser.add_argument("value", nargs="?", help="default: every line of standard input is a message")
+    parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+    add_transport(parser, "mamapub")
 
 
 def run(args: argparse.Namespace) -> int:

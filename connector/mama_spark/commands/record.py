@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..bridges import log_bridge, publisher_bridge
@@ -16,20 +17,31 @@ from ..bridges.reconnecting import ReconnectingBridge
 from ..conf_file import as_options, load
 from ..errors import ConfigError
 from ..options import SinkOptions
-from ..options.urls import split_stream
+from ..options.urls import redact_url, split_stream
 from ..publisher.resilient_publisher import ResilientPublisher
 from ..record_log import RecordLogBridge
 from ..services.tango_recorder.recorder import Recorder
 from ..services.tango_recorder.settings import RecorderSettings
 from ..tango.log.recorder_state import RecorderState
 from ..tango.log.recovery import restore
-from .arguments import pairs
-from .signals import stopping
+from .arguments import add_option, pairs
+from .signals import stop_on_signals
 
 NOT_ALL = 1
 #: Containers made between two collections, about 70,000 events: those that wait form no cycles, and to look for some
 #: among them costs a fifth of the processor time.
 _COLLECT_AFTER = 200_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", metavar="URL", help="tango://host:port of the database, or of a server with #dbase=no")
+    parser.add_argument("--to", metavar="LOG", help="nats://host:4222/STREAM or mlp://host:9999/stream")
+    parser.add_argument("--conf-file", type=Path, metavar="FILE.toml", help="all settings: conf/tango-record.toml")
+    parser.add_argument("--device", action="append", dest="devices", metavar="NAME", help="or pattern; may be repeated")
+    parser.add_argument("--attribute", action="append", dest="attributes", metavar="NAME", help="or pattern, such as *")
+    parser.add_argument("--event", action="append", dest="events", metavar="TYPE", help="change, archive, ...")
+    parser.add_argument("--name", help="of the recorder; one log has one of a name")
+    add_option(parser, "for the log")
 
 
 def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions]:
@@ -85,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings, options = settings_of(args)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
-    with stopping() as stop, _few_collections():
+    with stop_on_signals() as stop, _few_collections():
         return 0 if record(settings, options, stop.is_set, lambda text: print(text, flush=True)) else NOT_ALL
 
 
@@ -107,7 +119,7 @@ def record(
         _restore(recorder.recording, options)
         names = settings.devices
         what = ", ".join(names) if len(names) <= 3 else f"{len(names)} devices"
-        where = f"{','.join(options.url)} {options.stream or ''}".rstrip()
+        where = f"{redact_url(','.join(options.url))} {options.stream or ''}".rstrip()
         say(f"recording {what} of tango://{settings.host} to {where} (Ctrl-C ends it)")
         whole = recorder.run(stop, say)
         say(f"ended: {recorder.counts}")

@@ -1,4 +1,4 @@
-"""The end of a command that runs until somebody ends it."""
+"""Signals that end a long-running subcommand."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM, while this lasts; handlers can be set in the main thread only."""
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set; the handlers are installed in the main thread only, and restored."""
     stop = threading.Event()
     main = threading.current_thread() is threading.main_thread()
     before = [(n, signal.signal(n, lambda *_: stop.set())) for n in (signal.SIGINT, signal.SIGTERM) if main]

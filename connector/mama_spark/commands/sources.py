@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
 
 from ..mama.discovery.discovery_rows import GAP, SOURCE, DiscoveryRow
 from . import discovery_follow as follow
+from .arguments import add_transport, transport
 
 _COLUMNS = ("SOURCE", "ID", "STATE", "DATA", "RATE", "TIMELINESS", "DICTIONARY", "SINCE (UTC)", "")
 
 
-def run(given: Mapping[str, str], *, once: bool, as_json: bool) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_transport(parser, "mamadiscovery")
+    parser.add_argument("--once", action="store_true", help="only the sources there are now")
+    parser.add_argument("--json", action="store_true", help="one line of JSON a source or change")
+
+
+def run(args: argparse.Namespace) -> int:
     """
-    :param given: options as of ``mamadiscovery``
-    :param once: only what there is now
-    :raises MamaError: the place of discovery cannot be read
+    :raises MamaError: discovery cannot be read
     """
-    place = follow.DiscoveryFollower.of(given)
+    as_json = args.json
+    follower = follow.DiscoveryFollower.of(dict(transport(args)))
     try:
-        at = None if once else place.initial_offset("latest")  # before the image, so that nothing is between the two
-        image = place.image()
+        # the offset before the image, so that nothing is between the two
+        at = None if args.once else follower.initial_offset("latest")
+        image = follower.image()
         if as_json:
             for row in image:
                 follow.say(follow.as_json(row))
@@ -28,14 +35,14 @@ def run(given: Mapping[str, str], *, once: bool, as_json: bool) -> int:
                 follow.say(line)
         if at is None:
             return 0
-        for rows in place.changes(at):
+        for rows in follower.changes(at):
             for row in rows:
                 if row.kind in (SOURCE, GAP):
                     follow.say(follow.as_json(row) if as_json else line_of(row))
             if not rows and follow.reader_is_gone():
                 return 0
     finally:
-        place.close()
+        follower.close()
     return 0
 
 

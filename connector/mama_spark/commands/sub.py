@@ -21,7 +21,7 @@ from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..packing import Unpacked, check_json_size, portions, unpacked_as_is
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
-from .arguments import options
+from .arguments import add_transport, options
 
 #: Seconds between two looks, the longer the less happens: a log is asked, it does not call, and on NATS every question
 #: makes an audit advisory, which discovery keeps a bounded number of.
@@ -30,6 +30,15 @@ _OFTEN, _SELDOM = 0.1, 1.0
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what steers a terminal; lines and tabs do no harm
 
 Row = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pattern", help="topics, separated by commas; * stands for one part, > for all that follow")
+    parser.add_argument("--from", dest="begin", default="now", metavar="WHERE", help="now, earliest or a sequence")
+    parser.add_argument("--count", type=int, metavar="N", help="end after N messages")
+    parser.add_argument("--json", action="store_true", help="a line of JSON each")
+    parser.add_argument("--headers", action="store_true", help="show headers, too")
+    add_transport(parser, "mamasub")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,8 +1,4 @@
-"""``mama tango-source --from LOG``: serve what is in a log to Tango clients, until Ctrl-C or SIGTERM.
-
-How far it has come stands in a file, which is written before the events are pushed: whatever ends the process, no event
-is sent twice. What it had taken and not pushed when it was killed, a batch at most, is not sent either; the log has it.
-"""
+"""``mama tango-source``: serves what is in a log to Tango clients, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,16 +6,10 @@ import argparse
 import hashlib
 import os
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import orjson
 
 from ..bridges import log_bridge
 from ..bridges.reconnecting import ReconnectingBridge
@@ -27,60 +17,56 @@ from ..errors import ConfigError, OptionError, Unavailable
 from ..options import SubscribeOptions
 from ..options.toml_file import read_toml
 from ..options.urls import log_urls, redact_url, split_stream
-from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
-from ..services.tango_server.log_replayer import LogReplayer, ReplayCounts, Rule
-from ..tango.types import EventType
-from .arguments import options
-from .signals import stopping
+from ..options.values import Duration
+from ..services.tango_server.event_source import TangoEventSource
+from ..services.tango_server.log_replayer import LogReplayer, Rule
+from .arguments import add_option, duration_argument, options
+from .replay_service import ReplayService
+from .signals import stop_on_signals
 
-if TYPE_CHECKING:
-    from ..services.tango_server.event_source import TangoEventSource
-
-OFTEN, SELDOM = 0.05, 0.5  #: seconds between two looks at the log, the longer the less happens
-REPORT = 10.0  #: seconds between two lines about progress
-SUBSCRIBED = 1.0  #: seconds between two looks at who is subscribed
-_WATCHED = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER, EventType.ALARM, EventType.PERIODIC)
+_HOLD = duration_argument("--hold", Duration(bare="s", zero=True, warn=True))
+_HEARTBEAT = duration_argument("--heartbeat", Duration(bare="s", warn=True))
 
 
-@dataclass
-class StartPosition:
-    """How far a source has come.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from", dest="log", required=True, metavar="LOG", help="nats://host:4222/STREAM, mlp://host/stream"
+    )
+    parser.add_argument("--bind", default="0.0.0.0:0", metavar="HOST:PORT", help="of calls; port 0: a free one")
+    parser.add_argument("--heartbeat-port", type=int, default=0, metavar="PORT", help="default: a free one")
+    parser.add_argument("--event-port", type=int, default=0, metavar="PORT", help="default: a free one")
+    parser.add_argument("--hwm", type=int, default=1000, metavar="N", help="events that may wait for one client (1000)")
+    parser.add_argument("--server", default="mama/source", metavar="EXE/INSTANCE", help="default: mama/source")
+    parser.add_argument("--host-name", metavar="NAME", help="in topics and addresses (default: this machine's)")
+    parser.add_argument(
+        "--advertise", action="append", metavar="HOST", help="where clients connect for events; repeatable"
+    )
+    parser.add_argument("--name", help="serve only rows that were published to tango://NAME")
+    parser.add_argument(
+        "--conf-file", type=Path, metavar="FILE.toml", help="criteria of events: conf/tango-source.toml"
+    )
+    parser.add_argument(
+        "--position", type=Path, metavar="FILE", help="how far it has come (default: in ~/.local/state)"
+    )
+    parser.add_argument(
+        "--begin", type=_begin, default="saved", metavar="WHERE",
+        help="saved (at first: latest), latest, earliest or a sequence: what is pushed again is said here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hold", type=_HOLD, default=30.0, metavar="DURATION",
+        help="after a restart, wait that long for clients that were subscribed (30s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--heartbeat", type=_HEARTBEAT, default=9.0, metavar="DURATION",
+        help="between heartbeats (9s); clients begin anew after 10s without one",
+    )  # fmt: skip
+    add_option(parser, "of the log's connection")
 
-    :ivar identity: of the log, which changes when it is made again
-    :ivar served: sequence of the last record that was taken
-    :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
-    :ivar wanted: device, attribute, event, number of clients: who was listening
-    """
 
-    identity: str
-    served: int
-    last: dict[str, int] = field(default_factory=dict)
-    wanted: list[tuple[str, str, str, int]] = field(default_factory=list)
-
-    @classmethod
-    def load(cls, path: Path) -> StartPosition | None:
-        """:raises ConfigError: the file is something else"""
-        try:
-            found = orjson.loads(path.read_bytes())
-            wanted = [(str(d), str(a), EventType[e].name, int(n)) for d, a, e, n in found["wanted"]]
-            last = {str(topic): int(sequence) for topic, sequence in found["last"].items()}
-            return cls(str(found["identity"]), int(found["served"]), last, wanted)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-            raise ConfigError(f"{path} does not say how far a source has come ({e!r}); remove it to begin anew") from e
-
-    def save(self, path: Path) -> None:
-        """All of it, or nothing.
-
-        :raises ConfigError: the file cannot be written
-        """
-        new = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
-            new.write_bytes(orjson.dumps(vars(self)))
-            new.replace(path)
-        except OSError as e:
-            raise ConfigError(f"{path}: {e.strerror or e}") from e
+def _begin(text: str) -> str:
+    if text not in ("saved", "latest", "earliest") and not text.isdigit():
+        raise argparse.ArgumentTypeError(f"must be saved, latest, earliest or a sequence, got {text!r}")
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,11 +74,6 @@ def run(args: argparse.Namespace) -> int:
 
     :raises MamaError: it cannot serve
     """
-    try:
-        from ..services.tango_server.event_source import TangoEventSource
-    except ModuleNotFoundError as e:
-        raise ConfigError(f"the event source cannot be loaded ({e}); try: pip install 'mama-spark[tango]'") from e
-
     urls = _log_urls(args.log)
     servers, stream = split_stream(urls)
     args.url = ",".join(servers)
@@ -102,181 +83,23 @@ def run(args: argparse.Namespace) -> int:
         (), host, port, args.heartbeat_port, args.event_port, args.hwm,
         server=args.server, host_name=args.host_name, advertise=args.advertise or (), heartbeat_period=args.heartbeat,
     )  # fmt: skip
-    place = args.position or default_position(urls, args.server)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    serving = LogReplayer(source, read_rules(args.conf_file), args.name)
-    reach = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
-    with stopping() as stop, _one_at_a_time(place):
+    position = args.position or default_position(urls, args.server)
+    position.parent.mkdir(parents=True, exist_ok=True)
+    replayer = LogReplayer(source, read_rules(args.conf_file), args.name)
+    bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    with stop_on_signals() as stop, _locked(position):
         try:
-            _Server(source, serving, reach, str(o.stream), place, stop).run(args.begin, args.hold)
+            ReplayService(source, replayer, bridge, str(o.stream), position, stop, say, warn).run(args.begin, args.hold)
         finally:
             source.close()
-            reach.close()
+            bridge.close()
     return 0
 
 
-class _Server:
-    """The loop: reads the log, remembers how far, pushes."""
-
-    def __init__(
-        self,
-        source: TangoEventSource,
-        serving: LogReplayer,
-        reach: ReconnectingBridge[RecordLogBridge],
-        stream: str,
-        place: Path,
-        stop: threading.Event,
-    ) -> None:
-        self._source, self._serving, self._reach, self._stream = source, serving, reach, stream
-        self._place, self._stop = place, stop
-        self._at = StartPosition("", 0)
-        self._warned = False
-        self._looked = self._reported = time.monotonic()
-
-    def run(self, begin: str, hold: float) -> None:
-        self._begin(begin)
-        self._source.start()
-        devices = len(self._source.devices)
-        where, count = self._source.address("<device>"), len(self._serving.attributes)
-        say(
-            f"ready: {where}  ({devices} devices, {count} attributes; from record {self._at.served + 1} on; "
-            f"position: {self._place}; Ctrl-C ends it)"
-        )
-        waited = self._hold(hold)
-        pause = OFTEN
-        while not self._stop.is_set():
-            before = self._at.served
-            self._reach.call(self._serve)
-            pause = OFTEN if self._at.served > before else min(2 * pause, SELDOM)
-            self._watch()
-            self._stop.wait(pause)
-        if waited:  # or else the next run waits for them
-            self._at.wanted = self._wanted()
-        self._save()
-        say(f"ended: {self._progress()}")
-
-    # --- where to begin ---
-
-    def _begin(self, begin: str) -> None:
-        """Last values of all attributes, and the position to go on from."""
-        saved = StartPosition.load(self._place)
-        bounds = self._reach.call(lambda bridge: bridge.log(self._stream).bounds(), timeout=0.0)
-        known = saved is not None and saved.identity == bounds.identity
-        served = bounds.last
-        if begin == "saved" and saved is not None:
-            served = saved.served if known else bounds.first - 1
-            if not known:
-                warn(f"the log {self._stream} is not the one that was served before: all of it is new")
-        elif begin == "earliest":
-            served = bounds.first - 1
-        elif begin.isdigit():
-            served = max(int(begin), 1) - 1
-        self._at = StartPosition(bounds.identity, served, wanted=saved.wanted if saved else [])
-        last = saved.last if saved is not None and known and begin == "saved" else None
-        self._reach.call(lambda bridge: self._load(bridge.log(self._stream), last, bounds))
-        counts = self._serving.counts
-        if last is None and counts.recorded and counts.recorded == counts.passed and not counts.records + counts.bad:
-            raise ConfigError(
-                f"the log {self._stream} holds what a recorder wrote (mama record), and no rows of mamapub: there is "
-                "nothing to serve; recorded events are read with mamasub"
-            )
-        self._serving.counts = ReplayCounts()
-        self._save()
-
-    def _load(self, log: RecordLog, last: dict[str, int] | None, bounds: Bounds) -> None:
-        """Nobody is connected yet, so nothing is sent.
-
-        :param last: where the newest values are; None: anywhere in the log
-        """
-        self._serving.last = {}
-        ranges = [(bounds.first - 1, bounds.last)] if last is None else [(n - 1, n) for n in sorted(last.values())]
-        for after, up_to in ranges:
-            for records in log.read(after, up_to):
-                self._take(records)
-
-    def _hold(self, seconds: float) -> bool:
-        """After a restart: what is new waits for those who were listening, who come back when they miss heartbeats.
-        False: the end came before."""
-        known = {(device.lower(), attribute.lower()) for device, attribute in self._serving.attributes}
-        wanted = {(d, a, EventType[e]): n for d, a, e, n in self._at.wanted if (d, a) in known}
-        if not wanted:
-            return True
-        if seconds > 0:
-            say(f"waiting up to {seconds:g} s for {sum(wanted.values())} subscriptions to come back")
-        until = time.monotonic() + seconds
-        while not self._stop.wait(OFTEN):
-            back = self._source.listeners()
-            missing = sum(max(number - back.get(one, 0), 0) for one, number in wanted.items())
-            if not missing:
-                return True
-            if time.monotonic() > until:
-                warn(f"{missing} subscriptions have not come back after {seconds:g} s: going on without them")
-                return True
-        return False
-
-    # --- going on ---
-
-    def _serve(self, bridge: RecordLogBridge) -> None:
-        log = bridge.log(self._stream)
-        bounds = log.bounds()
-        if bounds.identity != self._at.identity:
-            warn(f"the log {self._stream} was deleted and made again: all of it is new")
-            self._at.identity, self._at.served, self._serving.last = bounds.identity, bounds.first - 1, {}
-        if bounds.last <= self._at.served:
-            return
-        if self._at.served + 1 < bounds.first:
-            warn(f"records {self._at.served + 1} to {bounds.first - 1} are gone from the log, and were not served")
-        for records in log.read(self._at.served, bounds.last):
-            if self._stop.is_set():
-                return
-            self._at.served = int(records.sequences[-1])
-            self._take(records, remember=True)
-            self._watch()
-        self._at.served = bounds.last
-
-    def _take(self, records: Records, remember: bool = False) -> None:
-        self._serving.note(records)
-        if remember:
-            self._save()
-        self._serving.take(records)
-        for reason in self._serving.counts.reasons:
-            warn(reason)
-        self._serving.counts.reasons.clear()
-        if self._serving.counts.recorded and not self._warned:
-            self._warned = True
-            warn(f"the log {self._stream} also holds what a recorder wrote (mama record), which is not served")
-
-    def _save(self) -> None:
-        self._at.last = self._serving.last
-        self._at.save(self._place)
-
-    def _watch(self) -> None:
-        now = time.monotonic()
-        if now - self._looked > SUBSCRIBED:
-            self._looked, wanted = now, self._wanted()
-            if wanted != self._at.wanted:
-                self._at.wanted = wanted
-                self._save()
-        if now - self._reported > REPORT:
-            self._reported = now
-            say(f"source: {self._progress()}")
-
-    def _wanted(self) -> list[tuple[str, str, str, int]]:
-        """Who is listening."""
-        found = self._source.listeners().items()
-        return [(device, attribute, event.name, n) for (device, attribute, event), n in found if event in _WATCHED]
-
-    def _progress(self) -> str:
-        counts = self._serving.counts
-        return (
-            f"{counts.records:,} records served up to {self._at.served:,}, {counts.messages:,} messages sent, "
-            f"{len(self._serving.attributes):,} attributes, {counts.passed:,} passed over, {counts.bad:,} bad"
-        )
-
-
 def read_rules(path: Path | None) -> list[Rule]:
-    """
-    :raises ConfigError: the file is none of ours
+    """The tables of the configuration file.
+
+    :raises ConfigError: something else stands there
     """
     if path is None:
         return []
@@ -314,19 +137,19 @@ def _address(bind: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _one_at_a_time(place: Path) -> Iterator[None]:
-    """Two processes with one position would serve half of the log each."""
+def _locked(position: Path) -> Iterator[None]:
+    """Locks the position for this process: two with one position would serve half of the log each."""
     import fcntl
 
     try:
-        lock = place.with_name(f"{place.name}.lock").open("w")
+        lock = position.with_name(f"{position.name}.lock").open("w")
     except OSError as e:
-        raise ConfigError(f"{place}: {e.strerror or e}") from e
+        raise ConfigError(f"{position}: {e.strerror or e}") from e
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Unavailable(f"another source goes on from {place}; give one of them another --position") from None
+            raise Unavailable(f"another source goes on from {position}; give one of them another --position") from None
         yield
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "MalamuteDiscovery",
     "MalamuteLogs",
     "MalamuteSettings",
+    "check_transport",
     "discovery_bridge",
     "log_bridge",
     "publisher_bridge",
@@ -38,6 +39,12 @@ def discovery_bridge(o: TransportOptions) -> MalamuteDiscovery:
     )
     words = DiscoveryCodec(o.discovery_topic, events, o.sources_stream)
     return MalamuteDiscovery(DiscoverySettings(MalamuteSettings.from_options(o).link, words, patience))
+
+
+def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:
+    from .check import check_server
+
+    return check_server(MalamuteSettings.from_options(o), topics)
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> MalamuteLogs:

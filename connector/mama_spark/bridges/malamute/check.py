@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from mama_spark.errors import ConfigError, MamaError
@@ -25,7 +24,7 @@ _WORDS = {
 }
 
 
-def lines(settings: MalamuteSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
+def check_server(settings: MalamuteSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
     """What was tried, in order: whether it is fine, and what there is to say. Ends at the first thing that is not.
 
     :param topics: of the messages to come
@@ -99,16 +98,3 @@ def _ask(link: ClientConnection, question: LogQuery, timeout: float) -> LogQuery
         raise error
     assert asked.answer is not None
     return asked.answer
-
-
-def run(
-    settings: MalamuteSettings,
-    topics: list[str] | None = None,
-    *,
-    say: Callable[[str], None] = lambda text: print(text, flush=True),
-) -> int:
-    """Say each line; 0 = all is fine, 1 = something is not."""
-    found = lines(settings, topics)
-    for fine, text in found:
-        say(f"{'ok ' if fine else 'BAD'}  {text}")
-    return 0 if all(fine for fine, _ in found) else 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .read.logs import NatsLogs
     from .settings import NatsSettings
 
-__all__ = ["NatsBridge", "NatsSettings", "discovery_bridge", "log_bridge", "publisher_bridge"]
+__all__ = ["NatsBridge", "NatsSettings", "check_transport", "discovery_bridge", "log_bridge", "publisher_bridge"]
 
 
 def publisher_bridge(o: SinkOptions) -> NatsBridge:
@@ -47,6 +47,13 @@ def log_bridge(o: TransportOptions, timeout: float) -> NatsLogs:
     from .settings import NatsSettings
 
     return NatsLogs(NatsSettings.from_options(o), timeout=timeout)
+
+
+def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:
+    from .check import check_server
+    from .settings import NatsSettings
+
+    return check_server(NatsSettings.from_options(o), topics)
 
 
 if not TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from mama_spark.errors import MamaError
@@ -12,7 +11,7 @@ from .publish.bridge import NatsBridge
 from .settings import NatsSettings
 
 
-def lines(settings: NatsSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
+def check_server(settings: NatsSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
     """What was tried, in order: whether it is fine, and what there is to say. Ends at the first thing that is not.
 
     :param topics: of the messages to come, to see that a stream takes them
@@ -39,16 +38,3 @@ def lines(settings: NatsSettings, topics: list[str] | None = None) -> list[tuple
     finally:
         bridge.close()
     return found
-
-
-def run(
-    settings: NatsSettings,
-    topics: list[str] | None = None,
-    *,
-    say: Callable[[str], None] = lambda text: print(text, flush=True),
-) -> int:
-    """Say each line; 0 = all is fine, 1 = something is not."""
-    found = lines(settings, topics)
-    for fine, text in found:
-        say(f"{'ok ' if fine else 'BAD'}  {text}")
-    return 0 if all(fine for fine, _ in found) else 1

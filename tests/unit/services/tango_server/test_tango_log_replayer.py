@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.bridges.tango import RecordCodec
-from mama_spark.commands.tango_source import StartPosition, default_position, read_rules
+from mama_spark.commands.replay_service import StartPosition
+from mama_spark.commands.tango_source import default_position, read_rules
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Records
 from mama_spark.services.tango_server.device import Attribute, Criteria

@@ -1,0 +1,67 @@
+"""``mama check``: tries connection, permission, stream and tables of a job without publishing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from ..bridges import check_transport
+from ..conf_file import as_options, load
+from ..errors import ConfigError, MamaError
+from ..flightlog.check import check_dead_letters, check_flight_log
+from ..options import SinkOptions
+from .arguments import add_transport, transport
+
+FAILED = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--conf-file", metavar="FILE.toml", help="the job's configuration")
+    add_transport(parser, "mamapub")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0, or 2 when something is not fine.
+
+    :raises ConfigError: nothing to check, or a wrong option
+    """
+    options = _options(args)
+    found = check_transport(options.at_log() if options.log is not None else options, _topics(options))
+    found += _tables(options)
+    for fine, text in found:
+        print(f"{'ok ' if fine else 'BAD'}  {' '.join(text.split())}", flush=True)
+    return 0 if all(fine for fine, _ in found) else FAILED
+
+
+def _options(args: argparse.Namespace) -> SinkOptions:
+    given = {} if args.conf_file is None else as_options(load(args.conf_file)["mamapub"])
+    if args.conf_file is None and args.url is None:
+        raise ConfigError("what is to be checked? give --conf-file or --url")
+    return SinkOptions.parse({**given, **dict(transport(args))})
+
+
+def _topics(options: SinkOptions) -> list[str]:
+    """Topics that are known without a DataFrame."""
+    prefix = f"{options.topic_prefix.rstrip('.')}." if options.topic_prefix else ""
+    topics = [f"{prefix}{options.topic}"] if options.topic else []
+    return topics + ([options.dead_letter_topic] if options.dead_letter_topic else [])
+
+
+def _tables(options: SinkOptions) -> list[tuple[bool, str]]:
+    """Whether flight log and dead letters can be written."""
+    log, letters, storage = options.flight_log, options.dead_letter_table, options.storage_options
+    found: list[tuple[bool, str]] = []
+    if log is None:
+        found.append((True, "flight log: off"))
+    else:
+        found += _table("flight log", lambda: check_flight_log(log, storage, options.flight_log_columns))
+    if letters is not None:
+        found += _table("dead letters", lambda: check_dead_letters(letters, storage))
+    return found
+
+
+def _table(name: str, check: Callable[[], list[str]]) -> list[tuple[bool, str]]:
+    try:
+        return [(True, f"{name}: {text}") for text in check()]
+    except MamaError as e:
+        return [(False, f"{name}: {e}")]

@@ -1,0 +1,52 @@
+"""``mama flights``: the summary of a flight log, and ``mama flights sweep``: its orphaned parts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import timedelta
+
+from ..errors import ConfigError
+from ..flightlog import report
+from ..flightlog.adopt_orphans import adopt_orphans
+from ..options.values import Duration
+from .arguments import duration_argument, pairs
+
+USAGE = "mama flights PATH [--failed] [--json] [--all]\n       mama flights sweep PATH [--older-than 1d]"
+DESCRIPTION = "Summary of the flight log at PATH. sweep: add parts of killed jobs that no commit refers to."
+_AGE = duration_argument("--older-than", Duration(bare=None, zero=True))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage, parser.description = USAGE, DESCRIPTION
+    parser.add_argument("paths", nargs="+", metavar="PATH")
+    parser.add_argument("--failed", action="store_true", help="the latest flights that failed or timed out")
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
+    parser.add_argument("--limit", type=int, default=20, help="how many of them otherwise (default 20)")
+    parser.add_argument("--older-than", type=_AGE, default=86400.0, metavar="AGE", help="sweep: 90m, 12h, 1d")
+    parser.add_argument("--dry-run", action="store_true", help="sweep: only say what would be added")
+    parser.add_argument(
+        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    :raises ConfigError: not one path, or a storage option that is none
+    :raises FlightLogError: there is no flight log
+    """
+    storage = dict(pairs(args.storage, "--storage"))
+    if args.paths[0] == "sweep" and len(args.paths) == 2:
+        print(adopt_orphans(args.paths[1], storage, timedelta(seconds=args.older_than), args.dry_run).text())
+        return 0
+    if len(args.paths) != 1:
+        raise ConfigError("usage: mama flights PATH, or mama flights sweep PATH")
+    limit = 2**31 - 1 if args.all else args.limit
+    if args.failed:
+        rows = report.failed(args.paths[0], storage, limit)
+        print(json.dumps(rows, ensure_ascii=False, default=str) if args.json else report.failed_text(rows))
+        return 0
+    summary = report.summarise(args.paths[0], storage, limit)
+    print(summary.json() if args.json else summary.text())
+    return 0

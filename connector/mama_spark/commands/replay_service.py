@@ -1,0 +1,245 @@
+"""The loop of ``mama tango-source``: reads a log, saves the position, and pushes the events to Tango clients.
+
+The position is saved before events are pushed: whatever ends the process, no event is sent twice. Records that were
+read and not pushed when the process was killed, a batch at most, are not sent either; the log still has them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from ..bridges.reconnecting import ReconnectingBridge
+from ..errors import ConfigError
+from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
+from ..services.tango_server.log_replayer import LogReplayer, ReplayCounts
+from ..tango.types import EventType
+
+if TYPE_CHECKING:
+    from ..services.tango_server.event_source import TangoEventSource
+
+MIN_INTERVAL, MAX_INTERVAL = 0.05, 0.5  #: seconds between two reads of the log, the longer the less happens
+REPORT_INTERVAL = 10.0  #: seconds between two lines about progress
+SUBSCRIPTION_INTERVAL = 1.0  #: seconds between two counts of the subscriptions
+_COUNTED = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER, EventType.ALARM, EventType.PERIODIC)
+
+
+@dataclass
+class StartPosition:
+    """How far a source has come.
+
+    :ivar identity: of the log, which changes when it is made again
+    :ivar served: sequence of the last record that was taken
+    :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
+    :ivar wanted: device, attribute, event, number of clients: who was listening
+    """
+
+    identity: str
+    served: int
+    last: dict[str, int] = field(default_factory=dict)
+    wanted: list[tuple[str, str, str, int]] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: Path) -> StartPosition | None:
+        """:raises ConfigError: the file is something else"""
+        try:
+            found = orjson.loads(path.read_bytes())
+            wanted = [(str(d), str(a), EventType[e].name, int(n)) for d, a, e, n in found["wanted"]]
+            last = {str(topic): int(sequence) for topic, sequence in found["last"].items()}
+            return cls(str(found["identity"]), int(found["served"]), last, wanted)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
+            raise ConfigError(f"{path} does not say how far a source has come ({e!r}); remove it to begin anew") from e
+
+    def save(self, path: Path) -> None:
+        """All of it, or nothing.
+
+        :raises ConfigError: the file cannot be written
+        """
+        new = path.with_name(f"{path.name}.{os.getpid()}.new")
+        try:
+            new.write_bytes(orjson.dumps(vars(self)))
+            new.replace(path)
+        except OSError as e:
+            raise ConfigError(f"{path}: {e.strerror or e}") from e
+
+
+class ReplayService:
+    """Serves one log until ``stop`` is set.
+
+    :param position_file: where the position is saved
+    :param say: prints a line of progress
+    :param warn: prints a warning
+    """
+
+    def __init__(
+        self,
+        source: TangoEventSource,
+        replayer: LogReplayer,
+        bridge: ReconnectingBridge[RecordLogBridge],
+        stream: str,
+        position_file: Path,
+        stop: threading.Event,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._source, self._replayer, self._bridge, self._stream = source, replayer, bridge, stream
+        self._position_file, self._stop = position_file, stop
+        self._say, self._warn = say, warn
+        self._position = StartPosition("", 0)
+        self._warned = False
+        self._counted = self._reported = time.monotonic()
+
+    def run(self, begin: str, hold: float) -> None:
+        self._begin(begin)
+        self._source.start()
+        devices = len(self._source.devices)
+        where, count = self._source.address("<device>"), len(self._replayer.attributes)
+        self._say(
+            f"ready: {where}  ({devices} devices, {count} attributes; from record {self._position.served + 1} on; "
+            f"position: {self._position_file}; Ctrl-C ends it)"
+        )
+        waited = self._wait_for_clients(hold)
+        pause = MIN_INTERVAL
+        while not self._stop.is_set():
+            before = self._position.served
+            self._bridge.call(self._push_new)
+            pause = MIN_INTERVAL if self._position.served > before else min(2 * pause, MAX_INTERVAL)
+            self._report_and_count()
+            self._stop.wait(pause)
+        if waited:  # or else the next run waits for them
+            self._position.wanted = self._subscriptions()
+        self._save()
+        self._say(f"ended: {self._progress()}")
+
+    # --- where to begin ---
+
+    def _begin(self, begin: str) -> None:
+        """Load the last values of all attributes, and the position to continue from."""
+        saved = StartPosition.load(self._position_file)
+        bounds = self._bridge.call(lambda bridge: bridge.log(self._stream).bounds(), timeout=0.0)
+        known = saved is not None and saved.identity == bounds.identity
+        served = bounds.last
+        if begin == "saved" and saved is not None:
+            served = saved.served if known else bounds.first - 1
+            if not known:
+                self._warn(f"the log {self._stream} is not the one that was served before: all of it is new")
+        elif begin == "earliest":
+            served = bounds.first - 1
+        elif begin.isdigit():
+            served = max(int(begin), 1) - 1
+        self._position = StartPosition(bounds.identity, served, wanted=saved.wanted if saved else [])
+        last = saved.last if saved is not None and known and begin == "saved" else None
+        self._bridge.call(lambda bridge: self._load(bridge.log(self._stream), last, bounds))
+        counts = self._replayer.counts
+        if last is None and counts.recorded and counts.recorded == counts.passed and not counts.records + counts.bad:
+            raise ConfigError(
+                f"the log {self._stream} holds what a recorder wrote (mama record), and no rows of mamapub: there is "
+                "nothing to serve; recorded events are read with mamasub"
+            )
+        self._replayer.counts = ReplayCounts()
+        self._save()
+
+    def _load(self, log: RecordLog, last: dict[str, int] | None, bounds: Bounds) -> None:
+        """Load the last values; no client is connected yet, so that nothing is sent.
+
+        :param last: where the newest values are; None: anywhere in the log
+        """
+        self._replayer.last = {}
+        ranges = [(bounds.first - 1, bounds.last)] if last is None else [(n - 1, n) for n in sorted(last.values())]
+        for after, up_to in ranges:
+            for records in log.read(after, up_to):
+                self._push(records)
+
+    def _wait_for_clients(self, seconds: float) -> bool:
+        """After a restart, wait until the clients that were subscribed have subscribed again, which they do when they
+        miss heartbeats. False: stopped before."""
+        known = {(device.lower(), attribute.lower()) for device, attribute in self._replayer.attributes}
+        wanted = {(d, a, EventType[e]): n for d, a, e, n in self._position.wanted if (d, a) in known}
+        if not wanted:
+            return True
+        if seconds > 0:
+            self._say(f"waiting up to {seconds:g} s for {sum(wanted.values())} subscriptions to come back")
+        until = time.monotonic() + seconds
+        while not self._stop.wait(MIN_INTERVAL):
+            back = self._source.listeners()
+            missing = sum(max(number - back.get(one, 0), 0) for one, number in wanted.items())
+            if not missing:
+                return True
+            if time.monotonic() > until:
+                self._warn(f"{missing} subscriptions have not come back after {seconds:g} s: going on without them")
+                return True
+        return False
+
+    # --- going on ---
+
+    def _push_new(self, bridge: RecordLogBridge) -> None:
+        """Push the records that were stored since the last call."""
+        log = bridge.log(self._stream)
+        bounds = log.bounds()
+        if bounds.identity != self._position.identity:
+            self._warn(f"the log {self._stream} was deleted and made again: all of it is new")
+            self._position.identity, self._position.served, self._replayer.last = bounds.identity, bounds.first - 1, {}
+        if bounds.last <= self._position.served:
+            return
+        if self._position.served + 1 < bounds.first:
+            self._warn(
+                f"records {self._position.served + 1} to {bounds.first - 1} are gone from the log, and were not served"
+            )
+        for records in log.read(self._position.served, bounds.last):
+            if self._stop.is_set():
+                return
+            self._position.served = int(records.sequences[-1])
+            self._push(records, remember=True)
+            self._report_and_count()
+        self._position.served = bounds.last
+
+    def _push(self, records: Records, remember: bool = False) -> None:
+        """
+        :param remember: save the position first
+        """
+        self._replayer.note(records)
+        if remember:
+            self._save()
+        self._replayer.take(records)
+        for reason in self._replayer.counts.reasons:
+            self._warn(reason)
+        self._replayer.counts.reasons.clear()
+        if self._replayer.counts.recorded and not self._warned:
+            self._warned = True
+            self._warn(f"the log {self._stream} also holds what a recorder wrote (mama record), which is not served")
+
+    def _save(self) -> None:
+        self._position.last = self._replayer.last
+        self._position.save(self._position_file)
+
+    def _report_and_count(self) -> None:
+        now = time.monotonic()
+        if now - self._counted > SUBSCRIPTION_INTERVAL:
+            self._counted, wanted = now, self._subscriptions()
+            if wanted != self._position.wanted:
+                self._position.wanted = wanted
+                self._save()
+        if now - self._reported > REPORT_INTERVAL:
+            self._reported = now
+            self._say(f"source: {self._progress()}")
+
+    def _subscriptions(self) -> list[tuple[str, str, str, int]]:
+        """Device, attribute, event type and number of clients, for the file of the position."""
+        found = self._source.listeners().items()
+        return [(device, attribute, event.name, n) for (device, attribute, event), n in found if event in _COUNTED]
+
+    def _progress(self) -> str:
+        counts = self._replayer.counts
+        return (
+            f"{counts.records:,} records served up to {self._position.served:,}, {counts.messages:,} messages sent, "
+            f"{len(self._replayer.attributes):,} attributes, {counts.passed:,} passed over, {counts.bad:,} bad"
+        )

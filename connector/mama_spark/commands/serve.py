@@ -1,0 +1,19 @@
+"""``mama serve``: a NATS server with JetStream and a demo stream, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..bridges.nats.server.serve import run as run_server
+from .signals import stop_on_signals
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=0, help="of the clients (default: a free one)")
+    parser.add_argument("--store", type=Path, help="folder that keeps the streams (default: a temporary one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    with stop_on_signals() as stop:
+        return run_server(port=args.port, store=args.store, stop=stop)

@@ -1,0 +1,73 @@
+"""Arguments that several subcommands share."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from mama_spark import cli, commands
+from mama_spark.commands.arguments import duration_argument, options, pairs
+from mama_spark.errors import ConfigError, OptionError
+from mama_spark.options import SinkOptions
+from mama_spark.options.tables import _warn_once
+from mama_spark.options.values import Duration
+
+
+def test_every_module_of_a_subcommand_is_listed_and_declares_its_arguments() -> None:
+    assert sorted(name.replace("-", "_") for name in cli.SUBCOMMANDS) == sorted(commands.__all__)
+    for name in cli.SUBCOMMANDS:
+        with pytest.raises(SystemExit) as end:
+            cli.parse([name, "--help"])
+        assert end.value.code == 0
+
+
+def test_durations_of_arguments_have_units_and_a_bare_number_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_once.cache_clear()
+    parse = ["tango-source", "--from", "memory://a"]
+    with caplog.at_level(logging.WARNING):
+        assert cli.parse([*parse, "--hold", "2m", "--heartbeat", "500ms"]).hold == 120
+        assert not caplog.messages
+        args = cli.parse([*parse, "--hold", "45", "--heartbeat", "8"])
+    assert (args.hold, args.heartbeat) == (45, 8)
+    assert [text.split(" was")[0] for text in caplog.messages] == ["--hold = 45", "--heartbeat = 8"]
+    assert (cli.parse(parse).hold, cli.parse(parse).heartbeat) == (30, 9)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90m", 5400), ("12h", 43_200), ("1d", 86_400), ("0d", 0)])
+def test_the_age_of_orphaned_parts_is_a_duration(text: str, seconds: int) -> None:
+    assert (
+        timedelta(seconds=cli.parse(["flights", "sweep", "x", "--older-than", text]).older_than).total_seconds()
+        == seconds
+    )
+
+
+def test_a_duration_that_is_none_is_wrong_usage() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a positive duration, such as .*, got 'soon'"):
+        duration_argument("--x", Duration(bare=None))("soon")
+    with pytest.raises(argparse.ArgumentTypeError, match="got '5'"):
+        duration_argument("--x", Duration(bare=None))("5")
+
+
+@pytest.mark.parametrize("wrong", ["s3cret", "=s3cret", " =s3cret"])
+def test_an_argument_that_is_no_pair_is_not_shown(wrong: str) -> None:
+    with pytest.raises(OptionError, match="--option must be NAME=VALUE") as caught:
+        pairs(["a=b", wrong], "--option")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_an_option_that_is_given_twice_is_refused() -> None:
+    args = cli.parse(["pub", "t", "--url", "memory://a", "-o", "URL=memory://b"])
+    with pytest.raises(OptionError, match="given twice"):
+        options(args, SinkOptions)
+
+
+def test_check_needs_something_to_check_and_a_middleware_that_has_a_check(tmp_path: Path) -> None:
+    args = cli.parse(["check"])
+    with pytest.raises(ConfigError, match="--conf-file or --url"):
+        args.run(args)
+    args = cli.parse(["check", "--url", "memory://a"])
+    with pytest.raises(ConfigError, match="'memory' has no check"):
+        args.run(args)
