@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -47,20 +47,27 @@ SUBCOMMANDS = {
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with ``run``, which executes the subcommand.
 
-    Only the module of the subcommand is imported, and none for ``mama --help``.
-
     :raises ConfigError: what the subcommand needs is not installed
+    """
+    return parser(argv[:1]).parse_args(argv)
+
+
+def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
+    """The parser of all subcommands.
+
+    :param loaded: those whose arguments are needed; the modules of the others are not imported, for a fast start
+    :raises ConfigError: what one of these needs is not installed
     """
     top = argparse.ArgumentParser(prog="mama", description="Publish DataFrames and know what became of every row.")
     top.add_argument("--version", action="version", version=f"mama-spark {__version__}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, subcommand in SUBCOMMANDS.items():
-        parser = subparsers.add_parser(name, help=subcommand.help)
-        if name in argv[:1]:
+        one = subparsers.add_parser(name, help=subcommand.help)
+        if name in loaded:
             module = _load(name, subcommand.extra)
-            module.add_arguments(parser)
-            parser.set_defaults(run=module.run)
-    return top.parse_args(argv)
+            module.add_arguments(one)
+            one.set_defaults(run=module.run)
+    return top
 
 
 def _load(name: str, extra: str) -> SubcommandModule:

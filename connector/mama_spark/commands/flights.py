@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
     parser.add_argument("--limit", type=int, default=20, help="how many of them otherwise (default 20)")
-    parser.add_argument("--older-than", type=_AGE, default=86400.0, metavar="AGE", help="sweep: 90m, 12h, 1d")
+    parser.add_argument("--older-than", type=_AGE, default="1d", metavar="AGE", help="sweep: 90m, 12h, 1d")
     parser.add_argument("--dry-run", action="store_true", help="sweep: only say what would be added")
     parser.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"

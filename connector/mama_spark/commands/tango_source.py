@@ -53,12 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="saved (at first: latest), latest, earliest or a sequence: what is pushed again is said here",
     )  # fmt: skip
     parser.add_argument(
-        "--hold", type=_HOLD, default=30.0, metavar="DURATION",
-        help="after a restart, wait that long for clients that were subscribed (30s)",
+        "--hold", type=_HOLD, default="30s", metavar="DURATION",
+        help="after a restart, wait that long for clients that were subscribed",
     )  # fmt: skip
     parser.add_argument(
-        "--heartbeat", type=_HEARTBEAT, default=9.0, metavar="DURATION",
-        help="between heartbeats (9s); clients begin anew after 10s without one",
+        "--heartbeat", type=_HEARTBEAT, default="9s", metavar="DURATION",
+        help="between heartbeats; clients begin anew after 10s without one",
     )  # fmt: skip
     add_option(parser, "of the log's connection")
 
