@@ -31,7 +31,7 @@ test: setup ## all tests except the slow ones (ARGS=... goes to pytest)
 	@$(RUN) $(PYTEST) -m "not slow" $(ARGS)
 
 test-fast: setup ## the tests that need no server and no Spark
-	@$(RUN) $(PYTEST) tests/unit tests/test_architecture.py tests/test_specifications.py $(ARGS)
+	@$(RUN) $(PYTEST) tests/unit tests/docs tests/test_architecture.py tests/test_specifications.py $(ARGS)
 
 coverage: setup ## all tests once more, with the lines and branches that they run by package (BEFORE=report.json: beside it)
 	@rm -rf .run/coverage; mkdir -p .run/coverage
@@ -50,7 +50,7 @@ check: setup ## style, types, architecture, generated pages, links of the docume
 	@$(ENV) ruff check $(CODE)
 	@$(ENV) ruff format --check $(CODE)
 	@$(ENV) mypy $(CODE)
-	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py tests/test_specifications.py
+	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py tests/test_specifications.py tests/docs
 	@$(ENV) mama docs options --check docs/reference/options.md
 	@$(ENV) python scripts/command_reference.py --check
 	@$(MKDOCS) build --strict
