@@ -51,6 +51,7 @@ PURE = {
     "bridges/malamute/discovery/codec",
     "bridges/malamute/discovery/offsets",
     "bridges/malamute/frames",
+    "bridges/malamute/read_session",
     "bridges/malamute/records",
     "bridges/malamute/selection",
     "bridges/nats/discovery/advisories",
@@ -190,7 +191,6 @@ PURE = {
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
 #: Cycles that annotations alone make (imports under TYPE_CHECKING). None may be added.
 CYCLES = [
-    ["bridges/malamute/logs", "bridges/malamute/stream_log"],
 ]  # fmt: skip
 #: More modules than that in one folder are split by responsibility.
 MOST_MODULES = 16

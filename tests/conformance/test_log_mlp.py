@@ -249,7 +249,7 @@ def test_who_is_gone_for_too_long_is_unavailable(here: BrokerHere) -> None:
         log = b.log("orders")
         reading = log.read(0, 5_000)
         next(reading)
-        b.timeout = 1.0
+        b._queries.timeout = 1.0
         here.stop()
         with pytest.raises(Unavailable, match=r"connection was lost|not connected|nobody listens"):
             list(reading)

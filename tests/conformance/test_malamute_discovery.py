@@ -35,14 +35,14 @@ class Times:
         self.clock, self.renewing = Clock(), 0
         for module in (engine, lease):
             monkeypatch.setattr(module, "time", self.clock)
-        keep = lease.RenewalKeeper._keep
+        keep = lease.RenewalKeeper._renew_one
 
         def renew(announcer: lease.RenewalKeeper, one: lease._Renewal) -> None:
             self.renewing += 1
             keep(announcer, one)
             self.renewing -= 1
 
-        monkeypatch.setattr(lease.RenewalKeeper, "_keep", renew)
+        monkeypatch.setattr(lease.RenewalKeeper, "_renew_one", renew)
 
     def let_pass(self, seconds: float, events: MalamuteLogs) -> None:
         """Step by step: whoever is due has renewed, and then the engine looks."""
@@ -53,7 +53,7 @@ class Times:
             events.log(EVENTS).bounds()
 
     def _renewed(self) -> bool:
-        for announcer in list(lease._announcers.values()):
+        for announcer in list(lease._keepers.values()):
             with announcer._changed:
                 announcer._changed.notify_all()
                 if any(one.due <= self.clock.monotonic() for one in announcer.sources.values()):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from mama_spark.bridge import Ack, EventKind
 from mama_spark.bridges.malamute import MalamuteBridge, MalamuteSettings
-from mama_spark.bridges.malamute.pool import MOST_ASKED, POOL
+from mama_spark.bridges.malamute.pool import MAX_PENDING_WRITES, POOL
 from mama_spark.errors import BadRow, ConfigError, NotReady, PublishError, Rejected, Unavailable
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.message import MessageBatch
@@ -214,7 +214,7 @@ def told(bridge: MalamuteBridge, kind: EventKind) -> None:
 def test_more_streams_over_one_connection_than_are_asked_for_at_a_time(tmp_path: Path) -> None:
     broker = start(tmp_path)
     bridge = bridge_of(broker)
-    streams = 1000 if FULL else 3 * MOST_ASKED
+    streams = 1000 if FULL else 3 * MAX_PENDING_WRITES
     names = [f"m{i % streams}" for i in range(5 * streams)]
     answers = publish(bridge, batch(names))
     bridge.close()

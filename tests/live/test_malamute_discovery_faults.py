@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.bridges.malamute.discovery import client as discovery_talk
+from mama_spark.bridges.malamute.discovery import client as discovery_client
 from mama_spark.bridges.malamute.discovery import lease
 from mama_spark.bridges.malamute.discovery.bridge import MalamuteDiscovery
 from mama_spark.errors import ConfigError, DataLost, MamaError
@@ -126,7 +126,7 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_
     for bridge in bridges:
         bridge.announce(DESK, b"r", 1.0)
     one, other = (lease.renewal_keeper(bridge.settings) for bridge in bridges)
-    with one._talking, other._talking:
+    with one._requests, other._requests:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been given up before, too
         before = len(follower.kinds())
     follower.until(lambda found: len(follower.kinds()) > before)
@@ -161,7 +161,7 @@ def test_a_closed_bridge_stays_warm_and_another_one_takes_the_source_up(
     monkeypatch.setattr(lease, "IDLE", 0.0)
     again.close()
     follower.until(has(OFFLINE))
-    eventually(lambda: lease.renewal_keeper(one.settings)._talk is None, "and hangs up")
+    eventually(lambda: lease.renewal_keeper(one.settings)._client is None, "and hangs up")
 
 
 def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broker: BrokerHere, opened: Opened) -> None:
@@ -281,9 +281,9 @@ def test_an_image_that_the_broker_has_forgotten_is_no_silence(broker: BrokerHere
     reader = opened()
     begin = reader.initial_offset("image")
     end = reader.latest_offset(begin)
-    assert reader._talk is not None
+    assert reader._client is not None
     reader.publish_events(DESK, [b"e"], ["e"])
-    forget(broker.url, reader._talk.extent().last + 1)
+    forget(broker.url, reader._client.bounds().last + 1)
     with pytest.raises(DataLost, match="not in _MAMA_EVENTS any more"):
         list(reader.read(begin, end))
 
@@ -307,20 +307,20 @@ def test_a_fork_begins_with_nothing_announced(opened: Opened) -> None:
     bridge.announce(DESK, b"r", LASTING)
     child = os.fork()
     if not child:
-        os._exit(len(lease._announcers))
+        os._exit(len(lease._keepers))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(lease._announcers) == 1
+    assert len(lease._keepers) == 1
 
 
 def test_many_sources_are_one_image_and_many_events_come_in_order(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than one answer of the broker holds."""
-    monkeypatch.setattr(discovery_talk, "FETCH_ROWS", 200)
+    monkeypatch.setattr(discovery_client, "FETCH_ROWS", 200)
     one, reader = opened("one"), opened("reader")
-    words, keys = one.words, [SourceKey(f"s{i}", i) for i in range(500)]
-    assert one._talk is not None
-    one._talk.store([words.record(key, b"r%d" % (key.id or 0), LASTING, 0) for key in keys])
+    codec, keys = one.codec, [SourceKey(f"s{i}", i) for i in range(500)]
+    assert one._client is not None
+    one._client.store([codec.record(key, b"r%d" % (key.id or 0), LASTING, 0) for key in keys])
     *sources, _ = reader.image()
     assert [c.source for c in sources] == keys
     at = reader.latest_offset(reader.initial_offset("image"))

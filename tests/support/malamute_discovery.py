@@ -38,9 +38,9 @@ def discovering_broker(folder: Path) -> BrokerProcess:
     return discovering(BrokerProcess, folder)
 
 
-def discovery_of(url: str, name: str = "one", patience: float = 60.0) -> MalamuteDiscovery:
+def discovery_of(url: str, name: str = "one", outage_timeout: float = 60.0) -> MalamuteDiscovery:
     """Not open. Another name is another announcer, and so a process of its own to everybody else."""
-    return MalamuteDiscovery(DiscoverySettings(ConnectionSettings((url,)), patience=patience, name=name))
+    return MalamuteDiscovery(DiscoverySettings(ConnectionSettings((url,)), outage_timeout=outage_timeout, name=name))
 
 
 def end_process_of(bridge: MalamuteDiscovery) -> None:
@@ -83,12 +83,12 @@ class SourceAnnouncers:
     def tell(self, source: SourceKey, event: EventRecord | bytes) -> int:
         """An event of a publisher; its number."""
         content = event if isinstance(event, bytes) else encode(encode_event(event))
-        talk = DiscoveryClient(self.bridge.settings)
-        talk.open()
+        client = DiscoveryClient(self.bridge.settings)
+        client.open()
         try:
-            (run,) = talk.store([DiscoveryMessage(self.bridge.words.subject(EVENT, source), content, Extension())])
+            (run,) = client.store([DiscoveryMessage(self.bridge.codec.subject(EVENT, source), content, Extension())])
         finally:
-            talk.close()
+            client.close()
         return run.first
 
     def fall_silent(self) -> None:

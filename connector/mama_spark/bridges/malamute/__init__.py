@@ -1,9 +1,4 @@
-"""Malamute: ``MalamuteBridge(MalamuteSettings(...))``, through our own broker or the C one.
-
-``frames`` decides without I/O; the connection is :mod:`mama_spark.malamute.client.connection`; ``bridge`` puts both
-behind the contract. ``logs`` reads durable streams, ``records`` takes apart what it gets. ``discovery`` announces and
-finds sources: ``discovery_words`` and ``discovery_positions`` decide, the others act.
-"""
+"""The bridge to Malamute brokers: publishing, stored streams as logs, and source discovery."""
 
 from dataclasses import replace
 
@@ -34,11 +29,11 @@ def publisher_bridge(o: SinkOptions) -> MalamuteBridge:
 
 def discovery_bridge(o: TransportOptions) -> MalamuteDiscovery:
     events = EVENTS if o.events_stream == TransportOptions.events_stream else o.events_stream
-    patience = (
+    outage_timeout = (
         o.wait_timeout if isinstance(o, ReadOptions) else o.retry_deadline if isinstance(o, SinkOptions) else 30.0
     )
-    words = DiscoveryCodec(o.discovery_topic, events, o.sources_stream)
-    return MalamuteDiscovery(DiscoverySettings(MalamuteSettings.from_options(o).link, words, patience))
+    codec = DiscoveryCodec(o.discovery_topic, events, o.sources_stream)
+    return MalamuteDiscovery(DiscoverySettings(MalamuteSettings.from_options(o).connection, codec, outage_timeout))
 
 
 def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mama_spark.errors import Rejected
-from mama_spark.malamute.client.connection import FEATURES
+from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.message import MessageBatch
 from mama_spark.options.window import WindowConfig
 from mama_spark.sending.blocking_sender import BlockingSender
@@ -22,8 +22,8 @@ def append(settings: MalamuteSettings, stream: str, batch: MessageBatch, timeout
     """
     if not len(batch):
         return None
-    link = replace(settings.link, features=FEATURES, high_water=type(settings.link)().high_water)
-    bridge = MalamuteBridge(replace(settings, link=link, stream=stream, dedup=batch.ids is not None))
+    connection = replace(settings.connection, features=FEATURES, high_water=ConnectionSettings().high_water)
+    bridge = MalamuteBridge(replace(settings, connection=connection, stream=stream, dedup=batch.ids is not None))
     bridge.open()
     try:
         rejected = dict(bridge.prepare(batch).rejected)

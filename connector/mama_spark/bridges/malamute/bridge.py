@@ -1,8 +1,7 @@
-"""The Malamute bridge: streams of a broker behind the contract of :mod:`mama_spark.bridge`.
+"""The publisher bridge to Malamute brokers: the contract of :mod:`mama_spark.bridge` over one connection.
 
-Messages go out in chunks; what a chunk has for one stream is followed by a PING: replies come in order, so the PONG
-says that the broker has taken them. Our own broker says in it what the stream's engine did with the messages, with
-sequences where the stream is stored.
+Messages are sent in chunks, and the messages of a chunk for one stream are followed by a PING: replies come in order,
+so the PONG acknowledges them. From our own broker it carries their outcomes, with sequences where the stream is stored.
 """
 
 from __future__ import annotations
@@ -42,22 +41,22 @@ from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcom
 from mama_spark.message import Int64s, MessageBatch
 
 from . import frames as fr
-from .pool import POOL, PooledConnection, refusal
+from .pool import POOL, PooledConnection, stream_error
 from .settings import MalamuteSettings
 
 log = logging.getLogger("mama_spark")
 
 #: Most octets of payload in one call of ``send``.
-_CHUNK = 1024 * 1024
-#: Most messages in one: what is in doubt when a connection breaks, and how soon answers come.
-_MESSAGES = 1024
+_CHUNK_OCTETS = 1024 * 1024
+#: Most messages in one: their outcomes are unknown when a connection breaks, and a PONG comes no sooner.
+_CHUNK_MESSAGES = 1024
 _NEVER = float("inf")
 _NO_STREAM = "no stream is named: give the option stream, a column stream, or mlp://host:port/stream"
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """Messages of one stream that one PING covers."""
+    """Messages of one stream that one PING acknowledges."""
 
     tokens: Int64s
     stream: str
@@ -65,37 +64,38 @@ class _Chunk:
 
 
 class MalamuteBridge:
-    """Publishes over one connection, to the stream of the settings or to the one that each message names."""
+    """Publishes to the stream of the settings, or to the one that each message names."""
 
     def __init__(self, settings: MalamuteSettings) -> None:
         self.settings = settings
-        self._connection: PooledConnection | None = None
-        self._carries = False  # the broker is ours: ids and headers reach readers
-        self._stored = False  # the stream of the settings is
-        self._by_row = False
+        self._pooled: PooledConnection | None = None
+        self._carries_headers = False  # and ids, to the readers: the broker is ours
+        self._stored = False  # the stream of the settings is stored
+        self._streams_by_row = False
         self._chunks: deque[_Chunk] = deque()
         self._refused: list[Refusals] = []
-        self._unanswered = False  # sent without asking for an answer
+        self._sent_unacknowledged = False
         self._down = False
-        self._changed = ""  # what came back is another broker than the one that was opened
-        self._told = False
+        self._incompatible = ""  # why the bridge cannot go on after a reconnect
+        self._close_reported = False
 
     def __repr__(self) -> str:
         where = self.settings.stream or "streams"
-        if self._connection is None:
+        if self._pooled is None:
             return f"<MalamuteBridge {where} closed>"
-        link = self._connection.link
-        return f"<MalamuteBridge {where} at {link.endpoint}, {link.machine.state.value}, {len(self._chunks)} chunks>"
+        connection = self._pooled.connection
+        state = f"{connection.endpoint}, {connection.machine.state.value}"
+        return f"<MalamuteBridge {where} at {state}, {len(self._chunks)} chunks>"
 
     @property
     def capabilities(self) -> Capabilities:
-        """Where messages name their streams, these may differ: ``stored`` is said of those that are, with sequence."""
-        acks, stored = self.settings.acks, self._carries and (self._by_row or self._stored)
+        """Where messages name their streams, these may differ: only acknowledgements of stored ones have sequences."""
+        acks, stored = self.settings.acks, self._carries_headers and (self._streams_by_row or self._stored)
         return Capabilities(
             ack=Ack.NONE if not acks else Ack.STORED if stored else Ack.ACCEPTED,
             sequence=acks and stored,
             dedup=stored and self.settings.dedup,
-            headers=self._carries,
+            headers=self._carries_headers,
             ordered=False,
             max_payload=fr.MAX_PAYLOAD,
             max_topic=fr.MAX_TOPIC,
@@ -109,66 +109,66 @@ class MalamuteBridge:
         if s.stream is None and s.dead_letters:
             raise ConfigError("dead letters need a stream for deadLetterTopic: give the option stream")
         try:
-            connection = POOL.lease(s.link, s.connect_timeout)
+            pooled = POOL.lease(s.connection, s.connect_timeout)
         except CallFailed as e:
             kind = Unavailable if e.code == StatusCode.INTERNAL_ERROR else ConfigError
-            raise kind(f"{','.join(map(endpoint, s.link.urls))}: {e}") from e
-        link = connection.link
-        self._carries = Feature.HEADERS in link.machine.features
+            raise kind(f"{','.join(map(endpoint, s.connection.urls))}: {e}") from e
+        connection = pooled.connection
+        self._carries_headers = Feature.HEADERS in connection.machine.features
         try:
-            if s.dead_letters and not self._carries:
-                raise ConfigError(f"{link.endpoint}: dead letters have headers, which this broker does not carry")
+            if s.dead_letters and not self._carries_headers:
+                raise ConfigError(f"{connection.endpoint}: dead letters have headers, which this broker does not carry")
             if s.stream is not None:
-                self._stored = self._opened(connection, s.stream)
+                self._stored = self._open_stream(pooled, s.stream)
         except BaseException:
-            link.close(0.0)
+            connection.close(0.0)
             raise
-        if s.dedup and not self._carries and not connection.warned:
-            connection.warned = True
+        if s.dedup and not self._carries_headers and not pooled.warned:
+            pooled.warned = True
             log.warning(
-                "%s: this broker carries no ids, so dedup is off: a resend may be delivered twice", link.endpoint
+                "%s: this broker carries no ids, so dedup is off: a resend may be delivered twice", connection.endpoint
             )
-        self._connection = connection
+        self._pooled = pooled
 
-    def _opened(self, connection: PooledConnection, stream: str) -> bool:
-        """Is the stream stored?"""
-        link, call = connection.link, None
-        with link.changed:
-            if stream not in connection.streams:
-                connection.ask(stream)
-                call = connection.streams[stream].call
+    def _open_stream(self, pooled: PooledConnection, stream: str) -> bool:
+        """Open the stream of the settings; True if it is stored."""
+        connection, call = pooled.connection, None
+        with connection.changed:
+            if stream not in pooled.streams:
+                pooled.open_stream(stream)
+                call = pooled.streams[stream].call
                 assert call is not None
                 call.deadline = time.monotonic() + self.settings.connect_timeout
         try:
             if call is not None:
-                link.wait(call, f"writing to {stream!r}")
+                connection.wait(call, f"writing to {stream!r}")
         except CallFailed as e:
             kind = Unavailable if e.code == StatusCode.INTERNAL_ERROR else ConfigError
-            raise kind(f"{link.endpoint}: {refusal(stream, e).info}") from e
-        with link.changed:
-            connection.answered()
-            return connection.streams[stream].stored
+            raise kind(f"{connection.endpoint}: {stream_error(stream, e).info}") from e
+        with connection.changed:
+            pooled.take_answers()
+            return pooled.streams[stream].stored
 
     def close(self) -> None:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        connection, self._connection = self._connection, None
-        if connection is None:
+        pooled, self._pooled = self._pooled, None
+        if pooled is None:
             return
-        if self._quiet(connection):
-            POOL.give_back(connection)
+        if self._drained(pooled):
+            POOL.give_back(pooled)
         else:
-            connection.link.close(self.settings.connect_timeout)
+            pooled.connection.close(self.settings.connect_timeout)
 
-    def _quiet(self, connection: PooledConnection) -> bool:
-        """Nothing comes any more that the next user of the connection would have to know of."""
-        link = connection.link
-        if self._chunks or self._down or not connection.usable:
+    def _drained(self, pooled: PooledConnection) -> bool:
+        """Wait for all answers; True if the connection can be given back."""
+        connection = pooled.connection
+        if self._chunks or self._down or not pooled.usable:
             return False
-        if self._unanswered:
+        if self._sent_unacknowledged:
             try:
-                with link.changed:
-                    call = link.machine.ping(time.monotonic(), time.monotonic() + self.settings.connect_timeout)
-                link.wait(call, "handing over what was sent")
+                with connection.changed:
+                    call = connection.machine.ping(time.monotonic(), time.monotonic() + self.settings.connect_timeout)
+                connection.wait(call, "waiting for the broker")
             except MamaError:
                 return False
         return True
@@ -176,80 +176,80 @@ class MalamuteBridge:
     # --- sending -------------------------------------------------------------------------------------------------
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """See :class:`~mama_spark.bridge.PublisherBridge`. Streams are asked for when they are sent to."""
+        """See :class:`~mama_spark.bridge.PublisherBridge`. Streams are opened when messages are sent to them."""
         if batch.streams is None and self.settings.stream is None:
             raise ConfigError(_NO_STREAM)
-        self._by_row = self._by_row or batch.streams is not None
-        # ids make a resend safe in stored streams alone, and which these are is not known yet
+        self._streams_by_row = self._streams_by_row or batch.streams is not None
+        # ids make a resend safe only in stored streams, and it is not known yet which are
         non_retriable = None if batch.streams is None or self.settings.resend else np.ones(len(batch), np.bool_)
-        return ValidationResult(fr.check(batch, self._carries), non_retriable)
+        return ValidationResult(fr.check(batch, self._carries_headers), non_retriable)
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        connection = self._connection
-        if connection is None:
+        pooled = self._pooled
+        if pooled is None:
             raise ClientClosed("the bridge is not open")
-        link = connection.link
-        allowance = link.machine.send_window  # what the broker takes; more comes as it answers
-        room = min(link.capacity, _CHUNK if allowance is None else min(_CHUNK, allowance))
-        if not len(batch) or room <= 0 or self._down or self._changed or not connection.usable:
-            return 0  # a new connection is told by poll first
+        connection = pooled.connection
+        window = connection.machine.send_window  # grows when the broker answers
+        capacity = min(connection.capacity, _CHUNK_OCTETS if window is None else min(_CHUNK_OCTETS, window))
+        if not len(batch) or capacity <= 0 or self._down or self._incompatible or not pooled.usable:
+            return 0  # poll reports a new connection first
         ends = np.cumsum(batch.sizes())
-        n = min(max(1, int(np.searchsorted(ends, room, "right"))), _MESSAGES)
+        n = min(max(1, int(np.searchsorted(ends, capacity, "right"))), _CHUNK_MESSAGES)
         part = batch.slice(0, n)
-        if not self._carries:
+        if not self._carries_headers:
             part = replace(part, headers=None, ids=None)
         groups = fr.by_stream(part, self.settings.stream or "")
-        n = self._known(connection, groups, n)
+        n = self._writable_rows(pooled, groups, n)
         ready = [(name, rows[rows < n]) for name, rows in groups if n and rows[0] < n]
-        parcels = [(name, rows, self._frames(connection, name, part, rows, n)) for name, rows in ready]
-        with link.changed:
-            if not n or self._down or not connection.usable:
+        encoded = [(name, rows, self._frames(pooled, name, part, rows, n)) for name, rows in ready]
+        with connection.changed:
+            if not n or self._down or not pooled.usable:
                 return 0
-            for name, rows, messages in parcels:
-                self._hand_over(connection, name, rows + first_token, messages)
-            link.count_queued(int(ends[n - 1]) + 64 * n)
-        link.wake()
+            for name, rows, messages in encoded:
+                self._send_group(pooled, name, rows + first_token, messages)
+            connection.count_queued(int(ends[n - 1]) + 64 * n)
+        connection.wake()
         return n
 
-    def _known(self, connection: PooledConnection, groups: list[tuple[str, Int64s]], n: int) -> int:
-        """How many of the first ``n`` messages may go: the broker has answered for their streams."""
-        with connection.link.changed:
-            connection.answered()
+    def _writable_rows(self, pooled: PooledConnection, groups: list[tuple[str, Int64s]], n: int) -> int:
+        """How many of the first ``n`` messages may be sent: the broker has answered for their streams."""
+        with pooled.connection.changed:
+            pooled.take_answers()
             for name, rows in groups:
-                stream = connection.streams.get(name)
+                stream = pooled.streams.get(name)
                 if stream is None:
                     try:
-                        connection.ask(name)
+                        pooled.open_stream(name)
                     except MamaError:
                         return 0
                 if stream is None or stream.call is not None:
                     n = min(n, int(rows[0]))
                 elif name == self.settings.stream and stream.stored != self._stored and stream.error is None:
-                    self._changed = "the stream is stored no more" if self._stored else "the stream is stored now"
-        connection.link.wake()
+                    self._incompatible = (
+                        "the stream is not stored any more" if self._stored else "the stream is stored now"
+                    )
+        pooled.connection.wake()
         return n
 
     def _frames(
-        self, connection: PooledConnection, name: str, part: MessageBatch, rows: Int64s, n: int
+        self, pooled: PooledConnection, name: str, part: MessageBatch, rows: Int64s, n: int
     ) -> list[Sequence[bytes]]:
-        """Of each message, or of one block with all of them."""
-        if connection.streams[name].error is not None:
+        """The frames of each message, or of one block with all of them."""
+        if pooled.streams[name].error is not None:
             return []
         messages = part.slice(0, n) if len(rows) == n else part.take(rows)
-        together = len(messages) > 1 and Feature.BLOCKS in connection.link.machine.features
+        together = len(messages) > 1 and Feature.BLOCKS in pooled.connection.machine.features
         return [fr.block(messages)] if together else fr.frames(messages)
 
-    def _hand_over(
-        self, connection: PooledConnection, name: str, tokens: Int64s, messages: list[Sequence[bytes]]
-    ) -> None:
-        stream, machine = connection.streams[name], connection.link.machine
+    def _send_group(self, pooled: PooledConnection, name: str, tokens: Int64s, messages: list[Sequence[bytes]]) -> None:
+        stream, machine = pooled.streams[name], pooled.connection.machine
         if stream.error is not None:
             self._refused.append(Refusals(tokens, stream.error, time.monotonic()))
             if stream.error.retryable:
-                connection.ask(name)
+                pooled.open_stream(name)
             return
-        connection.switch(name)
+        pooled.switch(name)
         if len(messages) < len(tokens):
             machine.send_block(messages[0], len(tokens))
         else:
@@ -257,29 +257,29 @@ class MalamuteBridge:
         if self.settings.acks:
             self._chunks.append(_Chunk(tokens, name, machine.ping(time.monotonic(), _NEVER)))
         else:
-            self._unanswered = True
+            self._sent_unacknowledged = True
 
     def flush(self) -> None:
-        """Every chunk is answered by itself: nothing to do."""
+        """Nothing to do: every chunk is answered."""
 
     # --- answers -------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         """See :class:`~mama_spark.bridge.PublisherBridge`."""
-        connection = self._connection
-        if connection is None:
+        pooled = self._pooled
+        if pooled is None:
             return PollResult()
-        link = connection.link
-        with link.changed:
-            link.changed.wait_for(lambda: self._worth(connection, want), max(0.0, timeout))
+        connection = pooled.connection
+        with connection.changed:
+            connection.changed.wait_for(lambda: self._should_wake(pooled, want), max(0.0, timeout))
             polled = PollResult()
-            self._settle(polled)
-            self._watch(connection, polled)
+            self._take_answers(polled)
+            self._report_connection(pooled, polled)
         return polled
 
-    def _worth(self, connection: PooledConnection, want: int) -> bool:
-        """Is it worth while to wake the caller?"""
-        if self._refused or connection.answered():
+    def _should_wake(self, pooled: PooledConnection, want: int) -> bool:
+        """Whether the caller of :meth:`poll` is to be woken."""
+        if self._refused or pooled.take_answers():
             return True
         answered = 0
         for chunk in self._chunks:
@@ -288,48 +288,50 @@ class MalamuteBridge:
             if any(run.outcome is StoreOutcome.REFUSED for run in chunk.call.extension.acks):
                 return True
             answered += 0 if chunk.call.error else len(chunk.tokens)
-        return answered >= want or bool(self._news(connection))
+        return answered >= want or bool(self._connection_change(pooled))
 
-    def _settle(self, polled: PollResult) -> None:
+    def _take_answers(self, polled: PollResult) -> None:
         now = time.monotonic()
         polled.refusals.extend(self._refused)
         self._refused.clear()
         while self._chunks and self._chunks[0].call.done:
             chunk = self._chunks.popleft()
-            if chunk.call.error is None:  # else the connection was lost, and the event says so
-                _answers(chunk, now, polled)
+            if chunk.call.error is None:  # else the connection was lost, which an event reports
+                _report_outcomes(chunk, now, polled)
 
-    def _news(self, connection: PooledConnection) -> str:
-        link = connection.link
-        if self._changed or link.fatal is not None or link.machine.state in (ClientState.FAILED, ClientState.CLOSED):
-            return "" if self._told else "closed"
-        if not self._down and not connection.usable:
+    def _connection_change(self, pooled: PooledConnection) -> str:
+        connection = pooled.connection
+        ended = connection.fatal is not None or connection.machine.state in (ClientState.FAILED, ClientState.CLOSED)
+        if self._incompatible or ended:
+            return "" if self._close_reported else "closed"
+        if not self._down and not pooled.usable:
             return "down"
-        return "up" if self._down and link.connected else ""
+        return "up" if self._down and connection.connected else ""
 
-    def _watch(self, connection: PooledConnection, polled: PollResult) -> None:
-        """What happened to the connection, as events."""
-        now, link = time.monotonic(), connection.link
-        if self._news(connection) == "down":
+    def _report_connection(self, pooled: PooledConnection, polled: PollResult) -> None:
+        """Report what happened to the connection, as events."""
+        now, connection = time.monotonic(), pooled.connection
+        if self._connection_change(pooled) == "down":
             self._down = True
-            connection.renew()
+            pooled.renew()
             self._chunks.clear()
-            text = link.explain("publishing", "the connection was lost")
+            text = connection.explain("publishing", "the connection was lost")
             polled.events.append(BridgeEvent(EventKind.DISCONNECTED, text, now))
-        if self._news(connection) == "up":
+        if self._connection_change(pooled) == "up":
             self._down = False
-            connection.renew()
-            if self._carries != (Feature.HEADERS in link.machine.features):
-                self._changed = "a broker of another kind answers"
-            polled.events.append(BridgeEvent(EventKind.RECONNECTED, f"connected to {link.endpoint} again", now))
-        if self._news(connection) == "closed":
-            self._told = True
-            text = link.explain("publishing", self._changed or str(link.fatal or "the broker refused the connection"))
+            pooled.renew()
+            if self._carries_headers != (Feature.HEADERS in connection.machine.features):
+                self._incompatible = "a broker of another kind answers"
+            polled.events.append(BridgeEvent(EventKind.RECONNECTED, f"connected to {connection.endpoint} again", now))
+        if self._connection_change(pooled) == "closed":
+            self._close_reported = True
+            cause = self._incompatible or str(connection.fatal or "the broker refused the connection")
+            text = connection.explain("publishing", cause)
             polled.events.append(BridgeEvent(EventKind.CLOSED, text, now, error=Rejected(text)))
 
 
-def _answers(chunk: _Chunk, now: float, polled: PollResult) -> None:
-    """What the PONG says of the chunk's messages, in their order."""
+def _report_outcomes(chunk: _Chunk, now: float, polled: PollResult) -> None:
+    """Report the outcomes of a chunk's messages, which its PONG carries in their order."""
     left = chunk.tokens
     for run in chunk.call.extension.acks or (AckRun(StoreOutcome.ACCEPTED, len(left)),):
         tokens, left = left[: run.count], left[run.count :]
@@ -346,4 +348,4 @@ def _answers(chunk: _Chunk, now: float, polled: PollResult) -> None:
         )
         polled.acks.append(Acks(tokens, sequences, duplicates, chunk.stream, now))
     if len(left):
-        polled.refusals.append(Refusals(left, OutcomeUnknown("the broker did not say what became of it"), now))
+        polled.refusals.append(Refusals(left, OutcomeUnknown("the broker reported no outcome"), now))

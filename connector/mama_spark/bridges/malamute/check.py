@@ -1,4 +1,4 @@
-"""``mama check`` of a Malamute broker: try everything that can be tried without publishing, and make no stream."""
+"""``mama check`` of a Malamute broker: check what can be checked without publishing or creating a stream."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import FEATURES
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, parse_numbers
+from mama_spark.malamute.protocol.log_query import LogQuery, Op, parse_numbers
 from mama_spark.message import MessageBatch
 
 from .frames import check
 from .settings import MalamuteSettings
 
-_WORDS = {
+_FEATURE_TEXTS = {
     Feature.ACKS: "acknowledges messages",
     Feature.HEADERS: "carries ids and headers",
     Feature.LOG: "is read back",
@@ -25,18 +25,18 @@ _WORDS = {
 
 
 def check_server(settings: MalamuteSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
-    """What was tried, in order: whether it is fine, and what there is to say. Ends at the first thing that is not.
+    """The checks in order: whether each succeeded, and a text. Ends at the first that failed.
 
     :param topics: of the messages to come
     """
     found: list[tuple[bool, str]] = []
-    link = ClientConnection(
-        replace(settings.link, features=FEATURES & ~Feature.CREDIT | Feature.LOG | Feature.DISCOVERY)
+    connection = ClientConnection(
+        replace(settings.connection, features=FEATURES & ~Feature.CREDIT | Feature.LOG | Feature.DISCOVERY)
     )
     try:
-        link.open(settings.connect_timeout)
-        features = link.machine.features
-        found.append((True, f"connection: {link.endpoint}"))
+        connection.open(settings.connect_timeout)
+        features = connection.machine.features
+        found.append((True, f"connection: {connection.endpoint}"))
         found.append((True, f"security: {_security(settings)}"))
         found.append((True, f"broker: {_broker(features)}"))
         if topics:
@@ -45,7 +45,7 @@ def check_server(settings: MalamuteSettings, topics: list[str] | None = None) ->
         if settings.stream is None:
             found.append((True, "stream: none is named, so every row must name its own, in a column stream"))
         elif Feature.LOG in features:
-            found.append((True, f"stream: {settings.stream}, {_stream(link, settings)}"))
+            found.append((True, f"stream: {settings.stream}, {_stream(connection, settings)}"))
         else:
             found.append((True, f"stream: {settings.stream}, which the first write makes if it is missing"))
         if not features and settings.dedup:
@@ -53,27 +53,28 @@ def check_server(settings: MalamuteSettings, topics: list[str] | None = None) ->
     except MamaError as e:
         found.append((False, str(e)))
     finally:
-        link.close(settings.connect_timeout)
+        connection.close(settings.connect_timeout)
     return found
 
 
 def _security(settings: MalamuteSettings) -> str:
-    if settings.link.curve_server_key is not None:
+    if settings.connection.curve_server_key is not None:
         return "CURVE, encrypted"
-    if settings.link.user is not None:
-        return f"PLAIN, user {settings.link.user}; nothing is encrypted"
+    if settings.connection.user is not None:
+        return f"PLAIN, user {settings.connection.user}; nothing is encrypted"
     return "none: everybody may connect, nothing is encrypted"
 
 
 def _broker(features: Feature) -> str:
     if not features:
         return "none of mama-spark: it accepts messages, and neither stores them nor carries ids and headers"
-    return f"mama-spark's, which {', '.join(word for feature, word in _WORDS.items() if feature in features)}"
+    return f"mama-spark's, which {', '.join(text for feature, text in _FEATURE_TEXTS.items() if feature in features)}"
 
 
-def _stream(link: ClientConnection, settings: MalamuteSettings) -> str:
-    """What is known of the stream; asking makes none."""
-    answer = _ask(link, LogQuery(Op.BOUNDS, 0, (settings.stream or "").encode()), settings.connect_timeout)
+def _stream(connection: ClientConnection, settings: MalamuteSettings) -> str:
+    """What is known of the stream; the query creates none."""
+    query = LogQuery(Op.BOUNDS, 0, (settings.stream or "").encode())
+    answer = connection.wait_for_answer(connection.ask(query, time.monotonic() + settings.connect_timeout))
     if answer.code == StatusCode.SUCCESS:
         (first, last), _ = parse_numbers(answer.body, 2)
         return f"stored, numbers {first} to {last}" if last >= first > 0 else "stored, empty"
@@ -87,14 +88,3 @@ def _stream(link: ClientConnection, settings: MalamuteSettings) -> str:
     raise ConfigError(f"stream {settings.stream}: {reason}")
 
 
-def _ask(link: ClientConnection, question: LogQuery, timeout: float) -> LogQueryAnswer:
-    with link.changed:
-        asked = link.machine.ask(question, time.monotonic() + timeout)
-    link.wake()
-    with link.changed:
-        link.changed.wait_for(lambda: asked.done or link.fatal is not None)
-        error = asked.error if asked.done else link.fatal
-    if error is not None:
-        raise error
-    assert asked.answer is not None
-    return asked.answer

@@ -1,9 +1,9 @@
-"""Connections to brokers, kept warm between the tasks of a process (:mod:`mama_spark.bridges.connection_pool`), and
-what each knows of streams.
+"""Connections to brokers, kept open between the tasks of a process (:mod:`mama_spark.bridges.connection_pool`), and
+what is known of streams on each.
 
-A broker takes messages for the stream that the client said last (WRITE). It may refuse a stream, so nothing is sent
-behind a WRITE before the broker has answered one for that stream on this connection; after that, WRITE and messages
-go out together.
+A broker takes messages for the stream of the client's last WRITE. It may refuse a stream, so no message is sent behind
+a WRITE before the broker has answered one for that stream on this connection; after that, WRITE and messages are sent
+together.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mama_spark.malamute.protocol.commands import StatusCode
 
 from ..connection_pool import ConnectionPool
 
-#: Seconds for which a new lease believes what an earlier one was told of a stream.
+#: Seconds for which a new lease relies on what an earlier one learned of a stream.
 KNOWN_FOR = 60.0
-#: WRITEs for new streams under way at a time: each may start an engine.
-MOST_ASKED = 64
+#: WRITEs for new streams that may be pending: each may start an engine.
+MAX_PENDING_WRITES = 64
 _NEVER = float("inf")
 
 
@@ -44,79 +44,79 @@ class WritableStream:
 
 
 class PooledConnection:
-    """One link and its streams. Use it with ``link.changed`` held, but for :meth:`close`.
+    """One connection and its streams. Use it with ``connection.changed`` held.
 
-    :ivar streams: those that were asked for on this connection
+    :ivar streams: those that a WRITE was sent for on this connection
     :ivar current: the stream that messages go to now; None = that depends on an answer
     """
 
-    def __init__(self, link: ClientConnection) -> None:
-        self.link = link
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
         self.streams: dict[str, WritableStream] = {}
         self.current: str | None = None
-        self._said: str | None = None  # by the last WRITE
-        self._asked: set[str] = set()  # those of them that wait for an answer
-        self.epoch = link.machine.reconnects
+        self._last_write: str | None = None
+        self._pending: set[str] = set()  # streams whose WRITE is not answered
+        self.epoch = connection.machine.reconnects
         self.warned = False  #: that ids do not travel
 
     @property
     def usable(self) -> bool:
-        return self.link.connected and self.link.machine.reconnects == self.epoch
+        return self.connection.connected and self.connection.machine.reconnects == self.epoch
 
     def renew(self) -> None:
-        """It is another connection: nothing is known of streams."""
-        self.epoch = self.link.machine.reconnects
+        """The connection was replaced: nothing is known of streams."""
+        self.epoch = self.connection.machine.reconnects
         self.streams.clear()
-        self._asked.clear()
+        self._pending.clear()
         self.current = None
 
     def refresh(self) -> None:
-        """Forget what was told long ago, or refused."""
+        """Forget streams that were answered for long ago, or refused."""
         old = time.monotonic() - KNOWN_FOR
         self.streams = {name: s for name, s in self.streams.items() if s.since > old and s.error is None and not s.call}
-        self._asked.clear()
+        self._pending.clear()
 
-    def ask(self, name: str) -> None:
-        """Ask for a stream, unless that is done or too many are under way.
+    def open_stream(self, name: str) -> None:
+        """Send WRITE for a stream, unless that was done or too many are pending.
 
         :raises MamaError: not connected
         """
         known = self.streams.get(name)
         if known is not None and not (known.error is not None and known.error.retryable):
             return
-        if len(self._asked) < MOST_ASKED:
+        if len(self._pending) < MAX_PENDING_WRITES:
             self.streams[name] = WritableStream(self._write(name), time.monotonic())
-            self._asked.add(name)
+            self._pending.add(name)
             self.current = None
 
-    def answered(self) -> bool:
-        """Note the answers that came; were there some?"""
+    def take_answers(self) -> bool:
+        """Process answers to WRITE; True if there were some."""
         news = False
-        for name in list(self._asked):
+        for name in list(self._pending):
             stream = self.streams[name]
             if stream.call is not None and stream.call.done:
-                self._asked.discard(name)
+                self._pending.discard(name)
                 stream.stored = bool(stream.call.extension.stored)
                 if stream.call.error is not None:
-                    stream.error = refusal(name, stream.call.error)
-                elif name == self._said:
+                    stream.error = stream_error(name, stream.call.error)
+                elif name == self._last_write:
                     self.current = name
                 stream.call, news = None, True
         return news
 
     def switch(self, name: str) -> None:
-        """Messages from here on are for this stream, which was answered for."""
+        """Send the next messages to this stream, which was answered for."""
         if name != self.current:
             self._write(name)
             self.current = name
 
     def _write(self, name: str) -> Call:
-        self._said = name
-        return self.link.machine.write(name.encode(), _NEVER)
+        self._last_write = name
+        return self.connection.machine.write(name.encode(), _NEVER)
 
 
-def refusal(stream: str, error: Exception) -> PublishError:
-    """What a failed WRITE means for a message of that stream."""
+def stream_error(stream: str, error: Exception) -> PublishError:
+    """The error of a message whose stream was refused."""
     text = f"stream {stream!r}: {error}"
     if isinstance(error, CallFailed) and error.code != StatusCode.INTERNAL_ERROR:
         return Rejected(text, error.code)
@@ -127,31 +127,31 @@ class MalamutePool(ConnectionPool[PooledConnection]):
     """Connections by their settings."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(lambda connection: connection.usable, _close, self._look_again, clock)
+        super().__init__(lambda pooled: pooled.usable, _close, self._schedule_sweep, clock)
         self._timer: threading.Timer | None = None
 
     def lease(self, settings: ConnectionSettings, timeout: float) -> PooledConnection:
-        """A connection, warm if there is one.
+        """An idle connection, or a new one.
 
-        :raises Unavailable: nobody answers
+        :raises Unavailable: no broker answers
         :raises ConfigError: the login is refused, or a key is none
         :raises CallFailed: the broker refuses this client
         """
-        connection = self.take(settings)
-        if connection is None:
-            link = ClientConnection(settings)
-            link.open(timeout)
-            connection = PooledConnection(link)
-        with connection.link.changed:
-            connection.refresh()
-        return connection
+        pooled = self.take(settings)
+        if pooled is None:
+            connection = ClientConnection(settings)
+            connection.open(timeout)
+            pooled = PooledConnection(connection)
+        with pooled.connection.changed:
+            pooled.refresh()
+        return pooled
 
-    def give_back(self, connection: PooledConnection) -> None:
-        """The lease is over, and all that was sent is answered; never raises."""
-        self.put(connection.link.settings, connection)
+    def give_back(self, pooled: PooledConnection) -> None:
+        """End a lease; all that was sent is answered. Never raises."""
+        self.put(pooled.connection.settings, pooled)
 
-    def _look_again(self, seconds: float, sweep: Callable[[], None], connection: PooledConnection) -> None:
-        """One timer for all; it goes on while connections are idle."""
+    def _schedule_sweep(self, seconds: float, sweep: Callable[[], None], pooled: PooledConnection) -> None:
+        """Start the timer, which runs while connections are idle."""
         if self._timer is not None and self._timer.is_alive():
             return
 
@@ -159,7 +159,7 @@ class MalamutePool(ConnectionPool[PooledConnection]):
             self._timer = None
             sweep()
             if self._idle:
-                self._look_again(seconds, sweep, connection)
+                self._schedule_sweep(seconds, sweep, pooled)
 
         self._timer = threading.Timer(seconds, swept)
         self._timer.daemon = True
@@ -167,8 +167,8 @@ class MalamutePool(ConnectionPool[PooledConnection]):
 
 
 def _close(connections: list[PooledConnection]) -> None:
-    for connection in connections:
-        connection.link.close(1.0 if connection.usable else 0.0)
+    for pooled in connections:
+        pooled.connection.close(1.0 if pooled.usable else 0.0)
 
 
 POOL = MalamutePool()

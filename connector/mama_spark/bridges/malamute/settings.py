@@ -1,4 +1,4 @@
-"""Everything a Malamute transport can be told."""
+"""The settings of a Malamute transport."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ MAX_NAME = 255  #: octets of a stream or a subject
 class MalamuteSettings:
     """Times in seconds.
 
-    :param link: how the broker is reached
+    :param connection: how the broker is reached
     :param stream: that messages without a stream of their own are written to
     :param acks: False: nothing is acknowledged (``ackMode=none``)
     :param dedup: messages carry ids, where the stream drops repeats
-    :param resend: what may have landed goes again although its stream may store it twice (``onUncertain``)
+    :param resend: a message that may have been stored is sent again although its stream may store it twice
+        (``onUncertain``)
     :param dead_letters: messages with the headers of dead letters are to be expected
     """
 
-    link: ConnectionSettings = field(default_factory=ConnectionSettings)
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     stream: str | None = None
     acks: bool = True
     dedup: bool = True
@@ -41,11 +42,11 @@ class MalamuteSettings:
 
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
-        """What the options say; the only place that knows both sides."""
+        """From options; the only place that knows both sides."""
         for name in ("credentials", "nkey_seed", "token", "tls_ca", "tls_cert"):
             if getattr(o, name) is not None:
                 raise ConfigError("the bridge malamute logs in by user and password, or by the curve keys")
-        link = ConnectionSettings(
+        connection = ConnectionSettings(
             o.url,
             user=o.user,
             password=o.password,
@@ -55,9 +56,9 @@ class MalamuteSettings:
             features=FEATURES & ~(Feature.CREDIT | Feature.CONFIRM) | Feature.BLOCKS,  # the former are for receivers
         )
         if not isinstance(o, SinkOptions):
-            return cls(link)
+            return cls(connection)
         return cls(
-            link,
+            connection,
             o.stream or stream_of(o.url),
             o.ack_mode != "none",
             o.dedup,
@@ -67,7 +68,7 @@ class MalamuteSettings:
 
 
 def stream_of(urls: tuple[str, ...]) -> str | None:
-    """The stream that the URLs name (``mlp://host:9999/stream``).
+    """The stream in the path of the URLs (``mlp://host:9999/stream``).
 
     :raises ConfigError: they name several
     """

@@ -1,23 +1,15 @@
-"""One durable stream as a log."""
+"""One stored stream of a broker as a record log."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mama_spark.errors import ConfigError, Unavailable
-from mama_spark.malamute.client.log_query_client import PendingQuery
 from mama_spark.malamute.protocol.log_query import (
-    FETCH_OCTETS,
-    FETCH_ROWS,
-    LOOK,
     LogQuery,
     LogQueryAnswer,
     Op,
-    Selection,
     parse_numbers,
     parse_texts,
 )
@@ -26,25 +18,24 @@ from mama_spark.record_log import Bounds, Records
 
 from . import records as rc
 from .append import append
+from .log_queries import LogQueries
+from .read_session import ReadSession
 from .selection import selection_of
 from .settings import MAX_NAME
 
-if TYPE_CHECKING:
-    from .logs import MalamuteLogs
-
-#: Fetches that are asked for at a time: one is made while another travels and a third is taken apart.
-AHEAD = 3
 _LARGEST = 2**63 - 1
 
 
 class MalamuteLog:
     """See :class:`~mama_spark.record_log.RecordLog`.
 
+    :param pattern: selects subjects where no topics are given
     :raises ConfigError: there is no such stream, or it is not stored
     """
 
-    def __init__(self, bridge: MalamuteLogs, name: str) -> None:
-        self._bridge, self._name, self._stream = bridge, name, name.encode()
+    def __init__(self, queries: LogQueries, name: str, pattern: str | None = None) -> None:
+        self._queries, self._pattern = queries, pattern
+        self._name, self._stream = name, name.encode()
         if len(self._stream) > MAX_NAME or 0 in self._stream:
             raise ConfigError(f"there is no stream {name!r}: a name has at most {MAX_NAME} octets, and no NUL")
         answer = self._bounds()
@@ -59,16 +50,16 @@ class MalamuteLog:
         return self._name
 
     def _bounds(self) -> LogQueryAnswer:
-        return self._bridge.ask(LogQuery(Op.BOUNDS, 0, self._stream))
+        return self._queries.ask(LogQuery(Op.BOUNDS, 0, self._stream))
 
     def _ask(self, op: Op, *numbers: int) -> bytes:
-        """The body of an answer of this very stream."""
+        """The body of an answer of the stream that was opened."""
         text = self._identity if op is Op.TRIM else b""
-        return self._same(self._bridge.ask(LogQuery(op, 0, self._stream, numbers, text))).body
+        return self._require_same(self._queries.ask(LogQuery(op, 0, self._stream, numbers, text))).body
 
-    def _same(self, answer: LogQueryAnswer) -> LogQueryAnswer:
+    def _require_same(self, answer: LogQueryAnswer) -> LogQueryAnswer:
         if answer.identity != self._identity:
-            raise ConfigError(f"stream {self._name!r} was deleted and made again while it was read")
+            raise ConfigError(f"stream {self._name!r} was deleted and created again while it was read")
         return answer
 
     def bounds(self) -> Bounds:
@@ -110,7 +101,7 @@ class MalamuteLog:
 
     def append(self, batch: MessageBatch) -> int:
         """See :class:`~mama_spark.record_log.RecordLog`."""
-        last = append(self._bridge.settings, self._name, batch, self._bridge.timeout)
+        last = append(self._queries.settings, self._name, batch, self._queries.timeout)
         return self.bounds().last if last is None else last
 
     def warnings(self) -> list[str]:
@@ -118,105 +109,31 @@ class MalamuteLog:
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """There is nobody who would look at it."""
+        """A broker does not show how far readers are."""
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """See :class:`~mama_spark.record_log.RecordLog`. A few megabytes are fetched ahead, and no more: a fetch is the
         credit."""
-        selection, texts = selection_of(topics, self._bridge.pattern)
-        return self._read(_ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts))
+        selection, texts = selection_of(topics, self._pattern)
+        return self._read(ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts))
 
-    def _read(self, course: _ReadSession) -> Iterator[Records]:
-        bridge = self._bridge
-        until = time.monotonic() + bridge.timeout
-        while not course.over:
+    def _read(self, session: ReadSession) -> Iterator[Records]:
+        queries = self._queries
+        until = time.monotonic() + queries.timeout
+        while not session.complete:
             try:
-                for question in course.questions(self._stream):
-                    course.sent(bridge.send(question, until))
-                part = course.parts[0]
-                answer = self._same(bridge.wait(part.asked))
+                for query in session.queries(self._stream):
+                    session.sent(queries.send(query, until))
+                pending = session.parts[0].pending
+                answer = self._require_same(queries.wait(pending))
             except Unavailable as e:
-                bridge.reconnected(until, e)
-                course.restart()
+                queries.wait_for_connection(until, e)
+                session.restart()
                 continue
-            course.take(answer)
-            until = time.monotonic() + bridge.timeout
-            if part.asked.records:
-                yield rc.block(part.asked.records[0])
-                until = time.monotonic() + bridge.timeout  # the reader took its time
-
-
-@dataclass(slots=True)
-class _Part:
-    """``after < sequence <= up_to``, asked for."""
-
-    after: int
-    up_to: int
-    asked: PendingQuery
-
-
-class _ReadSession:
-    """What is to be asked next of a range, so that answers are full and in order. Decides; asks nothing itself.
-
-    An answer is bounded in octets, so a part may come back unfinished; what is left of it is asked for then, and goes
-    in front of the parts that were asked for meanwhile.
-    """
-
-    def __init__(self, after: int, up_to: int, selection: Selection, texts: tuple[bytes, ...]) -> None:
-        self.parts: deque[_Part] = deque()
-        self._done, self._end = after, up_to  # all up to ``done`` is read
-        self._next = after
-        self._selection, self._texts = selection, texts
-        self._known = False  # where the log ends
-        self._width = FETCH_ROWS
-        self._left: tuple[int, int] | None = None
-        self._asking: list[tuple[int, int]] = []
-
-    @property
-    def over(self) -> bool:
-        return self._done >= self._end
-
-    def questions(self, stream: bytes) -> Iterator[LogQuery]:
-        """To be asked now; tell each by :meth:`sent` before the next."""
-        while True:
-            if self._left is not None:
-                low, high = self._left
-            elif self._next < self._end and len(self.parts) < (AHEAD if self._known else 1):
-                low, high = self._next, min(self._next + self._width, self._end)
-            else:
-                return
-            self._asking = [(low, high)]
-            numbers = (low, high, FETCH_ROWS, FETCH_OCTETS)
-            yield LogQuery(Op.BLOCK, 0, stream, numbers, b"", self._selection, self._texts)
-
-    def sent(self, asked: PendingQuery) -> None:
-        part = _Part(*self._asking.pop(), asked)
-        if self._left is not None:
-            self._left = None
-            self.parts.appendleft(part)
-        else:
-            self.parts.append(part)
-            self._next = part.up_to
-
-    def take(self, answer: LogQueryAnswer) -> None:
-        """The answer to the first part."""
-        part = self.parts.popleft()
-        (reached, last), _ = parse_numbers(answer.body, 2)
-        if not self._known:
-            self._known, self._end = True, min(self._end, last)
-        whole = reached >= min(part.up_to, self._end)
-        self._done = max(self._done, min(part.up_to, self._end) if whole else reached)
-        looked = max(1, reached - part.after)
-        if whole:
-            most = FETCH_ROWS if self._selection is Selection.ALL else LOOK
-            self._width = min(most, max(self._width, 2 * looked))
-        else:
-            self._width = max(1, looked * 7 // 8)
-            self._left = (reached, part.up_to)
-
-    def restart(self) -> None:
-        """Nothing that was asked for will come."""
-        self.parts.clear()
-        self._left, self._next = None, self._done
+            session.take(answer)
+            until = time.monotonic() + queries.timeout
+            if pending.records:
+                yield rc.block(pending.records[0])
+                until = time.monotonic() + queries.timeout  # the reader took its time

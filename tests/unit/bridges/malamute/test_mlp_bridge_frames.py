@@ -92,7 +92,12 @@ def test_options_become_settings_and_secrets_are_not_shown() -> None:
     keys = {"curveServerKey": "s" * 40, "curvePublicKey": "p" * 40, "curveSecretKey": "q" * 40}
     o = SinkOptions.parse({"url": "mlp://one:1,mlp://two/prices", "dedup": "false", "ackMode": "none", **keys})
     s = MalamuteSettings.from_options(o)
-    assert (s.stream, s.acks, s.dedup, s.link.urls) == ("prices", False, False, ("mlp://one:1", "mlp://two/prices"))
+    assert (s.stream, s.acks, s.dedup, s.connection.urls) == (
+        "prices",
+        False,
+        False,
+        ("mlp://one:1", "mlp://two/prices"),
+    )
     assert "q" * 40 not in repr(s)
     assert "q" * 40 not in repr(o)
     login = SinkOptions.parse({"url": "mlp://h/a", "stream": "b", "user": "u", "password": "secret"})

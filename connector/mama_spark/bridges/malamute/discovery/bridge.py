@@ -1,8 +1,7 @@
-"""Discovery on Malamute: :class:`~mama_spark.bridge.DiscoveryBridge` over the broker's own stream (see
-:mod:`.codec`).
+"""Source discovery on a Malamute broker: :class:`~mama_spark.bridge.DiscoveryBridge` over the broker's own stream.
 
-Needs our broker, with its stream of events stored. Readers subscribe to nothing: they fetch by number, and leave
-nothing behind but images.
+Needs our broker, with its event stream stored (see :mod:`.codec`). Readers do not subscribe: they fetch by sequence,
+and leave nothing behind but saved images.
 """
 
 from __future__ import annotations
@@ -18,151 +17,151 @@ from mama_spark.errors import ClientClosed, ConfigError, DataLost
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.source_expiry import check_ttl
 
-from . import offsets as positions
-from .client import DiscoveryClient, DiscoverySettings, FoundMessages, LogBounds
+from .client import DiscoveryClient, DiscoverySettings, FoundMessages
 from .codec import EVENT, DiscoveryMessage, StoredRecord
 from .lease import RenewalKeeper, renewal_keeper
-from .offsets import EventStreamOffset, WrittenSnapshot
+from .offsets import IMAGE, EventStreamOffset, WrittenSnapshot, next_offset, parse_offset, same_log
 
 _holders = itertools.count(1)
-LATEST, EARLIEST = -1, -2  #: numbers that stand for a place to begin
-_CHUNK = 512 * 1024  #: octets of an image in one message
-_MOST = 2**62
+LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
+_CHUNK = 512 * 1024  #: octets of a saved image in one message
+_NO_LIMIT = 2**62
 
 
 class MalamuteDiscovery:
-    """A place of discovery on a Malamute broker."""
+    """Discovery below one topic of a Malamute broker."""
 
     def __init__(self, settings: DiscoverySettings) -> None:
-        self.settings, self.words = settings, settings.words
-        self._talk: DiscoveryClient | None = None
-        self._announcer: RenewalKeeper | None = None
+        self.settings, self.codec = settings, settings.codec
+        self._client: DiscoveryClient | None = None
+        self._renewals: RenewalKeeper | None = None
         self._holder = next(_holders)
 
     def __repr__(self) -> str:
-        return f"<MalamuteDiscovery {self.words.events!r}, {'closed' if self._talk is None else repr(self._talk)}>"
+        return f"<MalamuteDiscovery {self.codec.events!r}, {'closed' if self._client is None else repr(self._client)}>"
 
     def open(self) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`.
 
         :raises ConfigError: the broker keeps no discovery (NOT_IMPLEMENTED), or refuses us
         """
-        talk = DiscoveryClient(self.settings)
-        talk.open()
-        self._talk = talk
+        client = DiscoveryClient(self.settings)
+        client.open()
+        self._client = client
 
     def close(self) -> None:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. What is announced stays warm for a while."""
-        talk, self._talk = self._talk, None
-        if self._announcer is not None:
-            self._announcer.release(self._holder)
-            self._announcer = None
-        if talk is not None:
-            talk.close()
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. Announced sources are renewed for a while."""
+        client, self._client = self._client, None
+        if self._renewals is not None:
+            self._renewals.release(self._holder)
+            self._renewals = None
+        if client is not None:
+            client.close()
 
-    def _open(self) -> DiscoveryClient:
-        if self._talk is None:
+    def _require_client(self) -> DiscoveryClient:
+        if self._client is None:
             raise ClientClosed("discovery is not open")
-        return self._talk
+        return self._client
 
-    # --- who announces ---------------------------------------------------------------------------------------------
+    # --- announcing ------------------------------------------------------------------------------------------------
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         check_ttl(ttl)
-        self._open()
-        self._announcer = renewal_keeper(self.settings)
-        self._announcer.announce(self._holder, source, record, ttl)
+        self._require_client()
+        self._renewals = renewal_keeper(self.settings)
+        self._renewals.announce(self._holder, source, record, ttl)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        self._open()
+        self._require_client()
         renewal_keeper(self.settings).withdraw(source, record)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        subject = self.words.subject(EVENT, source)
-        told = [
+        subject = self.codec.subject(EVENT, source)
+        messages = [
             DiscoveryMessage(subject, event, Extension(message_id=id_.encode()))
             for event, id_ in zip(events, ids, strict=True)
         ]
-        self._open().store(told)
+        self._require_client().store(messages)
 
-    # --- who reads -------------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        return self._image(self._open().standing())
+        return self._image(self._require_client().current())
 
     def _image(self, found: FoundMessages) -> list[DiscoveryEvent]:
-        end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, time.time_ns() // 1000, self.words.events)
-        return [*self.words.image(found.messages), end]
+        end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, time.time_ns() // 1000, self.codec.events)
+        return [*self.codec.image(found.messages), end]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """See :class:`~mama_spark.bridge.DiscoveryBridge`. The log is named as the stream of events; -1 is the latest,
-        -2 the earliest."""
+        """See :class:`~mama_spark.bridge.DiscoveryBridge`. The log has the name of the event stream; -1 is the
+        latest, -2 the earliest."""
         if where == "image":
-            return dict(positions.IMAGE)
+            return dict(IMAGE)
         number = {"latest": LATEST, "earliest": EARLIEST}.get(where) if isinstance(where, str) else self._number(where)
         if number is None:
-            raise ConfigError(f"discovery begins at image, earliest, latest or a number of a log, got {where!r}")
-        there = self._open().extent()
+            raise ConfigError(f"discovery begins at image, earliest, latest or a sequence of a log, got {where!r}")
+        bounds = self._require_client().bounds()
         return EventStreamOffset(
-            there.identity, {LATEST: there.last + 1, EARLIEST: there.first}.get(number, number)
+            bounds.identity, {LATEST: bounds.last + 1, EARLIEST: bounds.first}.get(number, number)
         ).as_json()
 
     def _number(self, where: tuple[tuple[str, int], ...]) -> int:
-        name = self.words.events
+        name = self.codec.events
         if len(where) != 1 or where[0][0] != name or (where[0][1] < 1 and where[0][1] not in (LATEST, EARLIEST)):
-            raise ConfigError(f"the only log of discovery here is {name}, whose numbers begin at 1; got {dict(where)}")
+            raise ConfigError(
+                f"the only log of discovery here is {name}, whose sequences begin at 1; got {dict(where)}"
+            )
         return where[0][1]
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
-        place, goal = positions.parse_offset(start), None if until is None else positions.parse_offset(until)
-        there = self._open().extent()
-        fresh = place is None or not positions.same_log(place, there.identity, there.last)
-        if place is not None and fresh and goal is not None and goal.log == place.log:
-            return start  # it cannot be reached any more: the next call has another goal
-        if place is None or fresh:
-            planned = goal is not None and goal.image is not None and goal.log == there.identity
-            place = goal.further(0) if planned and goal is not None else self._write_image(there)
-        if goal is not None and goal.log != place.log:
+        offset, goal = parse_offset(start), None if until is None else parse_offset(until)
+        bounds = self._require_client().bounds()
+        log_lost = offset is not None and not same_log(offset, bounds.identity, bounds.last)
+        if offset is not None and log_lost and goal is not None and goal.log == offset.log:
+            return start  # the goal cannot be reached any more: the next call has another one
+        if offset is None or log_lost:
+            saved = goal is not None and goal.image is not None and goal.log == bounds.identity
+            offset = goal.advanced(0) if saved and goal is not None else self._save_image()
+        if goal is not None and goal.log != offset.log:
             goal = None
-        found = positions.onward(place, there.first, there.last, _MOST if limit is None else limit, goal)
-        return found.as_json()
+        return next_offset(offset, bounds.first, bounds.last, _NO_LIMIT if limit is None else limit, goal).as_json()
 
-    def _write_image(self, there: LogBounds) -> EventStreamOffset:
-        """Write the image down for this reader; the position before it."""
-        talk, token = self._open(), secrets.token_hex(8)
-        found = talk.standing()
-        changes = self._image(found)
-        subject = self.words.image_subject(token)
+    def _save_image(self) -> EventStreamOffset:
+        """Save the image for this reader; the offset before it."""
+        client, token = self._require_client(), secrets.token_hex(8)
+        found = client.current()
+        events = self._image(found)
+        subject = self.codec.snapshot_subject(token)
         chunks = [
             DiscoveryMessage(subject, chunk, Extension(message_id=b"%s-%d" % (token.encode(), i)))
-            for i, chunk in enumerate(pack(changes, _CHUNK))
+            for i, chunk in enumerate(pack(events, _CHUNK))
         ]
-        runs = talk.store(chunks)
-        image = WrittenSnapshot(token, len(changes), runs[0].first, runs[-1].first, found.last + 1)
+        runs = client.store(chunks)
+        image = WrittenSnapshot(token, len(events), runs[0].first, runs[-1].first, found.last + 1)
         return EventStreamOffset(found.identity, image.next, image)
 
-    # --- between two positions -------------------------------------------------------------------------------------
+    # --- between two offsets ---------------------------------------------------------------------------------------
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`.
 
-        :raises DataLost: an image that was written down is not there any more
+        :raises DataLost: a saved image is not there any more
         """
-        first, last = positions.parse_offset(start), positions.parse_offset(end)
+        first, last = parse_offset(start), parse_offset(end)
         if first == last:
             return
         if last is None or (first is None and last.image is None):
-            raise ConfigError("an image that was never written down cannot be read")
+            raise ConfigError("an image that was never saved cannot be read")
         if first is not None and first.log != last.log:
             info = "the stream was deleted and made again, or lost its end"
             at = time.time_ns() // 1000
             yield [
-                DiscoveryEvent(DiscoveryEventKind.GAP, at, self.words.events, gap=(first.next, first.next), info=info)
+                DiscoveryEvent(DiscoveryEventKind.GAP, at, self.codec.events, gap=(first.next, first.next), info=info)
             ]
             first = None
         yield from self._between(first, last)
@@ -170,41 +169,41 @@ class MalamuteDiscovery:
     def _between(self, first: EventStreamOffset | None, last: EventStreamOffset) -> Iterator[list[DiscoveryEvent]]:
         image = last.image or (None if first is None else first.image)
         if image is not None:
-            told = first.told if first is not None and first.image == image else 0
-            stop = last.told if last.image is not None else image.changes
-            if stop > told:
-                yield self._written(image)[told:stop]
+            start = first.delivered if first is not None and first.image == image else 0
+            stop = last.delivered if last.image is not None else image.events
+            if stop > start:
+                yield self._saved_image(image)[start:stop]
         if last.image is None and first is not None:
-            yield from self._changes(last.log, first.next, last.next - 1)
+            yield from self._events(last.log, first.next, last.next - 1)
 
-    def _written(self, image: WrittenSnapshot) -> list[DiscoveryEvent]:
-        pages = self._open().fetch(image.first - 1, image.last, [self.words.image_subject(image.token)])
+    def _saved_image(self, image: WrittenSnapshot) -> list[DiscoveryEvent]:
+        pages = self._require_client().fetch(image.first - 1, image.last, [self.codec.snapshot_subject(image.token)])
         try:
             return unpack([one.content for page in pages for one in page.messages])
         except ValueError as e:
-            raise DataLost(f"the image that this reader began with is not in {self.words.events} any more: {e}") from e
+            raise DataLost(f"the image that this reader began with is not in {self.codec.events} any more: {e}") from e
 
-    def _changes(self, log: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
+    def _events(self, log: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
         if first > last:
             return
         expected = first
-        for page in self._open().fetch(first - 1, last):
+        for page in self._require_client().fetch(first - 1, last):
             if page.identity != log:
-                break  # made again meanwhile: what stood there is gone
-            changes: list[DiscoveryEvent] = []
-            for one in page.messages:
-                if one.sequence > expected:
-                    changes.append(self._gap(expected, one.sequence - 1, one))
-                expected = one.sequence + 1
-                change = self.words.change(one)
-                if change is not None:
-                    changes.append(change)
-            if changes:
-                yield changes
+                break  # created again meanwhile: the old messages are gone
+            events: list[DiscoveryEvent] = []
+            for message in page.messages:
+                if message.sequence > expected:
+                    events.append(self._gap(expected, message.sequence - 1, message))
+                expected = message.sequence + 1
+                event = self.codec.event_of(message)
+                if event is not None:
+                    events.append(event)
+            if events:
+                yield events
         if expected <= last:
             yield [self._gap(expected, last, None)]
 
-    def _gap(self, first: int, last: int, behind: StoredRecord | None) -> DiscoveryEvent:
-        """:param behind: the message that comes next; nobody knows when the others went"""
-        at = time.time_ns() // 1000 if behind is None else behind.time
-        return DiscoveryEvent(DiscoveryEventKind.GAP, at, self.words.events, gap=(first, last))
+    def _gap(self, first: int, last: int, following: StoredRecord | None) -> DiscoveryEvent:
+        """:param following: the message behind the gap, whose time the event has; None = now"""
+        at = time.time_ns() // 1000 if following is None else following.time
+        return DiscoveryEvent(DiscoveryEventKind.GAP, at, self.codec.events, gap=(first, last))

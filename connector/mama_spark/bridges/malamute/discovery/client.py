@@ -1,4 +1,4 @@
-"""The conversation with a broker about discovery: what is stored there, what stands there, and more of it."""
+"""Reads and stores discovery messages in a broker's event stream, over one connection."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from mama_spark.backoff import Backoff
 from mama_spark.errors import ClientClosed, ConfigError, OutOfResources, Unavailable
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
@@ -29,10 +30,11 @@ from .codec import DiscoveryCodec, DiscoveryMessage, StoredRecord, stored
 T = TypeVar("T")
 
 FEATURES = Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS | Feature.LOG | Feature.DISCOVERY
-#: Messages, and octets of them, that go together; what fails is sent again with all that follows it, in order.
-TOGETHER = 1000
-TOGETHER_OCTETS = 1024 * 1024
-_PAUSE = 0.05
+#: Most messages of one part, and octets of them; a part that fails is sent again as a whole, in order.
+PART_MESSAGES = 1000
+PART_OCTETS = 1024 * 1024
+#: Between two attempts while the broker is away or the stream is starting.
+RETRY = Backoff(0.05, 0.05)
 _END = 2**62
 
 
@@ -40,24 +42,26 @@ _END = 2**62
 class DiscoverySettings:
     """Times in seconds.
 
-    :param link: how the broker is reached
-    :param patience: that an outage may last before a call fails
-    :param answer: after which an answer is not waited for any more
-    :param name: bridges of one process with the same name, broker and words share what they keep alive
+    :param connection: how the broker is reached
+    :param outage_timeout: that an outage may last before a call fails
+    :param answer_timeout: that one request may take
+    :param name: bridges of one process with the same name, broker and codec share their renewals
     """
 
-    link: ConnectionSettings = field(default_factory=ConnectionSettings)
-    words: DiscoveryCodec = field(default_factory=DiscoveryCodec)
-    patience: float = 30.0
-    answer: float = 5.0
+    connection: ConnectionSettings = field(default_factory=ConnectionSettings)
+    codec: DiscoveryCodec = field(default_factory=DiscoveryCodec)
+    outage_timeout: float = 30.0
+    answer_timeout: float = 5.0
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """:ivar identity: of the stream; another when it was deleted and made again
-    :ivar reached: everything up to this number was looked at
-    :ivar last: number of the newest message
+    """One page of stored messages.
+
+    :ivar identity: of the stream; another when it was deleted and created again
+    :ivar reached: everything up to this sequence was examined
+    :ivar last: sequence of the newest message
     """
 
     identity: str
@@ -80,67 +84,67 @@ class DiscoveryClient:
 
     def __init__(self, settings: DiscoverySettings) -> None:
         self.settings = settings
-        self._stream = settings.words.events.encode()
-        self._link: ClientConnection | None = None
-        self._writing = threading.Lock()  # or the answer to one would tell of the other's
+        self._stream = settings.codec.events.encode()
+        self._connection: ClientConnection | None = None
+        self._writing = threading.Lock()  # or one thread's PONG would acknowledge the other's messages
 
     def __repr__(self) -> str:
-        return f"<DiscoveryClient {'closed' if self._link is None else self._link.endpoint}>"
+        return f"<DiscoveryClient {'closed' if self._connection is None else self._connection.endpoint}>"
 
     def open(self) -> None:
         """:raises ConfigError: the broker keeps no discovery, or the login is refused
-        :raises Unavailable: nobody answers
+        :raises Unavailable: no broker answers
         """
         settings = self.settings
-        link = ClientConnection(replace(settings.link, address="", features=FEATURES))
+        connection = ClientConnection(replace(settings.connection, address="", features=FEATURES))
         try:
-            link.open(settings.answer)
-            missing = FEATURES & ~link.machine.features
+            connection.open(settings.answer_timeout)
+            missing = FEATURES & ~connection.machine.features
             if missing:
                 raise ConfigError(
-                    f"NOT_IMPLEMENTED: the broker at {link.endpoint} keeps no discovery: that needs mama broker with a "
-                    "folder in the table [events] of its configuration"
+                    f"NOT_IMPLEMENTED: the broker at {connection.endpoint} keeps no discovery: that needs mama broker "
+                    "with a folder in the table [events] of its configuration"
                 )
-            with link.changed:
-                call = link.machine.write(self._stream, time.monotonic() + settings.answer)
-            link.wait(call, f"writing to {settings.words.events!r}")
+            with connection.changed:
+                call = connection.machine.write(self._stream, time.monotonic() + settings.answer_timeout)
+            connection.wait(call, f"writing to {settings.codec.events!r}")
         except CallFailed as e:
-            link.close(0.0)
+            connection.close(0.0)
             kind = Unavailable if e.code == StatusCode.INTERNAL_ERROR else ConfigError
-            raise kind(f"{link.endpoint}: {e}") from e
+            raise kind(f"{connection.endpoint}: {e}") from e
         except BaseException:
-            link.close(0.0)
+            connection.close(0.0)
             raise
-        self._link = link
+        self._connection = connection
 
     def close(self, timeout: float = 1.0) -> None:
         """Never raises."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close(timeout if link.connected else 0.0)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(timeout if connection.connected else 0.0)
 
-    def _open_link(self) -> ClientConnection:
-        if self._link is None:
+    def _require_connection(self) -> ClientConnection:
+        if self._connection is None:
             raise ClientClosed("discovery is not open")
-        return self._link
+        return self._connection
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def extent(self) -> LogBounds:
+    def bounds(self) -> LogBounds:
         answer, _ = self._ask(Op.BOUNDS, ())
         (first, last), _ = parse_numbers(answer.body, 2)
         return LogBounds(answer.identity.decode(), first, last)
 
     def fetch(self, after: int, up_to: int, subjects: Sequence[str] = ()) -> Iterator[FoundMessages]:
-        """What lies in ``after < sequence <= up_to``, in order and piece by piece."""
+        """Pages of the messages in ``after < sequence <= up_to``, in order."""
         return self._pages(Op.FETCH, after, up_to, subjects)
 
-    def standing(self, subjects: Sequence[str] = ()) -> FoundMessages:
-        """What stands at all subjects (or these) at one moment: at number ``last`` of the stream."""
+    def current(self, subjects: Sequence[str] = ()) -> FoundMessages:
+        """The current message of all subjects (or these), as of sequence ``last`` of the stream."""
         pages = self._pages(Op.STANDING, 0, _END, subjects)
         first = next(pages)
         found = list(first.messages)
-        if first.reached < first.last:  # what changes meanwhile has a higher number: it is told as a change
+        if first.reached < first.last:  # changes meanwhile have higher sequences, and are read as changes
             found += [
                 one for page in self._pages(Op.STANDING, first.reached, first.last, subjects) for one in page.messages
             ]
@@ -165,70 +169,68 @@ class DiscoveryClient:
         selection: Selection = Selection.ALL,
         texts: tuple[bytes, ...] = (),
     ) -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
-        question = LogQuery(op, 0, self._stream, numbers, selection=selection, texts=texts)
+        query = LogQuery(op, 0, self._stream, numbers, selection=selection, texts=texts)
 
-        def once() -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
-            link = self._open_link()
-            with link.changed:
-                asked = link.machine.ask(question, time.monotonic() + self.settings.answer)
-            link.wake()
-            with link.changed:
-                link.changed.wait_for(lambda: asked.done or link.fatal is not None)
-            if asked.error is not None or asked.answer is None:
-                raise asked.error or link.fatal or Unavailable("the broker did not answer")
-            if asked.answer.code != StatusCode.SUCCESS:
-                kind = Unavailable if asked.answer.code == StatusCode.INTERNAL_ERROR else ConfigError
-                raise kind(f"{link.endpoint}: {asked.answer.reason.decode('utf-8', 'replace')}")
-            return asked.answer, asked.records
+        def attempt() -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
+            connection = self._require_connection()
+            pending = connection.ask(query, time.monotonic() + self.settings.answer_timeout)
+            answer = connection.wait_for_answer(pending)
+            if answer.code != StatusCode.SUCCESS:
+                kind = Unavailable if answer.code == StatusCode.INTERNAL_ERROR else ConfigError
+                raise kind(f"{connection.endpoint}: {answer.reason.decode('utf-8', 'replace')}")
+            return answer, pending.records
 
-        return self._patiently(once, self.settings.patience)
+        return self._retry(attempt, self.settings.outage_timeout)
 
-    def _patiently(self, work: Callable[[], T], patience: float) -> T:
-        """Again and again while it may help."""
-        until = time.monotonic() + patience
+    def _retry(self, attempt: Callable[[], T], timeout: float) -> T:
+        """The result of the first attempt that succeeds.
+
+        :raises Unavailable: none did within ``timeout`` seconds, or the connection has ended
+        """
+        until, delays = time.monotonic() + timeout, RETRY.delays()
         while True:
-            link = self._open_link()
+            connection = self._require_connection()
             try:
-                return work()
+                return attempt()
             except Unavailable as e:
-                if time.monotonic() >= until or link.fatal is not None:
-                    raise Unavailable(link.explain("discovery", str(e))) from e
-            time.sleep(_PAUSE)  # not connected, or the stream may be starting
+                if time.monotonic() >= until or connection.fatal is not None:
+                    raise Unavailable(connection.explain("discovery", str(e))) from e
+            time.sleep(delays.next())
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, messages: Sequence[DiscoveryMessage], patience: float | None = None) -> list[AckRun]:
-        """Store messages, in order; what became of each. Those with an id may be put again.
+    def put(self, messages: Sequence[DiscoveryMessage], timeout: float | None = None) -> list[AckRun]:
+        """Store messages, in order; the outcome of each. Messages with an id may be put again.
 
-        :raises Unavailable: nobody answers; some may be stored
+        :raises Unavailable: no broker answers; some may be stored
         """
         found: list[AckRun] = []
         while len(found) < len(messages):
             part = _part(messages, len(found))
-            wait = self.settings.patience if patience is None else patience
+            wait = self.settings.outage_timeout if timeout is None else timeout
             with self._writing:
-                found += self._patiently(lambda part=part: self._put(part), wait)  # type: ignore[misc]
+                found += self._retry(lambda part=part: self._put(part), wait)  # type: ignore[misc]
         return found
 
     def _put(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
-        link = self._open_link()
-        with link.changed:
-            machine, epoch = link.machine, link.machine.reconnects
+        connection = self._require_connection()
+        with connection.changed:
+            machine, epoch = connection.machine, connection.machine.reconnects
             if machine.stream != self._stream:
                 raise Unavailable("the broker has not opened the stream yet")
             for message in messages:
                 machine.send(message.subject.encode(), [message.content], message.extension)
-            call = machine.ping(time.monotonic(), time.monotonic() + self.settings.answer)
-        link.wait(call, "discovery")
-        if epoch != link.machine.reconnects:
-            raise Unavailable("the connection was lost behind messages")
+            call = machine.ping(time.monotonic(), time.monotonic() + self.settings.answer_timeout)
+        connection.wait(call, "discovery")
+        if epoch != connection.machine.reconnects:
+            raise Unavailable("the connection was lost before the messages were acknowledged")
         found = [
             AckRun(run.outcome, 1, run.first + i if run.first else 0)
             for run in call.extension.acks
             for i in range(run.count)
         ]
         if len(found) != len(messages):
-            raise Unavailable("the broker did not say what became of each message")
+            raise Unavailable("the broker did not report the outcome of each message")
         return found
 
     def store(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
@@ -246,8 +248,8 @@ class DiscoveryClient:
 
 def _part(messages: Sequence[DiscoveryMessage], start: int) -> Sequence[DiscoveryMessage]:
     size = 0
-    for at in range(start, min(len(messages), start + TOGETHER)):
+    for at in range(start, min(len(messages), start + PART_MESSAGES)):
         size += len(messages[at].content)
-        if size > TOGETHER_OCTETS and at > start:
+        if size > PART_OCTETS and at > start:
             return messages[start:at]
-    return messages[start : start + TOGETHER]
+    return messages[start : start + PART_MESSAGES]

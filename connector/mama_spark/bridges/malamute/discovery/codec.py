@@ -1,15 +1,15 @@
-"""What discovery says on a Malamute broker, and what that means. Pure: any bytes give a change or nothing.
+"""The discovery messages on a Malamute broker: their subjects and contents, and the events they stand for. Pure.
 
-Everything stands in the broker's own stream (:mod:`mama_spark.services.malamute_broker.session.broker_events`), where
-it is stored. Two subjects a source, with a time to live each (:mod:`mama_spark.malamute.protocol.ttl`), renewed without
-being stored:
+Any octets decode to an event or to None. All messages are stored in the broker's own stream
+(:mod:`mama_spark.services.malamute_broker.session.broker_events`). A source has two subjects with a time to live
+(:mod:`mama_spark.malamute.protocol.ttl`), which are renewed without being stored:
 
-* ``<topic>.rec.<id>.<name>``: what the source says of itself. When it is not renewed, the broker's marker says that the
-  source is OFFLINE;
-* ``<topic>.warn.<id>.<name>``: empty, with half the time; its marker says SUSPECT.
+* ``<topic>.rec.<id>.<name>``: the source record. When it is not renewed, the broker's marker means that the source is
+  OFFLINE;
+* ``<topic>.warn.<id>.<name>``: empty, with half the time to live; its marker means SUSPECT.
 
-``<topic>.event.<id>.<name>`` are events of the source's publishers, ``<topic>.image.<token>`` images that were written
-down for one reader. A source without an id has ``-`` in its place; the name comes last and is taken as it is.
+``<topic>.event.<id>.<name>`` are events of the source's publishers, ``<topic>.image.<token>`` snapshots that were saved
+for one reader. A source without an id has ``-`` in its place; the name comes last and may have any characters.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from mama_spark.source_expiry import state_by_markers, suspect_after
 
 EVENTS = "_MAMA_EVENTS"  #: the broker's own stream, unless its configuration has another name
 REC, WARN, EVENT, IMAGE = "rec", "warn", "event", "image"
-WITHDRAWN = b"Mama-Withdrawn"  #: of ``rec`` and ``warn``: the source ended in order
-MOST_SUBJECT = 255  #: octets
+WITHDRAWN = b"Mama-Withdrawn"  #: of ``rec`` and ``warn``: the source was withdrawn
+MAX_SUBJECT = 255  #: octets
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
-_READERS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": DiscoveryEventKind.UNSUBSCRIBED}
+_READER_EVENTS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": DiscoveryEventKind.UNSUBSCRIBED}
 
 
 class StoredRecord(NamedTuple):
@@ -49,39 +49,39 @@ class StoredRecord(NamedTuple):
     headers: dict[bytes, bytes]
 
     @property
-    def runs(self) -> bool:
-        """It has a time to live that can end."""
+    def has_ttl(self) -> bool:
+        """It has a time to live."""
         return self.ttl > 0
 
     @property
     def ttl(self) -> float:
-        """Seconds; 0 = for ever."""
+        """Seconds; 0 = no time to live."""
         value = self.headers.get(TTL, b"0")
         return int(value) / 1000 if value.isdigit() else 0.0
 
     @property
     def expired(self) -> bool:
-        """It is the broker's word that nobody renewed what was here."""
+        """It is the broker's marker: the message before it was not renewed."""
         return self.headers.get(MARKER) == EXPIRED
 
 
 def stored(frames: Sequence[bytes]) -> StoredRecord | None:
-    """What a fetch brought; None for what is no message of a stored stream."""
+    """A message that a fetch returned; None for what is no message of a stored stream."""
     try:
         command = decode(frames)
     except BadFrame:
         return None
     if not isinstance(command, StreamDeliver):
         return None
-    said = read(command.trailing)
-    if said.sequence is None or said.time is None:
+    extension = read(command.trailing)
+    if extension.sequence is None or extension.time is None:
         return None
     subject = command.subject.decode("utf-8", "backslashreplace")
-    return StoredRecord(said.sequence, said.time, subject, b"".join(command.content), dict(said.headers))
+    return StoredRecord(extension.sequence, extension.time, subject, b"".join(command.content), dict(extension.headers))
 
 
 class DiscoveryMessage(NamedTuple):
-    """One to be stored (or a renewal, which is not)."""
+    """A message to be stored (or a renewal, which is not)."""
 
     subject: str
     content: bytes = b""
@@ -89,8 +89,8 @@ class DiscoveryMessage(NamedTuple):
 
 
 def id_of(subject: str, before: int, *parts: bytes) -> bytes:
-    """Of a message that replaces number ``before`` of its subject: the same from whoever wants to say the same there,
-    so that it is stored once."""
+    """The id of a message that replaces sequence ``before`` of its subject: the same from all processes that send the
+    same message there, so that it is stored once."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (subject.encode(), *parts):
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -99,11 +99,11 @@ def id_of(subject: str, before: int, *parts: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryCodec:
-    """The names of one place of discovery.
+    """Encodes and decodes the messages below one discovery topic.
 
     :param topic: that the subjects begin with
     :param events: the broker's own stream
-    :param sources: what an image is said to come from
+    :param sources: origin of the records of a snapshot
     """
 
     topic: str = "_MAMA_SOURCE_DISCOVERY"
@@ -121,12 +121,12 @@ class DiscoveryCodec:
             octets = subject.encode()
         except UnicodeEncodeError as e:
             raise ConfigError(f"the name of a source is no text: {e}") from None
-        if len(octets) > MOST_SUBJECT or "\0" in subject:
-            most = MOST_SUBJECT - len(octets) + len(source.name.encode())
+        if len(octets) > MAX_SUBJECT or "\0" in subject:
+            most = MAX_SUBJECT - len(octets) + len(source.name.encode())
             raise ConfigError(f"the name of a source has at most {most} octets here, and no NUL: {source.name[:60]!r}")
         return subject
 
-    def image_subject(self, token: str) -> str:
+    def snapshot_subject(self, token: str) -> str:
         return f"{self.topic}.{IMAGE}.{token}"
 
     def parse(self, subject: str) -> tuple[str, SourceKey] | None:
@@ -142,23 +142,23 @@ class DiscoveryCodec:
             return None
         return part, SourceKey(name, int(number))
 
-    # --- what is written -------------------------------------------------------------------------------------------
+    # --- encoding --------------------------------------------------------------------------------------------------
 
     def record(self, source: SourceKey, record: bytes, ttl: float, before: int) -> DiscoveryMessage:
-        """What the source says of itself, in place of number ``before`` there (0 = nothing)."""
-        return self._running(REC, source, record, ttl, before)
+        """A source record that replaces sequence ``before`` of its subject (0 = there is none)."""
+        return self._with_ttl(REC, source, record, ttl, before)
 
     def warn(self, source: SourceKey, ttl: float, before: int) -> DiscoveryMessage:
-        return self._running(WARN, source, b"", suspect_after(ttl), before)
+        return self._with_ttl(WARN, source, b"", suspect_after(ttl), before)
 
-    def _running(self, part: str, source: SourceKey, content: bytes, ttl: float, before: int) -> DiscoveryMessage:
+    def _with_ttl(self, part: str, source: SourceKey, content: bytes, ttl: float, before: int) -> DiscoveryMessage:
         subject, ms = self.subject(part, source), b"%d" % max(1, round(ttl * 1000))
         return DiscoveryMessage(
             subject, content, Extension(message_id=id_of(subject, before, content, ms), headers=((TTL, ms),))
         )
 
-    def ended(self, part: str, source: SourceKey, content: bytes, before: int) -> DiscoveryMessage:
-        """Of ``rec`` or ``warn``: the source ended in order."""
+    def withdrawal(self, part: str, source: SourceKey, content: bytes, before: int) -> DiscoveryMessage:
+        """A message that withdraws ``rec`` or ``warn``."""
         subject = self.subject(part, source)
         headers = ((TTL, b"0"), (WITHDRAWN, b"1"))
         return DiscoveryMessage(
@@ -168,12 +168,12 @@ class DiscoveryCodec:
     def renewal(self, part: str, source: SourceKey) -> DiscoveryMessage:
         return DiscoveryMessage(self.subject(part, source), b"", Extension(headers=((RENEWAL, b"1"),)))
 
-    # --- what is read ----------------------------------------------------------------------------------------------
+    # --- decoding --------------------------------------------------------------------------------------------------
 
-    def change(self, one: StoredRecord) -> DiscoveryEvent | None:
-        """What a message tells; None for what is no change."""
+    def event_of(self, one: StoredRecord) -> DiscoveryEvent | None:
+        """The event that a message is; None for what is no event of discovery."""
         if not one.subject.startswith(f"{self.topic}."):
-            return self._of_broker(one)
+            return self._reader_event(one)
         found = self.parse(one.subject)
         if found is None:
             return None
@@ -187,43 +187,47 @@ class DiscoveryCodec:
             return DiscoveryEvent(DiscoveryEventKind.RECORD, one.time, self.events, one.sequence, source, one.content)
         return None
 
-    def _of_broker(self, one: StoredRecord) -> DiscoveryEvent | None:
+    def _reader_event(self, one: StoredRecord) -> DiscoveryEvent | None:
         kind, client, stream, detail = (
             one.headers.get(b"Mama-" + name, b"").decode("utf-8", "backslashreplace")
             for name in (b"Event", b"Client", b"Stream", b"Detail")
         )
         if not kind:
-            return None  # of a client that writes what it likes
-        if kind in _READERS:
+            return None  # of any client
+        if kind in _READER_EVENTS:
             who = f"client {client}" if client else "a client without address"
             info = f"{who} reads {detail}" if detail else who
             return DiscoveryEvent(
-                _READERS[kind], one.time, self.events, one.sequence, payload=one.content, topic=stream, info=info
+                _READER_EVENTS[kind], one.time, self.events, one.sequence, payload=one.content, topic=stream, info=info
             )
         return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
 
-    def image(self, standing: Iterable[StoredRecord]) -> list[DiscoveryEvent]:
-        """The sources there are, in the order in which they last said something."""
+    def image(self, current: Iterable[StoredRecord]) -> list[DiscoveryEvent]:
+        """The sources that are announced, in the order of their records.
+
+        :param current: the current message of each subject
+        """
         found: dict[SourceKey, dict[str, StoredRecord]] = {}
-        for one in standing:
-            place = self.parse(one.subject)
-            if place is not None:
-                found.setdefault(place[1], {})[place[0]] = one
-        changes = []
+        for one in current:
+            parsed = self.parse(one.subject)
+            if parsed is not None:
+                part, source = parsed
+                found.setdefault(source, {})[part] = one
+        events = []
         for source, parts in sorted(found.items(), key=lambda item: item[1][REC].sequence if REC in item[1] else 0):
             rec, warn = parts.get(REC), parts.get(WARN)
-            if rec is None or not rec.runs:
+            if rec is None or not rec.has_ttl:
                 continue
-            changes.append(
+            events.append(
                 DiscoveryEvent(DiscoveryEventKind.RECORD, rec.time, self.sources, rec.sequence, source, rec.content)
             )
             warned = warn.sequence if warn is not None and warn.expired else None
             if warn is not None and state_by_markers(rec.sequence, warned, None) is not None:
-                changes.append(
+                events.append(
                     DiscoveryEvent(DiscoveryEventKind.SUSPECT, warn.time, self.sources, warn.sequence, source)
                 )
-        return changes
+        return events
 
 
 class SourceWithdrawn(MamaError):
-    """Somebody said that the source has ended."""
+    """Another process has withdrawn the source."""

@@ -1,11 +1,12 @@
-"""Keeps sources alive from this process: one set of renewals a source, however many bridges announce it.
+"""Renews the announced sources of this process: one renewal per source, however many bridges announce it.
 
-A thread with a connection of its own renews for as long as somebody announces and a while longer (a stream of
-micro-batches opens a bridge each); it ends with the process. A fork begins with none.
+A thread with its own connection renews while a bridge announces the source and a while longer (a stream of
+micro-batches opens a bridge each); it ends with the process. A forked process begins with none.
 
-**How processes agree.** A renewal is answered: it found what runs, or nothing. Then the source had been given up, or
-has ended; what stands there tells which. Whoever writes a record says which number of its subject it replaces, as its
-id: so it is stored once however many processes want to say the same, and readers see a source come back once.
+*How processes agree.* The answer to a renewal says whether the source record still has its time to live. If not, the
+source was reported OFFLINE, or it was withdrawn; the current message of its subject tells which. A process that writes
+a record gives it an id made from the sequence that it replaces: so it is stored once however many processes write it,
+and readers see a source come back once.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from mama_spark.source_expiry import offline_after, renew_every, suspect_after
 from .client import DiscoveryClient, DiscoverySettings
 from .codec import REC, WARN, WITHDRAWN, SourceWithdrawn, StoredRecord
 
-LOG = logging.getLogger("mama_spark.malamute.discovery")
+log = logging.getLogger("mama_spark.malamute.discovery")
 
 
 @dataclass(slots=True, eq=False)
 class _Renewal:
-    """One source that this process keeps alive.
+    """One source that this process renews.
 
     :ivar holders: bridges that announce it now
-    :ivar idle_since: monotonic; when the last one let go
-    :ivar due: monotonic; when it is to be renewed
+    :ivar idle_since: monotonic time when the last one was closed
+    :ivar due: monotonic time of the next renewal
     """
 
     source: SourceKey
@@ -51,21 +52,21 @@ class _Renewal:
 
 
 class RenewalKeeper:
-    """All sources that this process announces at one place of discovery. Thread-safe."""
+    """All sources that this process announces with the same settings. Thread-safe."""
 
     def __init__(self, settings: DiscoverySettings) -> None:
-        self.settings, self.words = settings, settings.words
+        self.settings, self.codec = settings, settings.codec
         self.sources: dict[SourceKey, _Renewal] = {}
-        self._talk: DiscoveryClient | None = None
+        self._client: DiscoveryClient | None = None
         self._thread: threading.Thread | None = None
-        self._talking = threading.Lock()  # whoever asks the broker and acts on the answer
-        self._changed = threading.Condition()  # for what is above but the talk
+        self._requests = threading.Lock()  # held from a request to what follows from its answer
+        self._changed = threading.Condition()  # guards everything but the client
 
     def announce(self, holder: int, source: SourceKey, record: bytes, ttl: float) -> None:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`; returns when it is stored."""
-        ttl = max(1, round(ttl * 1000)) / 1000  # as it is written
-        with self._call():
-            self._begin(source, record, ttl)
+        ttl = max(1, round(ttl * 1000)) / 1000  # as it is encoded
+        with self._using_client():
+            self._start(source, record, ttl)
         now = time.monotonic()
         with self._changed:
             one = self.sources.get(source)
@@ -82,18 +83,18 @@ class RenewalKeeper:
         """See :class:`~mama_spark.bridge.DiscoveryBridge`."""
         with self._changed:
             self.sources.pop(source, None)
-        with self._call():
-            parts = self._standing(source)
+        with self._using_client():
+            parts = self._current(source)
             rec, warn = parts.get(REC), parts.get(WARN)
             if rec is not None and WITHDRAWN in rec.headers and rec.content == record:
                 return
-            ending = [self.words.ended(REC, source, record, _number(rec))]
-            if warn is not None and warn.runs:
-                ending.append(self.words.ended(WARN, source, b"", warn.sequence))
-            self._talk_now().store(ending)
+            withdrawals = [self.codec.withdrawal(REC, source, record, _sequence(rec))]
+            if warn is not None and warn.has_ttl:
+                withdrawals.append(self.codec.withdrawal(WARN, source, b"", warn.sequence))
+            self._require_client().store(withdrawals)
 
     def release(self, holder: int) -> None:
-        """A bridge was closed: its sources stay warm for a while."""
+        """A bridge was closed: its sources are renewed for a while."""
         with self._changed:
             for one in self.sources.values():
                 if holder in one.holders:
@@ -101,85 +102,88 @@ class RenewalKeeper:
                     one.idle_since = time.monotonic()
 
     def stop(self) -> None:
-        """Renew nothing any more, as if the process had ended."""
+        """Renew no source any more, as if the process had ended."""
         with self._changed:
             self.sources.clear()
             thread = self._thread
             self._changed.notify_all()
         if thread is not None:
-            thread.join(self.settings.patience + 10.0)
+            thread.join(self.settings.outage_timeout + 10.0)
 
     # --- the connection --------------------------------------------------------------------------------------------
 
-    def _talk_now(self) -> DiscoveryClient:
-        """The connection of this announcer; with ``_talking`` held."""
-        if self._talk is None:
-            talk = DiscoveryClient(self.settings)
-            talk.open()
-            self._talk = talk
-        return self._talk
+    def _require_client(self) -> DiscoveryClient:
+        """The connection; call it with ``_requests`` held."""
+        if self._client is None:
+            client = DiscoveryClient(self.settings)
+            client.open()
+            self._client = client
+        return self._client
 
     @contextlib.contextmanager
-    def _call(self) -> Iterator[None]:
-        """Something of the caller's that needs the connection; given up behind it if nothing is renewed."""
+    def _using_client(self) -> Iterator[None]:
+        """Hold the connection for a caller; close it afterwards if no source is renewed."""
         try:
-            with self._talking:
+            with self._requests:
                 yield
         finally:
             if self._thread is None and not self.sources:
-                self._hang_up()
+                self._disconnect()
 
-    def _hang_up(self) -> None:
-        with self._talking:
-            talk, self._talk = self._talk, None
-            if talk is not None:
-                talk.close()
+    def _disconnect(self) -> None:
+        with self._requests:
+            client, self._client = self._client, None
+            if client is not None:
+                client.close()
 
     # --- one source ------------------------------------------------------------------------------------------------
 
-    def _standing(self, source: SourceKey) -> dict[str, StoredRecord]:
-        """What stands at the subjects of a source, by part."""
-        subjects = [self.words.subject(part, source) for part in (REC, WARN)]
-        found = {one.subject: one for one in self._talk_now().standing(subjects).messages}
+    def _current(self, source: SourceKey) -> dict[str, StoredRecord]:
+        """The current messages of a source's subjects, by part."""
+        subjects = [self.codec.subject(part, source) for part in (REC, WARN)]
+        found = {one.subject: one for one in self._require_client().current(subjects).messages}
         return {part: found[s] for part, s in zip((REC, WARN), subjects, strict=True) if s in found}
 
-    def _begin(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """Take a source up: renew what stands there if it is what we say, else say it."""
-        parts = self._standing(source)
+    def _start(self, source: SourceKey, record: bytes, ttl: float) -> None:
+        """Renew the source if its current record is the same, else write the record."""
+        parts = self._current(source)
         rec, warn = parts.get(REC), parts.get(WARN)
-        says = [self.words.record(source, record, ttl, _number(rec)), self.words.warn(source, ttl, _number(warn))]
-        stands = rec is not None and (rec.content, rec.ttl) == (record, ttl) and warn is not None and warn.runs
-        if stands and self._renew(source):
+        messages = [
+            self.codec.record(source, record, ttl, _sequence(rec)),
+            self.codec.warn(source, ttl, _sequence(warn)),
+        ]
+        unchanged = rec is not None and (rec.content, rec.ttl) == (record, ttl) and warn is not None and warn.has_ttl
+        if unchanged and self._renew(source):
             return
-        runs = self._talk_now().store(says)
+        runs = self._require_client().store(messages)
         if any(run.outcome is StoreOutcome.DUPLICATE for run in runs) and not self._renew(source):
-            # said before, and so long ago that nothing tells of its end any more
-            headers = [Extension(headers=message.extension.headers) for message in says]
-            self._talk_now().store([m._replace(extension=e) for m, e in zip(says, headers, strict=True)])
+            # written before, and so long ago that no message tells of its end any more
+            headers = [Extension(headers=message.extension.headers) for message in messages]
+            self._require_client().store([m._replace(extension=e) for m, e in zip(messages, headers, strict=True)])
 
-    def _renew(self, source: SourceKey, patience: float | None = None) -> bool:
-        """False: at least one of the two did not run any more."""
-        runs = self._talk_now().put([self.words.renewal(part, source) for part in (REC, WARN)], patience)
+    def _renew(self, source: SourceKey, timeout: float | None = None) -> bool:
+        """Renew both subjects; False: the time to live of one has passed."""
+        runs = self._require_client().put([self.codec.renewal(part, source) for part in (REC, WARN)], timeout)
         return all(run.outcome is StoreOutcome.DUPLICATE for run in runs)
 
-    def _come_back(self, one: _Renewal) -> None:
-        """Something does not run any more: the source has ended, or was given up.
+    def _recover(self, one: _Renewal) -> None:
+        """A time to live has passed: announce the source again, unless it was withdrawn.
 
-        :raises Withdrawn: it has ended
+        :raises SourceWithdrawn: it was
         """
-        parts = self._standing(one.source)
+        parts = self._current(one.source)
         rec = parts.get(REC)
         if rec is not None and WITHDRAWN in rec.headers:
             raise SourceWithdrawn
-        gone = rec is None or not rec.runs
-        LOG.warning(
-            "source %s had been called %s, because nobody renewed it for %g s: it is announced again. The usual reason "
+        offline = rec is None or not rec.has_ttl
+        log.warning(
+            "source %s was reported %s, because nobody renewed it for %g s: it is announced again. The usual reason "
             "is a sourceTtl (%g s) that is shorter than the trigger interval",
-            *(one.source.name, "OFFLINE" if gone else "SUSPECT"),
-            *(offline_after(one.ttl) if gone else suspect_after(one.ttl), one.ttl),
+            *(one.source.name, "OFFLINE" if offline else "SUSPECT"),
+            *(offline_after(one.ttl) if offline else suspect_after(one.ttl), one.ttl),
         )
-        record = one.record if rec is None or gone else rec.content  # perhaps another process has written another one
-        self._begin(one.source, record, one.ttl)
+        record = one.record if rec is None or offline else rec.content  # another process may have written another one
+        self._start(one.source, record, one.ttl)
 
     # --- the thread ------------------------------------------------------------------------------------------------
 
@@ -197,45 +201,45 @@ class RenewalKeeper:
                     self._changed.wait(max(0.001, min(one.due for one in self.sources.values()) - now))
                     continue
             for one in due:
-                self._keep(one)
-        self._hang_up()
+                self._renew_one(one)
+        self._disconnect()
 
-    def _keep(self, one: _Renewal) -> None:
+    def _renew_one(self, one: _Renewal) -> None:
         one.due = time.monotonic() + renew_every(one.ttl)
         try:
-            with self._talking:
+            with self._requests:
                 if self.sources.get(one.source) is one and not self._renew(one.source, renew_every(one.ttl)):
-                    self._come_back(one)
+                    self._recover(one)
         except SourceWithdrawn:
-            LOG.info("source %s has been withdrawn: it is not renewed any more", one.source.name)
+            log.info("source %s has been withdrawn: it is not renewed any more", one.source.name)
             with self._changed:
                 if self.sources.get(one.source) is one:
                     del self.sources[one.source]
         except MamaError as e:
-            LOG.warning("source %s could not be renewed, trying again: %s", one.source.name, e)
-            if not e.retryable or self._talk is None:
-                self._hang_up()  # for good, perhaps: begin with another connection
+            log.warning("source %s could not be renewed, trying again: %s", one.source.name, e)
+            if not e.retryable or self._client is None:
+                self._disconnect()  # the next renewal begins with another connection
 
 
-def _number(found: StoredRecord | None) -> int:
+def _sequence(found: StoredRecord | None) -> int:
     return 0 if found is None else found.sequence
 
 
-_announcers: dict[DiscoverySettings, RenewalKeeper] = {}
+_keepers: dict[DiscoverySettings, RenewalKeeper] = {}
 _lock = threading.Lock()
 
 
 def renewal_keeper(settings: DiscoverySettings) -> RenewalKeeper:
-    """The one of this process for this place of discovery."""
+    """The one of this process for these settings."""
     with _lock:
-        return _announcers.setdefault(settings, RenewalKeeper(settings))
+        return _keepers.setdefault(settings, RenewalKeeper(settings))
 
 
 def clear() -> None:
-    """Let this process announce nothing any more."""
+    """Stop all renewals of this process."""
     with _lock:
-        found = list(_announcers.values())
-        _announcers.clear()
+        found = list(_keepers.values())
+        _keepers.clear()
     for one in found:
         with contextlib.suppress(MamaError):
             one.stop()
@@ -244,7 +248,7 @@ def clear() -> None:
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
-    _announcers.clear()
+    _keepers.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,8 +1,8 @@
-"""Where a reader of discovery on a Malamute broker stands. Pure.
+"""The offsets of a reader of discovery on a Malamute broker. Pure.
 
-A position names the log by its identity and the next number to be read; in an image also the image, as it was written
-down for the reader, and how much of it was told. Another identity, or a log that ends in front of what was read, is
-another log: then the reader is told of a gap and given a fresh image.
+An offset names the log by its identity and the next sequence to be read; at the beginning also the image that was saved
+for the reader, and how many of its events were delivered. A log with another identity, or one that ends before what was
+read, is another log: the reader then gets a gap and a new image.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 from mama_spark.bridge import Position
 from mama_spark.errors import ConfigError
 
-#: ``begin("image")``
+#: ``initial_offset("image")``
 IMAGE: dict[str, Any] = {"begin": "image"}
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenSnapshot:
-    """An image written down for one reader.
+    """An image that was saved for one reader.
 
-    :ivar token: names the subject it stands at
-    :ivar changes: how many it is made of, the end included
-    :ivar first: numbers of its messages, others may lie between
-    :ivar next: it tells everything up to, but without this number
+    :ivar token: names the subject of its messages
+    :ivar events: how many it consists of, the end included
+    :ivar first: first and :attr:`last` sequence of its messages; others may lie between
+    :ivar next: the first sequence that it does not include
     """
 
     token: str
-    changes: int
+    events: int
     first: int
     last: int
     next: int
@@ -36,61 +36,61 @@ class WrittenSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class EventStreamOffset:
-    """:ivar told: changes of the image before this position; all of them: what comes is the log"""
+    """:ivar delivered: events of the image before this offset; after all of them comes the log"""
 
     log: str
     next: int
     image: WrittenSnapshot | None = None
-    told: int = 0
+    delivered: int = 0
 
     @property
-    def left(self) -> int:
-        """How much of the image is still to be told."""
-        return 0 if self.image is None else self.image.changes - self.told
+    def remaining(self) -> int:
+        """Events of the image that were not delivered."""
+        return 0 if self.image is None else self.image.events - self.delivered
 
-    def further(self, told: int) -> EventStreamOffset:
-        return replace(self, told=told)
+    def advanced(self, delivered: int) -> EventStreamOffset:
+        return replace(self, delivered=delivered)
 
     def as_json(self) -> Position:
         found: Position = {"log": self.log, "next": self.next}
         if self.image is not None:
             i = self.image
-            found |= {"image": [i.token, i.changes, i.first, i.last, i.next], "told": self.told}
+            found |= {"image": [i.token, i.events, i.first, i.last, i.next], "told": self.delivered}
         return found
 
 
 def parse_offset(position: Position) -> EventStreamOffset | None:
-    """What a position says; None for the one of ``begin("image")``.
+    """The offset of a JSON value; None for the one of ``initial_offset("image")``.
 
-    :raises ConfigError: it is none of ours
+    :raises ConfigError: it is none of this bridge
     """
     if position == IMAGE:
         return None
     try:
         image = position.get("image")
-        written = None if image is None else WrittenSnapshot(str(image[0]), *(int(number) for number in image[1:]))
-        return EventStreamOffset(str(position["log"]), int(position["next"]), written, int(position.get("told", 0)))
+        saved = None if image is None else WrittenSnapshot(str(image[0]), *(int(number) for number in image[1:]))
+        return EventStreamOffset(str(position["log"]), int(position["next"]), saved, int(position.get("told", 0)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
-        raise ConfigError(f"no position of discovery on Malamute: {str(position)[:200]}") from e
+        raise ConfigError(f"no offset of discovery on Malamute: {str(position)[:200]}") from e
 
 
-def same_log(place: EventStreamOffset, identity: str, last: int) -> bool:
-    """Is the log that ends with ``last`` the one where ``place`` is?"""
-    return place.log == identity and last >= place.next - 1
+def same_log(offset: EventStreamOffset, identity: str, last: int) -> bool:
+    """Whether the log of this identity that ends with ``last`` is the one of the offset."""
+    return offset.log == identity and last >= offset.next - 1
 
 
-def onward(
-    place: EventStreamOffset, first: int, last: int, most: int, goal: EventStreamOffset | None
+def next_offset(
+    start: EventStreamOffset, first: int, last: int, most: int, goal: EventStreamOffset | None
 ) -> EventStreamOffset:
-    """The position after what there is, at most ``most`` records on and not beyond ``goal``, which is of the same log;
-    the same position if there is nothing."""
-    image = place.image
-    if image is not None and place.left:
-        whole = goal.told if goal is not None and goal.image == image else image.changes
-        return place.further(max(place.told, min(whole, place.told + most)))
+    """The offset after what there is, at most ``most`` records on and not beyond ``goal``, which is of the same log;
+    ``start`` if there is nothing."""
+    image = start.image
+    if image is not None and start.remaining:
+        end = goal.delivered if goal is not None and goal.image == image else image.events
+        return start.advanced(max(start.delivered, min(end, start.delivered + most)))
     if goal is not None and goal.image is not None:
-        return place
-    end = min(last + 1, max(place.next, first) + most)
+        return start
+    end = min(last + 1, max(start.next, first) + most)
     if goal is not None:
         end = min(end, goal.next)
-    return place if end <= place.next else EventStreamOffset(place.log, end)
+    return start if end <= start.next else EventStreamOffset(start.log, end)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.bridges.malamute.discovery import offsets as positions
+from mama_spark.bridges.malamute.discovery import offsets
 from mama_spark.bridges.malamute.discovery.codec import (
     EVENT,
     REC,
@@ -18,7 +18,7 @@ from mama_spark.bridges.malamute.discovery.codec import (
     StoredRecord,
     stored,
 )
-from mama_spark.bridges.malamute.discovery.offsets import EventStreamOffset, WrittenSnapshot, onward, same_log
+from mama_spark.bridges.malamute.discovery.offsets import EventStreamOffset, WrittenSnapshot, next_offset, same_log
 from mama_spark.errors import ConfigError
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
 from mama_spark.mama.discovery.broker_events import broker_event
@@ -26,7 +26,7 @@ from mama_spark.mama.messages.event_records import decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.services.malamute_broker.session.broker_events import BrokerEvent
 
-WORDS = DiscoveryCodec()
+CODEC = DiscoveryCodec()
 DESK = SourceKey("desk", 7)
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 keys = st.builds(SourceKey, names, st.none() | st.integers(0, 2**64 - 1))
@@ -37,7 +37,7 @@ def as_stored(message: DiscoveryMessage, sequence: int = 1) -> StoredRecord:
 
 
 def marker(part: str, source: SourceKey, sequence: int) -> StoredRecord:
-    return StoredRecord(sequence, 9, WORDS.subject(part, source), b"", {b"Mama-Marker": b"MaxAge"})
+    return StoredRecord(sequence, 9, CODEC.subject(part, source), b"", {b"Mama-Marker": b"MaxAge"})
 
 
 # --- subjects --------------------------------------------------------------------------------------------------------
@@ -45,25 +45,25 @@ def marker(part: str, source: SourceKey, sequence: int) -> StoredRecord:
 
 @given(st.sampled_from([REC, WARN, EVENT]), keys)
 def test_every_source_has_subjects_of_its_own(part: str, source: SourceKey) -> None:
-    assert WORDS.parse(WORDS.subject(part, source)) == (part, source)
+    assert CODEC.parse(CODEC.subject(part, source)) == (part, source)
 
 
 @given(keys, keys)
 def test_two_sources_never_share_a_subject(one: SourceKey, other: SourceKey) -> None:
-    assert (WORDS.subject(REC, one) == WORDS.subject(REC, other)) == (one == other)
+    assert (CODEC.subject(REC, one) == CODEC.subject(REC, other)) == (one == other)
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "ü" * 120, "\0", "\ud800"])
 def test_a_name_that_is_no_subject_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ConfigError, match="the name of a source"):
-        WORDS.subject(REC, SourceKey(name, 1))
+        CODEC.subject(REC, SourceKey(name, 1))
 
 
 @pytest.mark.parametrize(
     "rest", ["rec.7", "rec.x.desk", "rec.07.desk", "rec.18446744073709551616.d", "other.7.d", "rec"]
 )
 def test_other_subjects_are_nobodys(rest: str) -> None:
-    assert WORDS.parse(f"_MAMA_SOURCE_DISCOVERY.{rest}") is None
+    assert CODEC.parse(f"_MAMA_SOURCE_DISCOVERY.{rest}") is None
 
 
 def test_the_topic_must_not_be_taken_for_what_the_broker_says() -> None:
@@ -73,10 +73,10 @@ def test_the_topic_must_not_be_taken_for_what_the_broker_says() -> None:
 
 def test_the_same_said_in_place_of_the_same_has_one_id() -> None:
     """So whichever process says it, it is stored once."""
-    one = WORDS.record(DESK, b"r", 30.0, 5)
-    assert WORDS.record(DESK, b"r", 30.0, 5) == one
-    others = [WORDS.record(DESK, b"s", 30.0, 5), WORDS.record(DESK, b"r", 31.0, 5), WORDS.record(DESK, b"r", 30.0, 6),
-              WORDS.record(SourceKey("desk", 8), b"r", 30.0, 5), WORDS.warn(DESK, 60.0, 5)]  # fmt: skip
+    one = CODEC.record(DESK, b"r", 30.0, 5)
+    assert CODEC.record(DESK, b"r", 30.0, 5) == one
+    others = [CODEC.record(DESK, b"s", 30.0, 5), CODEC.record(DESK, b"r", 31.0, 5), CODEC.record(DESK, b"r", 30.0, 6),
+              CODEC.record(SourceKey("desk", 8), b"r", 30.0, 5), CODEC.warn(DESK, 60.0, 5)]  # fmt: skip
     assert len({m.extension.message_id for m in (one, *others)}) == 6
 
 
@@ -85,18 +85,18 @@ def test_the_same_said_in_place_of_the_same_has_one_id() -> None:
 
 def test_records_markers_and_events_are_changes_and_the_rest_is_none() -> None:
     cases = [
-        (as_stored(WORDS.record(DESK, b"r", 3.0, 0)), DiscoveryEventKind.RECORD),
-        (as_stored(WORDS.ended(REC, DESK, b"off", 1)), DiscoveryEventKind.RECORD),
+        (as_stored(CODEC.record(DESK, b"r", 3.0, 0)), DiscoveryEventKind.RECORD),
+        (as_stored(CODEC.withdrawal(REC, DESK, b"off", 1)), DiscoveryEventKind.RECORD),
         (marker(REC, DESK, 3), DiscoveryEventKind.OFFLINE),
         (marker(WARN, DESK, 3), DiscoveryEventKind.SUSPECT),
-        (StoredRecord(1, 5, WORDS.subject(EVENT, DESK), b"e", {}), DiscoveryEventKind.EVENT),
-        (as_stored(WORDS.warn(DESK, 3.0, 0)), None),
-        (as_stored(WORDS.ended(WARN, DESK, b"", 1)), None),
-        (StoredRecord(1, 5, WORDS.image_subject("t"), b"i", {}), None),
+        (StoredRecord(1, 5, CODEC.subject(EVENT, DESK), b"e", {}), DiscoveryEventKind.EVENT),
+        (as_stored(CODEC.warn(DESK, 3.0, 0)), None),
+        (as_stored(CODEC.withdrawal(WARN, DESK, b"", 1)), None),
+        (StoredRecord(1, 5, CODEC.snapshot_subject("t"), b"i", {}), None),
         (StoredRecord(1, 5, "_else", b"", {}), None),
     ]
     for one, kind in cases:
-        change = WORDS.change(one)
+        change = CODEC.event_of(one)
         assert (change and change.kind) == kind
         assert change is None or change.source == DESK
 
@@ -107,9 +107,9 @@ def test_readers_that_come_and_go_are_topic_events() -> None:
     one = StoredRecord(3, 5, event.subject.decode(), b"raw", dict(event.headers))
     told = DiscoveryEvent(DiscoveryEventKind.SUBSCRIBED, 5, "_MAMA_EVENTS", 3, payload=b"raw", topic="prices",
                   info="client r\\xff reads ^eu")  # fmt: skip
-    assert WORDS.change(one) == told
+    assert CODEC.event_of(one) == told
     gone = BrokerEvent("GONE", b"", b"", b"close", 5)
-    change = WORDS.change(StoredRecord(3, 5, "GONE.", b"raw", dict(gone.headers)))
+    change = CODEC.event_of(StoredRecord(3, 5, "GONE.", b"raw", dict(gone.headers)))
     assert change == DiscoveryEvent(DiscoveryEventKind.EVENT, 5, "_MAMA_EVENTS", 3, payload=b"raw")
 
 
@@ -117,8 +117,8 @@ def test_readers_that_come_and_go_are_topic_events() -> None:
 def test_any_bytes_give_a_change_or_nothing(frames: list[bytes], subject: str, headers: dict[bytes, bytes]) -> None:
     stored(frames)
     one = StoredRecord(1, 5, subject, b"", headers)
-    WORDS.change(one)
-    WORDS.change(one._replace(subject=f"{WORDS.topic}.rec.7.{subject}"))
+    CODEC.event_of(one)
+    CODEC.event_of(one._replace(subject=f"{CODEC.topic}.rec.7.{subject}"))
 
 
 def test_a_message_without_a_number_is_none_of_a_stored_stream() -> None:
@@ -133,18 +133,18 @@ def test_the_image_is_what_runs_with_what_the_broker_says_of_it() -> None:
         SourceKey(name, 1) for name in ("fine", "doubtful", "back", "silent", "ended")
     )
     standing = [
-        as_stored(WORDS.record(doubtful, b"d", 3.0, 0), 2),
+        as_stored(CODEC.record(doubtful, b"d", 3.0, 0), 2),
         marker(WARN, doubtful, 9),
-        as_stored(WORDS.record(fine, b"f", 3.0, 0), 4),
-        as_stored(WORDS.warn(fine, 3.0, 0), 5),
+        as_stored(CODEC.record(fine, b"f", 3.0, 0), 4),
+        as_stored(CODEC.warn(fine, 3.0, 0), 5),
         marker(WARN, back, 6),
-        as_stored(WORDS.record(back, b"b", 3.0, 0), 7),
+        as_stored(CODEC.record(back, b"b", 3.0, 0), 7),
         marker(REC, silent, 8),
-        as_stored(WORDS.ended(REC, ended, b"off", 0), 3),
+        as_stored(CODEC.withdrawal(REC, ended, b"off", 0), 3),
         StoredRecord(10, 5, "_something.else", b"", {}),
     ]
-    assert not StoredRecord(1, 5, "x", b"", {b"Mama-Ttl": b"soon"}).runs
-    told = [(c.kind, c.source, c.payload, c.origin) for c in WORDS.image(standing)]
+    assert not StoredRecord(1, 5, "x", b"", {b"Mama-Ttl": b"soon"}).has_ttl
+    told = [(c.kind, c.source, c.payload, c.origin) for c in CODEC.image(standing)]
     assert told == [
         (DiscoveryEventKind.RECORD, doubtful, b"d", "MAMA_SOURCES"),
         (DiscoveryEventKind.SUSPECT, doubtful, None, "MAMA_SOURCES"),
@@ -153,7 +153,7 @@ def test_the_image_is_what_runs_with_what_the_broker_says_of_it() -> None:
     ]
 
 
-# --- positions -------------------------------------------------------------------------------------------------------
+# --- offsets ---------------------------------------------------------------------------------------------------------
 
 IMAGE = WrittenSnapshot("t", 8, 21, 23, 20)
 
@@ -162,17 +162,17 @@ IMAGE = WrittenSnapshot("t", 8, 21, 23, 20)
     "place",
     [EventStreamOffset("log", 5), EventStreamOffset("log", 20, IMAGE, 3), EventStreamOffset("log", 20, IMAGE, 8)],
 )
-def test_positions_survive_json(place: EventStreamOffset) -> None:
-    assert positions.parse_offset(json.loads(json.dumps(place.as_json()))) == place
-    assert positions.parse_offset(json.loads(json.dumps(positions.IMAGE))) is None
+def test_offsets_survive_json(place: EventStreamOffset) -> None:
+    assert offsets.parse_offset(json.loads(json.dumps(place.as_json()))) == place
+    assert offsets.parse_offset(json.loads(json.dumps(offsets.IMAGE))) is None
 
 
 @pytest.mark.parametrize(
     "wrong", [{}, {"log": "x"}, {"log": "x", "next": "y"}, {"events": 5}, {"log": "x", "next": 1, "image": [1]}]
 )
-def test_what_is_no_position_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="no position of discovery on Malamute"):
-        positions.parse_offset(wrong)
+def test_what_is_no_offset_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="no offset of discovery on Malamute"):
+        offsets.parse_offset(wrong)
 
 
 @given(st.integers(1, 40), st.integers(1, 12), st.none() | st.integers(1, 60))
@@ -182,8 +182,8 @@ def test_steps_of_any_size_lead_to_the_same_end_and_never_beyond_the_goal(
     until = None if goal is None else EventStreamOffset("log", goal)
     place, told = EventStreamOffset("log", 1, WrittenSnapshot("t", 8, 1, 1, 1), 0), 0
     for _ in range(100):
-        further = onward(place, 1, last, most, until)
-        told += further.told - place.told if further.image else further.next - place.next
+        further = next_offset(place, 1, last, most, until)
+        told += further.delivered - place.delivered if further.image else further.next - place.next
         if further == place:
             break
         place = further

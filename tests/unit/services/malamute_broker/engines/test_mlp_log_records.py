@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.bridges.malamute.read_session import AHEAD, ReadSession
 from mama_spark.bridges.malamute.records import block, records
 from mama_spark.bridges.malamute.selection import pattern_of, selection_of
-from mama_spark.bridges.malamute.stream_log import AHEAD, _ReadSession
 from mama_spark.errors import Unavailable
 from mama_spark.malamute.client.log_query_client import PendingQuery
 from mama_spark.malamute.protocol import log_query as qu
@@ -153,34 +153,34 @@ def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st
     sizes = data.draw(st.lists(st.integers(0, 30), max_size=60))
     broker = Broker(sizes, data.draw(st.integers(1, 20)), data.draw(st.integers(1, 60)))
     after, up_to = data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70))
-    course = _ReadSession(after, up_to, Selection.ALL, ())
+    session = ReadSession(after, up_to, Selection.ALL, ())
     found: list[int] = []
     for _ in range(1000):
-        if course.over:
+        if session.complete:
             break
-        for question in course.questions(b"s"):
-            course.sent(PendingQuery(question, 0.0))
-        assert 1 <= len(course.parts) <= AHEAD + 1
+        for query in session.queries(b"s"):
+            session.sent(PendingQuery(query, 0.0))
+        assert 1 <= len(session.parts) <= AHEAD + 1
         if data.draw(st.integers(0, 9)) == 0:
-            course.restart()
+            session.restart()
             continue
-        answer, got = broker.answer(course.parts[0].asked.query)
-        course.take(answer)
+        answer, got = broker.answer(session.parts[0].pending.query)
+        session.take(answer)
         found += got
-    assert course.over
+    assert session.complete
     assert found == list(range(after + 1, min(up_to, len(sizes)) + 1))
 
 
 def test_full_answers_are_asked_for_when_messages_are_large() -> None:
     """No more than one in ten fetches is for what another one left."""
     broker = Broker([10_000] * 5_000, qu.FETCH_ROWS, qu.FETCH_OCTETS)
-    course = _ReadSession(0, 5_000, Selection.ALL, ())
+    session = ReadSession(0, 5_000, Selection.ALL, ())
     asked: list[tuple[int, int]] = []
-    while not course.over:
-        for question in course.questions(b"s"):
-            asked.append(question.numbers[:2])  # type: ignore[arg-type]
-            course.sent(PendingQuery(question, 0.0))
-        answer, _ = broker.answer(course.parts[0].asked.query)
-        course.take(answer)
+    while not session.complete:
+        for query in session.queries(b"s"):
+            asked.append(query.numbers[:2])  # type: ignore[arg-type]
+            session.sent(PendingQuery(query, 0.0))
+        answer, _ = broker.answer(session.parts[0].pending.query)
+        session.take(answer)
     assert len(asked) < 1.25 * 5_000 * 10_000 / qu.FETCH_OCTETS
     assert [key for key, same in groupby(sorted(asked)) if len(list(same)) > 1] == []

@@ -1,0 +1,151 @@
+"""Log queries to a broker over one leased connection, repeated over another one when the first is lost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from mama_spark.backoff import Backoff
+from mama_spark.errors import ClientClosed, ConfigError, Unavailable
+from mama_spark.malamute.client.calls import CallFailed
+from mama_spark.malamute.client.connection import ClientConnection
+from mama_spark.malamute.client.log_query_client import PendingQuery
+from mama_spark.malamute.client.states import ClientState
+from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
+from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op
+
+from .pool import POOL, PooledConnection
+from .settings import MalamuteSettings
+
+#: What is announced: no subscriptions, so no credit.
+FEATURES = Feature.LOG | Feature.SEQUENCE | Feature.HEADERS
+#: Messages that ZeroMQ may hold: what is fetched is limited in octets.
+_HIGH_WATER = 10_000
+_ENDED = (ClientState.CLOSED, ClientState.FAILED)
+#: Before a query is sent again that failed although there is a connection.
+RETRY = Backoff(0.05, 0.05)
+
+
+class LogQueries:
+    """One connection for queries. One thread uses it.
+
+    :param timeout: seconds without an answer before :class:`~mama_spark.errors.Unavailable`
+    """
+
+    def __init__(self, settings: MalamuteSettings, timeout: float) -> None:
+        connection = replace(settings.connection, features=FEATURES, high_water=_HIGH_WATER)
+        self.settings, self.timeout = replace(settings, connection=connection), timeout
+        self._pooled: PooledConnection | None = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._pooled is None else self.connection.machine.state.value
+        return f"<LogQueries {', '.join(self.settings.connection.urls)}, {state}>"
+
+    def open(self) -> None:
+        """:raises ConfigError: the broker refuses this client, or keeps nothing that could be read
+        :raises Unavailable: no broker answers
+        """
+        try:
+            pooled = POOL.lease(self.settings.connection, min(self.timeout, self.settings.connect_timeout))
+        except CallFailed as e:
+            raise ConfigError(f"{self.settings.connection}: {e}") from e
+        connection = pooled.connection
+        if Feature.LOG not in connection.machine.features:
+            text = not_implemented(connection)
+            connection.close(0.0)
+            raise ConfigError(text)
+        self._pooled = pooled
+
+    def close(self) -> None:
+        """Never raises."""
+        pooled, self._pooled = self._pooled, None
+        if pooled is not None:
+            POOL.give_back(pooled)
+
+    @property
+    def state(self) -> str:
+        return "closed" if self._pooled is None else self.connection.machine.state.value
+
+    @property
+    def connection(self) -> ClientConnection:
+        """:raises ClientClosed: not open"""
+        if self._pooled is None:
+            raise ClientClosed("the log bridge is not open")
+        return self._pooled.connection
+
+    def ask(self, query: LogQuery) -> LogQueryAnswer:
+        """The answer, over another connection if the first is lost meanwhile: a query changes nothing.
+
+        :raises ConfigError: the user must change something; the text says what
+        :raises Unavailable: no broker answers
+        """
+        until = time.monotonic() + self.timeout
+        while True:
+            try:
+                return self.wait(self.send(query, until))
+            except Unavailable as e:
+                self.wait_for_connection(until, e)
+
+    def send(self, query: LogQuery, until: float) -> PendingQuery:
+        """Send a query without waiting for the answer.
+
+        :param until: its deadline (monotonic seconds)
+        :raises Unavailable: not connected now
+        """
+        connection = self.connection
+        if connection.connected and Feature.LOG not in connection.machine.features:
+            raise ConfigError(not_implemented(connection))
+        try:
+            return connection.ask(query, until)
+        except BadFrame as e:
+            raise ConfigError(f"{_subject(query, connection)}: {e}") from e
+        except Unavailable as e:
+            raise Unavailable(connection.explain("asking", str(e))) from e
+
+    def wait(self, pending: PendingQuery) -> LogQueryAnswer:
+        """The answer to a query that was sent.
+
+        :raises MamaError: there is none, or it is an error
+        """
+        connection = self.connection
+        try:
+            answer = connection.wait_for_answer(pending)
+        except Unavailable as e:
+            raise Unavailable(connection.explain("asking", str(e))) from e
+        if answer.code == StatusCode.SUCCESS:
+            return answer
+        text = f"{_subject(pending.query, connection)}: {answer.reason.decode('utf-8', 'replace')}"
+        if answer.code == StatusCode.INTERNAL_ERROR:
+            raise Unavailable(text)
+        raise ConfigError(f"NOT_IMPLEMENTED: {text}" if answer.code == StatusCode.NOT_IMPLEMENTED else text)
+
+    def wait_for_connection(self, until: float, error: Unavailable) -> None:
+        """Wait until the client is connected again.
+
+        :raises Unavailable: ``error``, when the deadline has passed
+        """
+        connection = self.connection
+        with connection.changed:
+            connection.changed.wait_for(
+                lambda: connection.connected or connection.fatal is not None or connection.machine.state in _ENDED,
+                max(0.0, until - time.monotonic()),
+            )
+            if connection.fatal is not None:
+                raise connection.fatal from error
+            connected = connection.connected
+        if not connected or time.monotonic() > until:
+            raise error
+        time.sleep(min(RETRY.delay(0), max(0.0, until - time.monotonic())))
+
+
+def not_implemented(connection: ClientConnection) -> str:
+    return (
+        f"NOT_IMPLEMENTED: the broker at {connection.endpoint} keeps nothing that could be read back. Reading needs "
+        "mama broker with a durable stream; other brokers of the protocol forget a message once it is delivered"
+    )
+
+
+def _subject(query: LogQuery, connection: ClientConnection) -> str:
+    name = query.stream.decode("utf-8", "replace")
+    return f"stream {name!r} at {connection.endpoint}" if query.op is not Op.NAMES else connection.endpoint
