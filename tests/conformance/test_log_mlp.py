@@ -268,10 +268,10 @@ def test_a_stream_that_was_deleted_and_made_again_is_not_mistaken_for_the_old_on
         shutil.rmtree(here.streams)
         here.start()
         here.store("orders", some(10_000))
-        with pytest.raises(ConfigError, match="deleted and made again"):
+        with pytest.raises(ConfigError, match="deleted and created again"):
             list(reading)
         for ask in (lambda: log.at(0), lambda: log.missing(0, 1), lambda: log.trim(5)):
-            with pytest.raises(ConfigError, match="deleted and made again"):
+            with pytest.raises(ConfigError, match="deleted and created again"):
                 ask()
         assert log.bounds().identity != identity
         assert b.log("orders").at(0) == 1

@@ -20,6 +20,7 @@ from mama_spark.record_log import Bounds, Records
 from ..frame_columns import unpack_headers
 from ..records import LogMessage, check_topic, records, topic_filter
 from .engine import DurableEngine
+from .log_queries import limits
 from .settings import DurableSettings
 from .store import SUFFIX, MessageStore, Row, StoreReader, store_path
 
@@ -170,18 +171,11 @@ class DurableLog:
                 store.trim(before)
 
     def warnings(self) -> list[str]:
-        """By the settings that were given here; a broker may have others."""
-        options = self._options
-        limits = {
-            "after {} seconds (max_age)": options.max_age,
-            "beyond {} octets (max_octets)": options.max_octets,
-            "beyond {} messages (max_messages)": options.max_messages,
-        }
-        found = [text.format(limit) for text, limit in limits.items() if limit is not None]
-        return [f"stream {self._name!r} removes records {text}" for text in found]
+        """By the settings of this reader; a broker may have others."""
+        return [f"stream {self._name!r} removes records {text}" for text in limits(self._options)]
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """There is nobody who would look at it."""
+        """A folder does not show how far readers are."""
 
 
 def _message(row: Row) -> LogMessage:

@@ -203,7 +203,7 @@ _DO: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[bytes, R
 def limits(settings: DurableSettings) -> list[str]:
     """What retention may remove, as ends of sentences."""
     found = {
-        "after {} seconds (max_age)": settings.max_age,
+        "after {:g} seconds (max_age)": settings.max_age,
         "beyond {} octets (max_octets)": settings.max_octets,
         "beyond {} messages (max_messages)": settings.max_messages,
     }

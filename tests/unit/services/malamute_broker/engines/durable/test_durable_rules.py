@@ -1,8 +1,7 @@
-"""The durable engine, called as its thread calls it."""
+"""The durable engine, called as its thread calls it: what is its own beside the suite for stored streams."""
 
 from __future__ import annotations
 
-import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator
@@ -20,6 +19,7 @@ from mama_spark.services.malamute_broker.engines.durable import engine as durabl
 from mama_spark.services.malamute_broker.engines.durable import store as durable_store
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.store import MessageStore, StoreFull, StoreReader, store_path
+from mama_spark.testing.stored_engine_suite import StoredEngineHarness, mix_live_and_replay, numbered
 
 from tests.support.examples import examples
 
@@ -68,8 +68,11 @@ class EngineHarness:
         return self.taken(client)
 
 
+Make = Callable[..., "EngineHarness"]
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Callable[..., EngineHarness]]:
+def engines(tmp_path: Path) -> Iterator[Make]:
     made: list[EngineHarness] = []
 
     def make(**settings: Any) -> EngineHarness:
@@ -81,59 +84,16 @@ def desk(tmp_path: Path) -> Iterator[Callable[..., EngineHarness]]:
         one.engine.close()
 
 
-def numbered(n: int) -> list[bytes]:
-    return [b"%d" % i for i in range(1, n + 1)]
-
-
 # --- storing -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("ML-01", "ML-22")
-def test_what_was_acknowledged_is_there_after_a_restart_and_numbers_go_on(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    assert one.publish(b"a", b"b") == (AckRun(StoreOutcome.STORED, 2, 1),)
-    one.engine.close()
-    two = desk()
-    assert two.publish(b"c") == (AckRun(StoreOutcome.STORED, 1, 3),)
-    assert two.read() == [1, 2, 3]
-
-
-def test_a_message_comes_back_as_it_was(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    extension = Extension(message_id=b"id", headers=((b"k", b"1"), (b"k", b"2"), (b"\xff", b"")))
-    contents: list[list[bytes]] = [[], [b""], [b"one", b"", b"three" * 1000], [b"\0\xff"]]
-    for content in contents:
-        one.engine.accept("w", b"sen\xffder", b"sub\xffject", content, extension if len(content) == 3 else None)
-    one.engine.flush()
-    one.engine.compile("again", b"", 0)
-    one.engine.flush()
-    got = [d for d in one.got if d.client == "again"]
-    assert [list(d.content) for d in got] == contents
-    assert {(d.sender, d.subject) for d in got} == {(b"sen\xffder", b"sub\xffject")}
-    third = got[2].extension
-    assert third is not None
-    assert (third.sequence, third.time, third.message_id) == (3, one.now, b"id")
-    assert third.headers == extension.headers
-
-
-def test_sequence_and_time_reach_clients_live_and_replayed_alike(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.engine.compile("live", b"")
-    one.publish(b"a", b"b", ids=True)
-    one.engine.compile("late", b"", 0)
-    one.engine.flush()
-    live, late = ([d[1:] for d in one.got if d.client == who] for who in ("live", "late"))
-    assert live == late
-    assert len(live) == 2
-
-
-def test_times_never_fall_although_the_clock_does(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
+def test_times_never_fall_although_the_clock_does(engines: Make) -> None:
+    one = engines()
     one.publish(b"a")
     one.now -= 100 * SECOND
     one.publish(b"b")
     one.engine.close()
-    two = desk(now=one.now)
+    two = engines(now=one.now)
     two.publish(b"c")
     two.read()
     two.engine.compile("x", b"", 0)
@@ -142,108 +102,15 @@ def test_times_never_fall_although_the_clock_does(desk: Callable[..., EngineHarn
     assert times == [one.now + 100 * SECOND] * 3
 
 
-def test_sync_counts_what_came_before_it_and_no_more(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    accept, sync = one.engine.accept, one.engine.sync
-    accept("a", b"", b"1", [], NOTHING)
-    accept("b", b"", b"2", [], NOTHING)
-    accept("a", b"", b"3", [], NOTHING)
-    first = sync("a")
-    accept("a", b"", b"4", [], NOTHING)
-    accept("silent", b"", b"5", [])
-    second, other = sync("a"), sync("b")
-    one.engine.flush()
-    results = [runs if isinstance(runs, tuple) else runs() for runs in (first, second, other)]
-    assert results == [
-        (AckRun(StoreOutcome.STORED, 1, 1), AckRun(StoreOutcome.STORED, 1, 3)),
-        (AckRun(StoreOutcome.STORED, 1, 4),),
-        (AckRun(StoreOutcome.STORED, 1, 2),),
-    ]
-    assert one.sync("silent") == ()
-
-
-@pytest.mark.spec("ML-14")
-def test_cancel_ends_subscriptions_and_not_the_acknowledgements(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.engine.compile("w", b"")
-    one.engine.accept("w", b"", b"1", [], NOTHING)
-    one.engine.cancel("w")
-    assert one.sync("w") == (AckRun(StoreOutcome.STORED, 1, 1),)
-
-
 # --- replay ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("ML-22")
-def test_replay_begins_behind_a_position_and_goes_on_live(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.publish(*numbered(10))
-    assert one.read(after=7) == [8, 9, 10]
-    one.publish(*numbered(2))
-    assert one.taken() == [11, 12]
-
-
-def test_without_a_position_only_what_comes(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.publish(*numbered(10))
-    one.engine.compile("r", b"")
-    one.publish(b"x")
-    assert one.taken() == [11]
-
-
-def test_a_position_behind_the_end_is_the_end(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.publish(*numbered(3))
-    assert one.read(after=1000) == []
-    one.publish(b"x")
-    assert one.taken() == [4]
-
-
-def test_replay_gives_only_what_matches(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.publish(*numbered(100))
-    assert one.read(pattern=b"^.$") == list(range(1, 10))
-
-
-@pytest.mark.spec("ML-25")
-def test_a_second_pattern_replays_only_what_the_first_did_not_deliver(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.engine.compile("r", b"^1")
-    one.publish(*numbered(12))
-    assert one.taken() == [1, 10, 11, 12]
-    assert one.read(after=0, pattern=b"[12]$") == [2]
-    one.publish(b"12", b"x", b"2")
-    assert one.taken() == [13, 15]
-
-
-@pytest.mark.spec("ML-12")
-def test_compile_again_replays_nothing(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.publish(*numbered(3))
-    assert one.read() == [1, 2, 3]
-    assert one.read() == []
-
-
-@pytest.mark.spec("ML-15")
-def test_own_messages_do_not_come_back_by_replay_either(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.engine.compile("r", b"")
-    one.engine.credit("r", 0)
-    one.publish(b"1", client="w")
-    one.publish(b"2", client="r")
-    one.publish(b"3", client="w")
-    one.engine.credit("r", 10)
-    one.engine.flush()
-    assert one.taken() == [1, 3]
-    assert one.read(client="other") == [1, 2, 3]
-
-
 def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
-    desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch
+    engines: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory stays bounded, and what is published meanwhile follows in order."""
     monkeypatch.setattr(durable, "REPLAY_OCTETS", 20_000)
-    one = desk()
+    one = engines()
     for _ in range(10):
         one.publish(*numbered(100), content=b"x" * 1000)
     one.engine.compile("r", b"", 0)
@@ -261,10 +128,10 @@ def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
     assert found == list(range(1, published + 1))
 
 
-def test_readers_behind_take_turns(desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_behind_take_turns(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "REPLAY_ROWS", 100)
     monkeypatch.setattr(durable, "TURN_ROWS", 60)
-    one = desk()
+    one = engines()
     one.publish(*numbered(1000))
     for who in ("a", "b", "c"):
         one.engine.compile(who, b"", 0)
@@ -278,50 +145,9 @@ def test_readers_behind_take_turns(desk: Callable[..., EngineHarness], monkeypat
 @given(seed=st.integers(0, 2**32))
 def test_live_and_replay_meet_without_a_hole_or_a_double(tmp_path: Path, seed: int) -> None:
     """Any mix of publishing, subscribing with and without position, credit and idleness."""
-    dice = random.Random(seed)
-    one = EngineHarness(tmp_path / str(seed))
-    names = [b"a", b"b", b"ab", b"c"]
-    sent: list[tuple[bytes, str]] = []
-    starts: dict[str, dict[bytes, int]] = {}
-    found: dict[str, list[int]] = {}
+    one = StoredEngineHarness(DurableEngine(b"st", {"folder": str(tmp_path / str(seed))}))
     try:
-        for _ in range(60):
-            who = dice.choice(["r", "s"])
-            action = dice.randrange(6)
-            if action <= 1:
-                for _ in range(dice.randrange(4)):
-                    sender = dice.choice(["w", "r"])
-                    subject = dice.choice(names)
-                    one.engine.accept(sender, b"", subject, [b""])
-                    sent.append((subject, sender if sender in starts else "w"))
-            elif action == 2:
-                pattern = dice.choice([b"a", b"b", b"^a$", b""])
-                after = dice.choice([None, 0, dice.randrange(len(sent) + 1)])
-                one.engine.compile(who, pattern, after)
-                starts.setdefault(who, {}).setdefault(pattern, len(sent) if after is None else after)
-                found.setdefault(who, [])
-            elif action == 3:
-                one.engine.credit(who, dice.randrange(5))
-            elif action == 4:
-                one.engine.flush()
-            else:
-                one.engine.idle()
-        for who in starts:
-            one.engine.credit(who, 10_000)
-        one.engine.flush()
-        one.drain()
-        for who, patterns in starts.items():
-            got = one.taken(who)
-            expected = [
-                n
-                for n, (subject, sender) in enumerate(sent, 1)
-                if sender != who
-                and any(
-                    n > after and (pattern == b"" or (subject == b"a" if pattern == b"^a$" else pattern in subject))
-                    for pattern, after in patterns.items()
-                )
-            ]
-            assert sorted(got) == expected, (seed, who)
+        mix_live_and_replay(one, seed)
     finally:
         one.engine.close()
 
@@ -329,36 +155,8 @@ def test_live_and_replay_meet_without_a_hole_or_a_double(tmp_path: Path, seed: i
 # --- credit ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("ML-07", "ML-21")
-def test_nothing_goes_beyond_the_credit_and_the_rest_follows_in_order(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.engine.compile("r", b"")
-    one.engine.credit("r", 0)
-    one.publish(*numbered(5))
-    assert one.taken() == []
-    for amount, expected in ((2, [1, 2]), (1, [3]), (10, [4, 5])):
-        one.engine.credit("r", amount)
-        one.engine.flush()
-        assert one.taken() == expected
-    one.publish(*numbered(10))
-    assert one.taken() == list(range(6, 14)), "8 were left"
-    one.engine.credit("r", None)
-    one.publish(*numbered(1))
-    assert one.taken() == [14, 15, 16]
-
-
-def test_replay_uses_credit_too(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.publish(*numbered(1000))
-    one.engine.compile("r", b"", 0)
-    one.engine.credit("r", 3)
-    one.engine.flush()
-    one.drain()
-    assert one.taken() == [1, 2, 3]
-
-
-def test_a_slow_reader_costs_no_memory(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
+def test_a_slow_reader_costs_no_memory(engines: Make) -> None:
+    one = engines()
     one.engine.compile("r", b"")
     one.engine.credit("r", 1)
     for _ in range(20):
@@ -372,33 +170,22 @@ def test_a_slow_reader_costs_no_memory(desk: Callable[..., EngineHarness]) -> No
 # --- ids ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_id_is_stored_once_and_the_answer_names_the_first(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
-    one.engine.compile("r", b"")
-    assert one.publish(b"x", b"y", b"x", ids=True) == (
-        AckRun(StoreOutcome.STORED, 2, 1),
-        AckRun(StoreOutcome.DUPLICATE, 1, 1),
-    )
-    assert one.publish(b"y", client="other", ids=True) == (AckRun(StoreOutcome.DUPLICATE, 1, 2),)
-    assert one.taken() == [1, 2]
-
-
-def test_ids_are_known_after_a_restart_also_those_of_removed_messages(desk: Callable[..., EngineHarness]) -> None:
-    one = desk(max_messages=2)
+def test_ids_are_known_after_a_restart_also_those_of_removed_messages(engines: Make) -> None:
+    one = engines(max_messages=2)
     one.publish(*numbered(5), ids=True)
     one.engine.close()
-    two = desk(max_messages=2)
+    two = engines(max_messages=2)
     two.publish(b"6", ids=True)
     two.engine.close()
-    three = desk(max_messages=2)
+    three = engines(max_messages=2)
     assert three.publish(*numbered(7), ids=True) == (
         AckRun(StoreOutcome.DUPLICATE, 6, 1),
         AckRun(StoreOutcome.STORED, 1, 7),
     )
 
 
-def test_an_id_counts_for_the_window_and_no_longer(desk: Callable[..., EngineHarness]) -> None:
-    one = desk(dedup_window=60, max_messages=1)
+def test_an_id_counts_for_the_window_and_no_longer(engines: Make) -> None:
+    one = engines(dedup_window=60, max_messages=1)
     one.publish(b"x", ids=True)
     one.now += 59 * SECOND
     assert one.publish(b"x", b"z", ids=True)[0].outcome is StoreOutcome.DUPLICATE
@@ -410,30 +197,30 @@ def test_an_id_counts_for_the_window_and_no_longer(desk: Callable[..., EngineHar
         assert db.execute("SELECT count(*) FROM ids").fetchone() == (0,), "the store forgets them too"
 
 
-def test_no_more_ids_are_remembered_than_allowed(desk: Callable[..., EngineHarness]) -> None:
-    one = desk(dedup_ids=3)
+def test_no_more_ids_are_remembered_than_allowed(engines: Make) -> None:
+    one = engines(dedup_ids=3)
     one.publish(*numbered(5), ids=True)
     assert [run.outcome for run in one.publish(b"5", b"1", ids=True)] == [StoreOutcome.DUPLICATE, StoreOutcome.STORED]
     assert len(one.engine._ids) <= 4
 
 
-def test_a_window_of_nothing_switches_deduplication_off(desk: Callable[..., EngineHarness]) -> None:
-    one = desk(dedup_window=0)
+def test_a_window_of_nothing_switches_deduplication_off(engines: Make) -> None:
+    one = engines(dedup_window=0)
     assert one.publish(b"x", b"x", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
 
 
 # --- retention ---------------------------------------------------------------------------------------------------
 
 
-def test_retention_by_count(desk: Callable[..., EngineHarness]) -> None:
-    one = desk(max_messages=10)
+def test_retention_by_count(engines: Make) -> None:
+    one = engines(max_messages=10)
     for _ in range(3):
         one.publish(*numbered(7))
     assert one.read() == list(range(12, 22))
 
 
-def test_retention_by_octets(desk: Callable[..., EngineHarness]) -> None:
-    one = desk(max_octets=1000)
+def test_retention_by_octets(engines: Make) -> None:
+    one = engines(max_octets=1000)
     for _ in range(5):
         one.publish(*[b"s"] * 5, content=b"x" * 93)  # and the sender's 6
     assert one.read() == list(range(16, 26))
@@ -442,8 +229,8 @@ def test_retention_by_octets(desk: Callable[..., EngineHarness]) -> None:
     assert one.engine.store.octets == 5007
 
 
-def test_retention_by_age_also_while_nothing_happens(desk: Callable[..., EngineHarness]) -> None:
-    one = desk(max_age=10)
+def test_retention_by_age_also_while_nothing_happens(engines: Make) -> None:
+    one = engines(max_age=10)
     one.publish(*numbered(3))
     one.now += 8 * SECOND
     one.publish(*numbered(3))
@@ -455,32 +242,30 @@ def test_retention_by_age_also_while_nothing_happens(desk: Callable[..., EngineH
     assert one.read(client="later") == [6], "the newest stays"
 
 
-def test_a_new_limit_on_a_large_store_is_reached_in_steps(
-    desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_limit_on_a_large_store_is_reached_in_steps(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable_store, "MOST_REMOVED", 50)
-    one = desk()
+    one = engines()
     one.publish(*numbered(500))
     one.engine.close()
-    two = desk(max_messages=10)
+    two = engines(max_messages=10)
     two.publish(b"x")
     assert two.engine.store.first == 51
     two.drain()
     assert two.read() == list(range(492, 502))
 
 
-def test_replay_from_a_removed_position_begins_with_what_is_there(desk: Callable[..., EngineHarness]) -> None:
-    one = desk(max_messages=3)
+def test_replay_from_a_removed_position_begins_with_what_is_there(engines: Make) -> None:
+    one = engines(max_messages=3)
     one.publish(*numbered(10))
     assert one.read(after=2) == [8, 9, 10]
 
 
-def test_numbers_go_on_after_everything_was_removed(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
+def test_numbers_go_on_after_everything_was_removed(engines: Make) -> None:
+    one = engines()
     one.publish(*numbered(3))
     one.engine.store.trim(100)
     one.engine.close()
-    two = desk()
+    two = engines()
     assert two.publish(b"x") == (AckRun(StoreOutcome.STORED, 1, 4),)
 
 
@@ -488,9 +273,9 @@ def test_numbers_go_on_after_everything_was_removed(desk: Callable[..., EngineHa
 
 
 def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
-    desk: Callable[..., EngineHarness], caplog: pytest.LogCaptureFixture
+    engines: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = desk()
+    one = engines()
     one.engine.compile("r", b"")
     one.publish(*numbered(2), ids=True)
     assert one.taken() == [1, 2]
@@ -512,11 +297,9 @@ def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
     assert one.read(client="later") == [1, 2, 3]
 
 
-def test_a_message_that_no_store_takes_is_refused_alone(
-    desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_no_store_takes_is_refused_alone(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "MOST_OCTETS", 100)
-    one = desk()
+    one = engines()
     for content in (b"1", b"2" * 101, b"3"):
         one.engine.accept("w", b"", b"s", [content], NOTHING)
         one.engine.accept("silent", b"", b"s", [content])
@@ -528,13 +311,13 @@ def test_a_message_that_no_store_takes_is_refused_alone(
     assert one.read() == [1, 2, 3, 4]
 
 
-def test_a_store_has_one_writer(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
+def test_a_store_has_one_writer(engines: Make) -> None:
+    one = engines()
     one.publish(b"a")
     with pytest.raises(ConfigError, match=r"st\.stream is open elsewhere"):
-        desk()
+        engines()
     one.engine.close()
-    assert desk().read() == [1]
+    assert engines().read() == [1]
 
 
 def _garbage(path: Path) -> None:
@@ -572,24 +355,24 @@ def _without_state(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_garbage, _foreign, _cut_off, _overwritten, _without_state])
 def test_a_damaged_or_foreign_store_is_an_error_that_names_it(
-    tmp_path: Path, desk: Callable[..., EngineHarness], damage: Callable[[Path], None]
+    tmp_path: Path, engines: Make, damage: Callable[[Path], None]
 ) -> None:
     path = store_path(tmp_path, b"st")
     damage(path)
     before = path.read_bytes()
     with pytest.raises(ConfigError, match=str(path)):
-        desk()
+        engines()
     assert path.read_bytes() == before, "and is left as it is"
 
 
 @pytest.mark.spec("ML-22")
 @pytest.mark.parametrize("every", [1, 4, 1000])
 def test_a_store_that_was_never_closed_knows_all_it_has(
-    tmp_path: Path, desk: Callable[..., EngineHarness], monkeypatch: pytest.MonkeyPatch, every: int
+    tmp_path: Path, engines: Make, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     """Its state is written now and then, and what came since is counted."""
     monkeypatch.setattr(durable_store, "NOTED_EVERY", every)
-    one = desk(max_messages=12)
+    one = engines(max_messages=12)
     for count in (3, 5, 1):
         one.publish(*numbered(count), content=b"x" * 100)
     _as_it_is(one, tmp_path / "early")
@@ -617,16 +400,16 @@ def _as_it_is(one: EngineHarness, folder: Path) -> None:
         assert (closed.last, closed.octets) == (store.last, store.octets)
 
 
-def test_the_store_of_another_stream_is_an_error(tmp_path: Path, desk: Callable[..., EngineHarness]) -> None:
-    desk().engine.close()
+def test_the_store_of_another_stream_is_an_error(tmp_path: Path, engines: Make) -> None:
+    engines().engine.close()
     store_path(tmp_path, b"st").rename(store_path(tmp_path, b"other"))
     with pytest.raises(ConfigError, match=r"other\.stream is the store of stream b'st'"):
-        desk(name=b"other")
+        engines(name=b"other")
 
 
-def test_what_died_while_it_was_made_is_made_again(tmp_path: Path, desk: Callable[..., EngineHarness]) -> None:
+def test_what_died_while_it_was_made_is_made_again(tmp_path: Path, engines: Make) -> None:
     store_path(tmp_path, b"st").write_bytes(b"")
-    assert desk().publish(b"x") == (AckRun(StoreOutcome.STORED, 1, 1),)
+    assert engines().publish(b"x") == (AckRun(StoreOutcome.STORED, 1, 1),)
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
@@ -665,26 +448,26 @@ def test_wrong_settings_are_named(wrong: dict[str, Any], text: str) -> None:
     assert "durable stream 'st'" in str(error.value)
 
 
-def test_synchronous_full_waits_for_the_disk(desk: Callable[..., EngineHarness]) -> None:
+def test_synchronous_full_waits_for_the_disk(engines: Make) -> None:
     for word, number in (("normal", 1), ("full", 2)):
-        one = desk(synchronous=word)
+        one = engines(synchronous=word)
         assert one.engine.store._db.execute("PRAGMA synchronous").fetchone() == (number,)
         one.publish(b"x")
         one.engine.close()
 
 
-def test_trouble_while_reading_is_told_with_the_file(desk: Callable[..., EngineHarness]) -> None:
-    one = desk()
+def test_trouble_while_reading_is_told_with_the_file(engines: Make) -> None:
+    one = engines()
     one.publish(b"x")
     one.engine.store._db.execute("DROP TABLE messages")
     with pytest.raises(ConfigError, match=r"st\.stream cannot be used"):
         one.read()
 
 
-def test_an_old_sqlite_is_named(monkeypatch: pytest.MonkeyPatch, desk: Callable[..., EngineHarness]) -> None:
+def test_an_old_sqlite_is_named(monkeypatch: pytest.MonkeyPatch, engines: Make) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
     with pytest.raises(ConfigError, match=r"need SQLite 3\.32 or later"):
-        desk()
+        engines()
 
 
 def test_full_is_for_the_publisher_to_try_again() -> None:
