@@ -190,8 +190,7 @@ PURE = {
 }
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
 #: Cycles that annotations alone make (imports under TYPE_CHECKING). None may be added.
-CYCLES = [
-]  # fmt: skip
+CYCLES: list[list[str]] = []
 #: More modules than that in one folder are split by responsibility.
 MOST_MODULES = 16
 

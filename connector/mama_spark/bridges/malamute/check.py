@@ -86,5 +86,3 @@ def _stream(connection: ClientConnection, settings: MalamuteSettings) -> str:
     if answer.code == StatusCode.FAILED:
         return "which is not there yet: the first write makes it"
     raise ConfigError(f"stream {settings.stream}: {reason}")
-
-

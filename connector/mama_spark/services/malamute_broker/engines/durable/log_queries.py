@@ -100,7 +100,7 @@ def _most_counted(store: MessageStore, messages: int) -> int:
 
 def _trim(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     if question.text != store.identity.encode():
-        raise _Refused("the stream was deleted and made again")
+        raise _Refused("the stream was deleted and created again")
     store.trim(min(question.numbers[0], store.bounds()[0] + MOST_REMOVED))
     return numbers(store.bounds()[0]), []
 
