@@ -89,7 +89,7 @@ def test_columns_without_a_value_travel_typed(spark: SparkSession, room: Restart
     df = df.withColumnRenamed("id", "n")
     write(df, pack="arrow", flightLog=str(tmp_path / "log"), **room.options("TICKS"))
     found = unpacked(room.messages("TICKS"))
-    assert not found.bad
+    assert not found.errors
     got = [row for run in found.typed for row in run.columns.to_pylist()]
     want = [r.asDict(recursive=True) for r in df.drop("topic").collect()]
     for row in got:

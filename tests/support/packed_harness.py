@@ -36,7 +36,7 @@ def rows_of(messages: list[tuple[str, bytes, dict[str, list[str]]]]) -> list[Row
             pa.array([list((h or {}).items()) for h in headers], HEADERS_TYPE),
         )
     )
-    assert not found.bad, found.bad
+    assert not found.errors, found.errors
     values: list[Any] = found.values.to_pylist()
     for run in found.typed:
         values[run.first : run.first + run.columns.num_rows] = [

@@ -19,7 +19,7 @@ import pyarrow as pa
 from ..bridges import log_bridge
 from ..errors import OptionError, Unavailable
 from ..options import SubscribeOptions
-from ..packing import Unpacked, check_json_size, portions, unpacked_as_is
+from ..packing import Unpacked, check_json_size, unpack_chunks, unpacked_as_is
 from ..record_log import Bounds, RecordLog, RecordLogBridge, Records
 from .arguments import add_transport, options
 
@@ -113,7 +113,7 @@ def _news(bridge: RecordLogBridge, o: SubscribeOptions, places: list[_Place]) ->
         last = place.to(log.bounds())
         if last > place.shown:
             for records in log.read(place.shown, last, o.topics):
-                parts = portions(records, _as_json) if o.unpack else [(records, unpacked_as_is(records))]
+                parts = unpack_chunks(records, _as_json) if o.unpack else [(records, unpacked_as_is(records))]
                 for some, found in parts:
                     for row in _rows(some, found, place.name):
                         yield row
@@ -138,7 +138,7 @@ def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:
             "sequence": int(records.sequences[record]),
             **({} if index < 0 else {"pack_index": index}),
             "timestamp": stamp,
-            **({} if place not in found.bad else {"pack_error": found.bad[place]}),
+            **({} if place not in found.errors else {"pack_error": found.errors[place]}),
         }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
-    from .chunked_unpack import portions
+    from .chunked_unpack import unpack_chunks
     from .codec import ArrowCodec, Codec, LinesCodec, codec_of
     from .format import HEADER_BYTES, PACK, PACK_ROWS, PackFormat, check_types
     from .json_size import check_json_size
@@ -36,9 +36,9 @@ __all__ = [
     "codec_of",
     "halves",
     "packed",
-    "portions",
     "singles",
     "unpack",
+    "unpack_chunks",
     "unpacked_as_is",
 ]
 
@@ -65,7 +65,7 @@ if not TYPE_CHECKING:
             "codec_of": "codec",
             "halves": "split",
             "packed": "packer",
-            "portions": "chunked_unpack",
+            "unpack_chunks": "chunked_unpack",
             "singles": "split",
             "unpack": "unpacker",
             "unpacked_as_is": "unpacker",

@@ -1,4 +1,4 @@
-"""Rows become the payloads of packs, many packs at a time."""
+"""Codecs of packs: encode rows as payloads, many packs at a time, and decode them."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import pyarrow.compute as pc
 
 from ..errors import SchemaError
 from ..message import Int64s, payload_sizes
-from .format import VALUE, PackFormat, bare, check_types
+from .format import VALUE, PackFormat, canonical_type, check_types
 from .ipc import read_pack
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream
 
 
 class Codec(Protocol):
-    """How the rows of one partition are written. Sizes are bits, because a null costs one."""
+    """Encodes the rows of one partition. Sizes are in bits, because a null takes one."""
 
     @property
-    def form(self) -> PackFormat: ...
+    def format(self) -> PackFormat: ...
 
     @property
     def fixed_bits(self) -> int:
-        """What a pack costs beside its rows, at most."""
+        """Upper bound of the size of a pack without its rows."""
         ...
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows in the types that travel."""
+        """The rows in the types of the encoding."""
         ...
 
     def row_bits(self, columns: pa.RecordBatch) -> Int64s:
-        """What each row costs, at most."""
+        """Upper bound of the size of each row."""
         ...
 
     def encode(self, columns: pa.RecordBatch, starts: Int64s) -> pa.Array:
@@ -48,7 +48,7 @@ class Codec(Protocol):
 class LinesCodec:
     """Values joined by line feeds; they must not contain any. Takes the column ``value``."""
 
-    form = PackFormat.LINES
+    format = PackFormat.LINES
     fixed_bits = -8  # no line feed after the last value
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
@@ -73,12 +73,12 @@ class ArrowCodec:
     :raises SchemaError: a column has a type that cannot be packed
     """
 
-    form = PackFormat.ARROW
+    format = PackFormat.ARROW
 
     def __init__(self, schema: pa.Schema) -> None:
         check_types(schema)
-        # what Spark notes in the metadata is nobody else's business
-        self.schema = pa.schema([pa.field(f.name, bare(f.type), f.nullable) for f in schema])
+        # without the metadata that Spark adds
+        self.schema = pa.schema([pa.field(f.name, canonical_type(f.type), f.nullable) for f in schema])
         self._head = self.schema.serialize()
         batch = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
         # each buffer is padded to eight bytes, and one of offsets has an element more than there are rows
@@ -116,7 +116,7 @@ def binary_of(data: bytes, sizes: Int64s) -> pa.Array:
 
 
 def bits_of(column: pa.Array) -> Int64s:
-    """What each element costs in an Arrow IPC body, at most, padding aside. What lies under a null counts, too."""
+    """Upper bound of the size of each element in an Arrow IPC body, without padding; values under a null count."""
     kind, n = column.type, len(column)
     if pa.types.is_boolean(kind):
         return np.full(n, 2, np.int64)

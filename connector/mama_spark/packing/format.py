@@ -1,4 +1,7 @@
-"""Names and limits of the format, version 1, as ``docs/reference/packed-messages.md`` specifies it."""
+"""Header names, limits and column types of packed messages, version 1.
+
+``docs/reference/packed-messages.md`` is their specification.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ import pyarrow as pa
 from ..errors import SchemaError
 from ..message import HEADERS_TYPE
 
-#: Headers of a packed message: its form and version, and how many rows it carries (decimal).
+#: Headers of a packed message: format and version, and number of rows (decimal).
 PACK, PACK_ROWS = "Mama-Pack", "Mama-Pack-Rows"
 
-#: A reader refuses packs that announce more rows, whatever their size; a writer never makes them.
-MOST_ROWS = 1_000_000
+#: A reader rejects packs that announce more rows; a writer never makes them.
+MAX_ROWS = 1_000_000
 
-#: Room that a pack leaves below the middleware's limit for its headers (form, rows, id).
+#: Bytes below the middleware's limit that a pack leaves free for its headers (format, rows, id).
 HEADER_BYTES = 1_024
 
 #: Columns of an arrow pack that carries messages; any other set of columns is typed rows.
 VALUE, HEADERS, ID = "value", "headers", "id"
-MESSAGE = {VALUE: pa.binary(), HEADERS: HEADERS_TYPE, ID: pa.string()}
+MESSAGE_TYPES = {VALUE: pa.binary(), HEADERS: HEADERS_TYPE, ID: pa.string()}
 
 
 class PackFormat(Enum):
@@ -31,25 +34,28 @@ class PackFormat(Enum):
 
 
 class BadPack(Exception):
-    """A message that says to be a pack and is none. Never leaves this room: readers get the text with the row."""
+    """A message with headers of a pack whose payload is none. Internal: readers get the text with the row."""
 
 
 def carries_messages(schema: pa.Schema) -> bool:
-    """Value, and perhaps headers and id, a row; otherwise the columns are typed rows."""
-    if VALUE not in schema.names or not set(schema.names) <= MESSAGE.keys():
+    """Whether the columns are a value and optionally headers and id; otherwise they are typed rows."""
+    if VALUE not in schema.names or not set(schema.names) <= MESSAGE_TYPES.keys():
         return False
-    return all(f.type == MESSAGE[f.name] or bare(f.type) == bare(MESSAGE[f.name]) for f in schema)
+    return all(
+        f.type == MESSAGE_TYPES[f.name] or canonical_type(f.type) == canonical_type(MESSAGE_TYPES[f.name])
+        for f in schema
+    )
 
 
-def bare(kind: pa.DataType) -> pa.DataType:
-    """Without names and nullability of what is inside, which Arrow's writers choose differently; large offsets count
-    as small ones, and an instant is an instant in any time zone."""
+def canonical_type(kind: pa.DataType) -> pa.DataType:
+    """The type without inner names and nullability, which differ between writers of Arrow, with 32-bit offsets and UTC
+    as time zone."""
     if pa.types.is_map(kind):
-        return pa.map_(bare(kind.key_type), bare(kind.item_type))
+        return pa.map_(canonical_type(kind.key_type), canonical_type(kind.item_type))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(bare(kind.value_type))
+        return pa.list_(canonical_type(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, bare(f.type)) for f in kind])
+        return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in kind])
     if pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_large_binary(kind):
@@ -86,7 +92,7 @@ def _check_type(path: str, kind: pa.DataType) -> None:
 
 
 def _is_decimal(kind: pa.DataType) -> bool:
-    """With a scale that Spark has, too. Arrow looks others up in a table that does not hold them."""
+    """A decimal with a scale that Spark supports. Arrow reads outside of a table for others."""
     return bool(pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
 
 

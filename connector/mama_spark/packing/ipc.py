@@ -1,8 +1,8 @@
-"""One arrow pack, read with suspicion: what it announces is compared with what is there before anything is made of it.
+"""Reads one arrow pack that may be malicious: announced sizes are compared with the bytes before anything is allocated.
 
-An Arrow reader trusts two kinds of numbers that cost the sender nothing: the size that a compressed buffer announces,
-and the rows of columns without buffers. Compression is not part of the format, and types without buffers neither, so
-that a row always costs bits of the message.
+An Arrow reader trusts two kinds of numbers that cost the sender nothing: the announced size of a compressed buffer,
+and the rows of columns without buffers. The format has neither compression nor types without buffers, so every row
+takes bits of the message.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .format import BadPack, check_types
 _RECORD_BATCH = 3  #: Message.fbs, MessageHeader
 _MARK = b"\xff\xff\xff\xff"
 _END = _MARK + bytes(4)
-_SCHEMA_BYTES = 64 << 10  #: of a schema that is remembered
-_METADATA_BYTES = 4 << 10  #: of what says the sizes of a record batch, to be remembered
+_SCHEMA_BYTES = 64 << 10  #: largest schema that is cached
+_METADATA_BYTES = 4 << 10  #: largest metadata of a record batch that is cached
 
 _i32, _u16, _i64 = (struct.Struct(f"<{code}") for code in "iHq")
 
@@ -28,7 +28,7 @@ def read_pack(payload: pa.Buffer, rows: int) -> pa.RecordBatch:
     """The rows of an arrow pack; shares memory with ``payload``.
 
     :param rows: as announced
-    :raises BadPack: it is none, or not of so many rows; says why
+    :raises BadPack: it is no pack, or has another number of rows
     """
     data = memoryview(payload).cast("B")
     try:
@@ -50,7 +50,7 @@ def read_pack(payload: pa.Buffer, rows: int) -> pa.RecordBatch:
 
 
 def _message_end(data: memoryview, at: int) -> int:
-    """Where the metadata of the message ends that begins at ``at``."""
+    """End of the metadata of the message that begins at ``at``."""
     (size,) = _i32.unpack_from(data, at + 4)
     end = at + 8 + size
     if data[at : at + 4] != _MARK or size <= 0 or end > len(data):
@@ -59,7 +59,7 @@ def _message_end(data: memoryview, at: int) -> int:
 
 
 def _schema_of(head: bytes) -> pa.Schema:
-    return _remembered(head) if len(head) <= _SCHEMA_BYTES else _read_schema(head)
+    return _cached_schema(head) if len(head) <= _SCHEMA_BYTES else _read_schema(head)
 
 
 def _read_schema(head: bytes) -> pa.Schema:
@@ -72,11 +72,11 @@ def _read_schema(head: bytes) -> pa.Schema:
     return schema
 
 
-_remembered = lru_cache(64)(_read_schema)
+_cached_schema = lru_cache(64)(_read_schema)
 
 
 def _sizes_in(metadata: bytes) -> tuple[int, int]:
-    return _known_sizes(metadata) if len(metadata) <= _METADATA_BYTES else _record_batch(metadata)
+    return _cached_sizes(metadata) if len(metadata) <= _METADATA_BYTES else _record_batch(metadata)
 
 
 def _record_batch(metadata: bytes) -> tuple[int, int]:
@@ -97,11 +97,11 @@ def _record_batch(metadata: bytes) -> tuple[int, int]:
     return rows, body
 
 
-_known_sizes = lru_cache(256)(_record_batch)  # packs of as many rows of the same sizes have the same metadata
+_cached_sizes = lru_cache(256)(_record_batch)  # packs with equal numbers of rows and bytes have equal metadata
 
 
 def _header(metadata: memoryview | bytes) -> int:
-    """The table of what kind of message it is."""
+    """Position of the table ``header`` of a Message (Message.fbs)."""
     (root,) = _i32.unpack_from(metadata, 0)
     header = _field(metadata, root, 2)
     if header is None:
@@ -110,7 +110,7 @@ def _header(metadata: memoryview | bytes) -> int:
 
 
 def _field(data: memoryview | bytes, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer table stands; None = it is not there."""
+    """Position of a field of a flatbuffer table; None = it is absent."""
     if table < 0:
         raise BadPack("its metadata points outside")
     vtable = table - _i32.unpack_from(data, table)[0]

@@ -1,6 +1,7 @@
-"""How large typed rows become when they are written as text, told before any of it is made.
+"""Upper bound of the size of typed rows as JSON, computed before any JSON is made.
 
-A bit of a message can be a row, and a row repeats the name of every column: 200 kilobytes can be 60 gigabytes of JSON.
+One bit of a message can be a row, and a row of JSON repeats the name of every column: 200 kilobytes can be 60 gigabytes
+of JSON.
 """
 
 from __future__ import annotations
@@ -9,19 +10,19 @@ import pyarrow as pa
 
 from ..message import payload_sizes
 
-#: Bytes of text that one message may become.
-MOST_TEXT = 256 << 20
-_PLAIN = 48  #: a number, a date, a time, true, false or null, with what stands around it
-_ESCAPED = 6  #: bytes of text for one of a string
+#: Limit of the JSON of one message, in bytes.
+MAX_TEXT_BYTES = 256 << 20
+_PLAIN = 48  #: a number, a date, a time, true, false or null, with punctuation
+_ESCAPED = 6  #: bytes of JSON for one byte of a string, at most
 
 
 def check_json_size(rows: pa.RecordBatch) -> int:
-    """Bytes that these rows are as JSON, at most.
+    """Upper bound of the size of these rows as JSON, in bytes.
 
-    :raises OverflowError: too many
+    :raises OverflowError: above the limit
     """
     size: int = sum(map(_column, rows.columns)) + rows.num_rows * _names(rows.schema)
-    if size > MOST_TEXT:
+    if size > MAX_TEXT_BYTES:
         raise OverflowError(f"it may be {size / 1e6:,.0f} MB of text")
     return size
 

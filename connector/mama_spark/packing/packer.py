@@ -1,8 +1,8 @@
-"""Rows are gathered by where they go, and cut into packs. Values in, values out; nothing here waits or sends.
+"""Gathers rows by destination and cuts them into packs. Pure: nothing here waits or sends.
 
-Rows of one place (stream, topic, and the parts of the topic) keep their order. A pack is cut as soon as it is full, so
-where the cuts lie depends on the rows of the place alone, until the gathered bytes pass the budget: then the largest
-unfinished packs go first.
+Rows of one destination (stream, topic, and the parts of the topic) keep their order. A pack is cut as soon as it is
+full, so the cuts depend on the rows of the destination alone, until the gathered bytes exceed the limit: then the
+largest unfinished packs are cut first.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ..message import HEADERS_TYPE, Bools, Int64s, MessageBatch
 from .codec import Codec
 from .format import PACK, PACK_ROWS
 
-#: Bytes of rows that wait for their packs to become full, in one partition.
+#: Limit of the bytes of rows that wait for their packs to be full, in one partition.
 GATHER_BYTES = 32 << 20
-#: Bytes and packs that are encoded, and handed over, together.
+#: Bytes and packs that are encoded and yielded together.
 BLOCK_BYTES, BLOCK_PACKS = 8 << 20, 2_048
-#: Rows are looked at when so many rows or bytes came together; and at least half of the bytes that already wait, so
-#: that what waits is copied a bounded number of times.
+#: New rows are cut into packs when they are so many rows or bytes, and at least half of the bytes that already wait, so
+#: that waiting rows are copied a bounded number of times.
 CUT_ROWS, CUT_BYTES = 32_768, 8 << 20
-#: Rows are taken in by pieces of this size: a batch of Spark may have 64 MB, and usually has 10,000 rows.
+#: Rows are added in pieces of this size: a batch of Spark may have 64 MB, and usually has 10,000 rows.
 _PIECE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that can be packed, each in its place in each column.
+    """Rows that can be packed, in columns of equal length.
 
     :ivar topics: dictionary<int32, string>, no nulls
-    :ivar columns: what goes into the packs
+    :ivar columns: of the packs
     :ivar numbers: of the rows in the partition, int64
     :ivar streams: dictionary<int32, string>; None = the one of the transport
     :ivar parts: string columns that become headers of the message, by the name of the header; null = no such header
-    :ivar extra: columns that travel beside the packs
+    :ivar extra: columns for the flight log, which are not packed
     """
 
     topics: pa.DictionaryArray
@@ -77,7 +77,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Packs as messages, and what they are made of.
+    """Packs as messages, and the rows in them.
 
     :ivar batch: one message a pack, without ids
     :ivar starts: int64[packs + 1]: pack ``i`` carries ``starts[i + 1] - starts[i]`` rows
@@ -105,15 +105,15 @@ class Packer:
 
     :param max_rows: rows of a pack at most
     :param max_bytes: payload bytes of a pack at most; a row that needs more travels alone
-    :param gather: bytes of rows that may wait
+    :param max_waiting: bytes of rows that may wait
     """
 
-    def __init__(self, codec: Codec, *, max_rows: int, max_bytes: int, gather: int = GATHER_BYTES) -> None:
+    def __init__(self, codec: Codec, *, max_rows: int, max_bytes: int, max_waiting: int = GATHER_BYTES) -> None:
         self._codec = codec
         self._max_rows = max_rows
         self._max_bits = max(8, max_bytes * 8 - codec.fixed_bits)
-        self._gather = gather
-        self._old: Rows | None = None  # looked at before, but not enough of them for packs
+        self._max_waiting = max_waiting
+        self._old: Rows | None = None  # rows that were left over by earlier cuts
         self._new: list[Rows] = []
         self._new_bytes = self._new_rows = 0
 
@@ -127,7 +127,7 @@ class Packer:
         return 0 if self._old is None else self._old.nbytes
 
     def add(self, rows: Rows) -> Iterator[Packed]:
-        """Take rows in, and give what is full. What is given is encoded while it is iterated: iterate to the end."""
+        """Add rows; yields full packs, which are encoded while they are iterated: iterate to the end."""
         step = max(1, len(rows) * _PIECE_BYTES // max(1, rows.nbytes))
         for start in range(0, len(rows), step):
             piece = rows.slice(start, min(step, len(rows) - start)) if step < len(rows) else rows
@@ -135,20 +135,20 @@ class Packer:
             self._new_bytes += piece.nbytes
             self._new_rows += len(piece)
             enough = self._new_rows >= CUT_ROWS or self._new_bytes >= CUT_BYTES
-            if (enough and self._new_bytes >= self._old_bytes // 2) or self.nbytes > self._gather:
+            if (enough and self._new_bytes >= self._old_bytes // 2) or self.nbytes > self._max_waiting:
                 yield from self._cut(everything=False)
 
     def finish(self) -> Iterator[Packed]:
-        """Give everything that waits."""
+        """Yield packs of all rows that wait."""
         if self._new or self._old is not None:
             yield from self._cut(everything=True)
 
     def _cut(self, *, everything: bool) -> Iterator[Packed]:
         rows = [*([] if self._old is None else [self._old]), *self._new]
         if len(self._new) > 1:  # what must be joined takes the old rows along
-            rows = [_joined(rows)]
+            rows = [_concatenated(rows)]
         self._old, self._new, self._new_bytes, self._new_rows = None, [], 0, 0
-        order, places = _by_place(rows)
+        order, places = _by_destination(rows)
         bits = np.concatenate([self._codec.row_bits(r.columns) for r in rows])
         upto = np.zeros(len(bits) + 1, np.int64)
         np.cumsum(bits if order is None else bits[order], out=upto[1:])
@@ -158,7 +158,7 @@ class Packer:
         go = np.ones(len(unfinished), np.bool_) if everything else self._due(unfinished, held)
         if not go.all():
             left = ranges(starts[:-1][~go], starts[1:][~go])
-            self._old = _compact(_picked(rows, left if order is None else order[left]))
+            self._old = _compact(_taken(rows, left if order is None else order[left]))
         # Packs that begin with an old row go first, each the first of its place: the others have new rows only, which
         # need not be copied once more to stand beside old ones.
         heads = starts[:-1] if order is None else order[starts[:-1]]
@@ -174,9 +174,9 @@ class Packer:
         go = ~unfinished
         waiting = np.flatnonzero(unfinished)
         total = held[waiting].sum()
-        if total > self._gather:
+        if total > self._max_waiting:
             largest = waiting[np.argsort(-held[waiting], kind="stable")]
-            enough = int(np.searchsorted(np.cumsum(held[largest]), total - self._gather / 2)) + 1
+            enough = int(np.searchsorted(np.cumsum(held[largest]), total - self._max_waiting / 2)) + 1
             go[largest[:enough]] = True
         return go
 
@@ -188,28 +188,28 @@ class Packer:
             some = rows[-1].slice(first - begin, last - first)
         else:
             index = ranges(starts, ends)
-            some = _picked(rows, index if order is None else order[index])
+            some = _taken(rows, index if order is None else order[index])
         return packed(self._codec, some, local)
 
 
 def packed(codec: Codec, rows: Rows, starts: Int64s) -> Packed:
-    """Packs of rows that stand together already, their columns in the types of ``codec``."""
+    """Packs of rows that are grouped already, their columns in the types of ``codec``."""
     heads = starts[:-1]
     batch = MessageBatch(
         _compacted(rows.topics.take(pa.array(heads))),
         codec.encode(rows.columns, starts),
-        _headers(codec.form.value, np.diff(starts), rows.parts, heads),
+        _headers(codec.format.value, np.diff(starts), rows.parts, heads),
         streams=None if rows.streams is None else _compacted(rows.streams.take(pa.array(heads))),
     )
     return Packed(batch, starts, rows.numbers, rows.extra)
 
 
 def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[Int64s, Bools]:
-    """Where packs begin, ascending, with the end of the last; and which of them are the last of their place and could
-    take more rows.
+    """Where packs begin, ascending, with the end of the last; and which of them are the last of their destination and
+    could take more rows.
 
     :param upto: int64[rows + 1]: bits of all rows before
-    :param places: where the rows of each place begin, with the end of the last
+    :param places: where the rows of each destination begin, with the end of the last
     """
     begin, end = places[:-1], places[1:]
     bits = upto[end] - upto[begin]
@@ -229,8 +229,8 @@ def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[In
     return starts, unfinished
 
 
-def _by_place(rows: list[Rows]) -> tuple[Int64s | None, Int64s]:
-    """The order in which rows of one place stand together (None: they do), and where each place begins."""
+def _by_destination(rows: list[Rows]) -> tuple[Int64s | None, Int64s]:
+    """The order that groups rows by destination (None: they are grouped), and where each destination begins."""
     codes = _one([r.topics for r in rows]).indices.to_numpy(zero_copy_only=False).astype(np.int64)
     others = [] if rows[0].streams is None else [_one([r.streams for r in rows])]
     if rows[0].parts is not None:
@@ -256,8 +256,8 @@ def ranges(starts: Int64s, ends: Int64s) -> Int64s:
     return numbers
 
 
-def _joined(rows: list[Rows]) -> Rows:
-    """Copies, unless it is alone."""
+def _concatenated(rows: list[Rows]) -> Rows:
+    """All rows as one; copies, unless there is one element."""
     if len(rows) == 1:
         return rows[0]
     joined: dict[str, Any] = {"numbers": np.concatenate([r.numbers for r in rows])}
@@ -276,8 +276,8 @@ def _one(parts: list[Any]) -> Any:
     return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
 
 
-def _picked(rows: list[Rows], index: Int64s) -> Rows:
-    """Rows, numbered through all of ``rows``, in this order. Copies."""
+def _taken(rows: list[Rows], index: Int64s) -> Rows:
+    """Rows at ``index``, counted through all of ``rows``, in this order. Copies."""
     begin = sum(map(len, rows[:-1]))
     last = index >= begin
     if last.all():
@@ -286,11 +286,11 @@ def _picked(rows: list[Rows], index: Int64s) -> Rows:
         return rows[0].take(index)
     place = np.empty(len(index), np.int64)
     place[np.argsort(last, kind="stable")] = np.arange(len(index))
-    return _joined([rows[0].take(index[~last]), rows[-1].take(index[last] - begin)]).take(place)
+    return _concatenated([rows[0].take(index[~last]), rows[-1].take(index[last] - begin)]).take(place)
 
 
 def _compact(rows: Rows) -> Rows:
-    """Without names that no row uses any more."""
+    """Without dictionary entries that no row uses."""
     streams = None if rows.streams is None else _compacted(rows.streams)
     return replace(rows, topics=_compacted(rows.topics), streams=streams)
 

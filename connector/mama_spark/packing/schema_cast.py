@@ -1,4 +1,4 @@
-"""Typed rows in the columns that a reader asks for: by name, in its types, never with a loss."""
+"""Casts typed rows to the schema that a reader asks for: columns by name, without loss of values."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from .format import bare
+from .format import canonical_type
 
 
 class SchemaCast:
-    """What :func:`~.unpacker.unpack` takes as ``make``. Packs with columns of the same types share a plan.
+    """A :data:`~.unpacker.RowTransform`. Packs with columns of the same types share a plan.
 
-    :param wanted: columns of the result. What a pack does not have is null, what it has beside them is left out
+    :param wanted: columns of the result; those that a pack lacks are null, its other columns are dropped
     """
 
     def __init__(self, wanted: pa.Schema) -> None:
@@ -44,8 +44,8 @@ class SchemaCast:
 
 
 def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type are values of the other, each by itself: a number that is too large is found later."""
-    given, wanted = bare(given), bare(wanted)
+    """Whether values of one type can be cast to the other; a single number may still be too large."""
+    given, wanted = canonical_type(given), canonical_type(wanted)
     if given == wanted:
         return True
     if pa.types.is_list(given) and pa.types.is_list(wanted):
@@ -59,13 +59,13 @@ def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
         return bool((given.tz is None) == (wanted.tz is None))
     if pa.types.is_floating(given) and pa.types.is_floating(wanted):
         return bool(given.bit_width <= wanted.bit_width)
-    return any(all(kind(t) for t in (given, wanted)) for kind in _ALIKE) or (
+    return any(all(kind(t) for t in (given, wanted)) for kind in _SAME_KIND) or (
         pa.types.is_integer(given) and (pa.types.is_floating(wanted) or pa.types.is_decimal(wanted))
     )
 
 
-#: Inside each of these, values are the same in other widths or units.
-_ALIKE = (
+#: Types of one kind, which differ in width or unit only.
+_SAME_KIND = (
     pa.types.is_integer,
     pa.types.is_decimal,
     pa.types.is_date,

@@ -1,4 +1,4 @@
-"""Packs that were refused: their rows again, in smaller packs or each by itself. Loops here are over refused packs."""
+"""Splits packs that were rejected: into halves, or into single rows. Loops here are over rejected packs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def halves(codec: Codec, packed: Packed, which: Int64s) -> Packed:
 
 
 def singles(batch: MessageBatch) -> tuple[MessageBatch, Int64s]:
-    """Every row of these packs as a message of its own, as it came: value, headers, and its id if it had one (else
-    null). A typed row has no value: it stays an arrow pack, of one row.
+    """Every row of these packs as one message: value, headers, and its id if it had one (else null). A typed row has no
+    value: it becomes an arrow pack of one row.
 
     :returns: the messages, and the pack of each
     """
@@ -61,7 +61,7 @@ def singles(batch: MessageBatch) -> tuple[MessageBatch, Int64s]:
 
 
 def _with_rows(headers: pa.Array | None, rows: Int64s) -> pa.Array:
-    """The same headers, with other numbers of rows."""
+    """The same headers with these numbers of rows."""
     assert headers is not None
     maps = [
         [(name, [str(n)] if name == PACK_ROWS else values) for name, values in entries]

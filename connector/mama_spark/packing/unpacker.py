@@ -1,5 +1,8 @@
-"""Records of a log become rows: packed ones as many as they carry, others one. What is no whole pack is one row with
-its reason, never an exception, and nothing is made of a size before the bytes are there."""
+"""Unpacks records of a log into rows: as many as a pack carries, one of any other record.
+
+A corrupt pack is one row with the reason, never an exception; nothing is allocated by an announced size before the
+bytes are checked.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from ..record_log import Records
 from .format import (
     HEADERS,
     ID,
-    MESSAGE,
-    MOST_ROWS,
+    MAX_ROWS,
+    MESSAGE_TYPES,
     PACK,
     PACK_ROWS,
     VALUE,
@@ -30,15 +33,15 @@ from .format import (
 )
 from .ipc import read_pack
 
-#: The id of a pack names the pack; its rows have ids of their own, or none.
+#: Id of a pack; its rows have ids of their own, or none.
 _ID_HEADER = "Nats-Msg-Id"
-_OF_THE_PACK = [PACK, PACK_ROWS, _ID_HEADER]
+_PACK_HEADERS = [PACK, PACK_ROWS, _ID_HEADER]
 
-_ALIGNMENT = 8  #: bytes, of what an Arrow IPC stream consists of
+_ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream
 
-#: What is made of the typed rows of one pack: other columns of as many rows. A ValueError, or an error of Arrow, says
-#: that they cannot be read so: the pack is a bad one.
-Make = Callable[[pa.RecordBatch], pa.RecordBatch]
+#: Makes other columns of the typed rows of one pack. A ValueError, or an error of Arrow, means that the rows do not
+#: fit: the pack counts as corrupt.
+RowTransform = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class TypedRun(NamedTuple):
@@ -57,15 +60,15 @@ class Unpacked:
     """``n`` rows, in the order of their records and packs.
 
     :ivar records: which record each comes from, ascending: take other columns of the records by it
-    :ivar index: place in the pack, from 0; -1 = the record is no pack, or a bad one
-    :ivar values: binary; of a plain record and of a bad pack the payload; null where a row is typed
-    :ivar header_pool: headers that rows have; None = no row has any. Of plain records and of bad packs they are the
+    :ivar index: place in the pack, from 0; -1 = the record is no pack, or a corrupt one
+    :ivar values: binary; of a plain record and of a corrupt pack the payload; null where a row is typed
+    :ivar header_pool: headers that rows have; None = no row has any. Of plain records and of corrupt packs they are the
         record's, whole. Rows of one pack may share an element, for copies of it may be larger than any message
     :ivar header_at: the element of the pool that a row has; None = the one at its own place
     :ivar ids: ids of rows inside packs (of typed rows: their column ``id``, if it is a string), null elsewhere: a plain
         record has it among its headers; None = all null
     :ivar typed: the rows that are typed columns, ascending
-    :ivar bad: row -> why its pack could not be read
+    :ivar errors: row -> why its pack could not be read
     """
 
     records: Int64s
@@ -75,7 +78,7 @@ class Unpacked:
     header_at: Int64s | None = None
     ids: pa.Array | None = None
     typed: list[TypedRun] = field(default_factory=list)
-    bad: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -105,29 +108,29 @@ class Unpacked:
             header_at=None if self.header_at is None else self.header_at[start:stop],
             ids=None if self.ids is None else self.ids.slice(start, n),
             typed=typed,
-            bad={row - start: reason for row, reason in self.bad.items() if start <= row < stop},
+            errors={row - start: reason for row, reason in self.errors.items() if start <= row < stop},
         )
 
 
 class PackHeaders(NamedTuple):
-    """What the headers of records say of packs, an element a record.
+    """The headers of packs, one element a record.
 
-    :ivar forms: string, null = no pack
-    :ivar rows: string, null = not said; whatever they say
+    :ivar formats: string, null = no pack
+    :ivar rows: string, null = not given; unchecked
     :ivar counts: the same as numbers; -1 = no number from 1 to the limit
     """
 
-    forms: pa.Array
+    formats: pa.Array
     rows: pa.Array
     counts: Int64s
 
     def slice(self, start: int, stop: int) -> PackHeaders:
         n = stop - start
-        return PackHeaders(self.forms.slice(start, n), self.rows.slice(start, n), self.counts[start:stop])
+        return PackHeaders(self.formats.slice(start, n), self.rows.slice(start, n), self.counts[start:stop])
 
     def announced(self, payloads: pa.Array) -> Int64s:
-        """Rows of each record, which may be a lie, but no more than its bytes could hold."""
-        counts = np.where(self.forms.is_null().to_numpy(zero_copy_only=False), 1, self.counts)
+        """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
+        counts = np.where(self.formats.is_null().to_numpy(zero_copy_only=False), 1, self.counts)
         return np.clip(counts, 1, 8 * payload_sizes(payloads) + 1)
 
 
@@ -135,39 +138,39 @@ def pack_headers(records: Records) -> PackHeaders | None:
     """None = none of them is a pack."""
     if records.headers is None:
         return None
-    forms, rows = first_values(records.headers, PACK, PACK_ROWS)
-    return None if forms.null_count == len(records) else PackHeaders(forms, rows, _numbers(rows))
+    formats, rows = first_values(records.headers, PACK, PACK_ROWS)
+    return None if formats.null_count == len(records) else PackHeaders(formats, rows, _numbers(rows))
 
 
-def unpack(records: Records, make: Make | None = None, said: PackHeaders | None = None) -> Unpacked:
+def unpack(records: Records, transform: RowTransform | None = None, packs: PackHeaders | None = None) -> Unpacked:
     """All rows of ``records``.
 
-    :param make: what is made of typed rows; None = they stay as they are
-    :param said: by their headers, where that is known
+    :param transform: of typed rows; None = they stay as they are
+    :param packs: :func:`pack_headers` of the records, if computed already
     """
-    said = said or pack_headers(records)
-    return unpacked_as_is(records) if said is None else _Unpacking(records, said, make).run()
+    packs = packs or pack_headers(records)
+    return unpacked_as_is(records) if packs is None else _Unpacking(records, packs, transform).run()
 
 
 def unpacked_as_is(records: Records) -> Unpacked:
-    """A row a record, packed or not."""
+    """One row a record, packed or not."""
     n = len(records)
     return Unpacked(np.arange(n), np.full(n, -1, np.int32), records.payloads, records.headers)
 
 
 def announced_rows(records: Records) -> Int64s:
-    """Rows of each record as its headers say, which may be a lie, but no more than its bytes could hold."""
-    said = pack_headers(records)
-    return np.ones(len(records), np.int64) if said is None else said.announced(records.payloads)
+    """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
+    packs = pack_headers(records)
+    return np.ones(len(records), np.int64) if packs is None else packs.announced(records.payloads)
 
 
 def _numbers(texts: pa.Array) -> Int64s:
     """Announced rows; -1 = no number from 1 to the limit."""
-    return _looked_up(texts, _number, -1)
+    return _map_distinct(texts, _number, -1)
 
 
-def _looked_up(texts: pa.Array, meaning: Callable[[str], int], missing: int) -> Int64s:
-    """What each text means, asked once for each that differs: packs of one batch mostly say the same."""
+def _map_distinct(texts: pa.Array, meaning: Callable[[str], int], missing: int) -> Int64s:
+    """``meaning`` of each text, called once for each distinct one: packs of one batch mostly have the same headers."""
     known = texts.dictionary_encode()
     meanings = np.array([*map(meaning, known.dictionary.to_pylist()), missing])
     found: Int64s = meanings[known.indices.fill_null(len(meanings) - 1).to_numpy()]
@@ -176,39 +179,39 @@ def _looked_up(texts: pa.Array, meaning: Callable[[str], int], missing: int) -> 
 
 def _number(text: str) -> int:
     number = int(text) if re.fullmatch("[1-9][0-9]{0,6}", text) else -1
-    return number if number <= MOST_ROWS else -1
+    return number if number <= MAX_ROWS else -1
 
 
 _PLAIN, _LINES, _ARROW, _UNKNOWN = range(4)
 
 
-def _form(text: str) -> int:
+def _format_code(text: str) -> int:
     return {PackFormat.LINES.value: _LINES, PackFormat.ARROW.value: _ARROW}.get(text, _UNKNOWN)
 
 
 class _Unpacking:
-    """Columns of rows are gathered piece by piece, and then put into the order of the records."""
+    """Gathers columns of rows piece by piece, and then puts them into the order of the records."""
 
-    def __init__(self, records: Records, said: PackHeaders, make: Make | None) -> None:
+    def __init__(self, records: Records, packs: PackHeaders, transform: RowTransform | None) -> None:
         n = len(records)
         self._records = records
-        self._bad: dict[int, str] = {}
+        self._errors: dict[int, str] = {}
         self._lengths = np.ones(n, np.int64)
         self._packed = np.zeros(n, np.bool_)
-        self._values = _Gathered(records.payloads, n)
-        self._headers = _Gathered(None, n)
-        self._ids = _Gathered(None, n)
+        self._values = _ColumnPieces(records.payloads, n)
+        self._headers = _ColumnPieces(None, n)
+        self._ids = _ColumnPieces(None, n)
         self._typed: dict[int, pa.RecordBatch] = {}
-        self._kind, self._announced, self._counts = said
-        self._make = make
+        self._kind, self._announced, self._counts = packs
+        self._transform = transform
 
     def run(self) -> Unpacked:
-        forms, counted = _looked_up(self._kind, _form, _PLAIN), self._counts >= 0
-        lines, arrows = forms == _LINES, forms == _ARROW
-        for at in np.flatnonzero(forms == _UNKNOWN).tolist():
-            self._bad[at] = f"{PACK}: {self._kind[at].as_py()[:100]!r} is unknown here"
+        formats, counted = _map_distinct(self._kind, _format_code, _PLAIN), self._counts >= 0
+        lines, arrows = formats == _LINES, formats == _ARROW
+        for at in np.flatnonzero(formats == _UNKNOWN).tolist():
+            self._errors[at] = f"{PACK}: {self._kind[at].as_py()[:100]!r} is unknown here"
         for at in np.flatnonzero((lines | arrows) & ~counted).tolist():
-            self._bad[at] = f"{PACK_ROWS}: {(self._announced[at].as_py() or '')[:100]!r} is no number of rows"
+            self._errors[at] = f"{PACK_ROWS}: {(self._announced[at].as_py() or '')[:100]!r} is no number of rows"
         self._lines(np.flatnonzero(lines & counted))
         self._arrows(np.flatnonzero(arrows & counted))
         return self._placed()
@@ -222,7 +225,7 @@ class _Unpacking:
         there = pc.list_value_length(lines).to_numpy(zero_copy_only=False).astype(np.int64)
         good = there == counts[at]
         for i in np.flatnonzero(~good).tolist():
-            self._bad[int(at[i])] = f"it has {there[i]:,} lines and announces {counts[at[i]]:,}"
+            self._errors[int(at[i])] = f"it has {there[i]:,} lines and announces {counts[at[i]]:,}"
         if not good.all():
             at, lines = at[good], lines.filter(pa.array(good))
         self._lengths[at], self._packed[at] = counts[at], True
@@ -230,7 +233,7 @@ class _Unpacking:
 
     def _arrows(self, at: Int64s) -> None:
         """Packs with the same columns that follow each other are taken together, as those of one publisher do."""
-        payloads = zip(at.tolist(), _aligned(self._records.payloads, at), strict=True)
+        payloads = zip(at.tolist(), _aligned_copies(self._records.payloads, at), strict=True)
         read = [(i, batch) for i, payload in payloads if (batch := self._read(i, payload)) is not None]
         for schema, run in groupby(read, lambda pack: pack[1].schema):
             if carries_messages(schema):
@@ -243,7 +246,7 @@ class _Unpacking:
         try:
             return read_pack(payload, int(self._counts[at]))
         except BadPack as e:
-            self._bad[at] = str(e)
+            self._errors[at] = str(e)
             return None
 
     def _messages(self, schema: pa.Schema, packs: list[tuple[int, pa.RecordBatch]]) -> None:
@@ -253,13 +256,13 @@ class _Unpacking:
         for name, gathered in ((VALUE, self._values), (HEADERS, self._headers), (ID, self._ids)):
             if (column := schema.get_field_index(name)) >= 0:
                 rows = pa.concat_arrays([batch.column(column) for _, batch in packs])
-                gathered.add(at, counts, _as(rows, MESSAGE[name]))
+                gathered.add(at, counts, _as(rows, MESSAGE_TYPES[name]))
 
     def _typed_rows(self, at: int, batch: pa.RecordBatch) -> None:
         try:
             self._typed[at] = self._made(batch)
         except BadPack as e:
-            self._bad[at] = str(e)
+            self._errors[at] = str(e)
             return
         rows = batch.num_rows
         self._lengths[at], self._packed[at] = rows, True
@@ -268,10 +271,10 @@ class _Unpacking:
             self._ids.add_one(at, batch.column(ID))
 
     def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._make is None:
+        if self._transform is None:
             return batch
         try:
-            return self._make(batch)
+            return self._transform(batch)
         except (ValueError, pa.ArrowException) as e:
             raise BadPack((str(e) or type(e).__name__).splitlines()[0][:200]) from e
 
@@ -292,15 +295,15 @@ class _Unpacking:
             at,
             self._ids.placed(firsts, records, within, pa.string()) if self._ids else None,
             [TypedRun(int(firsts[at]), batch) for at, batch in sorted(self._typed.items())],
-            {int(firsts[at]): reason for at, reason in sorted(self._bad.items())},
+            {int(firsts[at]): reason for at, reason in sorted(self._errors.items())},
         )
 
     def _own_headers(self) -> pa.Array | None:
-        """Headers of the records that their rows have: of packs without what is the pack's own."""
+        """Headers of the records for their rows, without those of the packs themselves."""
         headers = self._records.headers
         assert headers is not None
         rows, keys, items = _entries(headers)
-        own = pc.is_in(keys, value_set=pa.array(_OF_THE_PACK, keys.type)).to_numpy(zero_copy_only=False)
+        own = pc.is_in(keys, value_set=pa.array(_PACK_HEADERS, keys.type)).to_numpy(zero_copy_only=False)
         keep = np.flatnonzero(~own | ~self._packed[rows])
         if not len(keep):
             return None
@@ -311,7 +314,7 @@ class _Unpacking:
         return pa.MapArray.from_arrays(starts, keys.take(index), items.take(index)).cast(HEADERS_TYPE)
 
 
-class _Gathered:
+class _ColumnPieces:
     """One column of the rows, gathered in pieces.
 
     :ivar whole: an element a record, for the rows of records that have no piece; None = null
@@ -363,14 +366,14 @@ class _Gathered:
         return pool, np.where(begin < 0, records, begin + within + len(whole))
 
 
-def _aligned(payloads: pa.Array, at: Int64s) -> list[pa.Buffer]:
-    """Copies of these payloads, each where Arrow's buffers may begin: in one piece, for pieces of a few kilobytes cost
-    more time to allocate than to copy."""
+def _aligned_copies(payloads: pa.Array, at: Int64s) -> list[pa.Buffer]:
+    """Copies of these payloads, aligned as Arrow requires, in one allocation: to allocate a few kilobytes takes longer
+    than to copy them."""
     bounds = payload_bounds(payloads)
     begins, sizes = bounds[at], bounds[at + 1] - bounds[at]
-    rooms = sizes + -sizes % _ALIGNMENT
-    places = np.cumsum(rooms) - rooms
-    whole = pa.allocate_buffer(int(rooms.sum()))
+    padded_sizes = sizes + -sizes % _ALIGNMENT
+    places = np.cumsum(padded_sizes) - padded_sizes
+    whole = pa.allocate_buffer(int(padded_sizes.sum()))
     source, target = memoryview(payloads.buffers()[2] or b"").cast("B"), memoryview(whole).cast("B")
     found = []
     for begin, size, place in zip(begins.tolist(), sizes.tolist(), places.tolist(), strict=True):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.message import HEADERS_TYPE
-from mama_spark.packing import announced_rows, portions, unpack
-from mama_spark.packing.chunked_unpack import PORTION_BYTES, PORTION_ROWS
+from mama_spark.packing import announced_rows, unpack, unpack_chunks
+from mama_spark.packing.chunked_unpack import CHUNK_BYTES, CHUNK_ROWS
 from mama_spark.record_log import Records
 
 Message = tuple[str, bytes, list[tuple[str, list[str]]] | None]
@@ -42,12 +42,12 @@ def test_portions_are_all_rows_in_order_whatever_the_limits(
 ) -> None:
     whole = records(*messages)
     want = unpack(whole)
-    limits = {"TOGETHER_BYTES": together_bytes, "TOGETHER_ROWS": together_rows, "PORTION_ROWS": most_rows,
-              "PORTION_BYTES": most_bytes}  # fmt: skip
+    limits = {"BATCH_BYTES": together_bytes, "BATCH_ROWS": together_rows, "CHUNK_ROWS": most_rows,
+              "CHUNK_BYTES": most_bytes}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         for name, value in limits.items():
             patch.setattr(f"mama_spark.packing.chunked_unpack.{name}", value)
-        found = list(portions(whole))
+        found = list(unpack_chunks(whole))
     sequences = [int(some.sequences[r]) for some, part in found for r in part.records]
     assert sequences == (want.records + 1).tolist()
     assert [i for _, part in found for i in part.index.tolist()] == want.index.tolist()
@@ -56,10 +56,10 @@ def test_portions_are_all_rows_in_order_whatever_the_limits(
     assert headers == ([None] * len(want) if want.headers is None else want.headers.to_pylist())
     first, reasons = 0, {}
     for _, part in found:
-        reasons.update({first + row: why for row, why in part.bad.items()})
+        reasons.update({first + row: why for row, why in part.errors.items()})
         first += len(part)
         assert len(part) <= most_rows or not any(h and h[0][0] == "Mama-Pack" for _, _, h in messages)
-    assert reasons == want.bad
+    assert reasons == want.errors
 
 
 def test_slices_keep_typed_rows_at_their_places() -> None:
@@ -78,12 +78,12 @@ def test_headers_that_a_million_empty_rows_share_are_not_copied_at_once(pool: pa
     """A megabyte that would be 8 GB of headers."""
     bomb = records(lines([b""] * 1_000_000, ("k", ["x" * 8_000]), topic="t" * 100))
     total = 0
-    for _, part in portions(bomb):
+    for _, part in unpack_chunks(bomb):
         total += len(part)
-        assert len(part) <= PORTION_ROWS
+        assert len(part) <= CHUNK_ROWS
         if total < 20_000:
             assert part.headers is not None
-            assert part.headers.nbytes < 2 * PORTION_BYTES
+            assert part.headers.nbytes < 2 * CHUNK_BYTES
     assert total == 1_000_000
     assert pool.max_memory() < 200 << 20
 

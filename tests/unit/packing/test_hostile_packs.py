@@ -35,15 +35,15 @@ def reason(form: str | None, rows: str | None, payload: bytes) -> str:
     assert found.records.tolist() == [0, 0, 0, 1, 2, 2]
     assert found.index.tolist() == [0, 1, 2, -1, 0, 1]
     assert found.values.to_pylist() == [b"one", b"", b"three", payload, b"x", b"y"]
-    assert found.bad.keys() == {3}
+    assert found.errors.keys() == {3}
     assert found.headers is not None
     assert ("Nats-Msg-Id", ["p-0"]) in found.headers[3].as_py()
     assert found.headers.null_count == 5
-    return found.bad[3]
+    return found.errors[3]
 
 
 def test_a_pack_that_is_cut_anywhere_is_one_bad_row() -> None:
-    assert not read(("arrow;v=1", "3", WHOLE)).bad
+    assert not read(("arrow;v=1", "3", WHOLE)).errors
     for end in range(len(WHOLE)):
         assert reason("arrow;v=1", "3", WHOLE[:end])
 
@@ -156,7 +156,7 @@ def test_what_another_arrow_writer_makes_is_read() -> None:
     with pa.ipc.new_stream(sink, VALUES.schema) as writer:
         writer.write_batch(VALUES)
     found = read(("arrow;v=1", "3", sink.getvalue().to_pybytes()))
-    assert not found.bad
+    assert not found.errors
     assert found.values.to_pylist() == [b"one", b"", b"three"]
     assert found.ids is not None
     assert found.ids.to_pylist() == ["1", None, "3"]
@@ -171,7 +171,7 @@ def test_any_damage_gives_rows_or_a_reason() -> None:
         for _ in range(dice.randint(1, 4)):
             damaged[dice.randrange(len(damaged))] = dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))
         found = read(("arrow;v=1", "3", bytes(damaged)))
-        if found.bad:
+        if found.errors:
             assert len(found) == 1
         else:
             good += 1

@@ -112,7 +112,7 @@ def test_what_is_packed_is_unpacked_row_for_row_in_the_order_of_its_topic(kind: 
     max_rows, max_bytes = data.draw(st.integers(1, 20)), data.draw(st.sampled_from([64, 200, 2_000, 65_536]))
     gather, step = data.draw(st.sampled_from([1, 500, 1 << 20])), data.draw(st.integers(1, 25))
     codec = codec_of(pack_option, schema)
-    packer = Packer(codec, max_rows=max_rows, max_bytes=max_bytes, gather=gather)
+    packer = Packer(codec, max_rows=max_rows, max_bytes=max_bytes, max_waiting=gather)
     batches = [
         rows_of([t for t, _ in part], [r for _, r in part], schema, first)
         for first in range(0, len(given_rows), step)
@@ -122,7 +122,7 @@ def test_what_is_packed_is_unpacked_row_for_row_in_the_order_of_its_topic(kind: 
     numbers: dict[str, list[int]] = {}
     for packed in pack(packer, batches):
         found = unpack(records(packed.batch))
-        assert not found.bad
+        assert not found.errors
         assert (packed.rows <= max_rows).all()
         assert ((packed.batch.sizes() <= max_bytes) | (packed.rows == 1)).all()
         assert np.bincount(found.records, minlength=len(packed)).tolist() == packed.rows.tolist()
@@ -165,7 +165,7 @@ def test_packs_are_filled_to_the_limit(option: str) -> None:
 @pytest.mark.parametrize("option", ["lines", "arrow"])
 def test_ten_thousand_topics_stay_within_the_budget_and_the_largest_packs_go_first(option: str) -> None:
     gather = 1 << 20
-    packer = Packer(codec_of(option, LINES), max_rows=1_000, max_bytes=65_536, gather=gather)
+    packer = Packer(codec_of(option, LINES), max_rows=1_000, max_bytes=65_536, max_waiting=gather)
     sent, most = 0, 0
     for start in range(0, 60_000, 5_000):
         cold = orders(5_000, 10_000, first=start)
@@ -266,7 +266,7 @@ def test_refused_packs_come_apart_into_halves_and_single_rows(kind: str, data: s
     assert split.rows.tolist() == [len(rows) // 2, len(rows) - len(rows) // 2]
     assert split.numbers.tolist() == list(range(len(rows)))
     whole, parts = unpack(records(packed.batch)), unpack(records(split.batch))
-    assert not parts.bad
+    assert not parts.errors
     assert typed_rows(whole) == typed_rows(parts)
     assert whole.values.to_pylist() == parts.values.to_pylist()
     alone, of = singles(packed.batch)

@@ -125,11 +125,11 @@ def tango_columns(strict: bool) -> TangoColumns:
 
 def _reasons(found: Unpacked) -> pa.Array:
     """Why a pack could not be read, null elsewhere."""
-    if not found.bad:
+    if not found.errors:
         return pa.nulls(len(found), pa.string())
     place = np.full(len(found), -1, np.int64)
-    place[list(found.bad)] = np.arange(len(found.bad))
-    return pa.array(list(found.bad.values()), pa.string()).take(pa.array(place, mask=place < 0))
+    place[list(found.errors)] = np.arange(len(found.errors))
+    return pa.array(list(found.errors.values()), pa.string()).take(pa.array(place, mask=place < 0))
 
 
 def _ids_and_headers(found: Unpacked, keep: bool) -> tuple[pa.Array, pa.Array]:

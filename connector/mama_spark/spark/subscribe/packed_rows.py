@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mama_spark.errors import CorruptPack
 from mama_spark.options import SubscribeOptions
-from mama_spark.packing import SchemaCast, Unpacked, announced_rows, check_json_size, portions, unpacked_as_is
+from mama_spark.packing import SchemaCast, Unpacked, announced_rows, check_json_size, unpack_chunks, unpacked_as_is
 from mama_spark.record_log import RecordLog, Records
 
 from ..json_rows import json_rows
@@ -41,8 +41,8 @@ class Unpacking:
         if not self._o.unpack or self._o.tango:
             yield self._rows(records, unpacked_as_is(records))
             return
-        for some, found in portions(records, self._make):
-            if found.bad:
+        for some, found in unpack_chunks(records, self._make):
+            if found.errors:
                 self._tell(some, found)
             yield self._rows(some, found)
 
@@ -50,12 +50,12 @@ class Unpacking:
         return rows(records, found, self._stream, self._shape, self._o.include_headers, self._tango)
 
     def _tell(self, records: Records, found: Unpacked) -> None:
-        row, why = next(iter(found.bad.items()))
+        row, why = next(iter(found.errors.items()))
         sequence = int(records.sequences[found.records[row]])
         text = f"the packed message with sequence {sequence} of stream {self._stream!r} cannot be read: {why}"
         if self._o.fail_on_corrupt:
             raise CorruptPack(f"{text}. With failOnCorrupt=false it is a row with the raw bytes and pack_error")
-        more = f", and {len(found.bad) - 1:,} more" if len(found.bad) > 1 else ""
+        more = f", and {len(found.errors) - 1:,} more" if len(found.errors) > 1 else ""
         log.warning("mamasub: %s%s; such a row has pack_error", text, more)
 
 
