@@ -1,1 +1,1 @@
-"""The only room that imports pyspark: the data source formats and the readers of what they wrote."""
+"""The formats ``mamapub``, ``mamasub`` and ``mamadiscovery`` of Spark; the only package that imports pyspark."""

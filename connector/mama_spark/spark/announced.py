@@ -1,4 +1,4 @@
-"""A stream that says OFFLINE when it ends. Spark never tells a writer that its query is over; the driver can."""
+"""Withdraws the source of a streaming query when the query ends: Spark does not tell a writer, but the driver knows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..options import SinkOptions
 from .option_loading import DiscoveryProperties, read_options
 from .sink.announcer import source_record, withdraw
 
-#: Seconds that a query may take to plan itself.
-_PLANNED_WITHIN = 120.0
+#: Seconds until the plan of a query must be there.
+_PLANNING_TIMEOUT = 120.0
 
 
 def announced(query: Any, options: Mapping[str, str] | None = None) -> AnnouncedQuery:
@@ -30,11 +30,11 @@ def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced
 
         mama_spark.announced(query)             # or: the query goes on, and is withdrawn when it ends
 
-    A query that does not announce itself is left alone.
+    Nothing happens for a query that is not announced.
 
     :param query: what ``writeStream...start()`` returned
-    :param options: those of ``mamapub``, where the query cannot be asked (Spark Connect)
-    :raises ConfigError: the options are needed
+    :param options: those of ``mamapub``, where they cannot be read from the query (Spark Connect)
+    :raises ConfigError: the options cannot be read
     """
     given = _options_of(query) if options is None else dict(options)
     if given is None:
@@ -72,15 +72,15 @@ class AnnouncedQuery:
         self.withdraw()
 
     def withdraw(self) -> None:
-        """Say OFFLINE now, once; a running query would announce itself again with its next micro-batch."""
-        with self._lock:  # whoever comes second waits until it is done
+        """Withdraw the source now, once; a running query would announce it again with its next micro-batch."""
+        with self._lock:  # a second caller waits until it is done
             source, self._source = self._source, None
             if source is not None:
                 atexit.unregister(self.withdraw)
                 withdraw(*source)
 
     def _watch(self) -> None:
-        with contextlib.suppress(Exception):  # it failed, or its session is gone: it has ended
+        with contextlib.suppress(Exception):  # the query failed, or its session is gone
             self._query.awaitTermination()
         self.withdraw()
 
@@ -90,17 +90,16 @@ class AnnouncedQuery:
 
 
 def _options_of(query: Any) -> dict[str, str] | None:
-    """The options that a query's writer was given; None if it ended before it was planned. Internals of Spark, read
-    only here.
+    """Options of the writer of a query; None if it ended before it was planned. Internals of Spark, read only here.
 
-    :raises ConfigError: this kind of query does not tell
+    :raises ConfigError: this kind of query does not have them
     """
     java = getattr(query, "_jsq", None)
     if java is None:
-        raise ConfigError("Spark Connect does not tell the options of a query: give them, announced(query, options)")
+        raise ConfigError("Spark Connect has no options of a query: pass them, announced(query, options)")
     from py4j.protocol import Py4JError, Py4JJavaError
 
-    until = time.monotonic() + _PLANNED_WITHIN
+    until = time.monotonic() + _PLANNING_TIMEOUT
     while True:
         try:
             pairs, found = java.streamingQuery().logicalPlan().writeOptions().iterator(), {}
@@ -108,13 +107,13 @@ def _options_of(query: Any) -> dict[str, str] | None:
                 pair = pairs.next()
                 found[str(pair._1())] = str(pair._2())
             return found
-        except Py4JJavaError as e:  # the plan is made on the query's own thread, and nobody else may ask before
+        except Py4JJavaError as e:  # until the query's own thread has made the plan
             if not query.isActive:
                 return None
             if time.monotonic() > until:
-                raise ConfigError(f"the query has no plan after {_PLANNED_WITHIN:g} s") from e
+                raise ConfigError(f"the query has no plan after {_PLANNING_TIMEOUT:g} s") from e
             time.sleep(0.05)
         except Py4JError as e:
             raise ConfigError(
-                "this version of Spark does not tell the options of a query: give them, announced(query, options)"
+                "the options of a query cannot be read from this version of Spark: pass them, announced(query, options)"
             ) from e

@@ -1,4 +1,4 @@
-"""From options to a bridge, with the errors that users of a format see."""
+"""Makes the discovery bridge of options, with the errors that users of a format see."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..options import TransportOptions
 
 
 def make_discovery(o: TransportOptions) -> DiscoveryBridge:
-    """Where sources announce themselves on this transport, not opened yet.
+    """The discovery bridge of this transport, not opened yet.
 
     :raises ConfigError: the bridge cannot be loaded
     :raises StatusError: NOT_IMPLEMENTED: it has no source discovery (SD-18)

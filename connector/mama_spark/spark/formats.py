@@ -1,4 +1,4 @@
-"""The three formats as Spark sees them.
+"""The data source classes of the three formats.
 
 Spark imports these classes in a new process for each step of each query (look-up, planning, commit), whichever format
 is asked for. So this module imports nothing but pyspark's own, and each method imports what it needs.

@@ -1,4 +1,4 @@
-"""Rows as JSON objects, for DataFrames without a ``value`` column.
+"""Encodes rows as JSON objects, for DataFrames without a ``value`` column.
 
 One JSON object a row, UTF-8, keys in the order of the columns, nulls written as ``null``. Decimals are numbers with all
 their digits, timestamps ISO 8601 in UTC with microseconds and ``Z`` (without zone for ``timestamp_ntz``), dates ISO
@@ -41,7 +41,7 @@ def _values(column: pa.Array) -> list[Any]:
 
 
 def _converter(kind: pa.DataType) -> Convert | None:
-    """How to make a Python value of ``kind`` fit for orjson; None = it is."""
+    """Converts Python values of ``kind`` to what orjson encodes; None = no conversion is needed."""
     if pa.types.is_decimal(kind):
         return lambda v: orjson.Fragment(format(v, "f"))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):

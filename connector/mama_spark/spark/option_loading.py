@@ -1,4 +1,4 @@
-"""From what Spark hands over to options: a ``transport`` of a ``mama.properties`` file counts as given."""
+"""Parses the options of a format, completed by a ``transport`` of a ``mama.properties`` file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ O = TypeVar("O", bound=TransportOptions)  # noqa: E741 - as everywhere, options 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryProperties:
-    """What a properties file says of discovery; plain data that travels to the tasks.
+    """Discovery settings of a properties file; plain data that is pickled to the tasks.
 
     :ivar fields: names and FIDs of the fields of source messages
     :ivar supported: ``sourcediscovery.supported`` of the transport; None = no transport was named, and the bridge
@@ -35,9 +35,9 @@ class DiscoveryProperties:
     supported: bool | None = None
     supported_key: str = ""
 
-    def need_support(self, what: str) -> None:
+    def require_support(self, what: str) -> None:
         """
-        :param what: who needs it, for the message
+        :param what: needs source discovery, for the message
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support source discovery (SD-18, SD-50)
         """
         if self.supported is False:
@@ -49,7 +49,7 @@ class DiscoveryProperties:
 
 @dataclass(frozen=True, slots=True)
 class LoadedOptions(Generic[O]):
-    """Options, checked, and what else stands in the properties file."""
+    """Checked options, and the discovery settings of the properties file."""
 
     options: O
     discovery: DiscoveryProperties
@@ -62,12 +62,12 @@ def check_spark(what: str) -> None:
 
 
 def read_options(cls: type[O], given: Mapping[str, str]) -> LoadedOptions[O]:
-    """Options as Spark hands them over, completed by the transport that they name.
+    """Parse options from Spark, completed by the transport that they name.
 
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """
     known = [*option_names(cls), "storage.*"] if "storage" in cls.__dataclass_fields__ else option_names(cls)
     expanded = expand(given, known, os.environ)
-    terms = DiscoveryProperties(expanded.fields, expanded.discovery_supported, expanded.supported_key)
-    return LoadedOptions(cls.parse(expanded.options), terms)
+    discovery = DiscoveryProperties(expanded.fields, expanded.discovery_supported, expanded.supported_key)
+    return LoadedOptions(cls.parse(expanded.options), discovery)

@@ -46,7 +46,7 @@ def plan_discovery(options: Mapping[str, str]) -> DiscoveryJob:
     check_spark("mamadiscovery")
     given = read_options(DiscoveryOptions, options)
     o = given.options
-    given.discovery.need_support("mamadiscovery")
+    given.discovery.require_support("mamadiscovery")
     if o.bridge_name == "memory":
         raise StatusError(
             Status.NOT_IMPLEMENTED,

@@ -1,7 +1,7 @@
-"""A query or job as a source: what it says of itself, and how a task says it.
+"""Announces a query or job as a source, and publishes its events.
 
-Discovery never fails a write that has begun: what cannot be told is a warning in the log of the process. What only the
-user can change (a permission, a wrong URL) is found before the first publish and fails the task clearly.
+Discovery never fails a write that has begun: there is a warning in the log of the process. Errors that only the user
+can correct (a permission, a wrong URL) fail the task before the first publish.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ..option_loading import DiscoveryProperties
 
 log = logging.getLogger("mama_spark")
 
-#: Name of a source that nobody named.
-NAMELESS = "mama-spark"
-#: Seconds that the end of a partition waits for its events to be told.
-PATIENCE = 15.0
+#: Name of a source without any other name.
+DEFAULT_SOURCE_NAME = "mama-spark"
+#: Seconds that the end of a partition waits until its events are published.
+FINISH_TIMEOUT = 15.0
 
 
 def source_record(
@@ -39,11 +39,11 @@ def source_record(
     app_name: str | None = None,
     app_id: str | None = None,
 ) -> SourceRecord:
-    """What the write says of itself; the same in all its tasks.
+    """The source record of a write; equal in all its tasks.
 
     :param identity: query id of a stream; ``txnAppId`` or run id of a batch write
     """
-    about = {
+    capabilities = {
         "format": "mamapub",
         "bridge": o.bridge_name,
         "url": ",".join(map(redact_url, o.url)),
@@ -56,47 +56,47 @@ def source_record(
         "applicationId": app_id,
     }
     return SourceRecord(
-        name=o.source_name or query_name or app_name or NAMELESS,
+        name=o.source_name or query_name or app_name or DEFAULT_SOURCE_NAME,
         id=source_id(identity),
         state=ONLINE,
         data_state=OK,
         qos_rate=BEST,
         qos_timeliness=BEST,
         data_dict=UNKNOWN,
-        capabilities={name: value for name, value in about.items() if value is not None},
+        capabilities={name: value for name, value in capabilities.items() if value is not None},
     )
 
 
 def source_id(identity: str) -> int:
-    """64 bits that stand for a query or run."""
+    """64-bit hash of the id of a query or run."""
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big")
 
 
-def check_announce(o: SinkOptions, terms: DiscoveryProperties) -> None:
-    """On the driver, without I/O: can the write be announced at all?
+def check_announce(o: SinkOptions, discovery: DiscoveryProperties) -> None:
+    """Check on the driver, without I/O, that the write can be announced.
 
     :raises StatusError: NOT_IMPLEMENTED: bridge or transport have no source discovery
-    :raises BadRecord: the properties file names a field like something that the source says of itself
+    :raises BadSourceRecord: the properties file gives a field a name that source records use
     """
-    terms.need_support("announce=true")
+    discovery.require_support("announce=true")
     make_discovery(o)
     every = source_record(o, "id", streaming=True, query_name="q", app_name="a", app_id="a")
-    encode(encode_source(every, terms.fields))
+    encode(encode_source(every, discovery.fields))
 
 
 class SourceAnnouncer:
-    """One task's hold on its source. Calls: :meth:`start`, :meth:`tell`, :meth:`finish`; by one thread at a time.
+    """Announces the source of one task. Calls: :meth:`start`, :meth:`add_events`, :meth:`finish`; one at a time.
 
-    :param ids: what the ids of its events begin with; no other attempt has the same
+    :param ids: prefix of the ids of its events; unique to the attempt
     """
 
-    def __init__(self, o: SinkOptions, terms: DiscoveryProperties, record: SourceRecord, ids: str) -> None:
-        self._options, self._terms, self._ids = o, terms, ids
+    def __init__(self, o: SinkOptions, discovery: DiscoveryProperties, record: SourceRecord, ids: str) -> None:
+        self._options, self._discovery, self._ids = o, discovery, ids
         self.record = record
         self._key = SourceKey(record.name, record.id)
         self._bridge: DiscoveryBridge | None = None
         self._waiting: list[EventRecord] = []
-        self._told = 0
+        self._published = 0
         self._urgent = self._finishing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -104,13 +104,13 @@ class SourceAnnouncer:
     def start(self) -> bool:
         """Announce, before the first publish.
 
-        :returns: False: nobody answers, and the write goes on without discovery
+        :returns: False: the broker does not answer, and the write goes on without discovery
         :raises ConfigError: the user must change something
         """
         bridge = make_discovery(self._options)
         try:
             bridge.open()
-            record = encode(encode_source(self.record, self._terms.fields))
+            record = encode(encode_source(self.record, self._discovery.fields))
             bridge.announce(self._key, record, self._options.source_ttl)
         except MamaError as e:
             bridge.close()
@@ -126,30 +126,32 @@ class SourceAnnouncer:
         self._thread.start()
         return True
 
-    def tell(self, events: Sequence[EventRecord], at_once: bool) -> None:
-        """Take events; never waits.
+    def add_events(self, events: Sequence[EventRecord], urgent: bool) -> None:
+        """Queue events; never waits.
 
-        :param at_once: do not keep them for the end of the partition
+        :param urgent: publish them before the end of the partition
         """
         if self._bridge is None:
             return
         with self._changed:
             self._waiting += events
-            self._urgent |= at_once
-            if at_once:
+            self._urgent |= urgent
+            if urgent:
                 self._changed.notify_all()
 
     def finish(self) -> None:
-        """Tell what is left and give the lease back; waits a bounded time. May be repeated, never raises."""
+        """Publish queued events and give the lease back; waits a bounded time. May be repeated, never raises."""
         with self._changed:
             self._finishing = True
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join(PATIENCE)
+            self._thread.join(FINISH_TIMEOUT)
             if self._thread.is_alive():
-                log.warning("source %r: its last events are not told after %g s", self.record.name, PATIENCE)
+                log.warning(
+                    "source %r: its last events were not published within %g s", self.record.name, FINISH_TIMEOUT
+                )
 
-    # --- the thread: nothing of discovery holds up the task or its publisher ---------------------------------
+    # --- the thread: discovery delays neither the task nor its publisher --------------------------------------
 
     def _run(self) -> None:
         assert self._bridge is not None
@@ -162,29 +164,30 @@ class SourceAnnouncer:
                 self._send(self._bridge, events)
                 if last:
                     return
-        except Exception as e:  # noqa: BLE001 - whatever it is, the write goes on
-            log.warning("source %r: events of partition %s were not told: %s", self.record.name, self._ids, e)
+        except Exception as e:  # noqa: BLE001 - the write goes on after any error
+            log.warning("source %r: events of partition %s were not published: %s", self.record.name, self._ids, e)
         finally:
             self._bridge.close()
 
     def _send(self, bridge: DiscoveryBridge, events: list[EventRecord]) -> None:
         if not events:
             return
-        ours = [replace(e, source_name=self.record.name, source_id=self.record.id) for e in events]
-        numbers = range(self._told, self._told + len(events))
-        self._told += len(events)
-        bridge.publish_events(self._key, [encode(encode_event(e)) for e in ours], [f"{self._ids}-{n}" for n in numbers])
+        named = [replace(e, source_name=self.record.name, source_id=self.record.id) for e in events]
+        numbers = range(self._published, self._published + len(events))
+        self._published += len(events)
+        bridge.publish_events(
+            self._key, [encode(encode_event(e)) for e in named], [f"{self._ids}-{n}" for n in numbers]
+        )
 
 
-def withdraw(o: SinkOptions, terms: DiscoveryProperties, record: SourceRecord) -> None:
-    """Say OFFLINE for a source that is announced by other processes. Never raises: there is a warning, and the source
-    goes when it expires."""
+def withdraw(o: SinkOptions, discovery: DiscoveryProperties, record: SourceRecord) -> None:
+    """Withdraw a source that other processes announced. Never raises: there is a warning, and the source expires."""
     try:
         bridge = make_discovery(o)
         try:
             bridge.open()
-            gone = encode(encode_source(replace(record, state=OFFLINE), terms.fields))
-            bridge.withdraw(SourceKey(record.name, record.id), gone)
+            offline_record = encode(encode_source(replace(record, state=OFFLINE), discovery.fields))
+            bridge.withdraw(SourceKey(record.name, record.id), offline_record)
         finally:
             bridge.close()
     except MamaError as e:

@@ -1,4 +1,4 @@
-"""Rows with columns of a middleware's own become messages by the codec of its bridge."""
+"""Encodes rows as messages by the row codec of a bridge, for middlewares with columns of their own."""
 
 from __future__ import annotations
 
@@ -15,41 +15,40 @@ from .row_encoder import EncodedBatch
 
 
 class CodecRows:
-    """Turns record batches into :class:`~mama_spark.spark.sink.row_encoder.EncodedBatch`, by a plan made on the driver.
-    A row that cannot become a message keeps its columns, as JSON: that is what dead letters and the flight log show of
-    it."""
+    """Turns record batches into :class:`~mama_spark.spark.sink.row_encoder.EncodedBatch`, by a plan encoded on the driver.
+    The payload of a row that cannot be encoded is its columns as JSON, for dead letters and the flight log."""
 
     def __init__(self, plan: ColumnPlan, codec: RowCodec) -> None:
         self._plan, self._codec = plan, codec
 
     def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
-        made = self._codec.encode(self._named(rows))
-        bad, payloads = dict(made.bad), made.payloads
+        encoded = self._codec.encode(self._named(rows))
+        rejected, payloads = dict(encoded.bad), encoded.payloads
         ids = None
         if self._plan.id is not None:
             ids = rows.column(self._plan.id).cast(pa.string())
             for row in np.flatnonzero(np.asarray(ids.is_null())).tolist():
-                bad.setdefault(row, BadRow("the id is null"))
+                rejected.setdefault(row, BadRow("the id is null"))
             ids = ids.fill_null("")
-        if bad:
-            payloads = self._with_json(rows, payloads, sorted(bad))
+        if rejected:
+            payloads = self._with_json(rows, payloads, sorted(rejected))
         extra = rows.select(list(self._plan.log)) if self._plan.log else None
-        return EncodedBatch(MessageBatch(made.topics, payloads, ids=ids), sorted(bad.items()), extra)
+        return EncodedBatch(MessageBatch(encoded.topics, payloads, ids=ids), sorted(rejected.items()), extra)
 
-    def places(self, rows: pa.RecordBatch) -> MessageBatch:
-        """Where the rows go, without payloads; those that go nowhere are left out."""
-        made = self._codec.encode(self._named(rows))
-        good = np.setdiff1d(np.arange(rows.num_rows), [row for row, _ in made.bad])
+    def destinations(self, rows: pa.RecordBatch) -> MessageBatch:
+        """Topics of the rows, without payloads and without rows that cannot be encoded."""
+        encoded = self._codec.encode(self._named(rows))
+        good = np.setdiff1d(np.arange(rows.num_rows), [row for row, _ in encoded.bad])
         empty = pa.repeat(pa.scalar(b""), len(good))
-        return MessageBatch(made.topics.take(pa.array(good)), empty)
+        return MessageBatch(encoded.topics.take(pa.array(good)), empty)
 
     def _named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        names = self._plan.native
-        return pa.RecordBatch.from_arrays([rows.column(theirs) for _, theirs in names], [ours for ours, _ in names])
+        codec_names, names = zip(*self._plan.native, strict=True)
+        return pa.RecordBatch.from_arrays([rows.column(name) for name in names], list(codec_names))
 
-    def _with_json(self, rows: pa.RecordBatch, payloads: pa.Array, bad: list[int]) -> pa.Array:
-        theirs = [name for _, name in self._plan.native]
-        shown = json_rows(rows.take(pa.array(bad)), theirs).cast(payloads.type)
+    def _with_json(self, rows: pa.RecordBatch, payloads: pa.Array, rejected: list[int]) -> pa.Array:
+        names = [name for _, name in self._plan.native]
+        as_json = json_rows(rows.take(pa.array(rejected)), names).cast(payloads.type)
         order = np.arange(len(payloads))
-        order[bad] = len(payloads) + np.arange(len(bad))
-        return pa.concat_arrays([payloads, shown]).take(pa.array(order))
+        order[rejected] = len(payloads) + np.arange(len(rejected))
+        return pa.concat_arrays([payloads, as_json]).take(pa.array(order))

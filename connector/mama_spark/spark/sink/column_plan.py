@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """Names of the columns (as the DataFrame spells them) and what they are for; None = there is none.
+    """Names of the columns (as the DataFrame spells them) by their use; None = there is none.
 
     :ivar topic: column with the topic; or ``parts`` join to it; or the option ``topic`` gives it
     :ivar value: payload; without it the columns ``json`` become one JSON object
     :ivar headers_form: ``map``, ``multimap`` or ``kafka``
     :ivar log: columns that go to the flight log
     :ivar stream: column with the stream of each row; None = all go to the stream of the options
-    :ivar typed: columns that travel as they are (``pack=arrow`` without a value); empty = none do
-    :ivar native: columns of the bridge's own codec: its name and ours of each; where there are some, only ``id`` and
-        ``log`` are used beside them
+    :ivar typed: columns that are packed with their types (``pack=arrow`` without a value); empty = none
+    :ivar native: columns for the row codec of the bridge: (its name, name in the DataFrame); with them, only ``id`` and
+        ``log`` are used
     """
 
     topic: str | None

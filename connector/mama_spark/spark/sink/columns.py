@@ -16,7 +16,7 @@ from mama_spark.packing.format import check_types
 
 from .column_plan import ColumnPlan
 
-#: Columns that the sink knows by name, and what they must be.
+#: Columns that the sink uses by name, and their types, for people.
 KNOWN = {
     "topic": "string",
     "value": "binary or string",
@@ -96,7 +96,7 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
 
 
 def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec: RowCodec) -> ColumnPlan:
-    """For a bridge that has columns of its own."""
+    """For a bridge with a row codec."""
     for low in codec.needed:
         if low not in by_name:
             raise SchemaError(
@@ -126,7 +126,7 @@ def _check_lines(by_name: dict[str, T.StructField]) -> None:
 
 
 def _typed(columns: list[T.StructField]) -> tuple[str, ...]:
-    """Columns that travel as they are."""
+    """Check the columns that are packed with their types; their names."""
     for f in columns:
         if f.name.lower() == "headers":
             raise SchemaError(
@@ -201,7 +201,7 @@ def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions, known:
 
 
 def _check_json(path: str, kind: T.DataType) -> None:
-    """Refuse types that have no agreed form in JSON, with the path to the field."""
+    """Raise for types without a JSON form, with the path to the field."""
     if isinstance(kind, T.StructType):
         for f in kind.fields:
             _check_json(f"{path}.{f.name}", f.dataType)

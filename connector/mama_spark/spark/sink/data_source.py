@@ -157,7 +157,7 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
         super().__init__(job)
         self._withdrawn = False
         if job.options.flight_log is None:
-            logger.warning("mamapub: option flightLog is not set: nobody will know what became of each row")
+            logger.warning("mamapub: option flightLog is not set: there will be no record of the outcome of each row")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._write(iterator)

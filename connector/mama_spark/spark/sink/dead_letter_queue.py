@@ -1,4 +1,4 @@
-"""Where failed rows go with ``onError=deadletter``: a topic, a table, or both."""
+"""Collects failed rows with ``onError=deadletter``, for a topic, a table, or both."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
 from mama_spark.message import Int64s, MessageBatch
 from mama_spark.packing import PACK, PACK_ROWS
 
-#: Dead letters that wait are published when so many rows or bytes came together, and at the end of the partition.
-GATHER_ROWS, GATHER_BYTES = 1_000, 4 << 20
+#: Waiting dead letters are published when they are so many rows or bytes, and at the end of the partition.
+MIN_BATCH_ROWS, MIN_BATCH_BYTES = 1_000, 4 << 20
 _INFO_CHARS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterContext:
-    """Marks the blocks of dead letters in the publisher."""
+    """Context of flights that are dead letters."""
 
 
 class DeadLetterQueue:
-    """Takes failed rows on the pump's thread; the task's thread publishes what came together.
+    """Collects failed rows on the publisher's thread; the task's thread publishes them.
 
     :param topic: option deadLetterTopic
     :param table: staging of the option deadLetterTable
@@ -39,9 +39,9 @@ class DeadLetterQueue:
         self._bytes = 0
 
     def add(self, some: MessageBatch, ids: pa.Array, errors: list[PublishError], at: Int64s) -> int:
-        """Failed rows, in full; how many.
+        """Add failed rows, in full; how many.
 
-        :param ids: by which each is known, in place of those of the messages
+        :param ids: flight ids, in place of the ids of the messages
         :param at: µs since the epoch, one a row
         """
         if self._table is not None:
@@ -67,9 +67,9 @@ class DeadLetterQueue:
         return len(some)
 
     def take(self, *, all_of_them: bool) -> MessageBatch | None:
-        """What is to be published now, if anything."""
+        """Dead letters to be published now, if any."""
         with self._lock:
-            enough = len(self._waiting) >= GATHER_ROWS or self._bytes >= GATHER_BYTES
+            enough = len(self._waiting) >= MIN_BATCH_ROWS or self._bytes >= MIN_BATCH_BYTES
             if not self._waiting or not (enough or all_of_them):
                 return None
             letters, self._waiting, self._bytes = self._waiting, [], 0
@@ -81,8 +81,8 @@ class DeadLetterQueue:
 
 
 def _headers(error: PublishError, topic: str | None, own: list[tuple[str, list[str]]] | None) -> dict[str, list[str]]:
-    """The reason; and the row's own headers, unless they may be the reason, without those that steer the broker. What
-    says that the payload is a pack goes with the payload."""
+    """The reason, and the headers of the row, unless they may be the reason, without those that control the broker. The
+    headers of a pack are kept with its payload."""
     headers: dict[str, list[str]] = {}
     for name, values in own or ():
         keep = not isinstance(error, BadRow) and not name.lower().startswith("nats-")

@@ -1,4 +1,4 @@
-"""What a partition's publisher tells: to the flight log always, and to discovery when the write is announced."""
+"""Reports events of a partition's publisher: to the flight log, and to discovery when the write is announced."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mama_spark.publisher.clock import WallClock
 from mama_spark.sending.flight import FlightState
 from mama_spark.sending.flight_batch import FlightBatch
 
-#: Takes events in order; True: tell them now, False: they may wait for the end of the partition.
-Tell = Callable[[Sequence[EventRecord], bool], None]
+#: Gets events in order; True: publish them now, False: they may wait for the end of the partition.
+PublishEvents = Callable[[Sequence[EventRecord], bool], None]
 
 
 class EventReporter:
@@ -32,55 +32,55 @@ class EventReporter:
     def __init__(self, events: PartitionEvents, clock: WallClock, staging: Staging | None) -> None:
         self._events, self._clock, self._staging = events, clock, staging
         self._created = False
-        self._tell: Tell | None = None
-        self._early: list[EventRecord] = []
+        self._publish: PublishEvents | None = None
+        self._before_announce: list[EventRecord] = []
         self._unlogged: list[LoggedEvent] = []
 
-    def announce(self, tell: Tell) -> None:
-        """From here on ``tell`` hears of everything, beginning with what was before."""
-        self._tell = tell
-        tell(self._early, False)
+    def publish_to(self, publish: PublishEvents) -> None:
+        """Call ``publish`` with all events from now on, and with the earlier ones at once."""
+        self._publish = publish
+        publish(self._before_announce, False)
 
     def create(self) -> None:
-        """The first of the calls: what fails before it has no publisher and leaves no event."""
+        """The first call: an error before it leaves no event."""
         self._created = True
-        self._early = self._events.create(self._now())
-        self._report(self._early)
+        self._before_announce = self._events.create(self._now())
+        self._report(self._before_announce)
 
     def live(self) -> None:
         self._report(self._events.live(self._now()))
 
-    def transport(self, event: BridgeEvent) -> None:
-        """Losing the connection is an error of the publisher; what else happens to it is for the process' log."""
+    def on_transport_event(self, event: BridgeEvent) -> None:
+        """A lost connection is an error of the publisher; other transport events are only logged by the process."""
         if event.kind in (EventKind.DISCONNECTED, EventKind.CLOSED):
             at = int(self._clock.micros(np.array([event.at]))[0])
             self._report(self._events.trouble(at, event.error, event.info))
 
-    def failed(self, error: Exception) -> None:
-        """The partition ends early because of ``error``. Never raises: there is an error already."""
+    def partition_failed(self, error: Exception) -> None:
+        """The partition ends early because of ``error``. Never raises, since there is an error already."""
         if not self._created or self._events.ended:
             return
         known = error if isinstance(error, MamaError) else None
         with contextlib.suppress(Exception):
             self._report(self._events.trouble(self._now(), known, str(error)))
 
-    def finished(self, block: FlightBatch, batch: MessageBatch, apart: Bools | None = None) -> None:
-        """A block whose flights all have their outcome.
+    def flights_finished(self, flights: FlightBatch, batch: MessageBatch, split: Bools | None = None) -> None:
+        """Report flights that all have their outcome.
 
-        :param apart: flights that did not fail for good: they go on as others
+        :param split: flights whose rows are sent again in others: they did not fail for good
         """
-        if self._staging is None and self._tell is None:
+        if self._staging is None and self._publish is None:
             return
         failed = _NONE
-        if not block.errors and self._events.knows(batch.topics):
+        if not flights.errors and self._events.knows(batch.topics):
             return
-        if block.errors:
+        if flights.errors:
             failed = np.flatnonzero(
-                (block.state == FlightState.COMPLETED_EXCEPTIONALLY) | (block.state == FlightState.TIMEOUT)
+                (flights.state == FlightState.COMPLETED_EXCEPTIONALLY) | (flights.state == FlightState.TIMEOUT)
             )
-            failed = failed if apart is None else failed[~apart[failed]]
+            failed = failed if split is None else failed[~split[failed]]
         self._report(
-            self._events.messages(batch, self._clock.micros(block.published), failed, block.errors, self._now())
+            self._events.messages(batch, self._clock.micros(flights.published), failed, flights.errors, self._now())
         )
 
     def destroy(self) -> None:
@@ -90,7 +90,7 @@ class EventReporter:
         self._report(self._events.destroyed(self._now()))
 
     def flush(self) -> None:
-        """Hand what is gathered to the flight log."""
+        """Write gathered events to the flight log."""
         events, self._unlogged = self._unlogged, []
         if self._staging is not None:
             self._staging.add_events(events)
@@ -102,14 +102,14 @@ class EventReporter:
         if not events:
             return
         self._unlogged += map(_logged, events)
-        if len(self._unlogged) >= GATHER:
+        if len(self._unlogged) >= MAX_UNLOGGED:
             self.flush()
-        if self._tell is not None:
-            self._tell(events, any(event.event.startswith(("PUBLISH_ERROR", ERROR)) for event in events))
+        if self._publish is not None:
+            self._publish(events, any(event.event.startswith(("PUBLISH_ERROR", ERROR)) for event in events))
 
 
-#: Events that are gathered for the flight log: a record batch of one row costs as much to make as one of a thousand.
-GATHER = 1_000
+#: Events that are gathered for the flight log: to make a record batch takes as long for one row as for a thousand.
+MAX_UNLOGGED = 1_000
 
 _NONE: Int64s = np.empty(0, np.int64)
 

@@ -1,6 +1,6 @@
 """Records what became of the rows of one partition: flight log, dead letters, counts of the report.
 
-Publishing runs on two threads. The publisher's thread calls :meth:`OutcomeRecorder.on_finished` with each block of
+Publishing runs on two threads. The publisher's thread calls :meth:`OutcomeRecorder.on_finished` with each flights of
 flights that all have their outcome; the task's thread calls everything else.
 """
 
@@ -31,14 +31,14 @@ from .event_reporter import EventReporter
 from .failure_policy import becomes_dead_letter
 from .job import PartitionReport, SinkJob
 from .outcomes import count_outcomes, failed_flights, flight_columns, joined_ids, published_columns
-from .packed_messages import FlightContext, PackedMessages, RowMessages, rows_apart
+from .packed_messages import FlightContext, PackedMessages, RowMessages, single_rows_of
 
 #: Seconds between checks that the publisher is still alive.
 _CHECK_INTERVAL = 0.5
 
 
 class OutcomeRecorder:
-    """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`expect` before each block that goes to the
+    """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`expect` before each flights that goes to the
     publisher; :meth:`wait_settled`; :meth:`close`.
 
     :param report: gets counts and parts
@@ -82,7 +82,7 @@ class OutcomeRecorder:
                 staging.check()
 
     def begin(self, publisher: BatchPublisher, messages: RowMessages | PackedMessages, *, with_ids: bool) -> None:
-        """Before the first block.
+        """Before the first flights.
 
         :param messages: makes the flights; takes back packs that are too large
         :param with_ids: messages carry ids, and the broker recognises them
@@ -93,7 +93,7 @@ class OutcomeRecorder:
             self._dead_letters = DeadLetterQueue(self._options.dead_letter_topic, self._dead_letter_staging, with_ids)
 
     def expect(self) -> None:
-        """A block goes to the publisher."""
+        """A flights goes to the publisher."""
         with self._settled:
             self._unsettled += 1
 
@@ -110,7 +110,7 @@ class OutcomeRecorder:
         return self._dead_letters is not None or self._options.pack != "off"
 
     def wait_settled(self, check: Callable[[], None]) -> None:
-        """Wait until every block has its outcomes.
+        """Wait until every flights has its outcomes.
 
         :param check: raises if the publisher has ended, since some blocks are never finished then
         """
@@ -127,44 +127,44 @@ class OutcomeRecorder:
 
     # --- the publisher's thread ------------------------------------------------------------------------------
 
-    def on_finished(self, block: FlightBatch) -> None:
-        """Record a block of flights that all have their outcome.
+    def on_finished(self, flights: FlightBatch) -> None:
+        """Record flights that all have their outcome.
 
         :raises ConfigError, Unavailable: a dead letter was not stored
         """
         try:
-            self._record(block, messages_of(block), block.context)
+            self._record(flights, messages_of(flights), flights.context)
         finally:
             with self._settled:
                 self._unsettled -= 1
                 self._settled.notify_all()
 
-    def _record(self, block: FlightBatch, batch: MessageBatch, context: object) -> None:
+    def _record(self, flights: FlightBatch, batch: MessageBatch, context: object) -> None:
         if isinstance(context, FlightContext):
-            split = self._messages.split_too_large(block, batch, context)
-            self.events.finished(block, batch, split)
-            self._record_flights(block, batch, context, split)
+            split = self._messages.split_too_large(flights, batch, context)
+            self.events.flights_finished(flights, batch, split)
+            self._record_flights(flights, batch, context, split)
         elif isinstance(context, DeadLetterContext):
-            self.events.finished(block, batch)
-            self._check_dead_letters(block)
+            self.events.flights_finished(flights, batch)
+            self._check_dead_letters(flights)
 
     def _record_flights(
-        self, block: FlightBatch, batch: MessageBatch, context: FlightContext, split: Bools | None
+        self, flights: FlightBatch, batch: MessageBatch, context: FlightContext, split: Bools | None
     ) -> None:
         """:param split: flights whose rows are sent again in others, and have no outcome here; None = none"""
         flight_id = self._flight_ids(batch, context)
-        dead_lettered = self._record_dead_letters(block, batch, flight_id, context, split)
+        dead_lettered = self._record_dead_letters(flights, batch, flight_id, context, split)
         rows = context.rows
         counted = rows if split is None or rows is None else np.where(split, 0, rows)
-        count_outcomes(self._report.counts, block, batch, flight_id, counted)
+        count_outcomes(self._report.counts, flights, batch, flight_id, counted)
         if self._staging is None:
             return
         columns = flight_columns(
-            block, batch, flight_id, self._streams, self._clock, self._capabilities,
+            flights, batch, flight_id, self._streams, self._clock, self._capabilities,
             extra=context.columns, dead_lettered=dead_lettered, payload=self._options.flight_log_payload,
         )  # fmt: skip
         if rows is not None:
-            sends = block.sends if context.sends is None else block.sends + context.sends
+            sends = flights.sends if context.sends is None else flights.sends + context.sends
             columns = replace(columns, rows=rows, sends=sends)
         if split is not None:
             columns = columns.take(np.flatnonzero(~split))
@@ -183,32 +183,37 @@ class OutcomeRecorder:
         return joined_ids(f"{self._job.run_id}-{self._report.partition}-{self._report.attempt}-", context.numbers)
 
     def _record_dead_letters(
-        self, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, context: FlightContext, split: Bools | None
+        self,
+        flights: FlightBatch,
+        batch: MessageBatch,
+        flight_id: pa.Array,
+        context: FlightContext,
+        split: Bools | None,
     ) -> Bools | None:
         """Which flights became dead letters; None = none."""
-        if self._dead_letters is None or not block.errors:
+        if self._dead_letters is None or not flights.errors:
             return None
-        o, failed = self._options, failed_flights(block)
+        o, failed = self._options, failed_flights(flights)
         if split is not None:
             failed &= ~split
-        chosen = [row for row in np.flatnonzero(failed).tolist() if becomes_dead_letter(o, block.errors[row])]
+        chosen = [row for row in np.flatnonzero(failed).tolist() if becomes_dead_letter(o, flights.errors[row])]
         if not chosen:
             return None
         rows: Int64s = np.array(chosen, np.int64)
-        errors = [block.errors[row] for row in chosen]
-        failed_at = self._clock.micros(block.settled[rows])
+        errors = [flights.errors[row] for row in chosen]
+        failed_at = self._clock.micros(flights.settled[rows])
         self._report.counts.dead_lettered += self._dead_letters.add(
-            *rows_apart(batch.take(rows), flight_id.take(pa.array(rows)), context, errors, failed_at)
+            *single_rows_of(batch.take(rows), flight_id.take(pa.array(rows)), context, errors, failed_at)
         )
-        dead_lettered = np.zeros(block.n, np.bool_)
+        dead_lettered = np.zeros(flights.n, np.bool_)
         dead_lettered[rows] = True
         return dead_lettered
 
-    def _check_dead_letters(self, block: FlightBatch) -> None:
+    def _check_dead_letters(self, flights: FlightBatch) -> None:
         """:raises ConfigError, Unavailable: one was not stored"""
-        if not block.errors:
+        if not flights.errors:
             return
-        for row in np.flatnonzero(failed_flights(block)).tolist():
-            error = block.errors[row]
+        for row in np.flatnonzero(failed_flights(flights)).tolist():
+            error = flights.errors[row]
             text = f"deadLetterTopic {self._options.dead_letter_topic!r} does not take what failed: {error}"
             raise ConfigError(text) if is_final(error) else Unavailable(text)

@@ -25,7 +25,7 @@ for _state, _name in EVENT.items():
 
 
 def flight_columns(
-    block: FlightBatch,
+    flights: FlightBatch,
     batch: MessageBatch,
     flight_id: pa.Array,
     streams: list[str],
@@ -36,16 +36,16 @@ def flight_columns(
     dead_lettered: npt.NDArray[np.bool_] | None,
     payload: str,
 ) -> FlightColumns:
-    """Terminal events of a finished block.
+    """Terminal events of flights that all have their outcome.
 
-    :param payload: whose payload and headers to keep: ``none``, ``failed`` or ``all``
+    :param payload: of which messages to keep payload and headers: ``none``, ``failed`` or ``all``
     """
-    sent = ~np.isnan(block.published)
-    published = clock.micros(block.published)
-    # an answer can arrive before the send was noted down: it took no time then
-    latency = np.where(sent, np.rint((block.settled - block.published).clip(0) * 1e6), -1).astype(np.int64)
-    event_time = np.where(sent, published + latency, clock.micros(block.settled))
-    event = _EVENT_OF_STATE[block.state]
+    sent = ~np.isnan(flights.published)
+    published = clock.micros(flights.published)
+    # an answer can arrive before the time of the send is stored: its latency is 0
+    latency = np.where(sent, np.rint((flights.settled - flights.published).clip(0) * 1e6), -1).astype(np.int64)
+    event_time = np.where(sent, published + latency, clock.micros(flights.settled))
+    event = _EVENT_OF_STATE[flights.state]
     kept_payload, kept_headers = _kept(batch, event, payload)
     return FlightColumns(
         flight_id=flight_id,
@@ -55,13 +55,13 @@ def flight_columns(
         event_time=event_time,
         publish_time=np.where(sent, published, -1),
         latency_us=latency,
-        stream=_stream(block, streams) if batch.streams is None else batch.streams,
-        sequence=block.sequence if capabilities.sequence else None,
-        duplicate=_duplicate(block, capabilities),
-        ack_level=_level(block, capabilities),
-        reasons=_reasons(block),
-        may_have_landed=block.doubt if block.errors else False,
-        sends=block.sends,
+        stream=_stream(flights, streams) if batch.streams is None else batch.streams,
+        sequence=flights.sequence if capabilities.sequence else None,
+        duplicate=_duplicate(flights, capabilities),
+        ack_level=_level(flights, capabilities),
+        reasons=_reasons(flights),
+        may_have_landed=flights.doubt if flights.errors else False,
+        sends=flights.sends,
         dead_lettered=dead_lettered,
         extra=extra,
         payload=kept_payload,
@@ -93,32 +93,32 @@ def published_columns(columns: FlightColumns) -> FlightColumns | None:
     )
 
 
-def _unnumbered(block: FlightBatch, capabilities: Capabilities) -> npt.NDArray[np.bool_]:
-    """Where a sequence is told, an acknowledgement without one comes from a stream that stores nothing."""
-    rows: npt.NDArray[np.bool_] = (block.state == FlightState.ACKED) & (block.sequence < 0) & capabilities.sequence
+def _unnumbered(flights: FlightBatch, capabilities: Capabilities) -> npt.NDArray[np.bool_]:
+    """Flights acknowledged without a sequence although the bridge gives sequences: their stream stores nothing."""
+    rows: npt.NDArray[np.bool_] = (flights.state == FlightState.ACKED) & (flights.sequence < 0) & capabilities.sequence
     return rows
 
 
-def _level(block: FlightBatch, capabilities: Capabilities) -> pa.Array | str:
-    level, unnumbered = capabilities.ack.value, _unnumbered(block, capabilities)
+def _level(flights: FlightBatch, capabilities: Capabilities) -> pa.Array | str:
+    level, unnumbered = capabilities.ack.value, _unnumbered(flights, capabilities)
     if not unnumbered.any():
         return level
     levels = pa.array([level, Ack.ACCEPTED.value], pa.string())
     return pa.DictionaryArray.from_arrays(pa.array(unnumbered.astype(np.int32)), levels)
 
 
-def _duplicate(block: FlightBatch, capabilities: Capabilities) -> pa.Array | npt.NDArray[np.bool_] | None:
+def _duplicate(flights: FlightBatch, capabilities: Capabilities) -> pa.Array | npt.NDArray[np.bool_] | None:
     if not capabilities.sequence:
         return None
-    unnumbered = _unnumbered(block, capabilities)
-    return pa.array(block.duplicate, mask=unnumbered) if unnumbered.any() else block.duplicate
+    unnumbered = _unnumbered(flights, capabilities)
+    return pa.array(flights.duplicate, mask=unnumbered) if unnumbered.any() else flights.duplicate
 
 
-def _stream(block: FlightBatch, streams: list[str]) -> pa.Array | str | None:
-    first = int(block.stream[0])
-    if (block.stream == first).all():
+def _stream(flights: FlightBatch, streams: list[str]) -> pa.Array | str | None:
+    first = int(flights.stream[0])
+    if (flights.stream == first).all():
         return streams[first] if first >= 0 else None
-    codes = pa.array(block.stream, mask=block.stream < 0)
+    codes = pa.array(flights.stream, mask=flights.stream < 0)
     return pa.DictionaryArray.from_arrays(codes, pa.array(streams, pa.string()))
 
 
@@ -134,33 +134,33 @@ def _kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tupl
     return batch.payloads.take(index), None if batch.headers is None else batch.headers.take(index)
 
 
-def _reasons(block: FlightBatch) -> dict[int, tuple[str, int | None, str | None]]:
-    """Why, for rows that ended badly; what went well in the end has no reason."""
-    if not block.errors:
+def _reasons(flights: FlightBatch) -> dict[int, tuple[str, int | None, str | None]]:
+    """Reasons of the flights that failed; a flight that was acknowledged in the end has none."""
+    if not flights.errors:
         return {}
-    bad = block.state > FlightState.ACKED
-    return {row: (e.status, e.code or None, e.info) for row, e in block.errors.items() if bad[row]}
+    bad = flights.state > FlightState.ACKED
+    return {row: (e.status, e.code or None, e.info) for row, e in flights.errors.items() if bad[row]}
 
 
 def count_outcomes(
-    counts: OutcomeCounts, block: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None = None
+    counts: OutcomeCounts, flights: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None = None
 ) -> None:
-    """Add the outcomes of a finished block.
+    """Add the outcomes of finished flights.
 
     :param rows: rows of each flight; 0 = it does not count; None = one each
     """
-    weights = np.ones(block.n, np.int64) if rows is None else rows
-    states = np.bincount(block.state, weights, minlength=len(FlightState))
+    weights = np.ones(flights.n, np.int64) if rows is None else rows
+    states = np.bincount(flights.state, weights, minlength=len(FlightState))
     counts.rows += int(weights.sum())
     counts.acked += int(states[FlightState.ACKED])
     counts.published += int(states[FlightState.PUBLISHED])
     counts.failed += int(states[FlightState.COMPLETED_EXCEPTIONALLY])
     counts.timed_out += int(states[FlightState.TIMEOUT])
-    counts.duplicates += int(weights[block.duplicate].sum())
-    if not block.errors:
+    counts.duplicates += int(weights[flights.duplicate].sum())
+    if not flights.errors:
         return
-    for row in np.flatnonzero(failed_flights(block) & (weights > 0)).tolist():
-        error = block.errors[row]
+    for row in np.flatnonzero(failed_flights(flights) & (weights > 0)).tolist():
+        error = flights.errors[row]
         counts.add_failure(
             batch.topics[row].as_py() or "",
             flight_id[row].as_py() or "",
@@ -171,9 +171,9 @@ def count_outcomes(
     counts.limit_reasons()
 
 
-def failed_flights(block: FlightBatch) -> Bools:
-    """Which flights of a finished block failed or timed out."""
-    failed: Bools = (block.state != FlightState.ACKED) & (block.state != FlightState.PUBLISHED)
+def failed_flights(flights: FlightBatch) -> Bools:
+    """Which of these finished flights failed or timed out."""
+    failed: Bools = (flights.state != FlightState.ACKED) & (flights.state != FlightState.PUBLISHED)
     return failed
 
 

@@ -1,5 +1,8 @@
-"""Several rows in one message, on an executor: what cannot be packed, the packs themselves, and what becomes of those
-that are refused. A flight is a message; what is said of it is said of all its rows."""
+"""Makes messages of the rows of a partition: one a row, or packed messages of several rows.
+
+A flight is a message; the outcome of a packed message is the outcome of all its rows. Packs that are rejected as too
+large are split into halves, which are sent as messages of their own.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +41,18 @@ from .row_encoder import EncodedBatch, RowEncoder
 #: Row and reason, ascending by row.
 RejectedRows = list[tuple[int, PublishError]]
 
-#: Headers that speak to the broker or of the pack: inside a pack nobody would obey them.
-_STEERING = r"(?i)^(nats-|mama-pack$|mama-pack-rows$)"
+#: Headers that control the broker or describe the pack: inside a pack they would have no effect.
+_CONTROL_HEADERS = r"(?i)^(nats-|mama-pack$|mama-pack-rows$)"
 
 
 @dataclass(frozen=True, slots=True)
 class FlightContext:
-    """What stands behind a block of flights.
+    """Context of flights that are rows of the DataFrame.
 
     :ivar numbers: of each flight's first row in the partition
     :ivar columns: for the flight log, an element a flight
     :ivar ids: given by the user; None = none
-    :ivar packed: the packs, where the flights are some
+    :ivar packed: the packs, where the flights are packed messages
     :ivar sends: how often the rows of each pack were sent before, in larger ones; None = never
     """
 
@@ -87,7 +90,7 @@ class RowMessages:
     def encode(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
         encoded = self._encoder.encode(rows)
         numbers = np.arange(first, first + rows.num_rows)
-        yield PublishBatch(encoded.batch, encoded.bad, FlightContext(numbers, encoded.extra, encoded.batch.ids))
+        yield PublishBatch(encoded.batch, encoded.rejected, FlightContext(numbers, encoded.extra, encoded.batch.ids))
 
     def finish(self) -> Iterator[PublishBatch]:
         return iter(())
@@ -95,12 +98,12 @@ class RowMessages:
     def take_resends(self) -> list[PublishBatch]:
         return []
 
-    def split_too_large(self, block: FlightBatch, batch: MessageBatch, context: FlightContext) -> Bools | None:
+    def split_too_large(self, flights: FlightBatch, batch: MessageBatch, context: FlightContext) -> Bools | None:
         return None
 
 
 class PackedMessages:
-    """The packs of one partition. Two threads: the task's makes them, the pump's brings back what was refused.
+    """Makes the packs of one partition on the task's thread; gets rejected ones back on the publisher's thread.
 
     :param schema: of the rows that Spark gives
     :param capabilities: of the bridge, which is open and knows where the topics lead
@@ -109,102 +112,108 @@ class PackedMessages:
 
     def __init__(self, o: SinkOptions, plan: ColumnPlan, schema: pa.Schema, capabilities: Capabilities) -> None:
         check_bridge(o, capabilities)
-        self._encoder = RowEncoder(plan, o.topic, o.topic_prefix, apart=True)
-        self._alone = RowEncoder(plan, o.topic, o.topic_prefix)
+        self._encoder = RowEncoder(plan, o.topic, o.topic_prefix, for_packing=True)
+        self._row_encoder = RowEncoder(plan, o.topic, o.topic_prefix)
         self._lines = o.pack == "lines"
-        self._names = ["value"]
-        self._names += [] if plan.headers is None else ["headers"]
-        self._names += [] if plan.id is None else ["id"]
+        self._column_names = ["value"]
+        self._column_names += [] if plan.headers is None else ["headers"]
+        self._column_names += [] if plan.id is None else ["id"]
         kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
-        columns = pa.schema([schema.field(name) for name in plan.typed] or [(n, kinds[n]) for n in self._names])
+        columns = pa.schema([schema.field(name) for name in plan.typed] or [(n, kinds[n]) for n in self._column_names])
         self._codec: Codec = codec_of(o.pack, columns)
         most = min(o.pack_max_bytes, capabilities.max_payload - HEADER_BYTES)
         self._packer = Packer(self._codec, max_rows=o.pack_max_rows, max_bytes=most)
         self._lock = threading.Lock()
-        self._refused: list[PublishBatch] = []
+        self._resends: list[PublishBatch] = []
 
     # --- the task's thread -----------------------------------------------------------------------------------
 
     def encode(self, rows: pa.RecordBatch, first: int) -> Iterator[PublishBatch]:
-        """Rows of the partition from number ``first`` on: flights of those that cannot travel, and the packs that are
-        full. Iterate to the end."""
+        """Messages of these rows: those that cannot be packed, and full packs. Iterate to the end.
+
+        :param first: number of the first row in the partition
+        """
         encoded = self._encoder.encode(rows)
-        bad = dict(encoded.bad)
-        self._check(encoded, bad)
+        rejected = dict(encoded.rejected)
+        self._check(encoded, rejected)
         columns = self._columns(encoded)
         numbers = np.arange(first, first + rows.num_rows)
         batch = encoded.batch
         all_rows = Rows(batch.topics, columns, numbers, batch.streams, encoded.parts, encoded.extra)
-        if not bad:
+        if not rejected:
             yield from map(_flights_of, self._packer.add(all_rows))
             return
-        left = np.array(sorted(bad), np.int64)
-        reasons = [(i, bad[row]) for i, row in enumerate(left.tolist())]
-        yield replace(self._by_itself(rows, encoded, all_rows, left), rejected=reasons)
+        left = np.array(sorted(rejected), np.int64)
+        reasons = [(i, rejected[row]) for i, row in enumerate(left.tolist())]
+        yield replace(self._as_single_messages(rows, encoded, all_rows, left), rejected=reasons)
         good = np.setdiff1d(np.arange(rows.num_rows), left)
         if len(good):
             yield from map(_flights_of, self._packer.add(all_rows.take(good)))
 
     def finish(self) -> Iterator[PublishBatch]:
-        """The packs of all rows that still wait."""
+        """Packs of all rows that still wait."""
         yield from map(_flights_of, self._packer.finish())
 
     def take_resends(self) -> list[PublishBatch]:
-        """Halves of packs that were refused as too large, to be sent."""
+        """Halves of packs that were rejected as too large, to be sent."""
         with self._lock:
-            loads, self._refused = self._refused, []
-        return loads
+            resends, self._resends = self._resends, []
+        return resends
 
     def _columns(self, encoded: EncodedBatch) -> pa.RecordBatch:
         if encoded.typed is not None:
             return encoded.typed
         batch = encoded.batch
         found = {"value": batch.payloads, "id": batch.ids, "headers": batch.headers}
-        if found["headers"] is None and "headers" in self._names:
+        if found["headers"] is None and "headers" in self._column_names:
             found["headers"] = pa.nulls(len(batch), HEADERS_TYPE)
-        return pa.RecordBatch.from_arrays([found[name] for name in self._names], self._names)
+        return pa.RecordBatch.from_arrays([found[name] for name in self._column_names], self._column_names)
 
-    def _check(self, encoded: EncodedBatch, bad: dict[int, PublishError]) -> None:
+    def _check(self, encoded: EncodedBatch, rejected: dict[int, PublishError]) -> None:
         if self._lines:
             for row in _with_line_feeds(encoded.batch.payloads):
-                bad.setdefault(row, BadRow("the value has a line feed, which pack=lines takes for its end"))
+                rejected.setdefault(row, BadRow("the value has a line feed, which pack=lines takes for its end"))
         if encoded.batch.headers is not None:
-            for row, name in _steering(encoded.batch.headers):
-                bad.setdefault(row, BadRow(f"header {name!r} has no effect inside a pack"))
+            for row, name in _control_headers(encoded.batch.headers):
+                rejected.setdefault(row, BadRow(f"header {name!r} has no effect inside a pack"))
 
-    def _by_itself(self, rows: pa.RecordBatch, encoded: EncodedBatch, all_rows: Rows, which: Int64s) -> PublishBatch:
-        """Rows that cannot be packed, as they would have been without packing; a typed row is a pack of one."""
+    def _as_single_messages(
+        self, rows: pa.RecordBatch, encoded: EncodedBatch, all_rows: Rows, which: Int64s
+    ) -> PublishBatch:
+        """Rows that cannot be packed, as messages of one row; a typed row is a pack of one row."""
         some = all_rows.take(which)
         if encoded.typed is not None:
             normal = replace(some, columns=self._codec.normal(some.columns))
             return _flights_of(packed(self._codec, normal, np.arange(len(which) + 1)))
-        batch = self._alone.encode(rows.take(pa.array(which))).batch
+        batch = self._row_encoder.encode(rows.take(pa.array(which))).batch
         starts = np.arange(len(which) + 1)
         return PublishBatch(batch, [], FlightContext(some.numbers, _lists(some.extra, starts), batch.ids))
 
-    # --- the pump's thread -----------------------------------------------------------------------------------
+    # --- the publisher's thread ------------------------------------------------------------------------------
 
-    def split_too_large(self, block: FlightBatch, batch: MessageBatch, context: FlightContext) -> Bools | None:
-        """Take packs that were refused as too large out of a finished block: their halves are flights of their own.
+    def split_too_large(self, flights: FlightBatch, batch: MessageBatch, context: FlightContext) -> Bools | None:
+        """Split packs that were rejected as too large: their halves are flights of their own.
 
-        :returns: which ones; None = none
+        :returns: which flights were split; None = none
         """
-        if context.packed is None or not block.errors:
+        if context.packed is None or not flights.errors:
             return None
         rows = context.packed.rows
-        guilty = [row for row, e in block.errors.items() if isinstance(e, TooLarge) and rows[row] > 1]
-        which = np.array(sorted(guilty), np.int64)
-        which = which[block.state[which] == FlightState.COMPLETED_EXCEPTIONALLY]
+        too_large = [row for row, e in flights.errors.items() if isinstance(e, TooLarge) and rows[row] > 1]
+        which = np.array(sorted(too_large), np.int64)
+        which = which[flights.state[which] == FlightState.COMPLETED_EXCEPTIONALLY]
         if not len(which):
             return None
-        sends = block.sends[which] + (0 if context.sends is None else context.sends[which])
-        load = _flights_of(halves(self._codec, replace(context.packed, batch=batch), which))
-        load = replace(load, context=replace(load.context, sends=np.repeat(sends, 2).astype(np.int32)))
+        sends = flights.sends[which] + (0 if context.sends is None else context.sends[which])
+        half_packs = _flights_of(halves(self._codec, replace(context.packed, batch=batch), which))
+        half_packs = replace(
+            half_packs, context=replace(half_packs.context, sends=np.repeat(sends, 2).astype(np.int32))
+        )
         with self._lock:
-            self._refused.append(load)
-        apart = np.zeros(block.n, np.bool_)
-        apart[which] = True
-        return apart
+            self._resends.append(half_packs)
+        split = np.zeros(flights.n, np.bool_)
+        split[which] = True
+        return split
 
 
 def check_bridge(o: SinkOptions, capabilities: Capabilities) -> None:
@@ -217,12 +226,12 @@ def check_bridge(o: SinkOptions, capabilities: Capabilities) -> None:
         )
 
 
-def rows_apart(
+def single_rows_of(
     batch: MessageBatch, flight_id: pa.Array, context: FlightContext, errors: list[PublishError], at: Int64s
 ) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
-    """Failed flights row by row, for the dead letters.
+    """Failed flights as messages of one row, for the dead letters.
 
-    A row keeps its id, else it is known by the flight and its place in the pack.
+    The id is that of the row, or else that of the flight with the position in the pack.
 
     :param at: when each flight failed
     """
@@ -253,7 +262,7 @@ def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | Non
     return pa.RecordBatch.from_arrays([lists], [PACKED_ROWS])
 
 
-#: Octets looked at together: few enough that what is found of them stays in the processor's cache.
+#: Bytes that are searched together: few enough for the cache of the processor.
 _SCAN = 1 << 18
 
 
@@ -277,10 +286,10 @@ def _with_line_feeds(values: pa.Array) -> list[int]:
     return rows
 
 
-def _steering(headers: pa.MapArray) -> list[tuple[int, str]]:
-    """Rows with a header that nobody would obey, and its name."""
+def _control_headers(headers: pa.MapArray) -> list[tuple[int, str]]:
+    """Rows with a header that would have no effect inside a pack, and its name."""
     offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     keys = headers.keys.slice(offsets[0], offsets[-1] - offsets[0])
-    found = np.flatnonzero(pc.match_substring_regex(keys, _STEERING).to_numpy(zero_copy_only=False))
+    found = np.flatnonzero(pc.match_substring_regex(keys, _CONTROL_HEADERS).to_numpy(zero_copy_only=False))
     rows = np.searchsorted(offsets - offsets[0], found, "right") - 1
     return [(int(row), str(keys[at].as_py())) for row, at in zip(rows, found.tolist(), strict=True)]

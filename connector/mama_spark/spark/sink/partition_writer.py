@@ -29,7 +29,7 @@ from .failure_policy import task_must_be_retried, tolerates_outages
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcome_recorder import OutcomeRecorder
 from .packed_messages import FlightContext, PackedMessages, PublishBatch, RowMessages
-from .progress import Progress
+from .progress_logger import ProgressLogger
 from .row_encoder import RowEncoder
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
@@ -52,7 +52,7 @@ def task_info(streaming: bool) -> TaskInfo:
         text = context.getLocalProperty("streaming.sql.batchId")
         if query_id is None or text is None:
             raise ConfigError(
-                "Spark does not tell this task its streaming query and batch; is this Spark 4.2 or newer?"
+                "this task has no streaming query and batch in its Spark properties; is this Spark 4.2 or newer?"
             )
         batch_id = int(text)
         stream_run = context.getLocalProperty("spark.jobGroup.id")
@@ -82,10 +82,10 @@ def publish_partition(job: SinkJob, task: TaskInfo, batches: Iterator[pa.RecordB
     try:
         writer.run(batches)
     except ConfigError as e:
-        writer.recorder.events.failed(e)
+        writer.recorder.events.partition_failed(e)
         report.fatal = str(e)
     except Exception as e:
-        writer.recorder.events.failed(e)
+        writer.recorder.events.partition_failed(e)
         raise
     finally:
         writer.close()
@@ -104,7 +104,7 @@ class PartitionWriter:
         self._announcer: SourceAnnouncer | None = None
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
-        self._progress: Progress | None = None
+        self._progress: ProgressLogger | None = None
         self._ids = self._id_maker()
         self._with_ids = False
         self._messages: RowMessages | PackedMessages
@@ -172,11 +172,11 @@ class PartitionWriter:
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(self._task.partition),
             survive_outage=tolerates_outages(o),
-            on_event=self.recorder.events.transport,
+            on_event=self.recorder.events.on_transport_event,
         )
         publisher.start()
         self.recorder.begin(publisher, self._messages, with_ids=self._with_ids)
-        self._progress = Progress(self._task.partition, publisher)
+        self._progress = ProgressLogger(self._task.partition, publisher)
         return publisher
 
     def _connect(self, bridge: PublisherBridge, first: pa.RecordBatch) -> WindowConfig:
@@ -186,7 +186,7 @@ class PartitionWriter:
         bridge.open()
         codec = row_codec(o)
         encoder = RowEncoder(plan, o.topic, o.topic_prefix) if codec is None else CodecRows(plan, codec)
-        bridge.prepare(encoder.places(first))
+        bridge.prepare(encoder.destinations(first))
         capabilities = bridge.capabilities
         self._with_ids = o.dedup and capabilities.dedup
         packed = None if o.pack == "off" else PackedMessages(o, plan, first.schema, capabilities)
@@ -207,7 +207,7 @@ class PartitionWriter:
         self._announcer = SourceAnnouncer(self._options, job.discovery, record, ids)
         if self._announcer.start():
             self._report.source = record
-            self.recorder.events.announce(self._announcer.tell)
+            self.recorder.events.publish_to(self._announcer.add_events)
 
     def _id_maker(self) -> IdMaker:
         """Prefix and batch of default ids (see ``publisher/ids.py`` for the rest)."""

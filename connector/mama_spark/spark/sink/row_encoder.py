@@ -1,4 +1,4 @@
-"""Arrow batches of a DataFrame become messages. Columns in, columns out; what cannot be a message is named by row."""
+"""Encodes Arrow batches of a DataFrame as messages, columns to columns; lists the rows that cannot be a message."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _PART_HEADERS = {"root": "Mama-Root", "source": "Mama-Source", "symbol": "Mama-S
 class EncodedBatch:
     """One Arrow batch as messages, row for row.
 
-    :ivar batch: placeholders stand in for what is bad
-    :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
+    :ivar batch: with placeholders for rejected rows
+    :ivar rejected: rows that cannot become a message, with the reason, ascending, each row once
     :ivar extra: the columns for the flight log
     :ivar parts: of rows that are to be packed: the parts of the topic, by the name of their header
-    :ivar typed: the columns of rows that travel as they are; their payloads in ``batch`` are empty
+    :ivar typed: columns that are packed with their types; the payloads in ``batch`` are empty
     """
 
     batch: MessageBatch
-    bad: list[tuple[int, PublishError]]
+    rejected: list[tuple[int, PublishError]]
     extra: pa.RecordBatch | None
     parts: pa.RecordBatch | None = None
     typed: pa.RecordBatch | None = None
@@ -39,19 +39,21 @@ class EncodedBatch:
 class RowEncoder:
     """Turns record batches into :class:`EncodedBatch`, by a plan made on the driver.
 
-    :param apart: parts of the topic become columns of their own: they are headers of the message in which several rows
-        travel. They are headers of each row, too, where rows have some of their own
+    :param for_packing: rows are to be packed: parts of the topic are returned as columns, since they become headers of
+        the packed message; where rows have headers, they are headers of each row, too
     """
 
-    def __init__(self, plan: ColumnPlan, topic: str | None, topic_prefix: str | None, *, apart: bool = False) -> None:
+    def __init__(
+        self, plan: ColumnPlan, topic: str | None, topic_prefix: str | None, *, for_packing: bool = False
+    ) -> None:
         self._plan = plan
-        self._apart = apart
+        self._topic_parts_as_columns = for_packing
         self._topic = topic
         self._prefix = f"{topic_prefix.rstrip('.')}." if topic_prefix else ""
 
     def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
-        plan, bad = self._plan, dict[int, PublishError]()
-        topics = self._topics(rows, bad)
+        plan, rejected = self._plan, dict[int, PublishError]()
+        topics = self._topics(rows, rejected)
         typed = rows.select(list(plan.typed)) if plan.typed else None
         if typed is not None:
             payloads = pa.repeat(pa.scalar(b""), rows.num_rows)
@@ -60,31 +62,31 @@ class RowEncoder:
         else:
             payloads = _binary(rows.column(plan.value))
             if payloads.null_count:
-                _mark(bad, payloads, BadRow("the value is null"))
+                _reject(rejected, payloads, BadRow("the value is null"))
                 payloads = payloads.fill_null(b"")
         ids = None
         if plan.id is not None:
             ids = rows.column(plan.id).cast(pa.string())
             if ids.null_count:
-                _mark(bad, ids, BadRow("the id is null"))
+                _reject(rejected, ids, BadRow("the id is null"))
                 ids = ids.fill_null("")
         extra = rows.select(list(plan.log)) if plan.log else None
-        batch = MessageBatch(topics, payloads, self._headers(rows, bad), ids, self._streams(rows, bad))
-        return EncodedBatch(batch, sorted(bad.items()), extra, self._parts(rows), typed)
+        batch = MessageBatch(topics, payloads, self._headers(rows, rejected), ids, self._streams(rows, rejected))
+        return EncodedBatch(batch, sorted(rejected.items()), extra, self._parts(rows), typed)
 
-    def places(self, rows: pa.RecordBatch) -> MessageBatch:
-        """Where the rows go, without payloads."""
+    def destinations(self, rows: pa.RecordBatch) -> MessageBatch:
+        """Topics and streams of the rows, without payloads."""
         ignored: dict[int, PublishError] = {}
         payloads = pa.repeat(pa.scalar(b""), rows.num_rows)
         return MessageBatch(self._topics(rows, ignored), payloads, streams=self._streams(rows, ignored))
 
     def _parts(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        if not self._apart or not self._plan.parts:
+        if not self._topic_parts_as_columns or not self._plan.parts:
             return None
         columns = [rows.column(name).cast(pa.string()) for _, name in self._plan.parts]
         return pa.RecordBatch.from_arrays(columns, [_PART_HEADERS[part] for part, _ in self._plan.parts])
 
-    def _topics(self, rows: pa.RecordBatch, bad: dict[int, PublishError]) -> pa.DictionaryArray:
+    def _topics(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
         n, plan = rows.num_rows, self._plan
         if self._topic is not None:
             zeros = pa.array(np.zeros(n, np.int32))
@@ -95,41 +97,41 @@ class RowEncoder:
         else:
             parts = [rows.column(name).cast(pa.string()) for _, name in plan.parts]
             empty = pa.array(np.logical_and.reduce([np.asarray(p.is_null()) for p in parts]))
-            # a row without any part would get no element at all from the kernel
+            # the kernel would return no element for a row without any part
             filled = pc.if_else(empty, "", parts[0])
             column = pc.binary_join_element_wise(filled, *parts[1:], ".", null_handling="skip")
             column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
             what = f"all of {', '.join(name for _, name in plan.parts)} are null"
-        coded = _coded(column, BadTopic(what), bad)
+        coded = _dictionary_encoded(column, BadTopic(what), rejected)
         if not self._prefix:
             return coded
         names = pc.binary_join_element_wise(self._prefix, coded.dictionary, "")
         return pa.DictionaryArray.from_arrays(coded.indices, names)
 
-    def _streams(self, rows: pa.RecordBatch, bad: dict[int, PublishError]) -> pa.DictionaryArray | None:
+    def _streams(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.DictionaryArray | None:
         name = self._plan.stream
-        return None if name is None else _coded(rows.column(name), BadRow("the stream is null"), bad)
+        return None if name is None else _dictionary_encoded(rows.column(name), BadRow("the stream is null"), rejected)
 
-    def _headers(self, rows: pa.RecordBatch, bad: dict[int, PublishError]) -> pa.Array | None:
-        plan, made = self._plan, []
+    def _headers(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.Array | None:
+        plan, entries = self._plan, []
         if plan.headers is not None:
             column = rows.column(plan.headers)
             if column.null_count < len(column):
-                made.append(_HEADER_FORMS[plan.headers_form](column, bad))
-        for part, name in () if self._apart and plan.headers is None else plan.parts:
+                entries.append(_HEADER_FORMS[plan.headers_form](column, rejected))
+        for part, name in () if self._topic_parts_as_columns and plan.headers is None else plan.parts:
             values = rows.column(name).cast(pa.string())
             there = np.flatnonzero(np.asarray(values.is_valid()))
             keys = pa.array([_PART_HEADERS[part]]).take(pa.array(np.zeros(len(there), np.int64)))
-            made.append(_Entries(there, keys, _singly(values.take(pa.array(there)))))
-        return _maps(made, rows.num_rows) if made else None
+            entries.append(_Entries(there, keys, _one_value_lists(values.take(pa.array(there)))))
+        return _maps(entries, rows.num_rows) if entries else None
 
 
-def _coded(column: pa.Array, null: PublishError, bad: dict[int, PublishError]) -> pa.DictionaryArray:
-    """Strings as a dictionary without nulls, which are bad rows."""
+def _dictionary_encoded(column: pa.Array, null: PublishError, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
+    """Strings as a dictionary without nulls; rows with null are rejected."""
     coded = column.cast(pa.string()).dictionary_encode()
     if not coded.null_count:
         return coded
-    _mark(bad, coded, null)
+    _reject(rejected, coded, null)
     names = pa.concat_arrays([coded.dictionary, pa.array([""])])
     return pa.DictionaryArray.from_arrays(coded.indices.fill_null(len(names) - 1), names)
 
@@ -169,28 +171,30 @@ def _children(column: pa.Array) -> Int64s:
     return starts + np.arange(int(sizes.sum()), dtype=np.int64)
 
 
-def _singly(values: pa.Array) -> pa.Array:
+def _one_value_lists(values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
 
 
-def _from_map(column: pa.Array, bad: dict[int, PublishError]) -> _Entries:
+def _from_map(column: pa.Array, rejected: dict[int, PublishError]) -> _Entries:
     picked = pa.array(_children(column))
-    return _without_nulls(_entry_rows(column), column.keys.take(picked), column.items.take(picked), bad, _singly)
+    return _without_nulls(
+        _entry_rows(column), column.keys.take(picked), column.items.take(picked), rejected, _one_value_lists
+    )
 
 
-def _from_multimap(column: pa.Array, bad: dict[int, PublishError]) -> _Entries:
+def _from_multimap(column: pa.Array, rejected: dict[int, PublishError]) -> _Entries:
     picked = pa.array(_children(column))
     rows, names, lists = _entry_rows(column), column.keys.take(picked), column.items.take(picked)
     inner = _entry_rows(lists)
     for at in inner[np.asarray(lists.flatten().is_null())].tolist():
-        bad.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} has a null value"))
+        rejected.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} has a null value"))
     filled = pa.ListArray.from_arrays(lists.offsets, pc.fill_null(lists.values.cast(pa.string()), ""))
-    entries = _without_nulls(rows, names, lists, bad, lambda v: v)
+    entries = _without_nulls(rows, names, lists, rejected, lambda v: v)
     kept = np.asarray(lists.is_valid())
     return _Entries(entries.rows, entries.names, filled.take(pa.array(np.flatnonzero(kept))))
 
 
-def _from_kafka(column: pa.Array, bad: dict[int, PublishError]) -> _Entries:
+def _from_kafka(column: pa.Array, rejected: dict[int, PublishError]) -> _Entries:
     rows = _entry_rows(column)
     pairs = column.values.take(pa.array(_children(column)))
     there = np.flatnonzero(np.asarray(pairs.is_valid()))
@@ -204,23 +208,27 @@ def _from_kafka(column: pa.Array, bad: dict[int, PublishError]) -> _Entries:
             try:
                 decoded.append(None if value is None else value.decode())
             except UnicodeDecodeError:
-                bad.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} is not UTF-8"))
+                rejected.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} is not UTF-8"))
                 decoded.append("")
         texts = pa.array(decoded, pa.string())
     if names.null_count:
         for row in rows[np.asarray(names.is_null())].tolist():
-            bad.setdefault(int(row), BadRow("a header has no name"))
+            rejected.setdefault(int(row), BadRow("a header has no name"))
         names = names.fill_null("")
-    return _without_nulls(rows, names, texts, bad, _singly)
+    return _without_nulls(rows, names, texts, rejected, _one_value_lists)
 
 
 def _without_nulls(
-    rows: Int64s, names: pa.Array, values: pa.Array, bad: dict[int, PublishError], wrap: Callable[[pa.Array], pa.Array]
+    rows: Int64s,
+    names: pa.Array,
+    values: pa.Array,
+    rejected: dict[int, PublishError],
+    wrap: Callable[[pa.Array], pa.Array],
 ) -> _Entries:
     if values.null_count:
         null = np.asarray(values.is_null())
         for at in np.flatnonzero(null).tolist():
-            bad.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} has a null value"))
+            rejected.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} has a null value"))
         keep = np.flatnonzero(~null)
         rows, names, values = rows[keep], names.take(pa.array(keep)), values.take(pa.array(keep))
     return _Entries(rows, names, wrap(values))
@@ -237,6 +245,6 @@ def _binary(column: pa.Array) -> pa.Array:
     return column
 
 
-def _mark(bad: dict[int, PublishError], column: pa.Array, error: PublishError) -> None:
+def _reject(rejected: dict[int, PublishError], column: pa.Array, error: PublishError) -> None:
     for row in np.flatnonzero(np.asarray(column.is_null())).tolist():
-        bad.setdefault(row, error)
+        rejected.setdefault(row, error)

@@ -46,9 +46,9 @@ def options(name: str, **given: str) -> SinkOptions:
 
 
 def publish(
-    o: SinkOptions, *topics: str, terms: DiscoveryProperties | None = None, facts: TaskInfo = FACTS
+    o: SinkOptions, *topics: str, discovery: DiscoveryProperties | None = None, facts: TaskInfo = FACTS
 ) -> PartitionReport:
-    job = SinkJob(o, PLAN, facts.query_id is not None, "run", (), terms or DiscoveryProperties())
+    job = SinkJob(o, PLAN, facts.query_id is not None, "run", (), discovery or DiscoveryProperties())
     rows = pa.record_batch({"topic": list(topics), "value": [str(i).encode() for i in range(len(topics))]})
     return publish_partition(job, facts, iter([rows]))
 
@@ -194,11 +194,11 @@ def test_end_of_a_partition_waits_a_bounded_time_for_discovery(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(announcer, "PATIENCE", 0.1)
+    monkeypatch.setattr(announcer, "FINISH_TIMEOUT", 0.1)
     monkeypatch.setattr(MemoryDiscovery, "publish_events", lambda *_: go_on.wait(60))
     try:
         assert publish(options(name), "a").counts.acked == 1
-        assert "its last events are not told" in caplog.text
+        assert "its last events were not published" in caplog.text
     finally:
         go_on.set()
 
@@ -310,7 +310,7 @@ def test_fields_of_the_file_are_those_of_the_source_message(name: str, tmp_path:
     )
     found = read_options(SinkOptions, {**given, "bridge": "memory", "sourceName": "prices"})
     check_announce(found.options, found.discovery)
-    publish(found.options, "a", terms=found.discovery)
+    publish(found.options, "a", discovery=found.discovery)
     fields = SourceFields(source=FieldId("Wer", 20001))
     assert found.discovery.fields == fields
     (record,) = records(name, fields)

@@ -46,8 +46,8 @@ def header_lists(encoded: EncodedBatch) -> list[Any]:
 
 def test_null_topics_and_values_are_bad_rows_with_a_reason() -> None:
     encoded = encode({"topic": strings("a", None, "b", None), "value": blobs(b"1", b"2", None, None)})
-    assert [row for row, _ in encoded.bad] == [1, 2, 3]
-    assert [str(e) for _, e in encoded.bad] == [
+    assert [row for row, _ in encoded.rejected] == [1, 2, 3]
+    assert [str(e) for _, e in encoded.rejected] == [
         "BAD_SYMBOL: the topic is null",
         "INVALID_ARG: the value is null",
         "BAD_SYMBOL: the topic is null",
@@ -61,13 +61,13 @@ def test_null_streams_are_bad_rows_and_others_are_kept() -> None:
     encoded = encode(columns, stream="stream")
     assert encoded.batch.streams is not None
     assert encoded.batch.streams.to_pylist() == ["s", "t", ""]
-    assert [(row, e.info) for row, e in encoded.bad] == [(1, "the topic is null"), (2, "the stream is null")]
+    assert [(row, e.info) for row, e in encoded.rejected] == [(1, "the topic is null"), (2, "the stream is null")]
     assert encode(columns).batch.streams is None
 
 
 def test_null_ids_are_bad_rows() -> None:
     encoded = encode({"topic": strings("a", "a"), "value": strings("x", "y"), "id": strings("1", None)}, id="id")
-    assert [row for row, _ in encoded.bad] == [1]
+    assert [row for row, _ in encoded.rejected] == [1]
     assert encoded.batch.ids is not None
     assert encoded.batch.ids.to_pylist() == ["1", ""]
 
@@ -93,7 +93,7 @@ def test_root_source_symbol_join_with_missing_parts_skipped_and_travel_as_header
         parts=(("root", "root"), ("source", "source"), ("symbol", "symbol")),
     )
     assert encoded.batch.topics.to_pylist() == ["s.y", "r.s", ""]
-    assert [row for row, _ in encoded.bad] == [2]
+    assert [row for row, _ in encoded.rejected] == [2]
     assert header_lists(encoded) == [
         [("Mama-Source", ["s"]), ("Mama-Symbol", ["y"])],
         [("Mama-Root", ["r"]), ("Mama-Source", ["s"])],
@@ -148,7 +148,7 @@ def test_headers_of_every_form(
     )
     encoded = RowEncoder(plan(headers="headers", headers_form=form), None, None).encode(whole.slice(offset))
     assert header_lists(encoded) == expected[offset:]
-    assert {row: e.info for row, e in encoded.bad} == {r - offset: t for r, t in bad.items() if r >= offset}
+    assert {row: e.info for row, e in encoded.rejected} == {r - offset: t for r, t in bad.items() if r >= offset}
 
 
 def test_columns_for_the_flight_log_go_along_as_they_are() -> None:
@@ -197,7 +197,7 @@ def test_json_keeps_every_type() -> None:
 @given(st.lists(st.tuples(st.one_of(st.none(), st.text()), st.one_of(st.none(), st.binary())), max_size=20))
 def test_every_row_is_a_message_or_bad(rows: list[tuple[str | None, bytes | None]]) -> None:
     encoded = encode({"topic": strings(*[t for t, _ in rows]), "value": blobs(*[v for _, v in rows])})
-    bad = {row for row, _ in encoded.bad}
+    bad = {row for row, _ in encoded.rejected}
     assert bad == {i for i, (t, v) in enumerate(rows) if t is None or v is None}
     assert len(encoded.batch) == len(rows)
     assert encoded.batch.topics.null_count == encoded.batch.payloads.null_count == 0

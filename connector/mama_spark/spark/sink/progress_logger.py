@@ -1,4 +1,4 @@
-"""Signs of life of long writes, in the log of the process."""
+"""Logs the progress of long writes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mama_spark.publisher.batch_publisher import BatchPublisher
 log = logging.getLogger("mama_spark")
 
 #: Seconds between progress lines.
-PROGRESS_EVERY = 5.0
+PROGRESS_INTERVAL = 5.0
 
 
-class Progress:
-    """A line every few seconds for long writes, from a thread of its own so that it also shows a standstill."""
+class ProgressLogger:
+    """Logs a line every few seconds, from a thread of its own, so that a standstill shows too."""
 
     def __init__(self, partition: int, publisher: BatchPublisher) -> None:
         self._stop = threading.Event()
@@ -25,13 +25,13 @@ class Progress:
 
     def _run(self) -> None:
         began, before = time.monotonic(), 0
-        while not self._stop.wait(PROGRESS_EVERY):
+        while not self._stop.wait(PROGRESS_INTERVAL):
             counters = self._publisher.counters
             done = counters.acked + counters.published
             log.warning(
                 "partition %d: %s messages taken, %s acknowledged (%s/s),"
                 " %s failed, %s timed out, %s in flight, %.0f s",
-                self._partition, f"{counters.opened:,}", f"{done:,}", f"{(done - before) / PROGRESS_EVERY:,.0f}",
+                self._partition, f"{counters.opened:,}", f"{done:,}", f"{(done - before) / PROGRESS_INTERVAL:,.0f}",
                 f"{counters.failed:,}", f"{counters.timed_out:,}", self._publisher.window.in_flight,
                 time.monotonic() - began,
             )  # fmt: skip
