@@ -15,8 +15,10 @@ from .row_encoder import EncodedBatch
 
 
 class CodecRows:
-    """Turns record batches into :class:`~mama_spark.spark.sink.row_encoder.EncodedBatch`, by a plan encoded on the driver.
-    The payload of a row that cannot be encoded is its columns as JSON, for dead letters and the flight log."""
+    """Turns record batches into :class:`~mama_spark.spark.sink.row_encoder.EncodedBatch`, by a plan made on the driver.
+
+    The payload of a row that cannot be encoded is its columns as JSON, for dead letters and the flight log.
+    """
 
     def __init__(self, plan: ColumnPlan, codec: RowCodec) -> None:
         self._plan, self._codec = plan, codec

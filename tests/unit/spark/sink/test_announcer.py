@@ -179,7 +179,7 @@ def test_write_goes_on_when_nobody_answers_for_discovery(name: str, caplog: pyte
     assert "source 'prices' is not announced" in caplog.text
 
 
-def test_write_goes_on_when_events_cannot_be_told(
+def test_write_goes_on_when_events_cannot_be_published(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -187,7 +187,7 @@ def test_write_goes_on_when_events_cannot_be_told(
 
     monkeypatch.setattr(MemoryDiscovery, "publish_events", refuse)
     assert publish(options(name), "a").counts.acked == 1
-    assert "were not told: discovery is gone" in caplog.text
+    assert "were not published: discovery is gone" in caplog.text
 
 
 def test_end_of_a_partition_waits_a_bounded_time_for_discovery(
