@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.packed_harness import packed_verdict
-from tests.support.processes import connected_to, descendants
+from tests.support.processes import task_workers
 from tests.support.restartable_broker import RestartableBroker
 from tests.support.sink_harness import flights
 
@@ -88,7 +88,7 @@ def test_killed_worker_is_replaced_and_every_packed_row_is_stored_once(case: Cas
     writing = background(lambda: case.write(case.rows(), maxRatePerPartition="150", pack="lines"))
     case.under_way(writing, N // ROWS // 2 + 60)  # more than 50 of either partition, whoever began first
     jvm = case.spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    os.kill(connected_to(case.room.port, descendants(jvm))[0], signal.SIGKILL)
+    os.kill(task_workers(jvm, case.room.port)[0], signal.SIGKILL)
     writing.result(PATIENCE)
     case.conserved(N)
     log = flights(case.log)

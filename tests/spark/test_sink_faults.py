@@ -16,7 +16,7 @@ from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.processes import connected_to, descendants
+from tests.support.processes import task_workers
 from tests.support.restartable_broker import RestartableBroker
 from tests.support.sink_harness import WriteGate, counts, flights, verdict
 
@@ -69,6 +69,10 @@ class Case:
 
         eventually(enough, f"{n} messages are stored", PATIENCE)
 
+    def workers(self) -> list[int]:
+        """The Python workers that publish."""
+        return task_workers(self.spark.sparkContext._gateway.proc.pid, self.room.port)  # type: ignore[union-attr]
+
     def conserved(self, sent: int, *, exactly_once: bool = True) -> None:
         verdict(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
 
@@ -87,12 +91,6 @@ def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterat
         spark.conf.unset(name)
 
 
-def workers(room: RestartableBroker, spark: SparkSession) -> list[int]:
-    """The Python workers of this session that are connected to the broker."""
-    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    return connected_to(room.port, descendants(jvm))
-
-
 Background = Callable[[Callable[[], Any]], Future[Any]]
 
 
@@ -101,7 +99,7 @@ def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, back
     with case.gate:
         writing = background(lambda: case.write(case.held(case.rows(4_000))))
         case.under_way(writing, 2_600)  # more than 500 of either partition
-        os.kill(workers(case.room, case.spark)[0], signal.SIGKILL)
+        os.kill(case.workers()[0], signal.SIGKILL)
     writing.result(PATIENCE)
     case.conserved(4_000)
     log = flights(case.log)

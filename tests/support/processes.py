@@ -53,3 +53,14 @@ def connected_to(port: int, among: set[int]) -> list[int]:
             if any(c.raddr and c.raddr.port == port and c.status == psutil.CONN_ESTABLISHED for c in connections):
                 found.append(pid)
     return sorted(found)
+
+
+def task_workers(jvm: int, port: int) -> list[int]:
+    """Python workers of Spark that run tasks, not those that plan or commit, with a connection to ``port``."""
+    return [pid for pid in connected_to(port, descendants(jvm)) if _runs_tasks(pid)]
+
+
+def _runs_tasks(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(pid).cmdline()[-1:] == ["pyspark.worker"])
+    return False
