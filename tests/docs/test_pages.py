@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
+import shlex
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mama_spark.cli import parser
 from mama_spark.flightlog.schema import DEAD_LETTERS, table_schema
-from mama_spark.options import SubscribeOptions
+from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, option_names
 from mama_spark.spark.sink.columns import KNOWN
 from mama_spark.spark.subscribe.schema import schema_of
 from pyspark.sql.types import StructType
 
-from scripts.command_reference import PAGE, markdown
+from scripts.command_reference import PAGE as COMMANDS
+from scripts.command_reference import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 #: Read on their own, beside the site, which checks its links itself.
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 PAGES = sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in OUTSIDE)])
+#: Names of options, and their other names.
+OPTIONS = {name for options in (SinkOptions, SubscribeOptions, DiscoveryOptions) for name in option_names(options)}
+SPARK_OPTIONS = {"checkpointLocation", "path", "rowsPerSecond"}
 #: Entry points, which look like names of modules.
 GROUPS = {"mama_spark.stream_engines"}
 
@@ -93,6 +101,42 @@ def test_every_file_that_a_page_names_exists() -> None:
     assert missing == []
 
 
+def fenced(text: str, language: str) -> list[str]:
+    """Code blocks of one language, also those inside a list."""
+    blocks = re.findall(rf"(?ms)^( *)```{language}\n(.*?)^\1```$", text)
+    return [textwrap.dedent(code) for _, code in blocks]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_are_python_and_name_known_options(page: Path) -> None:
+    for code in fenced(page.read_text(encoding="utf-8"), "python"):
+        compile(code, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        assert {*re.findall(r'\.option\("([\w.]+)"', code)} <= OPTIONS | SPARK_OPTIONS
+
+
+def test_options_in_the_text_are_known() -> None:
+    """``camelCase=value`` in code."""
+    named = {
+        (page.name, name)
+        for page in PAGES
+        for name in re.findall(r"`([a-z]+[A-Z]\w*)=[^`]*`", without_code(page.read_text(encoding="utf-8")))
+    }
+    assert [(page, name) for page, name in sorted(named) if name not in OPTIONS] == []
+
+
+def test_commands_in_blocks_are_understood() -> None:
+    """Lines that begin with ``mama``, but for the generated page, which shows how arguments are spelled."""
+    lines = {
+        line
+        for page in PAGES
+        if page != COMMANDS
+        for line in re.findall(r"(?m)^ *(mama [a-z-]+(?: .*)?)$", page.read_text(encoding="utf-8"))
+    }
+    assert len(lines) > 10
+    for line in lines:
+        assert callable(parser().parse_args(shlex.split(line, comments=True)[1:]).run), line
+
+
 def column_cells(text: str, heading: str) -> list[str]:
     """The names in the first column of the first table below a heading."""
     table = re.search(r"(?m)(?:^\|.*\n)+", text[text.index(f"\n{heading}\n") :])
@@ -124,7 +168,7 @@ def test_the_fields_of_tango_are_listed() -> None:
 
 
 def test_the_reference_of_commands_is_fresh() -> None:
-    assert PAGE.read_text(encoding="utf-8") == markdown(), "run make docs"
+    assert COMMANDS.read_text(encoding="utf-8") == markdown(), "run make docs"
 
 
 def test_every_configuration_file_is_shown() -> None:
