@@ -1,12 +1,12 @@
-"""The format ``mamadiscovery``: sources and what happens to them, as rows.
+"""The format ``mamadiscovery``: sources and discovery events as rows.
 
-A batch read is the image: one row a source. A stream is the image, a row ``image_end``, then changes.
+A batch read is the snapshot: one row a source. A stream is the snapshot, a row ``image_end``, then events.
 
-**Offsets.** A new query begins with what the user asked for, as words: ``{"v": 1, "begin": "image"}``. Nothing is
-looked up for it, because Spark asks for the first offset again whenever it likes, also after a restart. The first
-``latestOffset`` turns the words into a position of the bridge and returns ``{"v": 1, "first": ..., "at": ...}``, which
-Spark writes into its log: whoever runs the first batch again reads from ``first``, and not from what the words would
-mean by then. All later offsets are ``{"v": 1, "at": ...}``.
+**Offsets.** A new query begins with the option ``startingOffsets``: ``{"v": 1, "begin": "image"}``. It is not resolved
+there, because Spark asks for the initial offset at any time, also after a restart. The first ``latestOffset`` resolves
+it to a position of the bridge and returns ``{"v": 1, "first": ..., "at": ...}``, which Spark writes into its log: a
+repeated first batch reads from ``first``, whatever the option would mean by then. All later offsets are
+``{"v": 1, "at": ...}``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mama_spark.bridges.reconnecting import ReconnectingBridge
 from mama_spark.errors import ConfigError, MamaError, OptionError, SchemaError
 
 from .job import DiscoveryJob, plan_discovery
-from .range_reader import replayed, wanted
+from .range_reader import checked_for_gaps, read_between
 from .rows import SCHEMA, batches
 
 Offset = dict[str, Any]
@@ -65,23 +65,23 @@ class ImageReader(DataSourceReader):
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        reach = self.job.reach()
+        bridge = self.job.reconnecting_bridge()
         try:
-            changes = reach.call(lambda bridge: bridge.image())
+            events = bridge.call(lambda b: b.image())
         finally:
-            reach.close()
-        yield from batches(self.job.reader.image(changes))
+            bridge.close()
+        yield from batches(self.job.reader.image(events))
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streams. Lives in one process on the driver, but ``read`` is called on fresh copies in the tasks."""
+    """Streams. One object in one process on the driver; ``read`` is called on unpickled copies in the tasks."""
 
     def __init__(self, job: DiscoveryJob) -> None:
         self.job = job
-        self._reach: ReconnectingBridge[DiscoveryBridge] | None = None
-        self._known: Position | None = None  #: the last position that was returned
-        self._ends = False  #: a query that reads what there is now, and ends
-        self._until: Position | None = None  #: where it ends, once it has begun
+        self._reconnecting: ReconnectingBridge[DiscoveryBridge] | None = None
+        self._latest: Position | None = None  #: the last position that was returned
+        self._available_now = False  #: the query ends when it has read what there is now
+        self._end: Position | None = None  #: where it ends then; None until its first batch
 
     # --- on the driver ---
 
@@ -94,76 +94,76 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._ends, self._until = True, None
+        self._available_now, self._end = True, None
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        offset = self._begin(start, most) if "begin" in start else self._go_on(start, most)
-        self._known = offset["at"]
+        offset = self._begin(start, most) if "begin" in start else self._continue(start, most)
+        self._latest = offset["at"]
         return offset
 
     def _begin(self, start: Offset, most: int | None) -> Offset:
         where = start["begin"]
-        words = where if isinstance(where, str) else tuple(sorted(where.items()))
+        wanted = where if isinstance(where, str) else tuple(sorted(where.items()))
 
         def begin(bridge: DiscoveryBridge) -> tuple[Position, Position]:
-            first = bridge.initial_offset(words)
+            first = bridge.initial_offset(wanted)
             at = bridge.latest_offset(first, most)
-            if self._ends:
-                self._until = bridge.latest_offset(at)
+            if self._available_now:
+                self._end = bridge.latest_offset(at)
             return first, at
 
         first, at = self._bridge.call(begin)
         return {"v": VERSION, "first": first, "at": at}
 
-    def _go_on(self, start: Offset, most: int | None) -> Offset:
+    def _continue(self, start: Offset, most: int | None) -> Offset:
         at = position_of(start)
 
-        def go_on(bridge: DiscoveryBridge) -> Position:
-            if self._ends and self._until is None:
-                self._until = bridge.latest_offset(at)
-            return bridge.latest_offset(at, most, self._until)
+        def advance(bridge: DiscoveryBridge) -> Position:
+            if self._available_now and self._end is None:
+                self._end = bridge.latest_offset(at)
+            return bridge.latest_offset(at, most, self._end)
 
-        newest = at if self._ends and at == self._until else self._bridge.call(go_on)
-        return start if newest == at else {"v": VERSION, "at": newest}
+        latest = at if self._available_now and at == self._end else self._bridge.call(advance)
+        return start if latest == at else {"v": VERSION, "at": latest}
 
     def reportLatestOffset(self) -> Offset | None:
-        """Up to where there is something, for the query's progress: less what was read, the lag."""
-        if self._known is None:
+        """The newest position, for the progress of the query."""
+        if self._latest is None:
             return None
-        known = self._known
+        known = self._latest
         try:
             return {"v": VERSION, "at": self._bridge.call(lambda bridge: bridge.latest_offset(known))}
         except MamaError:
-            return None  # progress is only told: the next latestOffset says what is wrong
+            return None  # for the progress only: the next latestOffset raises the error
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """One, for the order: a reader of all these records is bounded by their number, which is small."""
+        """One, to keep the order; there are few records."""
         first = end["first"] if "begin" in start else position_of(start)
         last = position_of(end)
         return [] if first == last else [InputPartition((first, last))]
 
     @property
     def _bridge(self) -> ReconnectingBridge[DiscoveryBridge]:
-        if self._reach is None:
-            self._reach = self.job.reach()
-        return self._reach
+        if self._reconnecting is None:
+            self._reconnecting = self.job.reconnecting_bridge()
+        return self._reconnecting
 
     # --- in a task ---
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         start, end = partition.value
-        o, reach = self.job.options, self.job.reach()
+        o, bridge = self.job.options, self.job.reconnecting_bridge()
         try:
-            changes = itertools.chain.from_iterable(replayed(reach, start, end))
-            told = self.job.reader.rows(wanted(changes, fail_on_gap=o.fail_on_data_loss), o.sources_stream)
-            yield from batches(told)
+            events = itertools.chain.from_iterable(read_between(bridge, start, end))
+            rows = self.job.reader.rows(checked_for_gaps(events, fail_on_gap=o.fail_on_data_loss), o.sources_stream)
+            yield from batches(rows)
         finally:
-            reach.close()
+            bridge.close()
 
 
 def position_of(offset: Offset) -> Position:
-    """:raises ConfigError: the checkpoint was written by something else"""
+    """:raises ConfigError: the checkpoint was not written by this format"""
     position = offset.get("at")
     if offset.get("v") != VERSION or not isinstance(position, dict):
         raise ConfigError("the checkpoint holds no offset that this version of mamadiscovery understands")

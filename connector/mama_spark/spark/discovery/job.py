@@ -1,4 +1,4 @@
-"""From the options of ``mamadiscovery`` to what its tasks need."""
+"""Checks the options of ``mamadiscovery`` and makes the job that is pickled to its tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..option_loading import check_spark, read_options
 
 @dataclass(frozen=True)
 class DiscoveryJob:
-    """What the driver sends to the tasks."""
+    """Options and fields, pickled to the tasks."""
 
     options: DiscoveryOptions
     fields: SourceFields
@@ -32,7 +32,7 @@ class DiscoveryJob:
             return TangoReader.of(self.options, self.fields)
         return DiscoveryRowReader.of(self.options, self.fields)
 
-    def reach(self) -> ReconnectingBridge[DiscoveryBridge]:
+    def reconnecting_bridge(self) -> ReconnectingBridge[DiscoveryBridge]:
         o = self.options
         return ReconnectingBridge(lambda: make_discovery(o), o.wait_timeout)
 
@@ -44,13 +44,13 @@ def plan_discovery(options: Mapping[str, str]) -> DiscoveryJob:
     :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
     """
     check_spark("mamadiscovery")
-    given = read_options(DiscoveryOptions, options)
-    o = given.options
-    given.discovery.require_support("mamadiscovery")
+    loaded = read_options(DiscoveryOptions, options)
+    o = loaded.options
+    loaded.discovery.require_support("mamadiscovery")
     if o.bridge_name == "memory":
         raise StatusError(
             Status.NOT_IMPLEMENTED,
-            "the discovery of the bridge memory is seen by its own process only, and Spark reads in others; no "
-            f"{given.discovery.supported_key or f'mama.memory.transport.<name>.{SUPPORTED}'} changes that",
+            "the discovery of the bridge memory exists in its own process only, and Spark reads in others; no "
+            f"{loaded.discovery.supported_key or f'mama.memory.transport.<name>.{SUPPORTED}'} changes that",
         )
-    return DiscoveryJob(o, given.discovery.fields)
+    return DiscoveryJob(o, loaded.discovery.fields)

@@ -1,4 +1,4 @@
-"""What a task of ``mamadiscovery`` reads between two positions."""
+"""Reads the discovery events between two positions, for a task of ``mamadiscovery``."""
 
 from __future__ import annotations
 
@@ -10,72 +10,70 @@ from mama_spark.errors import DataLost, MamaError
 
 
 class _RecordsDiffer(MamaError):
-    """The log tells something else than before: records went away while they were read."""
+    """The log holds other records than before: some were removed while they were read."""
 
 
-def replayed(
-    reach: ReconnectingBridge[DiscoveryBridge], start: Position, end: Position
+def read_between(
+    bridge: ReconnectingBridge[DiscoveryBridge], start: Position, end: Position
 ) -> Iterator[list[DiscoveryEvent]]:
-    """What lies between two positions, in order, also through an outage: what was told is not told again.
+    """Events between two positions, in order, each once, also when the connection is lost in between.
 
-    :raises MamaError: the outage lasts too long, or the log does not tell the same any more
+    :raises MamaError: the outage lasts too long, or the log holds other records afterwards
     """
-    replay = _Replay(start, end)
-    while (changes := reach.call(replay.more)) is not None:
-        yield changes
+    reading = _RangeRead(start, end)
+    while (events := bridge.call(reading.next_events)) is not None:
+        yield events
 
 
-class _Replay:
-    """One pass, continued on another bridge when the first one breaks."""
+class _RangeRead:
+    """One read of the range, continued on another bridge when the first one fails."""
 
     def __init__(self, start: Position, end: Position) -> None:
         self._start, self._end = start, end
         self._bridge: DiscoveryBridge | None = None
         self._lists: Iterator[list[DiscoveryEvent]] = iter(())
-        self._told = 0
+        self._delivered = 0
         self._last: DiscoveryEvent | None = None
 
-    def more(self, bridge: DiscoveryBridge) -> list[DiscoveryEvent] | None:
-        """The next changes, None after the last."""
+    def next_events(self, bridge: DiscoveryBridge) -> list[DiscoveryEvent] | None:
+        """The next events, None after the last."""
         if bridge is not self._bridge:
-            self._bridge, self._lists = bridge, self._untold(bridge)
-        for changes in self._lists:
-            if changes:
-                self._told += len(changes)
-                self._last = changes[-1]
-                return changes
+            self._bridge, self._lists = bridge, self._remaining(bridge)
+        for events in self._lists:
+            if events:
+                self._delivered += len(events)
+                self._last = events[-1]
+                return events
         return None
 
-    def _untold(self, bridge: DiscoveryBridge) -> Iterator[list[DiscoveryEvent]]:
-        skip = self._told
-        for changes in bridge.read(self._start, self._end):
-            known = min(skip, len(changes))
-            if known and known == skip and changes[known - 1] != self._last:
-                raise _RecordsDiffer(
-                    "what was read before the connection broke is not what is there now: read it again"
-                )
+    def _remaining(self, bridge: DiscoveryBridge) -> Iterator[list[DiscoveryEvent]]:
+        skip = self._delivered
+        for events in bridge.read(self._start, self._end):
+            known = min(skip, len(events))
+            if known and known == skip and events[known - 1] != self._last:
+                raise _RecordsDiffer("the log holds other records than before the connection was lost: read them again")
             skip -= known
-            yield changes[known:]
+            yield events[known:]
 
 
-def wanted(changes: Iterable[DiscoveryEvent], *, fail_on_gap: bool) -> Iterator[DiscoveryEvent]:
-    """What becomes rows.
+def checked_for_gaps(events: Iterable[DiscoveryEvent], *, fail_on_gap: bool) -> Iterator[DiscoveryEvent]:
+    """The same events.
 
-    :param fail_on_gap: a loss is an error, not a row
-    :raises DataLost: says what was lost, and the ways out
+    :param fail_on_gap: raise at a gap event
+    :raises DataLost: names the lost records, and what to do
     """
-    for change in changes:
-        if change.kind is DiscoveryEventKind.GAP and fail_on_gap:
-            raise DataLost(_loss(change))
-        yield change
+    for event in events:
+        if event.kind is DiscoveryEventKind.GAP and fail_on_gap:
+            raise DataLost(_data_lost_text(event))
+        yield event
 
 
-def _loss(gap: DiscoveryEvent) -> str:
+def _data_lost_text(gap: DiscoveryEvent) -> str:
     first, last = gap.gap or (0, 0)
     why = f" ({gap.info})" if gap.info else ""
     return (
         f"records {first} to {last} of {gap.origin} were gone before they were read{why}: they grew too old, were "
         "purged, or the stream was deleted. With option failOnDataLoss=false the query goes on, and the loss is a row "
         "of kind gap; or begin anew with another checkpoint. To lose nothing, let the stream keep records for longer "
-        "than a query rests"
+        "than the query may be stopped"
     )

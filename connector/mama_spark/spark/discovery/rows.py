@@ -1,6 +1,6 @@
-"""From what discovery tells to the columns of ``mamadiscovery``. Pure: Arrow only.
+"""Converts discovery rows to record batches of ``mamadiscovery``. Pure: Arrow only.
 
-The layout must be to the letter what Spark makes of the schema: same names, types, order and nullability.
+The Arrow schema must equal what Spark makes of the DDL: same names, types, order and nullability.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-#: The same in Spark's words.
+#: The schema as DDL of Spark.
 DDL = (
     "kind STRING NOT NULL, event STRING NOT NULL, "
     "source_name STRING, source_id DECIMAL(20,0), source_state STRING, source_data_state STRING, "
@@ -67,7 +67,7 @@ def batches(rows: Iterable[DiscoveryRow]) -> Iterator[pa.RecordBatch]:
 
 
 def record_batch(rows: list[DiscoveryRow]) -> pa.RecordBatch:
-    """All of ``rows``, which are at least one."""
+    """One batch of all ``rows``, at least one."""
     columns = zip(*rows, strict=True)
     arrays = [_array(column, field) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

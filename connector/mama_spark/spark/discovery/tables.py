@@ -1,7 +1,7 @@
-"""Discovery kept in two Delta tables: the history of everything it told, and the sources as they are now.
+"""Writes rows of ``mamadiscovery`` into two Delta tables: the history of all rows, and the current state of sources.
 
-For ``foreachBatch``: each micro-batch reaches each table once, also when Spark runs it again after a crash. The history
-knows which batches of the query it has; the other table comes out the same, however often a batch is merged into it.
+For ``foreachBatch``: each micro-batch is in each table once, also when Spark repeats it after a crash. The history has
+the batches of the query as app transactions; a merge of the same batch into the other table changes nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,20 @@ from mama_spark.mama.discovery.discovery_rows import ABSENT, BAD_RECORD, GAP, IM
 from mama_spark.mama.messages.source_records import OFFLINE
 
 KEY = ("source_name", "source_id", "bridge", "transport")
-#: What only the source itself says; stays when the middleware calls it SUSPECT or OFFLINE.
-OWN = ("source_qos_rate", "source_qos_timeliness", "source_data_dict", "capabilities", "raw")
-#: What every row of a source says.
-ALWAYS = ("event", "source_state", "source_data_state", "status", "code", "info", "origin", "event_time", "sequence")
+#: From records of the source itself; kept when the middleware reports it as SUSPECT or OFFLINE.
+SOURCE_COLUMNS = ("source_qos_rate", "source_qos_timeliness", "source_data_dict", "capabilities", "raw")
+#: In every row of a source.
+EVENT_COLUMNS = (
+    "event",
+    "source_state",
+    "source_data_state",
+    "status",
+    "code",
+    "info",
+    "origin",
+    "event_time",
+    "sequence",
+)
 
 CURRENT = (
     "source_name STRING, source_id DECIMAL(20,0), bridge STRING, transport STRING, event STRING, source_state STRING, "
@@ -34,7 +44,7 @@ class DiscoveryTables:
     """``writeStream.foreachBatch(DiscoveryTables(history, current).write)``; the session needs Delta.
 
     :param history: path of the table that every row is appended to
-    :param current: path of the table that has one row a source; ``query_id`` tells which query confirmed it, null after
+    :param current: path of the table that has one row a source; ``query_id`` is the query that confirmed it, null after
         a gap
     """
 
@@ -63,20 +73,20 @@ class DiscoveryTables:
     def _merge(self, spark: SparkSession, rows: DataFrame, kinds: set[str], query: str) -> None:
         table = "delta.`{}`".format(self.current.replace("`", "``"))
         spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({CURRENT}) USING DELTA")
-        if GAP in kinds:  # what was lost may have been the end of any of them
-            spark.sql(f"UPDATE {table} SET query_id = NULL WHERE {_here(rows)}")
+        if GAP in kinds:  # the lost records may have been the end of any source
+            spark.sql(f"UPDATE {table} SET query_id = NULL WHERE {_same_transport(rows)}")
         if SOURCE in kinds:
             spark.sql(_merge_into(table), latest=_latest(rows, query))
         if IMAGE_END in kinds:  # who is not in the image has gone while nobody looked
             absent = ", ".join(f"{name} = '{value}'" for name, value in ABSENT.items())
             spark.sql(
                 f"UPDATE {table} SET {absent}, query_id = '{query}' "
-                f"WHERE {_here(rows)} AND NOT query_id <=> '{query}' AND NOT source_state <=> '{OFFLINE}'"
+                f"WHERE {_same_transport(rows)} AND NOT query_id <=> '{query}' AND NOT source_state <=> '{OFFLINE}'"
             )
 
 
-def _here(rows: DataFrame) -> str:
-    """A condition: the sources of the transport that ``rows`` are about. A query has one."""
+def _same_transport(rows: DataFrame) -> str:
+    """SQL condition: sources of the transport of ``rows``. A query has one transport."""
     bridge, transport = rows.select("bridge", "transport").first() or ("", "")
     return " AND ".join(
         f"{name} = '{value}'" for name, value in (("bridge", _quoted(bridge)), ("transport", _quoted(transport)))
@@ -88,19 +98,19 @@ def _quoted(text: str) -> str:
 
 
 def _latest(rows: DataFrame, query: str) -> DataFrame:
-    """One row a source: the last that was told of it, and the last that it told itself."""
-    told = rows.where((F.col("kind") == SOURCE) & (F.col("event") != BAD_RECORD))
-    own = F.max_by(F.struct(*OWN), F.when(F.col("raw").isNotNull(), F.col("row")))
-    grouped = told.groupBy(*KEY).agg(F.max_by(F.struct(*ALWAYS), "row").alias("now"), own.alias("own"))
+    """One row a source: the last state, and the columns of its own last record."""
+    source_rows = rows.where((F.col("kind") == SOURCE) & (F.col("event") != BAD_RECORD))
+    own = F.max_by(F.struct(*SOURCE_COLUMNS), F.when(F.col("raw").isNotNull(), F.col("row")))
+    grouped = source_rows.groupBy(*KEY).agg(F.max_by(F.struct(*EVENT_COLUMNS), "row").alias("now"), own.alias("own"))
     own_known = F.col("own").isNotNull().alias("own_known")
     return grouped.select(*KEY, "now.*", "own.*", own_known, F.lit(query).alias("query_id"))
 
 
 def _merge_into(table: str) -> str:
     same = " AND ".join(f"t.{name} <=> s.{name}" for name in KEY)
-    columns = (*KEY, *ALWAYS, *OWN, "query_id")
-    sets = [f"t.{name} = s.{name}" for name in (*ALWAYS, "query_id")]
-    sets += [f"t.{name} = CASE WHEN s.own_known THEN s.{name} ELSE t.{name} END" for name in OWN]
+    columns = (*KEY, *EVENT_COLUMNS, *SOURCE_COLUMNS, "query_id")
+    sets = [f"t.{name} = s.{name}" for name in (*EVENT_COLUMNS, "query_id")]
+    sets += [f"t.{name} = CASE WHEN s.own_known THEN s.{name} ELSE t.{name} END" for name in SOURCE_COLUMNS]
     table = table.replace("{", "{{").replace("}", "}}")  # the text is a template
     return (
         f"MERGE INTO {table} t USING {{latest}} s ON {same} "

@@ -1,4 +1,4 @@
-"""What a recorder's log tells of devices, as rows of ``mamadiscovery``. Pure.
+"""Converts records of Tango devices, from the log of a recorder, to rows of ``mamadiscovery``. Pure.
 
 Devices are sources; configurations of attributes, changes of interfaces, missing events and restarts are rows of the
 kinds ``attr_conf``, ``intr_change``, ``gap`` and ``restart``. ``symbol`` is the attribute, ``topic`` Tango's own.
@@ -33,7 +33,7 @@ from mama_spark.tango.types import AttributeConfig, DevError, EventType, Interfa
 
 ATTR_CONF, INTR_CHANGE, RESTART = "attr_conf", "intr_change", "restart"
 STARTED, STOPPED, SERVER = "recorder_started", "recorder_stopped", "server"
-_LIVES = {
+_SOURCE_STATES = {
     RecordKind.ONLINE: (SOURCE_ONLINE, ONLINE, OK),
     RecordKind.SUSPECT: (SOURCE_SUSPECT, ONLINE, SUSPECT),
     RecordKind.OFFLINE: (SOURCE_OFFLINE, OFFLINE, SUSPECT),
@@ -57,15 +57,15 @@ class TangoReader(DiscoveryRowReader):
         try:
             if recorded.bad:
                 raise recorded.bad[0]
-            made = _MAKE[RecordKind(int(recorded.kind[0]))](recorded)
+            row = _ROW_MAKERS[RecordKind(int(recorded.kind[0]))](recorded)
         except (BadEventRecord, BadEvent, BadEventTopic) as error:
-            made = DiscoveryRow(
+            row = DiscoveryRow(
                 SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000]
             )
         at = int(recorded.received[0]) // 1000 or change.at
-        return made._replace(
+        return row._replace(
             source_name=None if change.source is None else change.source.name,
-            info="; ".join(text for text in (made.info, change.info) if text) or None,
+            info="; ".join(text for text in (row.info, change.info) if text) or None,
             raw=change.payload,
             origin=change.origin,
             bridge="tango",
@@ -79,14 +79,14 @@ def _topic(recorded: DecodedRecords) -> Topic:
     return read_topic(recorded.frames.topics[0])
 
 
-def _life(recorded: DecodedRecords) -> DiscoveryRow:
-    event, state, data_state = _LIVES[RecordKind(int(recorded.kind[0]))]
+def _source_row(recorded: DecodedRecords) -> DiscoveryRow:
+    event, state, data_state = _SOURCE_STATES[RecordKind(int(recorded.kind[0]))]
     return DiscoveryRow(
-        SOURCE, event, source_state=state, source_data_state=data_state, info=_shown(errors_of(recorded, 0))
+        SOURCE, event, source_state=state, source_data_state=data_state, info=_error_text(errors_of(recorded, 0))
     )
 
 
-def _shown(errors: tuple[DevError, ...]) -> str | None:
+def _error_text(errors: tuple[DevError, ...]) -> str | None:
     return "; ".join(f"{e.reason}: {e.desc}" for e in errors)[:1000] or None
 
 
@@ -94,22 +94,22 @@ def _gap(recorded: DecodedRecords) -> DiscoveryRow:
     topic, count = _topic(recorded), int(recorded.count[0])
     cause = _CAUSES[GapCause(int(recorded.cause[0]))]
     many = "nobody knows how many events" if count < 0 else f"{count} event{'' if count == 1 else 's'}"
-    return _of(topic, DiscoveryRow(GAP, GAP, gap_from=int(recorded.first[0]), gap_to=int(recorded.last[0]),
+    return _with_topic(topic, DiscoveryRow(GAP, GAP, gap_from=int(recorded.first[0]), gap_to=int(recorded.last[0]),
                           info=f"{many} missing: {cause}"))  # fmt: skip
 
 
 def _restart(recorded: DecodedRecords) -> DiscoveryRow:
     topic = _topic(recorded)
     first, last = int(recorded.first[0]), int(recorded.last[0])
-    return _of(topic, DiscoveryRow(RESTART, SERVER, gap_from=first, gap_to=last,
+    return _with_topic(topic, DiscoveryRow(RESTART, SERVER, gap_from=first, gap_to=last,
                           info=f"counted anew: after {first} came {last}"))  # fmt: skip
 
 
-def _of(topic: Topic, row: DiscoveryRow) -> DiscoveryRow:
+def _with_topic(topic: Topic, row: DiscoveryRow) -> DiscoveryRow:
     return row._replace(topic=str(topic), symbol=topic.attribute)
 
 
-def _writer(event: str) -> Callable[[DecodedRecords], DiscoveryRow]:
+def _recorder_row(event: str) -> Callable[[DecodedRecords], DiscoveryRow]:
     return lambda recorded: DiscoveryRow(RESTART, event)
 
 
@@ -118,14 +118,14 @@ def _event(recorded: DecodedRecords) -> DiscoveryRow:
     event = decode_event(frames)
     topic = event.topic
     kind = INTR_CHANGE if topic.event is EventType.INTERFACE_CHANGE else ATTR_CONF
-    row = _of(topic, DiscoveryRow(kind, kind))
+    row = _with_topic(topic, DiscoveryRow(kind, kind))
     if not isinstance(event, Event):
         return row
     if event.errors:
-        return row._replace(info=_shown(event.errors))
+        return row._replace(info=_error_text(event.errors))
     if isinstance(event.data, InterfaceChange):
         return row._replace(capabilities=_interface(event.data))
-    return row._replace(capabilities=_flat(event.data) if isinstance(event.data, AttributeConfig) else None)
+    return row._replace(capabilities=_flat_fields(event.data) if isinstance(event.data, AttributeConfig) else None)
 
 
 def _interface(change: InterfaceChange) -> dict[str, str]:
@@ -136,7 +136,7 @@ def _interface(change: InterfaceChange) -> dict[str, str]:
     }
 
 
-def _flat(config: AttributeConfig) -> dict[str, str]:
+def _flat_fields(config: AttributeConfig) -> dict[str, str]:
     """The fields by their names, those of inner structures as ``arch_event.period``."""
     found: dict[str, str] = {}
 
@@ -153,12 +153,12 @@ def _flat(config: AttributeConfig) -> dict[str, str]:
     return found
 
 
-_MAKE: dict[RecordKind, Callable[[DecodedRecords], DiscoveryRow]] = {
-    **dict.fromkeys(_LIVES, _life),
+_ROW_MAKERS: dict[RecordKind, Callable[[DecodedRecords], DiscoveryRow]] = {
+    **dict.fromkeys(_SOURCE_STATES, _source_row),
     RecordKind.GAP: _gap,
     RecordKind.RESTART: _restart,
-    RecordKind.STARTED: _writer(STARTED),
-    RecordKind.STOPPED: _writer(STOPPED),
+    RecordKind.STARTED: _recorder_row(STARTED),
+    RecordKind.STOPPED: _recorder_row(STOPPED),
     **dict.fromkeys(
         (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.PUSH, RecordKind.ERROR), _event
     ),

@@ -1,7 +1,7 @@
 """The format ``mamasub``: the messages of topics as rows, in batch and in streams.
 
 A log keeps its records by number, so an offset is a number for each stream, a task is a range of numbers, and a range
-gives the same rows every time. Spark's checkpoint is the only truth about how far a query has come.
+gives the same rows every time. The position of a query is in Spark's checkpoint only.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .offsets import (
     StreamPosition,
     advance,
     backlog_of,
-    beginning,
-    ending,
+    data_lost,
+    ending_offsets,
     from_json,
-    lost,
-    parts,
     ranges,
     reconcile,
-    split,
+    split_ranges,
+    starting_offsets,
+    task_count,
     to_json,
 )
 from .schema import MessageColumns, message_columns_of, schema_of
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("mama_spark")
 
-#: Seconds between two looks for streams that have appeared.
-STREAMS_EVERY = 5.0
-MADE_AGAIN = "the stream was deleted and made again since"
+#: Seconds between two lookups of new streams.
+STREAM_LOOKUP_INTERVAL = 5.0
+STREAM_RECREATED = "the stream was deleted and made again since"
 
 
 def schema_for(given: dict[str, str]) -> StructType:
-    """The columns with these options, as Spark hands them over.
+    """The columns with these options from Spark.
 
     :raises ConfigError: an option is wrong; so in the functions below
     """
@@ -82,20 +82,20 @@ def _options(given: dict[str, str]) -> SubscribeOptions:
 
 @dataclass
 class LogPartition(InputPartition):
-    """What one task reads.
+    """The range that one task reads.
 
-    :ivar gone: gaps that were known when the batch was planned, and tolerated
+    :ivar known_gaps: gaps that were known, and tolerated, when the batch was planned
     """
 
     range: ReadRange
-    gone: tuple[tuple[int, int], ...] = ()
+    known_gaps: tuple[tuple[int, int], ...] = ()
 
 
 class _LogReader:
     """What batch and streaming have in common."""
 
-    def __init__(self, options: SubscribeOptions, shape: MessageColumns) -> None:
-        self.options, self.shape = options, shape
+    def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
+        self.options, self.columns = options, columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
@@ -106,10 +106,12 @@ class _LogReader:
         o, r = self.options, partition.range
 
         def check(found: RecordLog) -> None:
-            self._treat(_changed(found, r, partition.gone))
+            self._handle_losses(_losses_while_reading(found, r, partition.known_gaps))
 
-        unpacking = Unpacking(o, self.shape, r.stream)
-        for records in log_reader.read(o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check):
+        unpacking = Unpacking(o, self.columns, r.stream)
+        for records in log_reader.read_range(
+            o, lambda bridge: self._find(bridge, r), r.after, r.up_to, o.topics, check
+        ):
             yield from unpacking.batches(records)
 
     def _find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
@@ -118,44 +120,44 @@ class _LogReader:
         try:
             found = bridge.log(r.stream)
         except ConfigError as e:
-            _raise_unless_gone(bridge, r.stream, e)
-            self._treat([Loss(r.stream, whole, str(e))])
+            _raise_if_stream_exists(bridge, r.stream, e)
+            self._handle_losses([Loss(r.stream, whole, str(e))])
             return None
         if found.bounds().identity == r.identity:
             return found
-        self._treat([Loss(r.stream, whole, MADE_AGAIN)])
+        self._handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
         return None
 
     def _plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
-        """Tasks for these ranges. What is missing in them is lost already."""
-        gone: dict[str, tuple[tuple[int, int], ...]] = {}
+        """Tasks for these ranges. Records that are missing in them now are lost."""
+        gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
         for r in whole:
             if (found := self._find(bridge, r)) is not None:
-                gone[r.stream] = gaps = tuple(found.missing(r.after, r.up_to))
-                self._treat([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
-        there = [r for r in whole if r.stream in gone]
-        total = round(sum(map(len, there)) * self._rows_each(bridge, there))
-        n = parts(total, self.options.min_partitions, len(os.sched_getaffinity(0)))
-        return [LogPartition(r, _within(gone[r.stream], r)) for r in split(there, n)]
+                gaps_by_stream[r.stream] = gaps = tuple(found.missing(r.after, r.up_to))
+                self._handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
+        there = [r for r in whole if r.stream in gaps_by_stream]
+        total = round(sum(map(len, there)) * self._rows_per_sequence(bridge, there))
+        n = task_count(total, self.options.min_partitions, len(os.sched_getaffinity(0)))
+        return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in split_ranges(there, n)]
 
-    def _rows_each(self, bridge: RecordLogBridge, there: list[ReadRange]) -> float:
-        """Rows of a sequence, about: in the longest range, where it matters for the number of tasks."""
+    def _rows_per_sequence(self, bridge: RecordLogBridge, there: list[ReadRange]) -> float:
+        """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
         if longest is None or len(longest) < 2 or not o.unpack or o.tango or o.min_partitions is not None:
             return 1.0
-        from .packed_rows import rows_each
+        from .packed_rows import rows_per_sequence
 
-        return rows_each(bridge.log(longest.stream), longest.after, longest.up_to, o.topics)
+        return rows_per_sequence(bridge.log(longest.stream), longest.after, longest.up_to, o.topics)
 
-    def _treat(self, losses: Iterable[Loss]) -> None:
-        """``failOnDataLoss``.
+    def _handle_losses(self, losses: Iterable[Loss]) -> None:
+        """Raise or log, as ``failOnDataLoss`` says.
 
-        :raises DataLost: it is on
+        :raises DataLost: it is true
         """
         found = list(losses)
         if found and self.options.fail_on_data_loss:
-            raise lost(found)
+            raise data_lost(found)
         for loss in found:
             logger.error("mamasub: lost: %s", loss)
 
@@ -180,7 +182,7 @@ class _LogReader:
         at = o.starting_timestamp
         bounds = {name: one.bounds() for name, one in found.items()}
         times = None if at is None else {name: one.at(at) for name, one in found.items()}
-        return beginning(bounds, o.starting_offsets, times), bounds
+        return starting_offsets(bounds, o.starting_offsets, times), bounds
 
 
 class MamaSubReader(_LogReader, DataSourceReader):
@@ -189,76 +191,76 @@ class MamaSubReader(_LogReader, DataSourceReader):
     def partitions(self) -> list[LogPartition]:
         def plan(bridge: RecordLogBridge) -> list[LogPartition]:
             start, bounds = self._first(bridge)
-            end = ending(bounds, self.options.ending_offsets)
+            end = ending_offsets(bounds, self.options.ending_offsets)
             start, losses = reconcile(start, bounds)
-            self._treat(losses)
+            self._handle_losses(losses)
             return self._plan(bridge, ranges(start, end))
 
-        return log_reader.ask(self.options, plan)
+        return log_reader.call(self.options, plan)
 
 
 class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming reads. On the driver, one object for the life of the query."""
 
-    def __init__(self, options: SubscribeOptions, shape: MessageColumns) -> None:
-        super().__init__(options, shape)
+    def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
+        super().__init__(options, columns)
         self._initial: Offsets | None = None
         self._target: dict[str, Bounds] | None = None
-        self._seen: dict[str, Bounds] = {}
-        self._names: set[str] = set()
-        self._named = -STREAMS_EVERY  # when
+        self._latest: dict[str, Bounds] = {}
+        self._stream_names: set[str] = set()
+        self._looked_up_at = -STREAM_LOOKUP_INTERVAL  # when
 
     def initialOffset(self) -> dict[str, Any]:
-        """Spark asks more than once, and must get the same answer."""
+        """Spark calls this more than once, and needs the same result."""
         if self._initial is None:
-            self._initial = log_reader.ask(self.options, lambda bridge: self._first(bridge)[0])
+            self._initial = log_reader.call(self.options, lambda bridge: self._first(bridge)[0])
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back, unless a trigger takes all there is; the limits themselves are options."""
+        """The limit that Spark passes to ``latestOffset``, unless a trigger takes all there is."""
         limits = self.options.max_offsets_per_trigger, self.options.max_rows_per_trigger
         given = [n for n in limits if n is not None]
         return ReadMaxRows(min(given)) if given else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = log_reader.ask(self.options, lambda bridge: self._look(bridge, ()))
+        self._target = log_reader.call(self.options, lambda bridge: self._current_bounds(bridge, ()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
-        bounds = self._seen = log_reader.ask(self.options, lambda bridge: self._look(bridge, before))
-        if self._target is not None:  # what has appeared since then is for another run
+        bounds = self._latest = log_reader.call(self.options, lambda bridge: self._current_bounds(bridge, before))
+        if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
         now, losses = reconcile(before, bounds)
-        self._treat(losses)
+        self._handle_losses(losses)
         if self._target is not None:
-            bounds = {name: _no_later(found, self._target.get(name)) for name, found in bounds.items()}
+            bounds = {name: _limited_to(found, self._target.get(name)) for name, found in bounds.items()}
         most, about = limit.max_rows if isinstance(limit, ReadMaxRows) else None, self.options.max_rows_per_trigger
         if most is None or about is None:
             return to_json(advance(now, bounds, most))
-        each = log_reader.ask(self.options, lambda bridge: self._sampled(bridge, now, bounds))
+        each = log_reader.call(self.options, lambda bridge: self._sample_rows(bridge, now, bounds))
         return to_json(advance(now, bounds, self.options.max_offsets_per_trigger, about, each))
 
-    def _sampled(self, bridge: RecordLogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
-        """Rows of a sequence, about, of each stream that has something new."""
-        from .packed_rows import rows_each
+    def _sample_rows(self, bridge: RecordLogBridge, now: Offsets, bounds: dict[str, Bounds]) -> dict[str, float]:
+        """Estimate of the rows of a sequence, for each stream with new records."""
+        from .packed_rows import rows_per_sequence
 
         found = {}
         for stream, n in backlog_of(now, bounds).items():
             if n:
                 after = now[stream].next - 1
-                found[stream] = rows_each(bridge.log(stream), after, after + n, self.options.topics)
+                found[stream] = rows_per_sequence(bridge.log(stream), after, after + n, self.options.topics)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What the streams held when the batch was planned, so that the lag shows in the progress of the query."""
-        return to_json({name: StreamPosition(b.last + 1, b.identity) for name, b in self._seen.items()}) or None
+        """Ends of the streams when the batch was planned, from which Spark computes the lag in the progress."""
+        return to_json({name: StreamPosition(b.last + 1, b.identity) for name, b in self._latest.items()}) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
         whole = ranges(from_json(start), from_json(end))
-        return log_reader.ask(self.options, lambda bridge: self._plan(bridge, whole)) if whole else []
+        return log_reader.call(self.options, lambda bridge: self._plan(bridge, whole)) if whole else []
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Show the progress at the broker, if that is wanted. It is telemetry: a failure is no reason to stop."""
+        """Store the progress at the broker, if ``progressConsumer`` is set. Telemetry: errors are only logged."""
         name = self.options.progress_consumer
         if name is None:
             return
@@ -268,24 +270,24 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
                 bridge.log(stream).progress(name, position.next - 1, self.options.topics)
 
         try:
-            log_reader.ask(self.options, show)
+            log_reader.call(self.options, show)
         except MamaError as e:
             logger.warning("mamasub: progressConsumer %r: %s", name, e)
 
-    def _look(self, bridge: RecordLogBridge, known: Iterable[str]) -> dict[str, Bounds]:
-        """Bounds of the streams that are read and of those that have appeared since."""
-        if (now := time.monotonic()) >= self._named + STREAMS_EVERY:
-            self._names, self._named = self._matching(bridge), now
+    def _current_bounds(self, bridge: RecordLogBridge, known: Iterable[str]) -> dict[str, Bounds]:
+        """Bounds of the streams that are read and of new ones."""
+        if (now := time.monotonic()) >= self._looked_up_at + STREAM_LOOKUP_INTERVAL:
+            self._stream_names, self._looked_up_at = self._matching(bridge), now
         found = {}
-        for name in sorted({*known, *self._names}):
+        for name in sorted({*known, *self._stream_names}):
             try:
                 found[name] = bridge.log(name).bounds()
             except ConfigError as e:
-                _raise_unless_gone(bridge, name, e)  # a loss if the query had come to it
+                _raise_if_stream_exists(bridge, name, e)  # a data loss if the query has read of it
         return found
 
     def _matching(self, bridge: RecordLogBridge) -> set[str]:
-        """Streams of any of the topics. A topic may have lost its stream; the query knows which one it was."""
+        """Streams of any of the topics. The stream of a topic may be gone; the offset still names it."""
         o = self.options
         if o.stream is not None:
             return {o.stream}
@@ -296,17 +298,17 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         return names
 
 
-def _no_later(now: Bounds, target: Bounds | None) -> Bounds:
-    """``now``, without what came after ``target``. A stream made again since then has nothing for this run."""
+def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
+    """``now``, limited to the end of ``target``. A stream that was made again since is empty for this run."""
     if target is None or target.identity != now.identity:
         return Bounds(now.first, now.first - 1, now.identity)
     return Bounds(now.first, min(now.last, target.last), now.identity)
 
 
-def _raise_unless_gone(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:
-    """What may not be looked at is still there, and no loss.
+def _raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:
+    """A stream that exists but cannot be read (no permission) is no data loss.
 
-    :raises ConfigError: ``error``
+    :raises ConfigError: ``error``, if the stream exists
     """
     try:
         names = bridge.names(())
@@ -316,10 +318,10 @@ def _raise_unless_gone(bridge: RecordLogBridge, name: str, error: ConfigError) -
         raise error
 
 
-def _changed(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
-    """What was lost between the planning of a task and its end."""
+def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
+    """Records that were lost between the planning of a task and its end."""
     if found.bounds().identity != r.identity:
-        return [Loss(r.stream, ((r.after + 1, r.up_to),), MADE_AGAIN)]
+        return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
     gaps = tuple(found.missing(r.after, r.up_to))
     return [] if gaps == known else [Loss(r.stream, gaps, "deleted before or while they were read")]
 

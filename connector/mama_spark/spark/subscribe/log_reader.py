@@ -1,7 +1,7 @@
-"""Logs, as the sources of this room use them: opened for one question or one range, patient while nobody answers.
+"""Reads record logs for ``mamasub``: opens a bridge for one call or one range, and retries while the broker is away.
 
-A bridge is opened anew each time, for Spark moves readers between processes; the connections stay warm in the pool of
-the process.
+The bridge is opened for each call, because Spark moves readers between processes; connections are kept in a pool of the
+process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class OutageTimer:
-    """How long to go on while nobody answers: ``waitTimeout`` from the last sign of life."""
+    """Limits retries during an outage: ``waitTimeout`` from the last successful read."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -36,7 +36,7 @@ class OutageTimer:
     def wait(self, error: Unavailable) -> None:
         """Sleep before the next try.
 
-        :raises Unavailable: ``error`` itself, when it has been too long
+        :raises Unavailable: ``error``, after the time limit
         """
         delay = self._delays.next()
         if time.monotonic() + delay > self._until:
@@ -44,19 +44,19 @@ class OutageTimer:
         time.sleep(delay)
 
 
-def ask(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
-    """The answer to ``question``, which may be asked several times.
+def call(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
+    """The result of ``question``, which may be called several times.
 
-    :raises MamaError: the last one, when nobody answered for ``waitTimeout``, or at once when waiting cannot help
+    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
     """
-    reach = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     try:
-        return reach.call(question)
+        return bridge.call(question)
     finally:
-        reach.close()
+        bridge.close()
 
 
-def read(
+def read_range(
     o: ReadOptions,
     find: Callable[[RecordLogBridge], RecordLog | None],
     after: int,
@@ -64,13 +64,13 @@ def read(
     topics: Sequence[str],
     check: Callable[[RecordLog], None],
 ) -> Iterator[Records]:
-    """The records of a range; goes on behind the last one that came when the middleware was away for a while.
+    """The records of a range; after an outage it continues behind the last record that came.
 
     :param find: the log; None ends the read
-    :param check: called with the log when all have been read
-    :raises Unavailable: nothing came for ``waitTimeout``
+    :param check: called with the log after the last record
+    :raises Unavailable: no record came for ``waitTimeout``
     """
-    patience = OutageTimer(o.wait_timeout)
+    outage = OutageTimer(o.wait_timeout)
     while True:
         try:
             with contextlib.closing(log_bridge(o, o.wait_timeout)) as bridge:
@@ -82,8 +82,8 @@ def read(
                     if len(records):
                         yield records
                         after = int(records.sequences[-1])
-                    patience.renew()
+                    outage.renew()
                 check(log)
                 return
         except Unavailable as e:
-            patience.wait(e)
+            outage.wait(e)

@@ -27,13 +27,13 @@ def rows(
     records: Records,
     found: Unpacked,
     stream: str,
-    shape: MessageColumns,
+    wanted_columns: MessageColumns,
     include_headers: bool = True,
     tango: TangoColumns | None = None,
 ) -> pa.RecordBatch:
-    """Rows in the columns of ``shape``.
+    """Rows in the columns of ``wanted_columns``.
 
-    :param found: rows of these records; what its typed ones have is ``shape.typed``, or a column of JSON
+    :param found: rows of these records; what its typed ones have is ``wanted_columns.typed``, or a column of JSON
     :param tango: makes the column of that name
     """
     counts = np.bincount(found.records, minlength=len(records))
@@ -47,22 +47,22 @@ def rows(
         """From a number a record to one a row."""
         return pa.array(numbers if plain else np.repeat(numbers, counts), pa.int64())
 
-    ids, headers = _ids_and_headers(found, "headers" in shape.arrow.names and include_headers)
+    ids, headers = _ids_and_headers(found, "headers" in wanted_columns.arrow.names and include_headers)
     makers: dict[str, Callable[[], pa.Array]] = {
         "topic": topic,
-        "value": lambda: _with_json(found) if shape.as_json else found.values,
+        "value": lambda: _with_json(found) if wanted_columns.as_json else found.values,
         "headers": lambda: headers,
         "stream": lambda: _repeated([stream.encode()], np.array([len(found)])),
         "sequence": lambda: each(records.sequences),
-        "pack_index": lambda: _index(found),
+        "pack_index": lambda: _pack_index(found),
         "timestamp": lambda: each(records.times).view(ARROW_SCHEMA.field("timestamp").type),
         "id": lambda: ids,
-        "pack_error": lambda: _reasons(found),
-        "tango": lambda: _tango(tango, records),
+        "pack_error": lambda: _pack_errors(found),
+        "tango": lambda: _tango_column(tango, records),
     }
-    typed = _typed(found, shape.typed)
-    columns = [typed[f.name] if f.name in typed else makers[f.name]() for f in shape.arrow]
-    return pa.RecordBatch.from_arrays(columns, schema=shape.arrow)
+    typed = _typed_columns(found, wanted_columns.typed)
+    columns = [typed[f.name] if f.name in typed else makers[f.name]() for f in wanted_columns.arrow]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted_columns.arrow)
 
 
 def _repeated(texts: list[bytes], counts: Int64s) -> pa.Array:
@@ -73,13 +73,13 @@ def _repeated(texts: list[bytes], counts: Int64s) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _index(found: Unpacked) -> pa.Array:
+def _pack_index(found: Unpacked) -> pa.Array:
     """Places in packs, null where a row is of none."""
     outside = found.index < 0
     return pa.array(found.index, mask=outside) if outside.any() else pa.array(found.index)
 
 
-def _typed(found: Unpacked, wanted: pa.Schema) -> dict[str, pa.Array]:
+def _typed_columns(found: Unpacked, wanted: pa.Schema) -> dict[str, pa.Array]:
     """The typed columns, null where a row has none."""
     n = len(found)
     if not len(wanted) or not found.typed:
@@ -111,7 +111,7 @@ def _typed_rows(found: Unpacked) -> Int64s:
     return np.concatenate([run.first + np.arange(run.columns.num_rows) for run in found.typed])
 
 
-def _tango(columns: TangoColumns | None, records: Records) -> pa.Array:
+def _tango_column(columns: TangoColumns | None, records: Records) -> pa.Array:
     assert columns is not None
     return columns.column(records.payloads, records.topics.cast(pa.string()), records.sequences)
 
@@ -123,7 +123,7 @@ def tango_columns(strict: bool) -> TangoColumns:
     return TangoColumns(ARROW_SCHEMA.field("tango").type, strict)
 
 
-def _reasons(found: Unpacked) -> pa.Array:
+def _pack_errors(found: Unpacked) -> pa.Array:
     """Why a pack could not be read, null elsewhere."""
     if not found.errors:
         return pa.nulls(len(found), pa.string())
@@ -137,7 +137,7 @@ def _ids_and_headers(found: Unpacked, keep: bool) -> tuple[pa.Array, pa.Array]:
     n, pool = len(found), found.header_pool
     if pool is None:
         return pa.nulls(n, pa.string()) if found.ids is None else found.ids, pa.nulls(n, _HEADERS)
-    ids, headers = _ids_apart(pool, keep)
+    ids, headers = _split_ids(pool, keep)
     if found.header_at is not None:
         index = pa.array(found.header_at)
         ids = ids.take(index)
@@ -145,7 +145,7 @@ def _ids_and_headers(found: Unpacked, keep: bool) -> tuple[pa.Array, pa.Array]:
     return ids if found.ids is None else pc.coalesce(found.ids, ids), headers
 
 
-def _ids_apart(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:
+def _split_ids(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:
     """The ids, and (if they are to be kept) the headers without them, null where none are left."""
     n = len(headers)
     offsets: Int64s = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Where a query stands in the logs it reads, and what its next batch takes. Pure: bounds go in, offsets come out.
+"""Offsets of ``mamasub``: the position of a query in its streams, and the ranges of its next batch. Pure.
 
 An offset names for each stream the *next* sequence to read (as Kafka's do) and the identity of the stream it counts
 in. It also names the first sequence of the batch that it ends (``from``): Spark does not keep the initial offset of a
@@ -19,17 +19,19 @@ from mama_spark.errors import ConfigError, DataLost
 from mama_spark.record_log import Bounds
 
 LATEST, EARLIEST = -1, -2
-Wanted = str | tuple[tuple[str, int], ...]  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream
+RequestedOffsets = (
+    str | tuple[tuple[str, int], ...]
+)  #: ``earliest``, ``latest``, or a sequence, -1 or -2 for each stream
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """Where a query stands in one stream.
+    """Position of a query in one stream.
 
     :ivar next: first sequence that was not read yet
     :ivar identity: of the stream that ``next`` counts in
     :ivar begin: ``next`` before the batch that ends here; None where no batch did
-    :ivar rows: of that batch, about; None where nobody estimated it
+    :ivar rows: estimate of the rows of that batch; None = there is none
     """
 
     next: int
@@ -56,10 +58,10 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records of one stream that the query needs and nobody can give.
+    """Records of one stream that the query has not read and that are gone.
 
     :ivar gaps: ranges of sequences, both ends inclusive; empty where it is not known which
-    :ivar why: how it came, for people
+    :ivar why: the cause, for people
     """
 
     stream: str
@@ -76,8 +78,8 @@ class Loss:
         return f"stream {self.stream!r}: {many} {shown}{more}: {self.why}"
 
 
-def lost(losses: Iterable[Loss]) -> DataLost:
-    """The error for these losses: what is gone, and the two ways out."""
+def data_lost(losses: Iterable[Loss]) -> DataLost:
+    """The error for these losses: what is gone, and what to do."""
     return DataLost(
         f"records that this query has not read are gone: {'; '.join(map(str, losses))}. Either go on without them "
         "(option failOnDataLoss=false reads what is left and logs what is not), or bring them back and begin where "
@@ -89,7 +91,7 @@ def lost(losses: Iterable[Loss]) -> DataLost:
 
 
 def to_json(offsets: Offsets) -> dict[str, Any]:
-    """As Spark keeps it; equal offsets give equal texts."""
+    """JSON for the checkpoint; equal offsets give equal texts."""
     return {stream: _position_json(p) for stream, p in sorted(offsets.items())}
 
 
@@ -99,7 +101,7 @@ def _position_json(p: StreamPosition) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> Offsets:
-    """:raises ConfigError: this is no offset of this format"""
+    """:raises ConfigError: it is no offset of this format"""
     try:
         return {
             str(stream): StreamPosition(
@@ -111,10 +113,12 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
         raise ConfigError(f"the checkpoint does not hold offsets of mamasub: {value!r}") from e
 
 
-# --- where to begin, where to end ------------------------------------------------------------------------------
+# --- first and last offsets ------------------------------------------------------------------------------------
 
 
-def beginning(bounds: Mapping[str, Bounds], wanted: Wanted, at: Mapping[str, int] | None = None) -> Offsets:
+def starting_offsets(
+    bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
+) -> Offsets:
     """Where a new query begins.
 
     :param at: the first sequence to read of each stream, from ``startingTimestamp``; it wins over ``wanted``
@@ -126,16 +130,16 @@ def beginning(bounds: Mapping[str, Bounds], wanted: Wanted, at: Mapping[str, int
     return {stream: StreamPosition(found[stream], b.identity) for stream, b in bounds.items()}
 
 
-def ending(bounds: Mapping[str, Bounds], wanted: Wanted) -> Offsets:
+def ending_offsets(bounds: Mapping[str, Bounds], wanted: RequestedOffsets) -> Offsets:
     """Where a batch read ends: the first sequences that are not read.
 
-    :raises ConfigError: as :func:`beginning`
+    :raises ConfigError: as :func:`starting_offsets`
     """
     found = _resolve("endingOffsets", bounds, wanted, LATEST)
     return {stream: StreamPosition(found[stream], b.identity) for stream, b in bounds.items()}
 
 
-def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: Wanted, default: int) -> dict[str, int]:
+def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets, default: int) -> dict[str, int]:
     words = {"earliest": EARLIEST, "latest": LATEST}
     asked = dict.fromkeys(bounds, words.get(wanted, default)) if isinstance(wanted, str) else dict(wanted)
     if asked.keys() != bounds.keys():
@@ -158,12 +162,12 @@ def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: Wanted, default:
 
 
 def reconcile(start: Offsets, bounds: Mapping[str, Bounds]) -> tuple[Offsets, list[Loss]]:
-    """Hold where the query stands against what the streams hold now.
+    """Compare the position of the query with the bounds of the streams.
 
-    A stream that is not in ``start`` has appeared later and is read from its beginning. One that was deleted and made
-    again begins anew; one that is gone stays as it is, in case it comes back.
+    A stream that is not in ``start`` is new and is read from its beginning. One that was deleted and made again is read
+    from its beginning; the position in one that is gone is kept, in case it comes back.
 
-    :returns: where the query can go on, and what it will never see
+    :returns: from where the query can continue, and what it has lost
     """
     now, losses = dict(start), []
     for stream, position in start.items():
@@ -213,23 +217,23 @@ def advance(
     bounds: Mapping[str, Bounds],
     limit: int | None,
     rows: int | None = None,
-    each: Mapping[str, float] | None = None,
+    rows_per_sequence: Mapping[str, float] | None = None,
 ) -> Offsets:
     """Where the next batch ends: ``start`` itself when there is nothing new.
 
     :param start: as :func:`reconcile` gave it
     :param limit: most sequences of the batch; None = all
-    :param rows: most rows of the batch, about; a stream that has its turn gives one sequence at least. None = all
-    :param each: rows of a sequence of each stream, about; where it is not known, one
+    :param rows: limit of the estimated rows of the batch; at least one sequence of a stream that is read. None = all
+    :param rows_per_sequence: estimate for each stream; 1 where it is missing
     """
     backlog = backlog_of(start, bounds)
-    take = backlog if limit is None else share(backlog, limit)
+    take = backlog if limit is None else share_evenly(backlog, limit)
     if not any(take.values()):
         return start
     if rows is None:
         return {stream: replace(p, next=p.next + take.get(stream, 0), begin=p.next) for stream, p in start.items()}
-    per = {stream: max(1.0, (each or {}).get(stream, 1.0)) for stream in take}
-    turn = share({stream: round(n * per[stream]) for stream, n in take.items()}, rows)
+    per = {stream: max(1.0, (rows_per_sequence or {}).get(stream, 1.0)) for stream in take}
+    turn = share_evenly({stream: round(n * per[stream]) for stream, n in take.items()}, rows)
     take = {
         stream: min(n, max(1, int(turn[stream] / per[stream])) if turn[stream] else 0) for stream, n in take.items()
     }
@@ -240,8 +244,8 @@ def advance(
     }
 
 
-def share(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
-    """``limit`` split over streams so that each gets the same, and what one does not need goes to the others."""
+def share_evenly(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Divide ``limit`` over streams equally; what one does not need goes to the others."""
     left, taken = limit, {}
     waiting = sorted(backlog.items(), key=lambda item: (item[1], item[0]))
     for i, (stream, n) in enumerate(waiting):
@@ -251,8 +255,8 @@ def share(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[ReadRange]:
-    """What the batch between two offsets reads. Where ``end`` says where it began, that counts: ``start`` may be the
-    initial offset, asked for once more, and what was lost in between has been told already."""
+    """Ranges of the batch between two offsets. The beginning in ``end`` takes precedence: ``start`` may be the initial
+    offset, computed again, and losses in between have been reported already."""
     found = []
     for stream, p in sorted(end.items()):
         before = start.get(stream)
@@ -268,24 +272,24 @@ def ranges(start: Offsets, end: Offsets) -> list[ReadRange]:
 
 # --- tasks -----------------------------------------------------------------------------------------------------
 
-#: Fewer rows than this are not worth another task.
-SMALLEST = 10_000
-#: More rows than this in one task make its repetition expensive.
-LARGEST = 250_000
+#: A task has at least so many rows.
+MIN_TASK_ROWS = 10_000
+#: A task has at most so many rows, since it may have to be repeated.
+MAX_TASK_ROWS = 250_000
 
 
-def parts(total: int, wanted: int | None, cores: int) -> int:
+def task_count(total: int, wanted: int | None, cores: int) -> int:
     """How many tasks read ``total`` rows.
 
     :param wanted: ``minPartitions``
-    :param cores: of the machine that plans: Spark does not tell a Python data source how many the cluster has
+    :param cores: of the machine that plans: a Python data source cannot ask Spark for those of the cluster
     """
     if wanted is not None:
         return wanted
-    return max(1, min(-(-total // SMALLEST), max(cores, -(-total // LARGEST))))
+    return max(1, min(-(-total // MIN_TASK_ROWS), max(cores, -(-total // MAX_TASK_ROWS))))
 
 
-def split(whole: Iterable[ReadRange], n: int) -> list[ReadRange]:
+def split_ranges(whole: Iterable[ReadRange], n: int) -> list[ReadRange]:
     """At least ``n`` ranges (as far as there are sequences) of about the same length. The same input gives the same
     ranges, so that a batch that is planned again has the same tasks."""
     whole = [r for r in whole if len(r)]

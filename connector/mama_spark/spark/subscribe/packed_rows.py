@@ -1,5 +1,4 @@
-"""Records become the rows of a task: packed messages as many as they carry, what is no whole pack as ``failOnCorrupt``
-says, every batch of bounded size."""
+"""Unpacks records into the rows of a task, in batches of bounded size; ``failOnCorrupt`` decides on corrupt packs."""
 
 from __future__ import annotations
 
@@ -19,37 +18,37 @@ from .schema import MessageColumns
 
 log = logging.getLogger("mama_spark")
 
-#: Sequences and payload bytes that are looked at to tell how many rows a sequence has.
-SAMPLE, SAMPLE_BYTES = 16, 4 << 20
-#: Bytes of JSON that are made together: Python objects of rows take several times as many.
+#: Sequences and payload bytes that are read to estimate the rows of a sequence.
+SAMPLE_SEQUENCES, SAMPLE_BYTES = 16, 4 << 20
+#: Bytes of JSON that are encoded together: the Python objects of rows take several times as many.
 _TEXT_BYTES = 16 << 20
 
 
 class Unpacking:
-    """What one task makes of records. For one thread.
+    """Unpacks the records of one task. For one thread.
 
-    :param stream: that they are of
+    :param stream: of the records
     """
 
-    def __init__(self, o: SubscribeOptions, shape: MessageColumns, stream: str) -> None:
-        self._o, self._shape, self._stream = o, shape, stream
-        self._make = SchemaCast(shape.typed) if len(shape.typed) else _as_json if shape.as_json else None
+    def __init__(self, o: SubscribeOptions, columns: MessageColumns, stream: str) -> None:
+        self._o, self._columns, self._stream = o, columns, stream
+        self._transform = SchemaCast(columns.typed) if len(columns.typed) else _as_json if columns.as_json else None
         self._tango = tango_columns(o.fail_on_corrupt) if o.tango else None
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
-        """:raises MamaError: a pack or a record of Tango that cannot be read, and that is to fail"""
+        """:raises MamaError: a corrupt pack or Tango record, with ``failOnCorrupt``"""
         if not self._o.unpack or self._o.tango:
             yield self._rows(records, unpacked_as_is(records))
             return
-        for some, found in unpack_chunks(records, self._make):
+        for some, found in unpack_chunks(records, self._transform):
             if found.errors:
-                self._tell(some, found)
+                self._report_corrupt(some, found)
             yield self._rows(some, found)
 
     def _rows(self, records: Records, found: Unpacked) -> pa.RecordBatch:
-        return rows(records, found, self._stream, self._shape, self._o.include_headers, self._tango)
+        return rows(records, found, self._stream, self._columns, self._o.include_headers, self._tango)
 
-    def _tell(self, records: Records, found: Unpacked) -> None:
+    def _report_corrupt(self, records: Records, found: Unpacked) -> None:
         row, why = next(iter(found.errors.items()))
         sequence = int(records.sequences[found.records[row]])
         text = f"the packed message with sequence {sequence} of stream {self._stream!r} cannot be read: {why}"
@@ -70,11 +69,11 @@ def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
         raise ValueError(f"it cannot be JSON ({e}); name its columns by .schema()") from e
 
 
-def rows_each(found: RecordLog, after: int, up_to: int, topics: tuple[str, ...]) -> float:
-    """Rows that a sequence of this range has, about: of the first few, as their headers tell. At least one, for nobody
-    knows how far away the next message of the topics is."""
+def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: tuple[str, ...]) -> float:
+    """Estimate of the rows of a sequence in this range, from the headers of the first few. At least 1, because the next
+    message of the topics may be far away."""
     sampled = size = 0
-    until = min(up_to, after + SAMPLE)
+    until = min(up_to, after + SAMPLE_SEQUENCES)
     for records in found.read(after, until, topics):
         sampled += int(announced_rows(records).sum())
         size += records.payloads.nbytes

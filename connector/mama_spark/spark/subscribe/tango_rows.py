@@ -1,9 +1,9 @@
-"""Records of Tango events as the column ``tango`` of ``mamasub``: one struct a record, whole batches at a time.
+"""Converts records of Tango events to the column ``tango`` of ``mamasub``: one struct a record, batch by batch.
 
-A value stands in the list of its type: ``value_double`` (FLOAT, DOUBLE), ``value_long`` (SHORT, LONG, LONG64, UCHAR,
+A value is in the list of its type: ``value_double`` (FLOAT, DOUBLE), ``value_long`` (SHORT, LONG, LONG64, UCHAR,
 USHORT, ULONG, ENUM), ``value_ulong`` (ULONG64), ``value_bool``, ``value_string`` (STRING, and STATE by name),
 ``value_encoded``; what was last set in the list of the same name with ``set_``. A scalar is a list of one element, an
-image its rows one after the other; the dimensions tell. Records of which the attribute's value could not be read have
+image its rows one after the other, with its dimensions. Records of which the attribute's value could not be read have
 ``errors``, and what has no columns of its own (configurations, interfaces, pipes, data ready) is JSON in ``detail``.
 """
 
@@ -48,7 +48,7 @@ from mama_spark.tango.types import (
 
 CORRUPT = "corrupt"
 #: kind of record -> what ``kind`` and ``origin`` say
-WORDS: dict[RecordKind, tuple[str, str | None]] = {
+KINDS_AND_ORIGINS: dict[RecordKind, tuple[str, str | None]] = {
     RecordKind.EVENT: ("event", "event"),
     RecordKind.INITIAL: ("event", "initial"),
     RecordKind.RESUBSCRIBED: ("event", "resubscription"),
@@ -79,25 +79,25 @@ _TYPE_NAMES = {ValueKind.BOOL: "BOOLEAN", ValueKind.DEVICE_STATE: "STATE", Value
 
 
 class CorruptRecord(MamaError):
-    """A record that is none, and ``failOnCorrupt`` is on."""
+    """A corrupt record, with ``failOnCorrupt``."""
 
 
 class TangoColumns:
-    """Makes the column of batches of records, and remembers the layouts of what it saw. For one thread.
+    """Makes the column of batches of records, and caches layouts of events. For one thread.
 
-    :param kind: of the column, what Spark makes of :data:`TYPE`
-    :param strict: raise instead of telling of a corrupt record in its row
+    :param column_type: of the column, what Spark makes of :data:`TYPE`
+    :param strict: raise for a corrupt record, instead of describing it in its row
     """
 
-    def __init__(self, kind: pa.StructType, strict: bool = False) -> None:
-        self._kind, self._strict = kind, strict
+    def __init__(self, column_type: pa.StructType, strict: bool = False) -> None:
+        self._type, self._strict = column_type, strict
         self._decoder = BatchDecoder()
 
     def column(self, payloads: pa.Array, topics: pa.Array, sequences: Sequence[int] | npt.NDArray[Any]) -> pa.Array:
         """One struct a record.
 
         :param topics: of the records, for those whose frames do not say
-        :raises CorruptRecord: one is, and they are not tolerated
+        :raises CorruptRecord: a record is corrupt, with ``strict``
         """
         found = decode(payloads)
         events, rows = self._events(found)
@@ -112,7 +112,7 @@ class TangoColumns:
         for row in reasons:
             kinds[row], origins[row] = CORRUPT, None
         cells["reason"] = [reasons.get(row) for row in range(len(found))] if reasons else pa.nulls(len(found))
-        return pa.StructArray.from_arrays([_array(cells[f.name], f.type) for f in self._kind], fields=list(self._kind))
+        return pa.StructArray.from_arrays([_array(cells[f.name], f.type) for f in self._type], fields=list(self._type))
 
     def _events(self, found: DecodedRecords) -> tuple[EventColumns, npt.NDArray[np.int64]]:
         """What the frames hold, and which rows have some."""
@@ -131,8 +131,8 @@ def _array(cells: Any, kind: pa.DataType) -> pa.Array:
 
 def _cells(found: DecodedRecords, events: EventColumns, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
     n = len(found)
-    words = [WORDS.get(RecordKind(k)) if k else None for k in range(max(RecordKind) + 1)]
-    kinds = [words[k] or (CORRUPT, None) for k in found.kind.tolist()]
+    kinds_and_origins = [KINDS_AND_ORIGINS.get(RecordKind(k)) if k else None for k in range(max(RecordKind) + 1)]
+    kinds = [kinds_and_origins[k] or (CORRUPT, None) for k in found.kind.tolist()]
     good = found.kind > 0
     values = _Values(n)
     values.fill(events, rows)
@@ -241,8 +241,8 @@ class _Values:
     def fill(self, events: EventColumns, rows: npt.NDArray[np.int64]) -> None:
         """Take the events, which stand in these rows."""
         self._quality[rows] = events.quality
-        told = dict.fromkeys(np.unique(events.data_type).tolist())
-        names = {number: _type_name(number) for number in told}
+        described = dict.fromkeys(np.unique(events.data_type).tolist())
+        names = {number: _type_name(number) for number in described}
         for row, number in zip(rows.tolist(), events.data_type.tolist(), strict=True):
             self._types[row] = names[number]
         for group in events.scalars:
@@ -265,7 +265,7 @@ class _Values:
         lists.values.append(values)
 
     def _guess_types(self, rows: list[int], kind: ValueKind) -> None:
-        """Older servers do not tell the type beside the value."""
+        """Older servers do not send the type with the value."""
         for row in rows:
             if self._types[row] is None:
                 self._types[row] = _TYPE_NAMES.get(kind, kind.name)
@@ -277,8 +277,8 @@ class _Values:
         if isinstance(data, AttributeValue):
             self._value(row, data)
         elif data is not None:
-            told: Any = dataclasses.asdict(data) if not isinstance(data, PipeData) else data
-            self._details[row] = orjson.dumps(told, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+            described: Any = dataclasses.asdict(data) if not isinstance(data, PipeData) else data
+            self._details[row] = orjson.dumps(described, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
 
     def _value(self, row: int, value: AttributeValue) -> None:
         if value.errors:
@@ -314,7 +314,7 @@ class _Values:
             **{head: pa.array(dims, mask=dims < 0) for head, dims in zip(heads, self._dims, strict=True)},
             **numbers,
             **self._texts,
-            "errors": [_stack(self._errors.get(row)) for row in range(n)] if self._errors else pa.nulls(n),
+            "errors": [_error_structs(self._errors.get(row)) for row in range(n)] if self._errors else pa.nulls(n),
             "detail": [_json(self._details.get(row)) for row in range(n)] if self._details else pa.nulls(n),
         }
 
@@ -340,7 +340,7 @@ def _text(element: Any) -> Any:
     return element.name if isinstance(element, DevState) else element
 
 
-def _stack(errors: tuple[DevError, ...] | None) -> list[dict[str, str]] | None:
+def _error_structs(errors: tuple[DevError, ...] | None) -> list[dict[str, str]] | None:
     if not errors:
         return None
     return [{"reason": e.reason, "severity": e.severity.name, "desc": e.desc, "origin": e.origin} for e in errors]

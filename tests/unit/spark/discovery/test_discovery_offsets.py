@@ -19,7 +19,7 @@ from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery.data_source import ChangesReader, position_of
 from mama_spark.spark.discovery.job import DiscoveryJob, plan_discovery
-from mama_spark.spark.discovery.range_reader import replayed
+from mama_spark.spark.discovery.range_reader import read_between
 from mama_spark.spark.discovery.rows import SCHEMA
 from mama_spark.spark.formats import MamaDiscoveryDataSource
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
@@ -218,7 +218,7 @@ def test_reading_goes_on_after_an_outage_where_it_was() -> None:
     parts = [[change(1), change(2)], [change(3)], [], [change(4), change(5)]]
     uneven = [[change(1)], [change(2), change(3), change(4)], [change(5)]]
     first, second, third = Story(parts, 0), Story(parts, 2), Story(uneven)
-    told = [c for part in replayed(reach_of([first, second, third]), {}, {}) for c in part]
+    told = [c for part in read_between(reach_of([first, second, third]), {}, {}) for c in part]
     assert told == [change(n) for n in range(1, 6)]
     assert first.closed
     assert second.closed
@@ -227,8 +227,8 @@ def test_reading_goes_on_after_an_outage_where_it_was() -> None:
 def test_reading_fails_if_the_log_tells_something_else_after_an_outage() -> None:
     parts = [[change(1), change(2)], [change(3)]]
     other = [[replace(change(1), kind=DiscoveryEventKind.GAP), change(3)], [change(4)]]
-    with pytest.raises(MamaError, match="read it again") as e:
-        list(replayed(reach_of([Story(parts, 1), Story(other)]), {}, {}))
+    with pytest.raises(MamaError, match="read them again") as e:
+        list(read_between(reach_of([Story(parts, 1), Story(other)]), {}, {}))
     assert not e.value.retryable
 
 
@@ -237,10 +237,10 @@ def test_an_outage_that_lasts_is_an_error_and_what_time_does_not_heal_is_one_at_
     for story in bridges:
         story.parts = [[change(1)]]
     with pytest.raises(Unavailable):
-        list(replayed(reach_of(bridges, patience=2.0), {}, {}))
+        list(read_between(reach_of(bridges, patience=2.0), {}, {}))
     denied = Story([[change(1)]], 0, ConfigError("no permission"))
     with pytest.raises(ConfigError, match="no permission"):
-        list(replayed(reach_of([denied]), {}, {}))
+        list(read_between(reach_of([denied]), {}, {}))
     assert denied.closed
 
 

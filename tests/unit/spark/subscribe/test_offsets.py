@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import Bounds
 from mama_spark.spark.subscribe.offsets import (
-    LARGEST,
-    SMALLEST,
+    MAX_TASK_ROWS,
+    MIN_TASK_ROWS,
     Loss,
     Offsets,
     ReadRange,
     StreamPosition,
     advance,
-    beginning,
-    ending,
+    data_lost,
+    ending_offsets,
     from_json,
-    lost,
-    parts,
     ranges,
     reconcile,
-    share,
-    split,
+    share_evenly,
+    split_ranges,
+    starting_offsets,
+    task_count,
     to_json,
 )
 
@@ -37,42 +37,42 @@ def at(offsets: Offsets) -> dict[str, int]:
 
 
 def test_query_begins_at_the_first_or_behind_the_last_record() -> None:
-    assert at(beginning(ORDERS, "earliest")) == {"ORDERS": 5}
-    assert at(beginning(ORDERS, "latest")) == {"ORDERS": 21}
-    assert at(beginning({"NEW": Bounds(1, 0, "a")}, "latest")) == {"NEW": 1}
+    assert at(starting_offsets(ORDERS, "earliest")) == {"ORDERS": 5}
+    assert at(starting_offsets(ORDERS, "latest")) == {"ORDERS": 21}
+    assert at(starting_offsets({"NEW": Bounds(1, 0, "a")}, "latest")) == {"NEW": 1}
 
 
 @pytest.mark.parametrize(("given", "begins"), [(7, 7), (21, 21), (-1, 21), (-2, 5), (2, 2), (0, 1)])
 def test_json_offsets_mean_the_first_sequence_to_read_as_kafkas_do(given: int, begins: int) -> None:
-    assert at(beginning(ORDERS, (("ORDERS", given),))) == {"ORDERS": begins}
+    assert at(starting_offsets(ORDERS, (("ORDERS", given),))) == {"ORDERS": begins}
 
 
 def test_json_offsets_must_name_just_the_streams_that_are_read() -> None:
     with pytest.raises(ConfigError, match=r"startingOffsets must name the streams that are read \(ORDERS\).*TRADES"):
-        beginning(ORDERS, (("TRADES", 1),))
+        starting_offsets(ORDERS, (("TRADES", 1),))
     with pytest.raises(ConfigError, match="endingOffsets must name"):
-        ending({**ORDERS, "TRADES": Bounds(1, 0, "b")}, (("ORDERS", 1),))
+        ending_offsets({**ORDERS, "TRADES": Bounds(1, 0, "b")}, (("ORDERS", 1),))
 
 
 def test_sequence_that_is_yet_to_come_is_refused() -> None:
     with pytest.raises(ConfigError, match="'ORDERS' has no sequence 22 yet, its last is 20"):
-        beginning(ORDERS, (("ORDERS", 22),))
+        starting_offsets(ORDERS, (("ORDERS", 22),))
 
 
 def test_time_decides_when_it_is_given() -> None:
-    assert at(beginning(ORDERS, "earliest", {"ORDERS": 11})) == {"ORDERS": 11}
+    assert at(starting_offsets(ORDERS, "earliest", {"ORDERS": 11})) == {"ORDERS": 11}
 
 
 def test_end_is_the_first_sequence_that_is_not_read() -> None:
-    plan = ranges(beginning(ORDERS, (("ORDERS", 7),)), ending(ORDERS, (("ORDERS", 10),)))
+    plan = ranges(starting_offsets(ORDERS, (("ORDERS", 7),)), ending_offsets(ORDERS, (("ORDERS", 10),)))
     assert plan == [ReadRange("ORDERS", "a", 6, 9)]
-    assert ranges(beginning(ORDERS, (("ORDERS", 10),)), ending(ORDERS, (("ORDERS", 7),))) == []
+    assert ranges(starting_offsets(ORDERS, (("ORDERS", 10),)), ending_offsets(ORDERS, (("ORDERS", 7),))) == []
 
 
 def test_no_data_gives_the_same_offset() -> None:
-    start = beginning(ORDERS, "latest")
+    start = starting_offsets(ORDERS, "latest")
     assert to_json(advance(start, ORDERS, None)) == to_json(start)
-    after = advance(beginning(ORDERS, "earliest"), ORDERS, None)
+    after = advance(starting_offsets(ORDERS, "earliest"), ORDERS, None)
     assert json.dumps(to_json(advance(after, ORDERS, 5))) == json.dumps(to_json(after))
     assert ranges(after, after) == []
 
@@ -92,15 +92,15 @@ def test_offsets_of_another_format_are_refused(value: object) -> None:
 
 def test_first_batch_that_is_run_again_reads_from_where_it_began_although_latest_has_moved() -> None:
     """Spark does not keep the initial offset; asked again after a restart, ``latest`` is somewhere else."""
-    began = beginning(ORDERS, "latest")
+    began = starting_offsets(ORDERS, "latest")
     end = advance(began, {"ORDERS": Bounds(5, 30, "a")}, None)
-    again = beginning({"ORDERS": Bounds(5, 50, "a")}, "latest")
+    again = starting_offsets({"ORDERS": Bounds(5, 50, "a")}, "latest")
     for start in (began, again, {"ORDERS": StreamPosition(31, "a")}):
         assert ranges(start, end) == [ReadRange("ORDERS", "a", 20, 30)]
 
 
 def test_batch_is_planned_from_the_checkpoint() -> None:
-    first = advance(beginning(ORDERS, "earliest"), ORDERS, 10)
+    first = advance(starting_offsets(ORDERS, "earliest"), ORDERS, 10)
     second = advance(first, ORDERS, None)
     assert ranges(first, second) == [ReadRange("ORDERS", "a", 14, 20)]
     assert ranges(from_json(to_json(first)), from_json(to_json(second))) == [ReadRange("ORDERS", "a", 14, 20)]
@@ -108,7 +108,7 @@ def test_batch_is_planned_from_the_checkpoint() -> None:
 
 def test_stream_without_news_has_no_part_in_a_batch() -> None:
     both = {**ORDERS, "TRADES": Bounds(1, 9, "t")}
-    first = advance(beginning(both, "earliest"), both, None)
+    first = advance(starting_offsets(both, "earliest"), both, None)
     second = advance(first, {**both, "TRADES": Bounds(1, 12, "t")}, None)
     assert ranges(first, second) == [ReadRange("TRADES", "t", 9, 12)]
 
@@ -147,7 +147,7 @@ def test_stream_that_is_gone_keeps_its_place() -> None:
 
 
 def test_stream_that_appears_is_read_from_its_beginning() -> None:
-    start = advance(beginning(ORDERS, "latest"), ORDERS, None)
+    start = advance(starting_offsets(ORDERS, "latest"), ORDERS, None)
     now, losses = reconcile(start, {**ORDERS, "NEW": Bounds(3, 8, "n")})
     assert losses == []
     end = advance(now, {**ORDERS, "NEW": Bounds(3, 8, "n")}, None)
@@ -155,7 +155,7 @@ def test_stream_that_appears_is_read_from_its_beginning() -> None:
 
 
 def test_error_names_stream_sequences_and_both_ways_out() -> None:
-    text = str(lost([Loss("ORDERS", ((2, 4), (9, 9)), "removed before they were read")]))
+    text = str(data_lost([Loss("ORDERS", ((2, 4), (9, 9)), "removed before they were read")]))
     for part in ("'ORDERS'", "4 sequences 2 to 4, 9", "failOnDataLoss=false", "startingOffsets"):
         assert part in text
     assert "and 3 ranges more" in str(Loss("S", tuple((i, i) for i in range(1, 17, 2)), "gone"))
@@ -168,7 +168,7 @@ backlogs = st.dictionaries(st.text("ABCD", min_size=1, max_size=3), st.integers(
 
 @given(backlogs, st.integers(1, 20_000))
 def test_shares_are_fair_and_use_the_whole_limit(backlog: dict[str, int], limit: int) -> None:
-    taken = share(backlog, limit)
+    taken = share_evenly(backlog, limit)
     assert sum(taken.values()) == min(limit, sum(backlog.values()))
     assert all(taken[s] <= n for s, n in backlog.items())
     cut = [taken[s] for s, n in backlog.items() if taken[s] < n]
@@ -178,7 +178,7 @@ def test_shares_are_fair_and_use_the_whole_limit(backlog: dict[str, int], limit:
 
 def test_limit_holds_for_all_streams_together() -> None:
     both = {**ORDERS, "TRADES": Bounds(1, 1_000, "t")}
-    start = beginning(both, "earliest")
+    start = starting_offsets(both, "earliest")
     end = advance(start, both, 10)
     assert {r.stream: len(r) for r in ranges(start, end)} == {"ORDERS": 5, "TRADES": 5}
 
@@ -189,27 +189,27 @@ lengths = st.lists(st.integers(0, 5_000), min_size=1, max_size=5)
 @given(lengths, st.integers(1, 64))
 def test_tasks_cover_every_sequence_once_and_in_order(lengths: list[int], n: int) -> None:
     whole = [ReadRange(f"S{i}", "x", 7, 7 + length) for i, length in enumerate(lengths)]
-    tasks = split(whole, n)
+    tasks = split_ranges(whole, n)
     for r in whole:
         mine = [t for t in tasks if t.stream == r.stream]
         assert [s for t in mine for s in range(t.after + 1, t.up_to + 1)] == list(range(r.after + 1, r.up_to + 1))
     assert all(len(t) > 0 for t in tasks)
     assert len(tasks) >= min(n, sum(lengths))
-    assert tasks == split(whole, n)
+    assert tasks == split_ranges(whole, n)
 
 
 @pytest.mark.parametrize(
     ("total", "wanted", "cores", "tasks"),
     [
         (0, None, 4, 1),
-        (SMALLEST - 1, None, 4, 1),
-        (SMALLEST * 3, None, 8, 3),
-        (SMALLEST * 100, None, 4, 4),
-        (LARGEST * 40, None, 4, 40),
+        (MIN_TASK_ROWS - 1, None, 4, 1),
+        (MIN_TASK_ROWS * 3, None, 8, 3),
+        (MIN_TASK_ROWS * 100, None, 4, 4),
+        (MAX_TASK_ROWS * 40, None, 4, 40),
         (10, 7, 2, 7),
     ],
 )
 def test_tasks_are_one_a_core_unless_they_get_too_small_or_too_large(
     total: int, wanted: int | None, cores: int, tasks: int
 ) -> None:
-    assert parts(total, wanted, cores) == tasks
+    assert task_count(total, wanted, cores) == tasks

@@ -20,7 +20,7 @@ from mama_spark.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import Records
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.subscribe.packed_rows import SAMPLE, Unpacking, rows_each
+from mama_spark.spark.subscribe.packed_rows import SAMPLE_SEQUENCES, Unpacking, rows_per_sequence
 from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -293,13 +293,13 @@ def stored() -> Any:
 
 
 def test_rows_of_a_sequence_are_told_by_the_first_messages(stored: StoredRecords) -> None:
-    stored.put(SAMPLE, 30)
+    stored.put(SAMPLE_SEQUENCES, 30)
     stored.put(100, 1)
-    assert rows_each(stored.log, 0, 1_000, ()) == 30
-    assert rows_each(stored.log, 8, 1_000, ()) == (8 * 30 + 8) / 16
-    assert rows_each(stored.log, 16, 1_000, ()) == 1
-    assert rows_each(stored.log, 0, 1_000, ("none",)) == 1
-    assert rows_each(stored.log, 0, 2, ()) == 30
+    assert rows_per_sequence(stored.log, 0, 1_000, ()) == 30
+    assert rows_per_sequence(stored.log, 8, 1_000, ()) == (8 * 30 + 8) / 16
+    assert rows_per_sequence(stored.log, 16, 1_000, ()) == 1
+    assert rows_per_sequence(stored.log, 0, 1_000, ("none",)) == 1
+    assert rows_per_sequence(stored.log, 0, 2, ()) == 30
 
 
 def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(stored: StoredRecords) -> None:
