@@ -38,7 +38,7 @@ def flights_csv(folder: Path) -> Path:
 
 
 def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are the first python3 of the PATH
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers are the first python3 of the PATH
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -75,7 +75,7 @@ def publish(spark: SparkSession, csv: Path, url: str, log: Path) -> float:
 
 
 def watch(spark: SparkSession, url: str, folder: Path) -> StreamingQuery:
-    """Say what discovery tells of the write, as it happens."""
+    """Print discovery events of the write as they come."""
 
     def show(changes: DataFrame, _: int) -> None:
         rows = changes.where(f"source_name = '{SOURCE}'").orderBy("event_time", "sequence").collect()
@@ -137,7 +137,7 @@ def main() -> int:
         spark = session()
         try:
             watching = watch(spark, server.url, folder)
-            watching.processAllAvailable()  # the image: nobody is there yet
+            watching.processAllAvailable()  # the image, which is empty yet
             say("publishing 336,776 rows; each is acknowledged by the broker")
             seconds = publish(spark, csv, server.url, folder / "flight_log")
             say("done")

@@ -1,4 +1,4 @@
-"""Who publishes, kept in two Delta tables: everything that discovery tells, and the sources as they are now.
+"""Writes discovery to two Delta tables: the history of all events, and the current state of the sources.
 
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/discover.py --conf-file conf/discover.toml
 """

@@ -1,8 +1,8 @@
-"""Topics to a Delta table.
+"""Writes messages of topics to a Delta table.
 
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/ingest.py --conf-file conf/ingest.toml
 
-Every message becomes one row, exactly once: the checkpoint says how far the table has come. Start it again at any time.
+Every message becomes one row, exactly once: the checkpoint has the position of the table. Start it again at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publish anything that Spark can read: ``spark-submit jobs/publish.py --conf-file conf/publish.toml``."""
+"""Publishes anything that Spark can read: ``spark-submit jobs/publish.py --conf-file conf/publish.toml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flight log as a summary, by Spark.
+"""Summarises a flight log with Spark.
 
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/report.py --conf-file conf/report.toml
 """

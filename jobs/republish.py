@@ -1,7 +1,7 @@
-"""Publish once more what failed, from a flight log or a dead-letter table.
+"""Publishes failed rows again, from a flight log or a dead-letter table.
 
-``spark-submit jobs/republish.py --conf-file conf/republish.toml``. Rows keep their ids, so what has landed after all is
-not stored twice within the broker's duplicate window.
+``spark-submit jobs/republish.py --conf-file conf/republish.toml``. Rows keep their ids, so that those which were stored
+after all are not stored twice within the broker's duplicate window.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events of Tango devices to a Delta table: an archive.
+"""Writes events of Tango devices to a Delta table: an archive.
 
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/tango_archive.py --conf-file conf/tango-archive.toml
 

@@ -78,7 +78,7 @@ def failure(query: StreamingQuery) -> str:
 
 
 @pytest.mark.spec("SD-14", "SD-26")
-def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, place: ForeignAnnouncer) -> None:
+def test_two_queries_each_have_the_image_its_end_and_then_every_event(case: Case, place: ForeignAnnouncer) -> None:
     """Two sources of one name; a corrupt record in the image and one among the changes."""
     for number in (7, 8):
         place.say(desk(number))
@@ -121,7 +121,7 @@ def test_two_queries_each_tell_image_its_end_and_then_every_change(case: Case, p
     assert [row["origin"] for row in one.rows] == ["MAMA_SOURCES"] * 3 + [one.rows[3]["origin"]] + ["MAMA_EVENTS"] * 6
 
 
-def test_a_restart_tells_each_change_once_and_in_order_also_those_of_the_time_between(
+def test_after_a_restart_each_event_comes_once_and_in_order_also_those_of_the_time_between(
     case: Case, place: ForeignAnnouncer
 ) -> None:
     """A batch that was read and not committed is told again to the letter; so is the image."""
@@ -181,7 +181,7 @@ def test_an_image_comes_in_bounded_batches_and_available_now_reads_it_to_its_end
     assert told.lines()[8:] == ["online desk 7"]
 
 
-def test_latest_tells_only_what_comes_and_a_number_what_comes_from_there(case: Case, place: ForeignAnnouncer) -> None:
+def test_latest_reads_new_events_only_and_a_number_those_from_there(case: Case, place: ForeignAnnouncer) -> None:
     place.say(desk(1))
     early = BatchRecorder()
     case.run(early, "early", startingOffsets="earliest")

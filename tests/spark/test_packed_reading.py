@@ -123,7 +123,7 @@ def test_typed_columns_come_back_in_the_schema_that_is_given(spark: SparkSession
 
 
 @pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_a_stream_counts_rows_goes_on_from_its_checkpoint_and_tells_its_estimate(
+def test_a_stream_counts_rows_continues_from_its_checkpoint_and_reports_its_estimate(
     spark: SparkSession, ready: RestartableBroker, tmp_path: Path
 ) -> None:
     rows = orders(spark, 600).selectExpr("'orders.a' AS topic", "value")

@@ -39,7 +39,7 @@ def unpacked(messages: list[FetchedMessage]) -> Unpacked:
 
 
 @pytest.mark.parametrize(("room", "pack"), [("nats", "lines"), ("malamute", "arrow")], indirect=["room"])
-def test_packed_rows_are_stored_once_and_the_committed_log_tells_them(
+def test_packed_rows_are_stored_once_and_are_in_the_committed_log(
     spark: SparkSession, room: RestartableBroker, tmp_path: Path, pack: str
 ) -> None:
     room.create("ORDERS", "orders.>")

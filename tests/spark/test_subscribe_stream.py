@@ -158,7 +158,7 @@ def braked(rows: DataFrame, brake: Path) -> DataFrame:
     return rows.select("stream", "sequence").mapInArrow(write, "stream string, sequence long")
 
 
-def test_latest_begins_with_what_comes_and_forgets_nothing_when_a_batch_fails(case: Case, admin: Admin) -> None:
+def test_latest_begins_with_new_messages_and_loses_none_when_a_batch_fails(case: Case, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     brake = case.folder / "brake"
     frame = braked(case.read(startingOffsets="latest"), brake)

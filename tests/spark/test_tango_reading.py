@@ -159,7 +159,7 @@ def test_what_is_no_record_is_a_row_with_its_octets_or_a_failure(
 
 
 @pytest.mark.spec("TG-46")
-def test_a_stream_goes_on_over_restarts_and_tells_the_gap(
+def test_a_stream_continues_over_restarts_and_reports_the_gap(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer, tmp_path: Path
 ) -> None:
     """From device server through recorder and log into Delta; query and recorder end in between."""

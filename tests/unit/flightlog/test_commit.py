@@ -230,7 +230,7 @@ def age(path: Path, by: timedelta) -> None:
     os.utime(path, (then, then))
 
 
-def test_sweep_adds_orphans_that_are_old_enough_once(tmp_path: Path) -> None:
+def test_orphans_that_are_old_enough_are_adopted_once(tmp_path: Path) -> None:
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1, "live")))
     extra = [pa.field("price", pa.float64())]
     (old,) = stage(tmp_path, WriteId("query-9", "r", 4, "nats"), flights(2, "old"), extra=extra)
@@ -244,20 +244,20 @@ def test_sweep_adds_orphans_that_are_old_enough_once(tmp_path: Path) -> None:
     assert marks(tmp_path) == [("live-0", True), ("old-0", False), ("old-1", False)]
 
 
-def test_sweep_makes_the_table_of_a_job_that_never_committed(tmp_path: Path) -> None:
+def test_adopting_creates_the_table_of_a_job_that_never_committed(tmp_path: Path) -> None:
     stage(tmp_path, BATCH, flights(2))
     assert adopt_orphans(str(tmp_path), {}, timedelta(0)).rows == 2
     assert marks(tmp_path) == [("id-0", False), ("id-1", False)]
 
 
-def test_sweep_leaves_alone_what_the_table_may_have_forgotten(tmp_path: Path) -> None:
+def test_files_that_the_log_may_no_longer_list_as_removed_are_not_adopted(tmp_path: Path) -> None:
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1, "live")))
     (part,) = stage(tmp_path, WriteId(None, "ancient", None, "nats"), flights(1, "ancient"))
     age(tmp_path / part.path, timedelta(days=8))
     assert adopt_orphans(str(tmp_path), {}).parts == []
 
 
-def test_sweep_skips_broken_files(tmp_path: Path) -> None:
+def test_broken_files_are_not_adopted(tmp_path: Path) -> None:
     (part,) = stage(tmp_path, BATCH, flights(1))
     (tmp_path / part.path).with_name("broken.parquet").write_bytes(b"PAR1 no more")
     assert [p.path for p in adopt_orphans(str(tmp_path), {}, timedelta(0)).parts] == [part.path]
@@ -270,7 +270,7 @@ def test_part_that_was_swept_too_early_is_committed_after_all(tmp_path: Path) ->
     assert marks(tmp_path) == [("id-0", True)]
 
 
-def test_sweep_of_a_folder_that_is_no_log_is_refused(tmp_path: Path) -> None:
+def test_adopting_in_a_folder_that_is_no_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FlightLogError, match="neither"):
         adopt_orphans(str(tmp_path), {})
 

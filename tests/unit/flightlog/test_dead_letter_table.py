@@ -28,7 +28,7 @@ def ids(table: Path) -> list[tuple[str, bool]]:
     return [(r["flight_id"], r["committed"]) for r in rows(table)]
 
 
-def test_letters_hold_the_row_in_full_and_why(tmp_path: Path) -> None:
+def test_dead_letters_have_the_row_in_full_and_the_reason(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path), {}, STREAM, 3, 1)
     staging.check()
     staging.add_dead_letters(
@@ -81,7 +81,7 @@ def test_payload_and_headers_may_be_missing_for_all_rows(tmp_path: Path) -> None
     assert (row["payload"], row["headers"]) == (None, None)
 
 
-def test_no_letters_make_no_part_and_close_may_be_repeated(tmp_path: Path) -> None:
+def test_without_dead_letters_there_is_no_part_and_close_may_be_repeated(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0)
     staging.check()
     staging.add_dead_letters(
@@ -92,7 +92,7 @@ def test_no_letters_make_no_part_and_close_may_be_repeated(tmp_path: Path) -> No
     assert [p.rows for p in parts] == [2]
 
 
-def test_large_letters_are_closed_in_parts(tmp_path: Path) -> None:
+def test_large_dead_letters_are_written_as_several_parts(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0, part_rows=10)
     for i in range(3):
         payload = pa.array([np.random.default_rng(i).bytes(100_000)] * 10, pa.binary())
@@ -110,7 +110,7 @@ def test_repeated_commit_changes_nothing(tmp_path: Path, app: tuple[str, int] | 
     assert ids(tmp_path) == [("dead-0", True), ("dead-1", True)]
 
 
-def test_letters_of_a_batch_that_is_recorded_are_not_committed(tmp_path: Path) -> None:
+def test_dead_letters_of_a_batch_that_is_recorded_are_not_committed(tmp_path: Path) -> None:
     commit_dead_letters(str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 1), app=("query-1", 0))
     again = commit_dead_letters(
         str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 1, "again"), app=("query-1", 0)
@@ -159,7 +159,7 @@ def test_batch_with_both_tables_dead_letters_first(tmp_path: Path) -> None:
     assert [r["event"] for r in rows(log)] == ["acked", "acked", "completed_exceptionally"]
 
 
-def test_sweep_adds_letters_that_no_commit_refers_to(tmp_path: Path) -> None:
+def test_dead_letters_that_no_commit_refers_to_are_adopted(tmp_path: Path) -> None:
     stage_letters(tmp_path, BATCH, 2)
     assert adopt_orphans(str(tmp_path), {}, timedelta(seconds=-5)).rows == 2
     assert ids(tmp_path) == [("dead-0", False), ("dead-1", False)]
@@ -181,7 +181,7 @@ def test_commit_refuses_a_table_with_columns_of_its_own(tmp_path: Path) -> None:
         commit_dead_letters(str(tmp_path), {}, WriteId(None, "next", None, "nats"), [])
 
 
-def test_storage_that_goes_away_is_told_by_close(tmp_path: Path) -> None:
+def test_storage_that_fails_later_is_reported_by_close(tmp_path: Path) -> None:
     staging = DeadLetterStaging(str(tmp_path / "x"), {}, BATCH, 0, 0)
     (tmp_path / "x").write_text("in the way")
     staging.add_dead_letters(pa.array(["a"]), pa.array(["t"]), None, None, [("TIMEOUT", None, "late")], np.array([T0]))

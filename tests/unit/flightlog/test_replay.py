@@ -80,7 +80,7 @@ def test_log_without_failures_leaves_nothing(tmp_path: Path) -> None:
     assert (found.num_rows, found.schema) == (0, REPLAY)
 
 
-def test_dead_letters_come_back(tmp_path: Path) -> None:
+def test_dead_letters_are_read_back(tmp_path: Path) -> None:
     commit_dead_letters(str(tmp_path), {}, STREAM, stage_letters(tmp_path, STREAM, 2))
     found = unpublished(str(tmp_path), {}).sort_by("id").to_pylist()
     assert found == [
@@ -89,7 +89,7 @@ def test_dead_letters_come_back(tmp_path: Path) -> None:
     ]
 
 
-def test_dead_letter_with_the_same_id_comes_back_once(tmp_path: Path) -> None:
+def test_dead_letter_with_the_same_id_is_read_once(tmp_path: Path) -> None:
     for run in (STREAM, BATCH):
         commit_dead_letters(str(tmp_path), {}, run, stage_letters(tmp_path, run, 1))
     assert left(tmp_path) == ["dead-0"]

@@ -50,7 +50,7 @@ def test_acknowledged_after_doubt_is_not_in_doubt(tmp_path: Path) -> None:
     assert summarise(str(tmp_path), {}).in_doubt == 0
 
 
-def test_attempts_that_were_not_committed_are_counted_apart(tmp_path: Path) -> None:
+def test_attempts_that_were_not_committed_are_counted_separately(tmp_path: Path) -> None:
     stage(tmp_path, STREAM, flights(4, "first"))
     abort(str(tmp_path), {}, STREAM)
     keep(tmp_path, BATCH, flights(3))

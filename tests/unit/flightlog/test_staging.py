@@ -280,7 +280,7 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
     assert TableStore(str(tmp_path / "log"), {}).list_files("parts") == []
 
 
-def test_storage_that_goes_away_is_told_at_the_latest_by_close(tmp_path: Path) -> None:
+def test_storage_that_fails_later_is_reported_at_the_latest_by_close(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path / "log"), {}, BATCH, 0, 0)
     (tmp_path / "log").write_text("in the way")
     staging.add_flights(flights())

@@ -49,17 +49,17 @@ def test_a_pack_that_is_cut_anywhere_is_one_bad_row() -> None:
 
 
 @pytest.mark.parametrize("rows", ["2", "4", "0", "-3", "", "3.0", "\u0661", "1000001", "99999999999999999999", None])
-def test_a_wrong_number_of_rows_is_told(rows: str | None) -> None:
+def test_a_wrong_number_of_rows_is_an_error(rows: str | None) -> None:
     assert "rows" in reason("arrow;v=1", rows, WHOLE).lower()
     assert reason("lines;v=1", rows, b"1\n2\n3")
 
 
 @pytest.mark.parametrize("form", ["arrow;v=2", "lines", "arrow", "zip;v=1", ""])
-def test_an_unknown_form_or_version_is_told(form: str) -> None:
+def test_an_unknown_format_or_version_is_an_error(form: str) -> None:
     assert "unknown" in reason(form, "3", WHOLE)
 
 
-def test_what_follows_the_only_batch_is_told() -> None:
+def test_bytes_after_the_only_batch_are_an_error() -> None:
     assert "end" in reason("arrow;v=1", "3", SCHEMA.to_pybytes() + 2 * BATCH.to_pybytes() + END)
     assert "end" in reason("arrow;v=1", "3", WHOLE + b"\0")
 
@@ -114,7 +114,7 @@ def test_columns_whose_rows_cost_no_bytes_are_refused(column: pa.Array) -> None:
 
 
 @pytest.mark.parametrize("scale", [-1, 11, 1_000, 0x7F000002])
-def test_decimals_of_a_scale_that_there_is_not_are_told(scale: int) -> None:
+def test_decimals_of_an_unknown_scale_are_an_error(scale: int) -> None:
     """Arrow crashes when it casts some of them."""
     column = pa.array([1, 2, 3], pa.int64()).cast(pa.decimal128(19)).view(pa.decimal128(10, scale))
     batch = pa.record_batch({"value": column})
@@ -123,14 +123,14 @@ def test_decimals_of_a_scale_that_there_is_not_are_told(scale: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 1_500])
-def test_a_schema_that_is_nested_without_end_is_told(depth: int) -> None:
+def test_a_schema_that_is_nested_too_deep_is_an_error(depth: int) -> None:
     kind = pa.int8()
     for _ in range(depth):
         kind = pa.list_(kind)
     assert reason("arrow;v=1", "3", pa.schema([("value", kind)]).serialize().to_pybytes() + BATCH.to_pybytes() + END)
 
 
-def test_numbers_of_the_other_byte_order_are_told_and_not_misread() -> None:
+def test_numbers_of_the_other_byte_order_are_an_error_and_not_misread() -> None:
     """The schema names its byte order in the first field of its table, which a writer leaves out when it is ours."""
     batch = pa.record_batch({"n": pa.array([1, 2, 3], pa.int32())})
     head = bytearray(batch.schema.serialize().to_pybytes())
@@ -183,7 +183,7 @@ def test_any_damage_gives_rows_or_a_reason() -> None:
     assert good < 2_000
 
 
-def test_messages_with_and_without_packs_mix_and_keep_their_headers_and_ids_apart() -> None:
+def test_messages_with_and_without_packs_mix_and_keep_their_own_headers_and_ids() -> None:
     plain = (None, None, b"plain")
     typed = pa.record_batch({"n": pa.array([1, 2]), "id": pa.array(["a", None])})
     typed_pack = typed.schema.serialize().to_pybytes() + typed.serialize().to_pybytes() + END

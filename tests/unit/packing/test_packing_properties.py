@@ -257,7 +257,7 @@ def test_rows_of_different_streams_and_parts_never_share_a_pack() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @examples(20)
 @given(data=st.data())
-def test_refused_packs_come_apart_into_halves_and_single_rows(kind: str, data: st.DataObject) -> None:
+def test_rejected_packs_are_split_into_halves_and_single_rows(kind: str, data: st.DataObject) -> None:
     option, schema, row = KINDS[kind]
     rows = data.draw(st.lists(row, min_size=2, max_size=20))
     codec = codec_of(option, schema)

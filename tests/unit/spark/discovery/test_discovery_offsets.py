@@ -65,7 +65,7 @@ def rows(made: ChangesReader, start: dict[str, Any], end: dict[str, Any]) -> lis
 
 
 @pytest.mark.parametrize("begin", ["image", "earliest", "latest"])
-def test_the_first_offset_is_what_was_asked_for_and_needs_nobody(board: MemorySources, begin: str) -> None:
+def test_the_initial_offset_is_the_option_and_needs_no_connection(board: MemorySources, begin: str) -> None:
     board.up = False
     assert reader(board, startingOffsets=begin).initialOffset() == {"v": 1, "begin": begin}
 
@@ -144,7 +144,7 @@ def test_available_now_ends_where_it_was_when_it_began(
     assert "online late D" in rows(made, at, made.latestOffset(at, ALL))
 
 
-def test_lag_is_told_up_to_the_newest_record(board: MemorySources, source: MemoryDiscovery) -> None:
+def test_lag_is_reported_up_to_the_newest_record(board: MemorySources, source: MemoryDiscovery) -> None:
     made = reader(board, startingOffsets="earliest")
     assert made.reportLatestOffset() is None
     for i in range(5):
@@ -224,7 +224,7 @@ def test_reading_goes_on_after_an_outage_where_it_was() -> None:
     assert second.closed
 
 
-def test_reading_fails_if_the_log_tells_something_else_after_an_outage() -> None:
+def test_reading_fails_if_the_log_holds_other_records_after_an_outage() -> None:
     parts = [[change(1), change(2)], [change(3)]]
     other = [[replace(change(1), kind=DiscoveryEventKind.GAP), change(3)], [change(4)]]
     with pytest.raises(MamaError, match="read them again") as e:

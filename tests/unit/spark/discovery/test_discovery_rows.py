@@ -328,7 +328,7 @@ TEXTS = st.none() | st.text(st.characters(codec=None), max_size=20)  # lone surr
     topic=TEXTS,
     info=TEXTS | st.just("x" * 5000),
 )
-def test_nothing_that_strangers_write_stops_the_rows(
+def test_records_of_other_writers_do_not_stop_the_rows(
     kind: DiscoveryEventKind, payload: bytes | None, key: SourceKey | None, topic: str | None, info: str | None
 ) -> None:
     made = READER.row(DiscoveryEvent(kind, AT, "MAMA_EVENTS", 1, key, payload, topic, info))

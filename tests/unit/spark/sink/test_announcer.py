@@ -71,7 +71,7 @@ def events(name: str) -> list[EventRecord]:
     return [decode_event(decode(p)) for p in found if p is not None]
 
 
-def test_task_announces_its_source_and_tells_of_its_publisher(name: str) -> None:
+def test_task_announces_its_source_and_publishes_events_of_its_publisher(name: str) -> None:
     report = publish(options(name, sourceName="prices"), "a.b", "c", "a.b")
     (record,) = records(name)
     assert record == report.source
@@ -141,7 +141,7 @@ def test_stream_is_known_by_its_query_and_a_repeated_batch_by_its_transaction(na
     assert report.source.id == source_id("daily")
 
 
-def test_events_of_two_attempts_are_told_apart(name: str) -> None:
+def test_events_of_two_attempts_have_different_ids(name: str) -> None:
     publish(options(name), "a")
     before = len(events(name))
     publish(options(name), "a", facts=TaskInfo(3, 2, None, None, None, False))
@@ -149,7 +149,7 @@ def test_events_of_two_attempts_are_told_apart(name: str) -> None:
 
 
 @pytest.mark.spec("PE-14", "PE-15")
-def test_error_is_told_while_the_partition_goes_on(name: str) -> None:
+def test_error_is_published_before_the_partition_ends(name: str) -> None:
     seen = threading.Event()
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -172,7 +172,7 @@ def test_lost_connection_is_an_error_of_the_publisher(name: str, tmp_path: Path)
     assert (error.kind, error.state, error.info) == ("publisher", "LIVE", "the script cut the connection")
 
 
-def test_write_goes_on_when_nobody_answers_for_discovery(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_write_goes_on_when_discovery_does_not_answer(name: str, caplog: pytest.LogCaptureFixture) -> None:
     MemorySources.get(name).up = False
     report = publish(options(name, sourceName="prices"), "a")
     assert (report.counts.acked, report.source) == (1, None)

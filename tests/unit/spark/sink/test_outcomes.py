@@ -68,7 +68,7 @@ def flights(log: Path) -> list[dict[str, Any]]:
         (Stopped("stopped"), False),
     ],
 )
-def test_a_row_is_to_blame_for_what_was_refused_for_good_and_is_surely_not_stored(
+def test_a_row_is_the_cause_of_an_error_that_is_final_and_where_it_is_surely_not_stored(
     error: PublishError, final: bool
 ) -> None:
     assert is_final(error) is final
@@ -98,13 +98,13 @@ def test_an_outage_fails_the_task_so_that_spark_tries_it_again(broker: MemoryBro
         publish(broker, tmp_path, ["t"] * 3, retryBackoff="1ms", retryDeadline="100ms", retryAttempts="1")
 
 
-def test_rows_that_are_to_blame_do_not_fail_the_task(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_row_errors_do_not_fail_the_task(broker: MemoryBroker, tmp_path: Path) -> None:
     broker.denied.add("bad")
     report = publish(broker, tmp_path, ["good", "bad"])
     assert (report.counts.acked, report.counts.row_errors, report.counts.outage_errors, report.fatal) == (1, 1, 0, None)
 
 
-def test_what_an_outage_kept_back_is_a_dead_letter_only_where_all_errors_are_tolerated(
+def test_rows_that_an_outage_failed_are_dead_letters_only_where_all_errors_are_tolerated(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
     quick = {"retryBackoff": "1ms", "retryDeadline": "100ms", "retryAttempts": "1", **DEAD}
@@ -130,7 +130,7 @@ def letter(error: PublishError, headers: dict[str, list[str]]) -> Any:
     return batch.payloads[0].as_py(), dict(batch.headers[0].as_py()), batch.ids[0].as_py()
 
 
-def test_a_dead_letter_has_an_id_of_its_own_and_no_headers_that_steer_the_broker() -> None:
+def test_a_dead_letter_has_an_id_of_its_own_and_no_headers_that_control_the_broker() -> None:
     own = {"Nats-Msg-Id": ["x"], "nats-expected-stream": ["S"], "a": ["1", "2"]}
     payload, headers, flight = letter(Rejected("no", 400), own)
     assert (payload, flight) == (b"payload", "id-dlq")
@@ -143,7 +143,7 @@ def test_a_dead_letter_has_an_id_of_its_own_and_no_headers_that_steer_the_broker
     }
 
 
-def test_the_dead_letter_of_what_is_too_large_is_empty() -> None:
+def test_the_dead_letter_of_a_row_that_is_too_large_is_empty() -> None:
     payload, headers, _ = letter(TooLarge("large"), {"a": ["1"], "Mama-Pack": ["lines;v=1"], "Mama-Pack-Rows": ["2"]})
     assert payload == b""
     assert "Mama-Pack" not in headers

@@ -68,7 +68,7 @@ def test_a_partition_leaves_the_life_of_its_publisher_in_the_log_at_every_level(
     assert Counter(found[2:-2]) == {("topic", "PUBLISH_CREATE", None): 7, ("topic", "PUBLISH_DESTROY", None): 7}
 
 
-def test_a_partition_that_fails_says_why_and_is_destroyed(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_a_partition_that_fails_has_the_reason_in_its_events(broker: MemoryBroker, tmp_path: Path) -> None:
     broker.then(["ack", "kill"])
     with pytest.raises(Unavailable):
         publish(broker, tmp_path, batches(1), {})
@@ -101,7 +101,7 @@ def test_topic_events_can_be_left_out(broker: MemoryBroker, tmp_path: Path, whic
 
 
 @pytest.mark.parametrize("options", [{}, {"onError": "deadletter", "deadLetterTopic": "dead"}], ids=["fail", "dead"])
-def test_storage_that_fails_at_the_end_leaves_no_one_waiting(
+def test_storage_that_fails_at_the_end_ends_all_waits(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
     """The log fails when all rows were handed over and several blocks are still to be told."""

@@ -137,7 +137,7 @@ def test_without_unpacking_a_pack_is_one_row_as_it_is_stored() -> None:
     assert dict(found["headers"]) == {"Mama-Pack": ["lines;v=1"], "Mama-Pack-Rows": ["2"]}
 
 
-def test_headers_are_left_out_of_packed_rows_when_nobody_wants_them() -> None:
+def test_headers_are_left_out_of_packed_rows_when_they_are_not_wanted() -> None:
     found = rows(lines(b"a", k="w"), arrow(MESSAGES), includeHeaders="false")
     assert [r["headers"] for r in found] == [None] * 3
     assert [r["id"] for r in found] == [None, "id-0", None]
@@ -292,7 +292,7 @@ def stored() -> Any:
     MemoryBroker.forget(one.name)
 
 
-def test_rows_of_a_sequence_are_told_by_the_first_messages(stored: StoredRecords) -> None:
+def test_rows_of_a_sequence_are_estimated_from_the_first_messages(stored: StoredRecords) -> None:
     stored.put(SAMPLE_SEQUENCES, 30)
     stored.put(100, 1)
     assert rows_per_sequence(stored.log, 0, 1_000, ()) == 30

@@ -195,7 +195,7 @@ def test_stream_made_again_is_found_by_the_next_offset(broker: Broker) -> None:
     assert read(lax, lax.partitions(end, now)) == upto(50)
 
 
-def test_loss_is_told_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_loss_is_reported_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
     """The offset moves behind the gap although there is nothing new, so the next look does not find it again."""
     broker.put(20)
     lax = broker.stream(failOnDataLoss="false", startingOffsets=f'{{"{broker.name}": 3}}')

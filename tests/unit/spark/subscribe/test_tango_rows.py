@@ -124,7 +124,7 @@ def test_values_of_other_shapes(value: AttributeValue, wanted: dict[str, Any]) -
     assert (found["quality"], found["format"]) == (value.quality.name, value.format.name)
 
 
-def test_an_older_server_does_not_tell_the_type_and_the_value_does() -> None:
+def test_the_type_comes_from_the_value_where_an_older_server_does_not_send_it() -> None:
     topic = dataclasses.replace(TOPIC, idl=None)
     for data_type in (D.DOUBLE, D.BOOLEAN):
         value = AttributeValue("attr", KIND_OF[data_type], array(data_type, 1), AT)
@@ -140,7 +140,7 @@ def test_an_older_server_does_not_tell_the_type_and_the_value_does() -> None:
         (RecordKind.PUSH, "event", "push"),
     ],
 )
-def test_where_a_value_comes_from_is_told(kind: RecordKind, told: str, origin: str) -> None:
+def test_the_origin_of_a_value_is_in_its_row(kind: RecordKind, told: str, origin: str) -> None:
     found = shown(AttributeValue("attr", ValueKind.DOUBLE, array(D.DOUBLE, 1.0), AT, data_type=D.DOUBLE), kind)
     assert (found["kind"], found["origin"]) == (told, origin)
 

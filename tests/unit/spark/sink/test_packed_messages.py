@@ -75,7 +75,7 @@ def stored(broker: MemoryBroker) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("pack", ["lines", "arrow"])
-def test_a_flight_carries_rows_and_the_log_tells_how_many_and_which(
+def test_a_flight_carries_rows_and_the_log_has_their_number_and_columns(
     broker: MemoryBroker, tmp_path: Path, pack: str
 ) -> None:
     report = publish(broker, tmp_path, orders(2_000), pack=pack)
@@ -126,7 +126,7 @@ def test_rows_that_cannot_be_packed_have_flights_of_their_own(broker: MemoryBrok
     assert stored(broker) == [("t", b"good")]
 
 
-def test_headers_that_nobody_would_obey_inside_a_pack_fail_their_row(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_headers_without_effect_inside_a_pack_fail_their_row(broker: MemoryBroker, tmp_path: Path) -> None:
     names = ["own", "Nats-Expected-Last-Sequence", "nats-ttl", "Mama-Pack", "Mama-Packing"]
     headers = pa.array([[(name, "1")] for name in names], pa.map_(pa.string(), pa.string()))
     columns = {"topic": ["t"] * 5, "value": [b"v"] * 5, "k": [1] * 5, "headers": headers, "id": list("abcde")}
@@ -166,7 +166,7 @@ def test_a_topic_without_permission_fails_all_rows_with_the_reason(broker: Memor
     assert sum(report.counts.reasons.values()) == 500
 
 
-def test_dead_letters_are_single_rows_as_they_came(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_dead_letters_are_single_unchanged_rows(broker: MemoryBroker, tmp_path: Path) -> None:
     broker.denied.add("t")
     headers = pa.array([[("a", "1")], [], None], pa.map_(pa.string(), pa.string()))
     columns = {"topic": ["t"] * 3, "value": [b"x", b"y", b"z"], "k": [1] * 3, "headers": headers, "id": list("abc")}

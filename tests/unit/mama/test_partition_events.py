@@ -76,7 +76,7 @@ def test_topic_is_created_at_its_first_message_and_destroyed_once() -> None:
     assert gone == [("PUBLISH_DESTROY", t) for t in ("b", "a", "c")] + [("destroy", None)]
 
 
-def test_topics_are_told_in_the_order_of_their_first_sends() -> None:
+def test_topics_are_reported_in_the_order_of_their_first_sends() -> None:
     sent = np.array([NEVER, 30, 20, 10])
     events = live().messages(batch(["a", "b", "a", "c"]), sent, NOTHING, {}, 99)
     assert [(e.topic, e.at_us) for e in events] == [("c", 10), ("a", 20), ("b", 30)]
@@ -128,7 +128,7 @@ def test_message_that_was_sent_again_and_acknowledged_is_no_error() -> None:
     assert [e.event for e in found] == ["PUBLISH_CREATE"]
 
 
-def test_same_error_of_a_topic_is_told_once_and_the_others_are_counted() -> None:
+def test_same_error_of_a_topic_is_reported_once_and_the_others_are_counted() -> None:
     events = live()
     first = went_wrong(events, ["a"] * 5 + ["b"], [NotEntitled("denied")] * 6)
     assert [(e.event, e.topic) for e in first] == [
@@ -141,7 +141,7 @@ def test_same_error_of_a_topic_is_told_once_and_the_others_are_counted() -> None
     assert more.info == "5 more of them, each without an event of its own"
 
 
-def test_first_errors_of_each_kind_are_told_and_the_rest_is_a_number() -> None:
+def test_first_errors_of_each_kind_are_reported_and_the_others_are_counted() -> None:
     events = live()
     bad = [f"t{i}.*" for i in range(1_000)]
     first = went_wrong(events, bad, [BadTopic("wildcard")] * 1_000)
@@ -168,7 +168,7 @@ def test_with_publisher_events_only_failed_messages_are_errors_of_the_publisher(
     assert [e.event for e in events.destroy(9)] == ["error", "destroy"]
 
 
-def test_switched_off_tells_nothing() -> None:
+def test_switched_off_reports_nothing() -> None:
     events = PartitionEvents("off", "p")
     assert events.create(1) + events.live(2) == []
     assert went_well(events, ["a"]) + went_wrong(events, ["b"], [NotEntitled("denied")]) == []
