@@ -130,6 +130,7 @@ PURE = {
     "services/malamute_broker/engines/frame_columns",
     "services/malamute_broker/engines/records",
     "services/malamute_broker/engines/registry",
+    "services/malamute_broker/engines/reports",
     "services/malamute_broker/engines/simple",
     "services/malamute_broker/engines/stored",
     "services/malamute_broker/engines/subscription_cursor",

@@ -49,7 +49,7 @@ class StreamCatalog:
         found = {name for name in self._named if self._stores(self._choose(name)[0])}
         for _, engine, settings in self._choices:
             try:
-                there = engine_class(engine).shelf(settings)
+                there = engine_class(engine).stored_streams(settings)
             except (MamaError, OSError):  # told when such a stream is opened
                 continue
             found.update(name for name in there if self._choose(name) == (engine, settings))
@@ -68,7 +68,7 @@ class StreamCatalog:
         unreadable = engine_class(engine).unreadable(stream, settings) if stores else None
         if unreadable is not None:
             return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, unreadable.encode(), engine.encode())
-        if not (is_open or (stores and (stream in self._named or engine_class(engine).keeps(stream, settings)))):
+        if not (is_open or (stores and (stream in self._named or engine_class(engine).is_stored(stream, settings)))):
             return LogQueryAnswer(0, StatusCode.FAILED, b"there is no such stream")
         if not stores:
             return LogQueryAnswer(

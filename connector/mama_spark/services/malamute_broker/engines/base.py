@@ -1,20 +1,20 @@
-"""Stream engines: what stores and routes one stream, behind the API of the Malamute stream specification.
+"""The interface of stream engines: an engine stores and routes one stream (the API of the Malamute specification).
 
 An engine is a class with a name. The broker makes one instance per stream and runs it in a thread of its own
-(:mod:`.actor`), so its methods are called one after another and need no locks. It gets these commands:
+(:mod:`.engine_thread`), so its methods are called one after another and need no locks. It gets these commands:
 
 | command | method | meaning |
 |---|---|---|
 | VERBOSE | :meth:`~StreamEngine.verbose` | log the name of each command (ML-11) |
-| TRAFFIC endpoint | :meth:`~StreamEngine.traffic` | where deliveries go; the actor connects. Idempotent (ML-18) |
+| TRAFFIC endpoint | :meth:`~StreamEngine.traffic` | where deliveries go; the thread connects. Idempotent (ML-18) |
 | COMPILE client, pattern | :meth:`~StreamEngine.compile` | subscribe. Idempotent (ML-12) |
 | CANCEL client | :meth:`~StreamEngine.cancel` | end all subscriptions of the client. Idempotent (ML-14) |
 | ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
 | BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | its messages
 (:mod:`mama_spark.malamute.protocol.message_blocks`) |
 | CREDIT client, amount | :meth:`~StreamEngine.credit` | the client takes this many messages more (ML-07) |
-| SYNC client | :meth:`~StreamEngine.sync` | what became of the client's messages since the last SYNC |
-| ASK client, question | :meth:`~StreamEngine.ask` | what is stored (:mod:`mama_spark.malamute.protocol.log_query`) |
+| SYNC client | :meth:`~StreamEngine.sync` | outcomes of the client's messages since the last SYNC |
+| ASK client, query | :meth:`~StreamEngine.ask` | what is stored (:mod:`mama_spark.malamute.protocol.log_query`) |
 | (no command waits) | :meth:`~StreamEngine.idle` | work of its own, in small pieces |
 | $TERM | :meth:`~StreamEngine.close` | free everything (ML-10) |
 
@@ -31,6 +31,7 @@ keeps these rules.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -39,6 +40,9 @@ from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
+
+#: Methods of the earlier release, and what they are called now.
+_OLD_METHODS = {"shelf": "stored_streams", "keeps": "is_stored"}
 
 
 class Delivery(NamedTuple):
@@ -60,20 +64,29 @@ class StreamEngine(ABC):
     """One stream.
 
     :param name: of the stream
-    :param settings: what the broker's configuration says for this engine; the engine checks it
+    :param settings: of this engine in the broker's configuration; the engine checks them
 
-    Whatever a method raises but :class:`~mama_spark.malamute.protocol.patterns.BadPattern` ends the stream: its clients
-    are told so (ERROR 502).
+    An error of any method, except :class:`~mama_spark.malamute.protocol.patterns.BadPattern`, ends the stream: its
+    clients get ERROR 502.
     """
 
-    #: It numbers its messages, an id is stored once, and what it acknowledges as stored survives the broker.
+    #: The engine numbers its messages, stores an id once, and what it acknowledges as stored survives the broker.
     stored: ClassVar[bool] = False
 
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.settings = dict(settings or {})
         self.logging = False
-        self._deliver: Callable[[Delivery], object] = _nowhere
+        self._deliver: Callable[[Delivery], object] = _discard
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let engines of an earlier release, whose methods have old names, work for one release."""
+        super().__init_subclass__(**options)
+        for old, new in _OLD_METHODS.items():
+            if old in cls.__dict__ and new not in cls.__dict__:
+                text = f"{cls.__name__}.{old} is now {new}; the old name goes with the next release"
+                warnings.warn(text, DeprecationWarning, stacklevel=2)
+                setattr(cls, new, cls.__dict__[old])
 
     def start(self) -> None:  # noqa: B027 an engine without storage has nothing to open
         """Called first, in the engine's thread; the stream exists when this returns."""
@@ -85,8 +98,8 @@ class StreamEngine(ABC):
         self.logging = True
 
     def traffic(self, deliver: Callable[[Delivery], object]) -> None:
-        """Deliveries go there from now on; before, they are lost. Later calls change nothing."""
-        if self._deliver is _nowhere:
+        """Set where deliveries go; those before are lost. Later calls change nothing."""
+        if self._deliver is _discard:
             self._deliver = deliver
 
     def deliver(self, delivery: Delivery) -> None:
@@ -119,75 +132,75 @@ class StreamEngine(ABC):
         """
 
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
-        """Publish messages that came together. An engine may do that faster than one by one, and not otherwise."""
+        """Publish messages that came together, as so many calls of :meth:`accept`; an engine may do that faster."""
         for message in block.messages():
             self.accept(client, address, *message)
 
     def credit(self, client: Hashable, amount: int | None) -> None:  # noqa: B027
-        """The client takes ``amount`` messages more; None = any number, as it is before the first credit.
+        """The client takes ``amount`` messages more; None = any number, as before the first credit.
 
-        An engine that stores overrides this: it holds what is beyond and replays it (see :func:`holds`). The broker
-        lends it parts of the client's credit, and takes back what it does not use: ``amount`` is then negative, and
-        never more than what is left. Without storage, the broker's queue for the client is what holds.
+        An engine that stores overrides this: it holds the messages beyond the credit and replays them (see
+        :func:`holds`). The broker lends it parts of the client's credit and takes back what is not used: ``amount`` is
+        then negative, and never more than what is left. Without storage, the broker's queue for the client holds them.
         """
 
     def position(self) -> int | None:
-        """Right after :meth:`compile` without ``after``: what has a higher sequence is for who subscribed; None = the
-        engine does not number.
+        """Where a subscription without ``after`` begins: it gets messages with higher sequences. Called right after
+        :meth:`compile`; None = the engine does not number.
 
-        Clients that lost their connection read on from there, though nothing has come yet.
+        A client that loses its connection reads on from there, also if no message has come yet.
         """
         return None
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...] | None]:
-        """What became of the client's messages since the last SYNC; nothing = all were accepted, none is numbered.
+        """Outcomes of the client's messages since the last SYNC; nothing = all were accepted, none is numbered.
 
-        An engine that knows it only when the batch is safe returns a function, which is called after :meth:`flush`. If
-        that returns None, nobody knows yet: it is called again after each :meth:`flush` and :meth:`idle`, and what the
-        engine says behind it waits for the answer.
+        An engine that knows them only when the batch is stored returns a function, which is called after :meth:`flush`.
+        If that returns None, they are not known yet: it is called again after each :meth:`flush` and :meth:`idle`, and
+        later reports of the engine wait for the answer.
         """
         return ()
 
-    def ask(self, question: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
-        """Of somebody who reads what is stored. Called after :meth:`flush`; must not take long, whatever is asked.
+    def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
+        """Answer a query about what is stored. Called after :meth:`flush`; must not take long.
 
         :return: the answer, and the frames of the STREAM DELIVERs that go before it
         """
-        reason = self.unreadable(self.name, self.settings) or "this engine answers nothing"
-        return LogQueryAnswer(question.number, StatusCode.NOT_IMPLEMENTED, reason.encode()), []
+        reason = self.unreadable(self.name, self.settings) or "this engine answers no queries"
+        return LogQueryAnswer(query.number, StatusCode.NOT_IMPLEMENTED, reason.encode()), []
 
     @classmethod
     def unreadable(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
-        """Why nobody can ask this engine for what this stream keeps, and where to read it; None = it answers."""
+        """Why this engine answers no queries about this stream, and where to read it instead; None = it answers."""
         return "this engine keeps nothing to read again" if cls.ask is StreamEngine.ask else None
 
     @classmethod
-    def shelf(cls, settings: Mapping[str, Any]) -> list[bytes]:
+    def stored_streams(cls, settings: Mapping[str, Any]) -> list[bytes]:
         """Names of the streams that are stored with these settings, whether open or not."""
         return []
 
     @classmethod
-    def keeps(cls, name: bytes, settings: Mapping[str, Any]) -> bool:
+    def is_stored(cls, name: bytes, settings: Mapping[str, Any]) -> bool:
         """Whether this stream is stored with these settings."""
         return False
 
     def flush(self) -> None:  # noqa: B027
-        """The end of a batch of commands: what was accepted should now be safe.
+        """End a batch of commands: store what was accepted.
 
-        Nothing that the engine said during the batch (deliveries, answers to SYNC) leaves before this returns; if it
-        raises, none of it does. An engine may deliver the messages of the batch here, behind the answers to SYNC.
+        No delivery or answer of the batch is sent before this returns; if it raises, none is. An engine may deliver the
+        messages of the batch here, behind the answers to SYNC.
         """
 
     def idle(self) -> float | None:
-        """No command waits: do a small piece of what is to be done without one (replay, for example).
+        """Do a small piece of work without a command (replay, for example); called while none waits.
 
         :return: seconds after which to call again; None = not before the next batch of commands. It is called later
-            than that while the server has not taken what the engine said before, so that replay waits for the server
+            while the server has not taken earlier reports, so that replay waits for the server
         """
         return None
 
 
-def _nowhere(delivery: Delivery) -> None:
+def _discard(delivery: Delivery) -> None:
     """Deliveries before TRAFFIC."""
 
 

@@ -178,15 +178,15 @@ class DurableEngine(StoredStreamEngine[Row]):
         runs = self._acks.take(client)
         return runs.acks if self._accepted else runs.acks()
 
-    def ask(self, question: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
-        return answer(self.store, question, self._options)
+    def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
+        return answer(self.store, query, self._options)
 
     @classmethod
-    def shelf(cls, settings: Mapping[str, Any]) -> list[bytes]:
+    def stored_streams(cls, settings: Mapping[str, Any]) -> list[bytes]:
         return stored_streams(settings)
 
     @classmethod
-    def keeps(cls, name: bytes, settings: Mapping[str, Any]) -> bool:
+    def is_stored(cls, name: bytes, settings: Mapping[str, Any]) -> bool:
         return is_stored(name, settings)
 
     def flush(self) -> None:

@@ -1,0 +1,56 @@
+"""What an engine reports to the server beside its deliveries, one class each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from mama_spark.malamute.protocol.extensions import AckRun
+from mama_spark.malamute.protocol.log_query import LogQueryAnswer
+
+from .base import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    """The engine has done one TRAFFIC, COMPILE, CANCEL or SYNC.
+
+    :ivar error: why it refused the pattern
+    :ivar runs: the outcomes that SYNC asks for
+    :ivar position: where a subscription without ``after`` begins; ignored when reports are compared
+    """
+
+    error: str | None = None
+    runs: tuple[AckRun, ...] = ()
+    position: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFailed:
+    """The engine raised an error and its stream has ended: the last report."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class CreditReturned:
+    """The answer to RECALL: this much of the client's credit was not used and is taken back."""
+
+    client: Hashable
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnswered:
+    """The answer to the client's oldest ASK.
+
+    :ivar records: frames of the STREAM DELIVERs that go before it
+    """
+
+    client: Hashable
+    answer: LogQueryAnswer
+    records: list[list[bytes]]
+
+
+#: What an engine reports, in order.
+Report = list[Delivery | CommandDone | CreditReturned | QueryAnswered | EngineFailed]
