@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mama_spark.services.malamute_broker.engines.durable.store import StoreReader, store_path
+from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreReader, store_path
 
 from . import mlp_report
 from .broker import Broker

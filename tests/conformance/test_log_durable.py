@@ -12,7 +12,7 @@ from mama_spark.errors import ConfigError
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
 from mama_spark.services.malamute_broker.engines.durable.log import DurableLog, DurableLogs
-from mama_spark.services.malamute_broker.engines.durable.store import store_path
+from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers
 
 

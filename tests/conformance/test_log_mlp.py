@@ -21,7 +21,7 @@ from mama_spark.malamute.protocol.log_query import LogQuery, Op
 from mama_spark.message import MessageBatch
 from mama_spark.services.malamute_broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.store import store_path
+from mama_spark.services.malamute_broker.engines.durable.store_reader import store_path
 from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.testing.log_suite import LogSite, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually

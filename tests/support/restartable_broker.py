@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.errors import ConfigError
-from mama_spark.services.malamute_broker.engines.durable.store import StoreReader, store_path
+from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreReader, store_path
 from mama_spark.services.malamute_broker.engines.frame_columns import unpack_headers
 
 from tests.support.nats_accounts import SharedNatsServer

@@ -14,7 +14,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutc
 from mama_spark.malamute.protocol.ttl import TtlDirective, TtlIndex, ttl_directive_of
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.store import StoreFull, StoreReader, store_path
+from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 
 TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
 
@@ -51,7 +51,7 @@ class EngineHarness:
     def standing(self) -> list[tuple[int, bytes, bytes]]:
         """Sequence, subject and content of what stands, read as another process would."""
         reader = StoreReader(store_path(self.folder, b"st"))
-        found = [(row[0], row[3], row[4]) for row in reader.read_standing(0, 1 << 40, 1000, 1 << 30)]
+        found = [(row[0], row[3], row[4]) for row in reader.read_ttl(0, 1 << 40, 1000, 1 << 30)]
         reader.close()
         return found
 
@@ -226,7 +226,7 @@ def _full(*_: object) -> None:
 def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(desk: Make) -> None:
     one = desk()
     one.send(b"a", other="1")
-    assert not one.engine.store.stands
+    assert not one.engine.store.has_ttl_table
     assert one.standing() == []
     assert one.engine.idle() is None
 

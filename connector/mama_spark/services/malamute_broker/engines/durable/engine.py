@@ -32,7 +32,8 @@ from ..stored import LiveMessage, StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
 from .log_queries import answer, is_stored, stored_streams
 from .settings import DurableSettings
-from .store import MOST_OCTETS, MessageStore, Retention, Row, StoreFull, now_us, store_path
+from .store import MAX_OCTETS, MessageStore, Retention
+from .store_reader import Row, StoreFull, now_us, store_path
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         now = self._clock()
         self._ids.load(self._store.ids(now - self._ids.span))
         self._ids.expire(now)
-        self._ttl.load(self._store.running())
+        self._ttl.load(self._store.ttls())
 
     def close(self) -> None:
         if self._store is not None:
@@ -109,7 +110,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         sequence = self._next
         outcome, first = _STORED, sequence
         octets = len(content[0]) if len(content) == 1 else sum(map(len, content))
-        if octets > MOST_OCTETS:
+        if octets > MAX_OCTETS:
             outcome, first = StoreOutcome.REFUSED, 0
         elif extension is not None and (extension.message_id or extension.headers):
             outcome, first = self._judge(subject, extension, octets)
@@ -125,7 +126,7 @@ class DurableEngine(StoredStreamEngine[Row]):
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         count, first = len(block.contents), self._next
         ids = block.ids
-        if block.extensions is not None or sum(map(len, block.contents)) > MOST_OCTETS:
+        if block.extensions is not None or sum(map(len, block.contents)) > MAX_OCTETS:
             super().accept_block(client, address, block)
             return
         if ids is not None:

@@ -22,7 +22,8 @@ from ..records import LogMessage, check_topic, records, topic_filter
 from .engine import DurableEngine
 from .log_queries import limits
 from .settings import DurableSettings
-from .store import SUFFIX, MessageStore, Row, StoreReader, store_path
+from .store import MessageStore
+from .store_reader import SUFFIX, Row, StoreReader, store_path
 
 ROWS = 4096
 OCTETS = 16 * 1024 * 1024  #: of one batch, more or less

@@ -22,7 +22,8 @@ from mama_spark.malamute.protocol.patterns import BadPattern, Matcher
 
 from ..frame_columns import unpack
 from .settings import DurableSettings
-from .store import MOST_REMOVED, SUFFIX, MessageStore, Row, StoreFull, StoreReader, store_path
+from .store import MAX_REMOVED, MessageStore
+from .store_reader import SUFFIX, Row, StoreFull, StoreReader, store_path
 
 Records = list[list[bytes]]
 #: Rows that are read at a time while most may not be wanted, and octets of them that one question looks at.
@@ -101,7 +102,7 @@ def _most_counted(store: MessageStore, messages: int) -> int:
 def _trim(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     if question.text != store.identity.encode():
         raise _Refused("the stream was deleted and created again")
-    store.trim(min(question.numbers[0], store.bounds()[0] + MOST_REMOVED))
+    store.trim(min(question.numbers[0], store.bounds()[0] + MAX_REMOVED))
     return numbers(store.bounds()[0]), []
 
 
@@ -111,7 +112,7 @@ def _fetch(store: MessageStore, question: LogQuery, settings: DurableSettings) -
     last = store.bounds()[1]
     up_to = min(up_to, last)
     wanted = _wanted(question)
-    reading = store.read_standing if question.op is Op.STANDING else store.read
+    reading = store.read_ttl if question.op is Op.STANDING else store.read
     if wanted is None:
         found = reading(after, up_to, rows, octets)
         more = len(found) == rows or sum(len(row[4]) for row in found) >= octets

@@ -18,7 +18,8 @@ from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.durable import engine as durable
 from mama_spark.services.malamute_broker.engines.durable import store as durable_store
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.store import MessageStore, StoreFull, StoreReader, store_path
+from mama_spark.services.malamute_broker.engines.durable.store import MessageStore
+from mama_spark.services.malamute_broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 from mama_spark.testing.stored_engine_suite import StoredEngineHarness, mix_live_and_replay, numbered
 
 from tests.support.examples import examples
@@ -243,7 +244,7 @@ def test_retention_by_age_also_while_nothing_happens(engines: Make) -> None:
 
 
 def test_a_new_limit_on_a_large_store_is_reached_in_steps(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable_store, "MOST_REMOVED", 50)
+    monkeypatch.setattr(durable_store, "MAX_REMOVED", 50)
     one = engines()
     one.publish(*numbered(500))
     one.engine.close()
@@ -298,7 +299,7 @@ def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
 
 
 def test_a_message_that_no_store_takes_is_refused_alone(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "MOST_OCTETS", 100)
+    monkeypatch.setattr(durable, "MAX_OCTETS", 100)
     one = engines()
     for content in (b"1", b"2" * 101, b"3"):
         one.engine.accept("w", b"", b"s", [content], NOTHING)
@@ -371,7 +372,7 @@ def test_a_store_that_was_never_closed_knows_all_it_has(
     tmp_path: Path, engines: Make, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     """Its state is written now and then, and what came since is counted."""
-    monkeypatch.setattr(durable_store, "NOTED_EVERY", every)
+    monkeypatch.setattr(durable_store, "STATE_INTERVAL", every)
     one = engines(max_messages=12)
     for count in (3, 5, 1):
         one.publish(*numbered(count), content=b"x" * 100)

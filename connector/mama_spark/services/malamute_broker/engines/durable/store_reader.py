@@ -1,0 +1,186 @@
+"""Reads the messages of one stream from its SQLite file, which another process may be writing."""
+
+from __future__ import annotations
+
+import sqlite3
+import time as clock
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from mama_spark.errors import ConfigError, MamaError, Unavailable
+
+APPLICATION_ID = 0x4D4C4D31  # "MLM1"
+SUFFIX = ".stream"
+MIN_SQLITE = (3, 32)
+
+Row = tuple[Any, ...]
+
+
+class StoreFull(Unavailable):
+    """No room, or the disk does not work (now): the batch is not stored, the store is as it was before."""
+
+
+def now_us() -> int:
+    return clock.time_ns() // 1000
+
+
+def store_path(folder: str | Path, stream: bytes) -> Path:
+    """The file of a stream: its name quoted as in a URL, with a hash in place of what is too long for a file name."""
+    name = quote(stream, safe="") or "%"
+    if len(name) > 150:
+        name = f"{name[:100]}-{blake2b(stream, digest_size=16).hexdigest()}"
+    return Path(folder) / f"{name}{SUFFIX}"
+
+
+def _rows_up_to(cursor: sqlite3.Cursor, octets: int) -> list[Row]:
+    """Rows until they have so many octets of content; the cursor is closed."""
+    found: list[Row] = []
+    try:
+        for row in cursor:
+            found.append(row)
+            octets -= len(row[4])
+            if octets <= 0:
+                break
+    finally:
+        cursor.close()
+    return found
+
+
+class StoreReader:
+    """A store that somebody else may be writing. Used by one thread.
+
+    :raises ConfigError: the file is missing, foreign or damaged; the text names it
+    """
+
+    def __init__(self, path: Path) -> None:
+        if sqlite3.sqlite_version_info < MIN_SQLITE:  # statements of many rows, and window functions
+            text = ".".join(map(str, MIN_SQLITE))
+            raise ConfigError(
+                f"durable streams need SQLite {text} or later, and this Python has {sqlite3.sqlite_version}"
+            )
+        self.path = path
+        self._db = self._connect()
+        try:
+            with self._translated():
+                (found,) = self._db.execute("PRAGMA application_id").fetchone()
+                self._check(found)
+                self.name, self.identity = self._state("name, identity")
+        except BaseException:
+            self._db.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}>"
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self.path.exists():
+            raise ConfigError(f"there is no store {self.path}")
+        with self._translated():
+            return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", 10.0, isolation_level=None, uri=True)
+
+    def _check(self, application_id: int) -> None:
+        if application_id != APPLICATION_ID:
+            raise ConfigError(f"{self.path} is no stream store of this version")
+
+    def _state(self, columns: str) -> Row:
+        row: Row | None = self._db.execute(f"SELECT {columns} FROM state").fetchone()
+        if row is None:
+            raise ConfigError(f"{self.path} is damaged: it has no state")
+        return row
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as e:
+            raise self._translation(e) from e
+
+    def _translation(self, error: sqlite3.DatabaseError) -> MamaError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY):
+            return StoreFull(f"{self.path}: {error}")
+        return ConfigError(f"the store {self.path} cannot be used: {error}")
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self._db.close()
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def bounds(self) -> tuple[int, int]:
+        """Sequences of the first and the last; first = last + 1 when there is nothing."""
+        with self._translated():
+            first, last = self._db.execute(
+                "SELECT (SELECT min(sequence) FROM messages),"
+                " max((SELECT last FROM state), ifnull((SELECT max(sequence) FROM messages), 0))"
+            ).fetchone()
+        return (last + 1 if first is None else first), last
+
+    def read(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
+        """From the first with ``after < sequence <= up_to``: so many rows, or fewer when they have so many octets."""
+        with self._translated():
+            cursor = self._db.execute(
+                "SELECT * FROM messages WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
+                (max(0, after), up_to, rows),
+            )
+            return _rows_up_to(cursor, octets)
+
+    def read_ttl(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
+        """As :meth:`read`, of the last message of each subject that ever had a time to live (see
+        :mod:`mama_spark.malamute.protocol.ttl`): what runs, and what ended it as long as retention leaves that."""
+        with self._translated():
+            if not self._has_ttl_table():
+                return []
+            cursor = self._db.execute(
+                "SELECT sequence, time, sender, subject, content, lengths, id, headers, origin FROM standing"
+                " WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
+                (max(0, after), up_to, rows),
+            )
+            return _rows_up_to(cursor, octets)
+
+    def _has_ttl_table(self) -> bool:
+        return self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'standing'").fetchone() is not None
+
+    def complete(self, after: int, up_to: int) -> bool:
+        """Nothing is missing; to count is ten times as fast as to look for holes."""
+        with self._translated():
+            (there,) = self._db.execute(
+                "SELECT count(*) FROM messages WHERE sequence > ? AND sequence <= ?", (after, up_to)
+            ).fetchone()
+        return bool(there == up_to - after)
+
+    def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
+        """Ranges, both ends inclusive, of what is not there any more."""
+        low = max(0, after)
+        high = min(up_to, self.bounds()[1])
+        if high <= low or self.complete(low, high):
+            return []
+        with self._translated():
+            found = self._db.execute(
+                "SELECT before + 1, sequence - 1 FROM (SELECT sequence, lag(sequence, 1, :low) OVER (ORDER BY sequence)"
+                " AS before FROM (SELECT sequence FROM messages WHERE sequence > :low AND sequence <= :high"
+                " UNION ALL SELECT :high + 1)) WHERE sequence - before > 1",
+                {"low": low, "high": high},
+            ).fetchall()
+        return [(int(start), int(end)) for start, end in found]
+
+    def at(self, time: int) -> int:
+        """Sequence of the first message of this time or later; last + 1 if there is none."""
+        low, last = self.bounds()
+        high = last + 1
+        with self._translated():
+            while low < high:  # times never fall
+                middle = (low + high) // 2
+                row = self._db.execute(
+                    "SELECT sequence, time FROM messages WHERE sequence >= ? ORDER BY sequence LIMIT 1", (middle,)
+                ).fetchone()
+                if row is None or row[1] >= time:
+                    high = middle
+                else:
+                    low = row[0] + 1
+            row = self._db.execute("SELECT min(sequence) FROM messages WHERE sequence >= ?", (low,)).fetchone()
+        return last + 1 if row[0] is None else int(row[0])
