@@ -1,8 +1,8 @@
-"""What a bridge is: the code for one middleware, behind a small synchronous, columnar face.
+"""The contract of bridges: interfaces and value types that the code for each middleware implements.
 
-A bridge never retries, never keeps messages that it did not take, never writes flight events and does not know
-Spark. Deciding is the window's business (:mod:`mama_spark.sending.window`): a bridge moves bytes and says what
-came back.
+A bridge moves bytes and reports what came back, in columns and synchronously. It never retries, keeps no messages that
+it did not take, writes no flight events and does not know Spark; what is sent, and when again, is decided by
+:mod:`mama_spark.sending.window`.
 
 Calls come one at a time, in this order: ``open`` once, then ``prepare`` / ``send`` / ``flush`` / ``poll`` in any order
 and all on one thread, ``close`` once. ``open`` and ``close`` may come from other threads, before that one begins and
@@ -26,8 +26,8 @@ class Ack(Enum):
     """What an acknowledgement of this middleware means."""
 
     NONE = "none"  #: there is none
-    ACCEPTED = "accepted"  #: somebody took it
-    STORED = "stored"  #: it is in a durable log
+    ACCEPTED = "accepted"  #: the middleware has the message, but does not store it
+    STORED = "stored"  #: the message is in a durable log
 
 
 class EventStyle(Enum):
@@ -39,7 +39,7 @@ class EventStyle(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the bridge can do *as it is configured*. Proven by the conformance suite, so never a wish."""
+    """What the bridge can do *as it is configured*. The conformance suite proves each of them."""
 
     ack: Ack
     sequence: bool  #: acks carry the sequence number of the log
@@ -55,14 +55,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """Positive answers that came together.
+    """Acknowledgements that came together.
 
     :ivar tokens: of the sends, in any order
-    :ivar sequences: one a token, or None when this mode does not tell
+    :ivar sequences: one a token, or None where the middleware does not give them
     :ivar duplicates: one a token, or None for "none of them"
-    :ivar stream: where they are stored, None if not told
+    :ivar stream: where the messages are stored, None if not given
     :ivar at: ``time.monotonic()`` of their arrival
-    :ivar domain: that the stream belongs to, None if not told
+    :ivar domain: that the stream belongs to, None if not given
     """
 
     tokens: Int64s
@@ -75,7 +75,7 @@ class Acks:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Negative or missing answers with one cause. Settles these sends only; the window decides what follows."""
+    """Negative acknowledgements, or sends that will not be acknowledged, with one cause."""
 
     tokens: Int64s
     error: PublishError
@@ -88,7 +88,7 @@ class EventKind(Enum):
     DISCONNECTED = "disconnected"  #: every send without an answer is in doubt from here on
     RECONNECTED = "reconnected"
     CLOSED = "closed"  #: for good: nothing can be sent any more; ``error`` says why
-    WARNING = "warning"  #: self-healing or advisory; goes to the log of the process
+    WARNING = "warning"  #: passes by itself, or is only advice; is logged
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class BridgeEvent:
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """Everything that came in since the last poll, each list in order of arrival."""
+    """What came in since the last poll, each list in order of arrival."""
 
     acks: list[Acks] = field(default_factory=list)
     refusals: list[Refusals] = field(default_factory=list)
@@ -114,7 +114,7 @@ class PollResult:
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """What the bridge says about a batch before any of it is sent.
+    """What the bridge found wrong with a batch before any of it is sent.
 
     :ivar rejected: rows that may not be sent, with the reason, ascending by row
     :ivar non_retriable: True where a message that may be stored must not be sent again although it has an id, since it
@@ -126,7 +126,7 @@ class ValidationResult:
 
 
 class PublisherBridge(Protocol):
-    """One transport for one publisher."""
+    """A connection on which one publisher sends."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -134,54 +134,53 @@ class PublisherBridge(Protocol):
         ...
 
     def open(self) -> None:
-        """Connect and check everything that can be known before the first publish.
+        """Connect and check everything that can be checked before the first publish.
 
         :raises ConfigError: the user must change something (stream, permission, credentials, option)
-        :raises Unavailable: nobody answers; a later try may succeed
+        :raises Unavailable: the middleware does not answer; a later try may succeed
         """
         ...
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """Check topics, headers and sizes, vectorised: costs nanoseconds a message.
+        """Check topics, headers and sizes of whole columns at once.
 
-        Asks the middleware only about topics of which it knows nothing yet (is there a stream?), once, and remembers.
+        Asks the middleware only about topics that are new to the bridge (is there a stream?), and caches the answer.
+        Elements of ``batch`` that the caller already knows to be wrong may be anything.
 
-        Elements of ``batch`` that the caller already knows to be bad may be anything.
-
-        :raises ConfigError: nothing of what has been prepared so far has a place to go to
-        :raises Unavailable: nobody answers
+        :raises ConfigError: no stream takes any of the topics so far
+        :raises Unavailable: the middleware does not answer
         """
         ...
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """Take ``batch[:n]`` for sending and return n, 0 when it can take nothing now (disconnected, full).
+        """Take ``batch[:n]`` for sending and return n; 0 when it can take nothing now (disconnected, full).
 
-        Message i is known as token ``first_token + i`` from here on. Tokens only ever rise and are never reused;
-        tokens of what was not taken are handed out again by the caller. Never blocks for acknowledgements.
-        Each token taken is answered exactly once, by Acks or Refusals, or by nothing at all (lost); events
-        DISCONNECTED and CLOSED leave the unanswered ones in doubt, and the bridge answers none of them later
-        unless the middleware itself still does.
+        Message i has the token ``first_token + i``. Tokens only ever rise and are never reused; those of messages that
+        were not taken are given to the next ones. Never blocks for acknowledgements. Each token taken is answered once,
+        by Acks or Refusals, or never (the answer was lost). After the events DISCONNECTED and CLOSED the outcome of
+        unanswered sends is unknown, and the bridge reports none of them later unless the middleware itself still
+        answers.
         """
         ...
 
     def flush(self) -> None:
-        """No more messages for now: make the middleware answer for everything sent (ends an open batch).
+        """Make the middleware acknowledge everything sent so far (ends an open batch): no more messages come for now.
 
-        Does not wait. Idempotent, and harmless for bridges that answer message by message.
+        Does not wait. Idempotent; nothing to do where each message is acknowledged by itself.
         """
         ...
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
-        """Wait until ``want`` tokens are answered, or a refusal or event is there, at most ``timeout`` seconds.
+        """Wait until ``want`` tokens are answered, or a refusal or event arrived, at most ``timeout`` seconds.
 
-        Returns everything that is there, perhaps nothing. ``timeout=0`` does not wait.
+        Returns everything that arrived, perhaps nothing. ``timeout=0`` does not wait.
 
-        :raises BackgroundTaskFailed: the bridge's own loop ended with an error
+        :raises BackgroundTaskFailed: a background task of the bridge ended with an error
         """
         ...
 
     def close(self) -> None:
-        """Give the connection back. Never raises; what is unanswered stays unanswered."""
+        """Release the connection. Never raises; unanswered sends stay unanswered."""
         ...
 
 
@@ -193,7 +192,7 @@ class EncodedRows:
     """Rows as messages, row for row.
 
     :ivar topics: dictionary<int32, string> without nulls
-    :ivar payloads: binary or large_binary without nulls; placeholders stand in for what is bad
+    :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
     :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
     """
 
@@ -203,16 +202,16 @@ class EncodedRows:
 
 
 class RowCodec(Protocol):
-    """Makes messages of rows, for middlewares whose values have types. Equal rows become equal messages, always."""
+    """Encodes rows as messages, for middlewares whose values have types. Equal rows always give equal messages."""
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """The columns by their names, and what each must be, for people."""
+        """The columns by name, and what each must be, as text for messages."""
         ...
 
     @property
     def needed(self) -> Sequence[str]:
-        """Those that must be there."""
+        """Names of the columns that must be present."""
         ...
 
     def check(self, schema: pa.Schema) -> None:
@@ -228,12 +227,12 @@ class RowCodec(Protocol):
 
 
 class RequestMessage(NamedTuple):
-    """A request that came in, or what came back for one that was sent.
+    """A request that was received, or the reply to one that was sent.
 
     :ivar topic: that the request was sent to
-    :ivar inbox: number of the request that this answers; None: this is a request
-    :ivar reply_to: where an answer to this goes; None: nobody waits for one
-    :ivar error: came back instead of an answer: nobody takes requests there, or no permission
+    :ivar inbox: number of the request that this replies to; None: this is a request
+    :ivar reply_to: where a reply to this goes; None: no reply is wanted
+    :ivar error: instead of a reply: nobody takes requests there, or no permission
     """
 
     topic: str
@@ -244,38 +243,40 @@ class RequestMessage(NamedTuple):
 
 
 class RequestBridge(Protocol):
-    """Requests and their answers, outside of every log. Optional: a publisher bridge that has it gives it by a method
+    """Requests and replies, which no log stores. Optional: a publisher bridge that has it returns it from a method
     ``requests()``, and closes it with itself. Calls come from the thread that calls the publisher bridge."""
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
-        """Send a request; what comes back carries ``inbox``, a number of the caller's, until :meth:`forget`.
+        """Send a request; replies carry ``inbox``, a number of the caller's, until :meth:`forget`.
 
-        :raises PublishError: the topic is no place to send to
-        :raises ConfigError: no permission to receive answers
+        :raises PublishError: the topic cannot be sent to
+        :raises ConfigError: no permission to receive replies
         :raises Unavailable: the connection is down
         """
         ...
 
     def forget(self, inbox: int) -> None:
-        """No more answers to this request are wanted."""
+        """Drop further replies to this request."""
         ...
 
     def reply(self, to: str, payload: bytes) -> None:
-        """Answer a request; errors as :meth:`request`."""
+        """Reply to a request; errors as :meth:`request`."""
         ...
 
     def listen(self, topic: str) -> None:
-        """Take requests that are sent to ``topic``.
+        """Receive requests that are sent to ``topic``.
 
         :raises ConfigError: no permission
         :raises Unavailable: the connection is down
         """
         ...
 
-    def unlisten(self, topic: str) -> None: ...
+    def unlisten(self, topic: str) -> None:
+        """Undo :meth:`listen`."""
+        ...
 
     def received(self) -> list[RequestMessage]:
-        """What came in since the last call, in order of arrival. Never waits."""
+        """Requests and replies since the last call, in order of arrival. Never waits."""
         ...
 
 
@@ -283,32 +284,32 @@ class RequestBridge(Protocol):
 
 
 class SourceKey(NamedTuple):
-    """What tells one source from another on a transport. Names are not unique; an id is one source's (u64)."""
+    """Identity of a source on a transport. Names are not unique; an id (unsigned, 64 bits) belongs to one source."""
 
     name: str
     id: int | None
 
 
 class DiscoveryEventKind(Enum):
-    """What one element of the image, or one change, is."""
+    """Kind of a :class:`DiscoveryEvent`."""
 
-    RECORD = "record"  #: what a source says of itself; ``payload`` is its source message
-    SUSPECT = "suspect"  #: a source was not heard of for some time, said by the middleware; ``source`` tells which
-    OFFLINE = "offline"  #: and for longer
+    RECORD = "record"  #: ``payload`` is the source message in which a source describes itself
+    SUSPECT = "suspect"  #: the middleware says that ``source`` was not renewed for half its time to live
+    OFFLINE = "offline"  #: and for all of it
     EVENT = "event"  #: something happened to a publisher or a topic; ``payload`` is the event message
-    SUBSCRIBED = "subscribed"  #: a reader that need not know of us came, for ``topic``; ``info`` tells which
-    UNSUBSCRIBED = "unsubscribed"
-    IMAGE_END = "image_end"  #: all sources that there were have been told; what follows are changes
+    SUBSCRIBED = "subscribed"  #: any consumer of the middleware began to read ``topic``; ``info`` names it
+    UNSUBSCRIBED = "unsubscribed"  #: and ended
+    IMAGE_END = "image_end"  #: end of the image; changes follow
     GAP = "gap"  #: records ``gap[0]`` to ``gap[1]`` of ``origin`` were lost before they were read
 
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryEvent:
-    """One thing that discovery tells. Bytes are not looked into here: that is the business of ``mama``.
+    """One element of the image of the sources, or one change. Payloads are opaque here; ``mama`` decodes them.
 
     :ivar at: microseconds since the epoch, by the clock of the middleware
-    :ivar origin: the log it stands in (or stood, in an image)
-    :ivar sequence: its number there; None for what stands in no log
+    :ivar origin: name of the log that it is (or was, in an image) stored in
+    :ivar sequence: its number there; None for what is stored in no log
     """
 
     kind: DiscoveryEventKind
@@ -322,64 +323,64 @@ class DiscoveryEvent:
     gap: tuple[int, int] | None = None
 
 
-#: Where a reader of discovery stands: JSON, made and understood by the bridge alone.
+#: Offset of a reader of discovery: JSON, opaque to everything but the bridge.
 Position = dict[str, Any]
 
 
 class DiscoveryBridge(Protocol):
-    """Where sources announce themselves and are found: the image of those there are, and a log of what changes.
+    """Announces sources and finds them: the image of the present ones, and a log of changes.
 
-    Calls come from one thread: ``open``, anything, ``close``; several readers and announcers may live at a time.
+    Calls come from one thread: ``open``, anything, ``close``; there may be several readers and announcers at a time.
     Methods raise :class:`~mama_spark.errors.ConfigError` for what the user must change (a permission: names it) and
-    :class:`~mama_spark.errors.Unavailable` when nobody answers.
+    :class:`~mama_spark.errors.Unavailable` when the middleware does not answer.
     """
 
     def open(self) -> None:
-        """Connect, and make the places of discovery where they are missing."""
+        """Connect, and create the streams of discovery where they are missing."""
         ...
 
-    # --- who announces ---
+    # --- announcing ---
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """Write what the source says of itself (if it is not what stands there), and keep it alive from this process.
+        """Write the source's record (if another one is stored), and hold a lease on it from this process.
 
         The middleware itself turns a source that was not renewed for ``ttl / 2`` seconds SUSPECT, and OFFLINE after
-        ``ttl``. This process renews every ``ttl / 3`` while a lease is held or warm (:meth:`close` gives it back;
-        another :meth:`announce` of the same source takes it up again). Several processes may announce one source.
+        ``ttl``. This process renews every ``ttl / 3`` while it holds the lease, and for a while after :meth:`close`, so
+        that another :meth:`announce` of the same source takes it over. Several processes may announce one source.
         """
         ...
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """The source ends in order: ``record`` says so (OFFLINE); nobody's renewals bring it back but a new
-        :meth:`announce`."""
+        """End the source: ``record`` says OFFLINE. Renewals by others do not bring it back; a new :meth:`announce`
+        does."""
         ...
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """Append events of the source's publishers, in order; an id that is there already is not stored again."""
+        """Append events of the source's publishers, in order; an event whose id is known is not stored again."""
         ...
 
-    # --- who reads ---
+    # --- reading ---
 
     def image(self) -> list[DiscoveryEvent]:
-        """The sources there are now, one or two changes each (RECORD, then what the middleware says of it), and
-        IMAGE_END."""
+        """The present sources, one or two events each (RECORD, then SUSPECT or OFFLINE), and IMAGE_END."""
         ...
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """``image``, ``earliest``, ``latest``, or pairs of log and first sequence. Without I/O for ``image``."""
+        """Where to begin: ``image``, ``earliest``, ``latest``, or pairs of log and first sequence. No I/O for
+        ``image``."""
         ...
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        """The position after what there is now, at most ``limit`` records on, and not beyond ``until``; ``start``
-        itself when there is nothing.
+        """The offset after the last record, at most ``limit`` records after ``start`` and not beyond ``until``;
+        ``start`` itself when there is nothing new.
 
-        From ``begin("image")`` it first writes the image down for this reader, so that what lies before the position
-        it returns can be read again.
+        From ``initial_offset("image")`` it first saves the image for this reader, so that what precedes the returned
+        offset can be read again.
         """
         ...
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        """What lies between two positions, in order; the same each time."""
+        """The events between two offsets, in order; the same each time."""
         ...
 
     def close(self) -> None:

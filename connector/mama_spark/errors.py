@@ -1,6 +1,6 @@
-"""Every error of mama-spark.
+"""Every exception that mama-spark raises on purpose.
 
-An error answers two questions as class attributes, and code reads these flags, never names:
+Two class attributes say what may be done about an error; code reads these flags, never class names:
 
 * ``retryable``: may the same thing succeed later, with nothing changed by the user?
 * ``may_have_landed``: may the middleware have stored the message although we report an error?
@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, ClassVar
 
 
 class Backpressure(Enum):
-    """What an error asks of the publisher as a whole, beyond the flight that it hit."""
+    """Effect of an error on the publisher as a whole, beyond the message that it concerns."""
 
-    NONE = "none"  #: nothing: the trouble is this flight's alone
-    PAUSE = "pause"  #: let nothing out until the back-off has passed: nobody's message would get through
-    SHRINK_WINDOW = "shrink_window"  #: hold, and halve the window: the server is overrun
+    NONE = "none"  #: none: the cause concerns this message alone
+    PAUSE = "pause"  #: send nothing until the back-off has passed: no message would get through
+    SHRINK_WINDOW = "shrink_window"  #: pause, and halve the window: the server is overloaded
 
 
 class MamaError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base class."""
 
     retryable: ClassVar[bool] = False
     may_have_landed: ClassVar[bool] = False
 
 
 class ConfigError(MamaError, ValueError):
-    """Something that only the user can change is wrong: an option, a schema, a stream, a permission."""
+    """Only the user can correct it: an option, a schema, a stream, a permission."""
 
 
 class OptionError(ConfigError):
-    """An option is unknown, malformed, out of range, or does not go with another one."""
+    """An option is unknown, malformed, out of range, or contradicts another one."""
 
 
 class SchemaError(ConfigError):
@@ -58,7 +58,7 @@ class Unavailable(MamaError):
 
 
 class BackgroundTaskFailed(Unavailable):
-    """A background loop ended with an error; every waiter is told so. ``__cause__`` is that error."""
+    """A background thread or task ended with an error, ``__cause__``; raised to everything that waits for it."""
 
     may_have_landed = True
 
@@ -68,22 +68,22 @@ class FlightLogError(ConfigError):
 
 
 class DataLost(MamaError):
-    """Records that a query has not read are gone from the middleware, and ``failOnDataLoss`` is on."""
+    """The middleware removed records before the query read them, and ``failOnDataLoss`` is on."""
 
 
 class CorruptPack(MamaError):
-    """A packed message cannot be read, or not in the columns that were asked for, and ``failOnCorrupt`` is on."""
+    """A packed message cannot be unpacked, or not into the requested columns, and ``failOnCorrupt`` is on."""
 
 
 class RowsFailed(MamaError):
-    """Rows of a write failed for good and ``onError=fail``. Raised by the commit, so that no task is retried."""
+    """Rows of a write failed finally and ``onError=fail``. Raised by the commit, so that no task is retried."""
 
 
 # --- why one send of one message was not acknowledged ------------------------------------------------------
 
 
 class PublishError(MamaError):
-    """Why a send was refused, or why its outcome is unknown.
+    """Why a send failed, or why its outcome is unknown.
 
     :param info: the middleware's text (or ours), for people
     :param code: the middleware's number (JetStream ``err_code``, else an HTTP-like status), 0 if it has none
@@ -91,7 +91,7 @@ class PublishError(MamaError):
     """
 
     backpressure: ClassVar[Backpressure] = Backpressure.NONE
-    answered: ClassVar[bool] = True  #: the middleware (or our check) said it; False: nobody answered
+    answered: ClassVar[bool] = True  #: the middleware (or our own check) reported it; False: no answer came
     default_status: ClassVar[str] = "PUBLISH_ERROR"
 
     def __init__(self, info: str, code: int = 0, status: str | None = None) -> None:
@@ -108,7 +108,7 @@ class PublishError(MamaError):
 
 
 class Rejected(PublishError):
-    """The middleware, or our own check, said no for good. Not stored."""
+    """The middleware, or our own check, rejected the message finally. Not stored."""
 
 
 class BadRow(Rejected):
@@ -118,7 +118,7 @@ class BadRow(Rejected):
 
 
 class BadTopic(BadRow):
-    """The topic is no place to publish to: wildcard, empty token, blanks, too long."""
+    """The topic cannot be published to: wildcard, empty token, blanks, too long."""
 
     default_status = "BAD_SYMBOL"
 
@@ -150,26 +150,26 @@ class NotPublished(PublishError):
 
 
 class NotReady(PublishError):
-    """The middleware could not decide yet (JetStream 10163); not stored, ask again."""
+    """The middleware could not decide yet (JetStream 10163). Not stored; retry."""
 
     retryable = True
 
 
 class BlockedByPredecessor(PublishError):
-    """Certainly not stored because something before it failed (behind a gap of an ordered batch); send at once."""
+    """Not stored because a message before it in an ordered batch failed; may be sent again at once."""
 
     retryable = True
 
 
 class DuplicateInFlight(PublishError):
-    """The same id is proposed but not committed (JetStream 10158). Never a success; ask again later."""
+    """A message of the same id is proposed but not committed (JetStream 10158). Not an acknowledgement; retry later."""
 
     retryable = True
     may_have_landed = True
 
 
 class NoResponders(PublishError):
-    """Nobody takes this topic now: no stream, or no leader. Not stored."""
+    """No stream takes this topic now, or it has no leader. Not stored."""
 
     retryable = True
     backpressure = Backpressure.PAUSE

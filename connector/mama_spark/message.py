@@ -1,8 +1,7 @@
-"""Messages in columns: what a publisher sends, one element of each column a message.
+"""A batch of messages in columns: what publishers send and bridges take, one element of each column a message.
 
-Rows come from Spark as Arrow batches and stay columns until they are bytes on a socket (law 2). This module
-holds the column container only; turning a DataFrame's columns into it is :mod:`mama_spark.spark.sink.row_encoder`,
-turning it into bytes is the bridge's.
+Rows come from Spark as Arrow batches and stay columns until they are bytes on a socket.
+:mod:`mama_spark.spark.sink.row_encoder` makes message batches of a DataFrame's columns; bridges make bytes of them.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class MessageBatch:
     :ivar topics: dictionary<int32, string>: most batches have few distinct topics
     :ivar payloads: binary or large_binary
     :ivar headers: :data:`HEADERS_TYPE`, or None when no message has headers; an element may be null (none)
-    :ivar ids: string, or None when the middleware is not to deduplicate
-    :ivar streams: dictionary<int32, string>: the stream of each message, for middlewares in which a topic does not say
-        it; None = the one of the transport
+    :ivar ids: string, or None when the middleware shall not deduplicate
+    :ivar streams: dictionary<int32, string>: the stream of each message, for middlewares in which a topic does not
+        determine it; None = the one of the transport
     """
 
     topics: pa.DictionaryArray
@@ -94,7 +93,7 @@ def payload_sizes(payloads: pa.Array) -> Int64s:
 
 
 def payload_bounds(payloads: pa.Array) -> Int64s:
-    """Where each element of such an array begins in its data, and where the last one ends."""
+    """Offsets at which the elements of such an array begin in its data buffer, and where the last one ends."""
     wide = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
     offsets = np.frombuffer(payloads.buffers()[1], np.int64 if wide else np.int32)
     return offsets[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)

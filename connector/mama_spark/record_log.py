@@ -1,10 +1,10 @@
-"""What a log is: a durable, numbered, replayable sequence of records, behind a small synchronous, columnar face.
+"""The contract of record logs: durable, numbered, replayable sequences of records, read and appended to in columns.
 
-``mamasub`` and ``mamadiscovery`` read logs, so a record can be read again by its number for as long as the log keeps
-it: the same range gives the same records, every time and on every executor. Numbers rise and are never reused; what
-was deleted leaves a hole.
+``mamasub`` and ``mamadiscovery`` read record logs, so a record can be read again by its sequence for as long as the log
+keeps it: the same range gives the same records, every time and on every executor. Sequences rise and are never reused;
+a deleted record leaves a gap.
 
-A log is named by a URL: ``nats://host:4222/STREAM``.
+A record log is named by a URL: ``nats://host:4222/STREAM``.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a log holds.
+    """First and last sequence of a record log.
 
-    :ivar first: sequence of the oldest record that is still there; ``last + 1`` when there is none
-    :ivar last: sequence of the newest record there ever was; 0 when there never was one
-    :ivar identity: changes when the log is deleted and made again: its sequences then mean something else
+    :ivar first: sequence of the oldest record that is still stored; ``last + 1`` when there is none
+    :ivar last: sequence of the newest record that was ever stored; 0 when there never was one
+    :ivar identity: changes when the log is deleted and created again: its sequences then name other records
     """
 
     first: int
@@ -65,70 +65,70 @@ class Bounds:
 
 
 class RecordLog(Protocol):
-    """One log of an open :class:`RecordLogBridge`. Methods raise :class:`~mama_spark.errors.Unavailable` when nobody
-    answers within the bridge's time limit, :class:`~mama_spark.errors.ConfigError` when the log is gone or
-    forbidden."""
+    """One record log of an open :class:`RecordLogBridge`. Methods raise :class:`~mama_spark.errors.Unavailable` when
+    the middleware does not answer within the bridge's timeout, :class:`~mama_spark.errors.ConfigError` when the log
+    does not exist any more or is forbidden."""
 
     @property
     def name(self) -> str: ...
 
     def bounds(self) -> Bounds:
-        """First and last now."""
+        """First and last sequence at this moment."""
         ...
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """The records with ``after < sequence <= up_to`` on one of ``topics`` (wildcards allowed; none = all), in
-        order and in batches of a few thousand. What was deleted is left out: :meth:`missing` tells what that is.
+        order and in batches of a few thousand. Deleted records are left out: :meth:`missing` lists them.
 
         The same range gives the same records, unless some of them were deleted meanwhile.
         """
         ...
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """Ranges ``(from, to)``, both inclusive, of sequences in ``after < sequence <= up_to`` that are not in the log
-        any more, ascending; whatever their topics were, since nobody knows."""
+        """Ranges ``(from, to)``, both inclusive, of sequences in ``after < sequence <= up_to`` that are not stored any
+        more, ascending, on whatever topics they were."""
         ...
 
     def at(self, time: int) -> int:
-        """Sequence of the first record stored at or after ``time`` (µs since the epoch); ``last + 1`` if there is
-        none yet."""
+        """Sequence of the first record stored at or after ``time`` (microseconds since the epoch); ``last + 1`` if
+        there is none yet."""
         ...
 
     def append(self, batch: MessageBatch) -> int:
         """Store all, in order; the sequence of the last. For a few records: rows go through publishers.
 
-        :raises PublishError: one was refused; those before it are stored
+        :raises PublishError: one was rejected, or its outcome is not known; those before it are stored
         """
         ...
 
     def trim(self, before: int) -> None:
-        """Delete what has a sequence below ``before``."""
+        """Delete the records with a sequence below ``before``."""
         ...
 
     def warnings(self) -> list[str]:
-        """What the limits of this log may remove before it is read, a sentence each."""
+        """What the limits of this log may remove before it is read, one sentence for each limit."""
         ...
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """Show at the middleware, under ``name``, that everything up to ``up_to`` was read. Telemetry: never raises."""
+        """Show at the middleware, under ``name``, that everything up to ``up_to`` was read. Never raises."""
         ...
 
 
 class RecordLogBridge(Protocol):
-    """A middleware that replays. Calls come from one thread: ``open``, anything, ``close``."""
+    """A connection to a middleware with record logs. Calls come from one thread: ``open``, anything, ``close``."""
 
     def open(self) -> None:
         """Connect.
 
         :raises ConfigError: the user must change something
-        :raises Unavailable: nobody answers
+        :raises Unavailable: the middleware does not answer
         """
         ...
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """Logs that hold records of any of ``topics`` (wildcards allowed; none = all logs), sorted.
+        """Names of the logs with records on any of ``topics`` (wildcards allowed; none = all logs), sorted.
 
-        :raises ConfigError: a topic that no log holds
+        :raises ConfigError: a topic that no log takes
         """
         ...
 

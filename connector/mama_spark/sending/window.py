@@ -1,20 +1,17 @@
-"""The window: the flights not settled yet, and the rules for letting in more.
+"""The window: flights that are not settled, and the rules for sending more of them and for sending them again.
 
-Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values; the shell
-(:mod:`mama_spark.publisher.batch_publisher`) obeys. Flights are columns: a :class:`FlightBatch` holds the flights that
-were opened together, and every operation works on a whole run of them.
+Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values;
+:class:`~mama_spark.sending.send_loop.SendLoop` acts on them. Flights are columns: a :class:`FlightBatch` holds the
+flights that were opened together, and every operation works on a whole run of them.
 
-A *token* names one send of one flight: a monotonic integer, never reused. An ack of any send settles its flight, a
-refusal settles only its own send, and whatever arrives after the terminal event is counted and changes nothing.
+A *token* names one send of one flight: an integer that only rises and is never reused. An acknowledgement of any send
+settles its flight, a refusal settles only its own send, and whatever arrives after the terminal event is counted and
+changes nothing.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -24,58 +21,56 @@ from mama_spark.errors import AckTimeout, Backpressure, OutcomeUnknown, PublishE
 from mama_spark.message import Bools, Int64s, MessageBatch
 from mama_spark.options.window import WindowConfig
 
+from .backpressure import BackpressureState
 from .flight import FlightState, Transition, advance
 from .flight_batch import FlightBatch, FlightCounters, Rows, Seconds, array_of, length_of
+from .resend_queue import ResendQueue
 from .retry import resends_allowed
 from .send_index import SendIndex, SendRange
 
-#: After a hold only this many sends go out until one of them is acknowledged: enough that one topic without a
+#: After a pause only this many messages are sent until one of them is acknowledged: enough that one topic without a
 #: stream does not stop the others, few enough that an outage does not cost a storm of refusals.
 PROBE = 64
 
 _IN_FLIGHT, _WAITING = int(FlightState.IN_FLIGHT), int(FlightState.WAITING)
 
 
-@dataclass(order=True, slots=True)
-class _Waiting:
-    due: float
-    order: int
-    deadline: float = field(compare=False)  #: when the first of its rows may not go again any more
-    flights: FlightBatch = field(compare=False)
-    rows: Int64s = field(compare=False)
-
-
 class Window:
-    """Flights in columns and the rules that move them. Not thread-safe: one shell drives it."""
+    """Not thread-safe: one sender uses it.
+
+    :ivar streams: names that :attr:`.FlightBatch.stream` points at; ``domains``: the JetStream domains of these streams
+    :ivar in_flight: flights that were launched and are not settled; ``bytes_in_flight``: their payload bytes
+    :ivar holding: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
+    :ivar connected: the middleware can be reached
+    :ivar next_token: of the next message that is sent
+    """
 
     def __init__(self, policy: WindowConfig) -> None:
         self.policy = policy
         self.counters = FlightCounters()
         self.streams: list[str] = []
-        self.domains: list[str | None] = []  #: of ``streams``
+        self.domains: list[str | None] = []
         self._codes: dict[tuple[str, str | None], int] = {}  # of streams
-        self.in_flight = 0  #: launched and not settled
-        self.bytes_in_flight = 0
-        self.holding = False  #: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
-        self.limit = policy.max_in_flight  #: smaller than the policy's after the server was overrun
+        self.in_flight = self.bytes_in_flight = 0
+        self.holding = False
         self.connected = True
         self.next_token = 0
         self._index = SendIndex()
-        self._waiting: list[_Waiting] = []
-        self._next_deadline = math.inf  # lower bound of all deadline
-        self._order = count()
-        self._pause_until = -math.inf
-        self._pause_began = -math.inf
-        self._pause_level = 0  # consecutive back-offs of the whole publisher
-        self._acked_since_growth = 0
+        self._resends = ResendQueue()
+        self._backpressure = BackpressureState(policy.max_in_flight)
         self._settled: list[tuple[FlightBatch, Rows]] = []
         self._resend_cause: PublishError | None = None
 
     def __repr__(self) -> str:
         hold = ", hold" if self.holding else ""
-        pause = f", pause {self._pause_level}" if self._pause_level else ""
+        pause = f", pause {self._backpressure.level}" if self.paused else ""
         down = "" if self.connected else ", disconnected"
         return f"<Window {self.in_flight}/{self.limit} in flight{hold}{pause}{down}>"
+
+    @property
+    def limit(self) -> int:
+        """How many flights may be in flight now: ``max_in_flight``, or fewer after the server was overloaded."""
+        return self._backpressure.limit
 
     @property
     def refill_at(self) -> int:
@@ -91,9 +86,9 @@ class Window:
     @property
     def paused(self) -> bool:
         """The middleware made the whole publisher wait, and nothing sent since has been acknowledged."""
-        return self._pause_level > 0
+        return self._backpressure.level > 0
 
-    # --- letting in ------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------
 
     def open(
         self,
@@ -132,23 +127,23 @@ class Window:
         self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
     def capacity(self, flights: FlightBatch, start: int, now: float) -> int:
-        """How many flights of ``flights`` from ``start`` on may be launched now."""
-        room = self.limit - self.in_flight
-        if room <= 0 or self.holding or not self._may_send(now):
+        """How many flights from ``start`` on may be launched now."""
+        free = self.limit - self.in_flight
+        if free <= 0 or self.holding or not self._may_send(now):
             return 0
-        if self._pause_level:
+        if self.paused:
             if self._sent_since_pause():
                 return 0
-            room = min(room, PROBE)
-        self._drop_settled()
-        if self._waiting and (self.policy.ordered or self._waiting[0].due <= now):
+            free = min(free, PROBE)
+        resend = self._resends.head()
+        if resend is not None and (self.policy.ordered or resend.due <= now):
             return 0  # resends go first
-        room = min(room, flights.n - start)
-        if self.policy.max_bytes is not None and room > 0:
+        free = min(free, flights.n - start)
+        if self.policy.max_bytes is not None and free > 0:
             budget = self.policy.max_bytes - self.bytes_in_flight
             upto = int(np.searchsorted(flights.ends, flights.ends[start] + budget, "right")) - 1
-            room = min(room, max(upto - start, 1 if self.in_flight == 0 else 0))
-        return room
+            free = min(free, max(upto - start, 1 if self.in_flight == 0 else 0))
+        return free
 
     def launch(self, flights: FlightBatch, rows: Rows, now: float) -> int:
         """The bridge took these queued flights under ``next_token`` ff.; returns the first token (MP-33)."""
@@ -162,21 +157,18 @@ class Window:
     def due(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:
         """What must be sent again now, oldest first; call :meth:`relaunch` for what the bridge took.
 
-        Yields one run of rows at a time, each at most what may go; stop when the bridge takes no more.
+        Yields one run of rows at a time, each at most what may be sent; stop when the bridge takes no more.
         """
-        self._drop_settled()
-        if not self._waiting or not self._may_send(now):
+        if self._resends.head() is None or not self._may_send(now):
             return
         if self.policy.ordered:
             if self._index.unanswered():
                 return
-            self._merge_waiting()
-        while self._waiting and self._waiting[0].due <= now and not self._probing():
-            top = self._waiting[0]
-            yield top.flights, top.rows[:PROBE] if self._pause_level else top.rows
-            before = len(top.rows)
-            self._drop_settled()
-            if self._waiting and self._waiting[0] is top and (self.policy.ordered or len(top.rows) == before):
+            self._resends.merge()
+        while (head := self._resends.head()) is not None and head.due <= now and not self._probing():
+            yield head.flights, head.rows[:PROBE] if self.paused else head.rows
+            before = len(head.rows)
+            if self._resends.head() is head and (self.policy.ordered or len(head.rows) == before):
                 return  # the bridge took nothing, or not all of what must stay in front
 
     def relaunch(self, flights: FlightBatch, rows: Int64s, now: float) -> int:
@@ -194,48 +186,21 @@ class Window:
         self._index.add(SendRange(first, first + n, flights, rows, now))
         return first
 
-    def _drop_settled(self) -> None:
-        """Leave at the head of what waits only rows that really wait."""
-        while self._waiting:
-            top = self._waiting[0]
-            top.rows = top.rows[top.flights.state[top.rows] == _WAITING]
-            if len(top.rows):
-                return
-            heapq.heappop(self._waiting)
-
     def _may_send(self, now: float) -> bool:
-        return self.connected and now >= self._pause_until
+        return self.connected and now >= self._backpressure.until
 
     def _probing(self) -> bool:
-        """After a back-off: the probes are out, and what they bring decides."""
-        return self._pause_level > 0 and self._sent_since_pause()
+        """After a pause: the probes are out, and their answers decide."""
+        return self.paused and self._sent_since_pause()
 
     def _sent_since_pause(self) -> bool:
-        """Sends launched after the last back-off ended are still unanswered."""
-        return self._index.unanswered(self._pause_until)
-
-    def _merge_waiting(self) -> None:
-        """Ordered: all that waits, in order of opening, as one queue."""
-        entries = list(self._waiting)
-        by_batch: dict[int, tuple[FlightBatch, list[Int64s]]] = {}
-        for w in entries:
-            by_batch.setdefault(id(w.flights), (w.flights, []))[1].append(w.rows)
-        due = max(w.due for w in entries)
-        deadline = min(w.deadline for w in entries)
-        merged = []
-        for flights, parts in by_batch.values():
-            rows = np.unique(np.concatenate(parts))
-            rows = rows[flights.state[rows] == _WAITING]
-            if len(rows):
-                merged.append((float(flights.published[rows[0]]), int(flights.token[rows].min()), flights, rows))
-        merged.sort(key=lambda m: m[:2])
-        self._waiting = [_Waiting(due, next(self._order), deadline, flights, rows) for _, _, flights, rows in merged]
-        heapq.heapify(self._waiting)
+        """Sends that were launched after the last pause ended are still unanswered."""
+        return self._index.unanswered(self._backpressure.until)
 
     # --- what came back --------------------------------------------------------------------------------------
 
     def acked(self, acks: Acks) -> None:
-        """Positive answers: each settles its flight, whichever send of it was answered (MP-39)."""
+        """Acknowledgements: each settles its flight, whichever send of it was acknowledged (MP-39)."""
         tokens, sequences, duplicates = acks.tokens, acks.sequences, acks.duplicates
         if len(tokens) > 1 and not (tokens[1:] > tokens[:-1]).all():
             tokens, index = np.unique(tokens, return_index=True)
@@ -263,13 +228,12 @@ class Window:
                 flights.duplicate[rows] = dup
                 self.counters.duplicates += int(dup.sum())
             flights.stream[rows] = stream
-            if sends.at >= self._pause_began:
-                self._pause_level = 0
+            self._backpressure.acknowledged(sends.at)
             self._settle(flights, rows, Transition.ACK, acks.at)
-        self._grow(len(tokens))
+        self._backpressure.grow(len(tokens), self.policy.max_in_flight)
 
     def refused(self, refusals: Refusals) -> None:
-        """Negative answers, or sends known to be in doubt, with one cause (MP-40)."""
+        """Refusals, or sends whose outcome is unknown, with one cause (MP-40)."""
         tokens = np.unique(refusals.tokens)
         for sends, lo, hi in self._known(tokens):
             rows = array_of(sends.pick(tokens[lo:hi]))
@@ -281,41 +245,35 @@ class Window:
                 self._fail_send(flights, rows, refusals.error, refusals.at, sends.at)
 
     def disconnected(self, info: str, now: float) -> None:
-        """The connection is lost: all that is unanswered is in doubt; nothing goes until :meth:`reconnected`."""
+        """The connection is lost: the outcome of unanswered sends is unknown, nothing is sent until
+        :meth:`reconnected`."""
         self.connected = False
         error = OutcomeUnknown(info)
         for sends in self._index:
             rows = array_of(sends.rows)[self._index.live(sends)]
-            # what may not go again stays in flight until its time is up: its answer is lost, its verdict is timeout
+            # what may not be sent again stays in flight until its time is up: it ends as a timeout
             rows = rows[self._may_resend(sends.flights, rows, error, now)]
             if len(rows):
                 self._record_error(sends.flights, rows, error)
                 self._retry(sends.flights, rows, error, now)
 
     def reconnected(self, now: float) -> None:
+        """The connection is back: what waits may be sent, also during a pause."""
         self.connected = True
-        self._pause_until = min(self._pause_until, now)
+        self._backpressure.reconnected(now)
 
     def expire(self, now: float) -> None:
-        """Give up waiting: for acknowledgements (per send), and for flights whose retry deadline has passed (MP-41)."""
+        """Time out sends without an acknowledgement, and settle flights whose retry deadline has passed (MP-41)."""
         for sends in self._index.expired(now, self.policy.wait_timeout):
             rows = array_of(sends.rows)[self._index.live(sends)]
             if len(rows):
                 waited = f"no acknowledgement within {self.policy.wait_timeout:g} s"
                 self._fail_send(sends.flights, rows, AckTimeout(waited), now, sends.at)
-        if self._next_deadline > now:
-            return
-        for w in self._waiting:
-            if w.deadline <= now:
-                w.rows = w.rows[w.flights.state[w.rows] == _WAITING]
-                late = self._resend_deadlines(w.flights, w.rows, w.due) <= now
-                self._settle_by_last_error(w.flights, w.rows[late], now)
-                w.rows = w.rows[~late]
-                w.deadline = float(self._resend_deadlines(w.flights, w.rows, w.due).min(initial=math.inf))
-        self._next_deadline = min((w.deadline for w in self._waiting), default=math.inf)
+        for flights, rows in self._resends.expire(now, self._resend_deadlines):
+            self._settle_by_last_error(flights, rows, now)
 
     def abandon(self, batches: list[FlightBatch], error: PublishError, unsent: PublishError, now: float) -> None:
-        """Stop: settle everything that is open, sent flights with ``error``, queued ones with ``unsent``."""
+        """Settle everything that is open: sent flights with ``error``, queued ones with ``unsent``."""
         for flights in batches:
             queued = np.flatnonzero(flights.state == FlightState.QUEUED)
             if len(queued):
@@ -330,44 +288,44 @@ class Window:
     # --- what to do next -------------------------------------------------------------------------------------
 
     def wake_at(self) -> float | None:
-        """The next moment at which :meth:`expire`, :meth:`due` or :meth:`capacity` may say something new by time alone.
+        """When :meth:`expire`, :meth:`due` or :meth:`capacity` must be called again because of the time alone.
 
-        A moment in the past means that there is something to send at once (or that the bridge did not take it).
+        A time in the past means that there is something to send at once (or that the bridge did not take it).
         """
         oldest = self._index.oldest()
-        moments = [] if oldest is None else [oldest.at + self.policy.wait_timeout]
-        self._drop_settled()
-        if self._waiting:
-            moments.append(self._next_deadline)
-        if self.connected and not self._probing():  # else only an answer or an expiry changes anything
-            if self._waiting and not (self.policy.ordered and self._index.unanswered()):
-                moments.append(max(self._waiting[0].due, self._pause_until))
-            elif self._pause_level:
-                moments.append(self._pause_until)
-        return min(moments, default=None)
+        times = [] if oldest is None else [oldest.at + self.policy.wait_timeout]
+        resend = self._resends.head()
+        if resend is not None:
+            times.append(self._resends.next_deadline)
+        if self.connected and not self._probing():  # else only an answer or a timeout changes anything
+            if resend is not None and not (self.policy.ordered and self._index.unanswered()):
+                times.append(max(resend.due, self._backpressure.until))
+            elif self.paused:
+                times.append(self._backpressure.until)
+        return min(times, default=None)
 
     def take_settled(self) -> list[tuple[FlightBatch, Rows]]:
-        """Flights that got their terminal event since the last call. A flights is finished when ``open`` is 0."""
+        """Flights that got their terminal event since the last call. A batch is finished when ``open`` is 0."""
         settled, self._settled = self._settled, []
         return settled
 
     def take_resend_cause(self) -> PublishError | None:
-        """Why flights must go again since the last call: the last refusal, or that nobody answered."""
-        trouble, self._resend_cause = self._resend_cause, None
-        return trouble
+        """Why flights must be sent again since the last call: the last refusal or timeout."""
+        cause, self._resend_cause = self._resend_cause, None
+        return cause
 
-    # --- inside ----------------------------------------------------------------------------------------------
+    # --- settling ---------------------------------------------------------------------------------------------
 
     def _fail_send(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
         if error.backpressure is not Backpressure.NONE:
             self._pause(error, now, sent_at)
-        again = self._may_resend(flights, rows, error, now)
+        resend = self._may_resend(flights, rows, error, now)
         self._record_error(flights, rows, error)
-        if again.any():
+        if resend.any():
             self._resend_cause = error
-            self._retry(flights, rows[again], error, now)
-        if not again.all():
-            last = rows[~again]
+            self._retry(flights, rows[resend], error, now)
+        if not resend.all():
+            last = rows[~resend]
             self._settle(flights, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
 
     def _may_resend(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
@@ -384,15 +342,14 @@ class Window:
         sends = int(flights.sends[rows[0]])
         due = now
         if error.backpressure is not Backpressure.NONE:
-            due = max(now, self._pause_until)
+            due = max(now, self._backpressure.until)
         elif error.answered and not error.may_have_landed and self.policy.ordered:
             pass  # refused because of what went before it
         elif self.policy.retry is not None and (error.answered or sends > 1):
-            # nobody answered: at once the first time, then slower, lest a bridge that doubts at once is asked for ever
+            # no answer: at once the first time, then slower, lest a bridge that doubts at once is called for ever
             due = now + self.policy.retry.backoff(sends if error.answered else sends - 1)
         deadline = float(self._resend_deadlines(flights, rows, due).min())
-        self._next_deadline = min(self._next_deadline, deadline)
-        heapq.heappush(self._waiting, _Waiting(due, next(self._order), deadline, flights, rows))
+        self._resends.push(due, deadline, flights, rows)
 
     def _resend_deadlines(self, flights: FlightBatch, rows: Int64s, due: float) -> Seconds:
         """When waiting flights are not sent again any more: at the retry deadline; without one, when the bridge has not
@@ -409,7 +366,7 @@ class Window:
             flights.errors[row] = error
 
     def _settle_by_last_error(self, flights: FlightBatch, rows: Int64s, now: float) -> None:
-        """They may not go again: the last error decides which terminal event it is."""
+        """End waiting flights: their last error decides which terminal event it is."""
         answered = np.fromiter((flights.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
         for step, some in ((Transition.FAIL, rows[answered]), (Transition.EXPIRE, rows[~answered])):
             if len(some):
@@ -440,24 +397,11 @@ class Window:
         self._settled.append((flights, rows))
 
     def _pause(self, error: PublishError, now: float, sent_at: float) -> None:
-        """Hold the publisher. A burst of refusals of sends that went out together is one reason, not thousands."""
-        if sent_at < self._pause_began or now < self._pause_until:
-            return
-        self._pause_level += 1
-        self.counters.holds += 1
-        self._pause_began = now
-        backoff = self.policy.retry.backoff(self._pause_level) if self.policy.retry else 0.0
-        self._pause_until = now + backoff
-        if error.backpressure is Backpressure.SHRINK_WINDOW:
-            self.limit = max(1, self.limit // 2)
-            self._acked_since_growth = 0
-
-    def _grow(self, acks: int) -> None:
-        if self.limit < self.policy.max_in_flight:
-            self._acked_since_growth += acks
-            if self._acked_since_growth >= self.limit:
-                self._acked_since_growth = 0
-                self.limit = min(self.policy.max_in_flight, self.limit + max(1, self.limit // 8))
+        if self._backpressure.concerns(sent_at, now):
+            retry = self.policy.retry
+            backoff = retry.backoff(self._backpressure.level + 1) if retry else 0.0
+            self._backpressure.pause(error, now, backoff)
+            self.counters.holds += 1
 
     def _known(self, tokens: Int64s) -> Iterator[tuple[SendRange, int, int]]:
         for sends, lo, hi in self._index.split(tokens):
