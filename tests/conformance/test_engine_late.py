@@ -49,7 +49,7 @@ class AskedEngine(LateEngine):
         return 0.01
 
 
-class Site:
+class LateEngineSetup:
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.traffic = DeliverySocket(self.context)
@@ -69,52 +69,52 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    site = Site()
-    yield site
-    for stream in site.made:
+def setup() -> Iterator[LateEngineSetup]:
+    setup = LateEngineSetup()
+    yield setup
+    for stream in setup.made:
         stream.destroy()
-    site.traffic.close()
-    site.context.term()
+    setup.traffic.close()
+    setup.context.term()
 
 
-def test_what_was_said_before_a_late_answer_does_not_wait_and_what_comes_behind_it_does(site: Site) -> None:
-    stream = site.stream(LateEngine)
+def test_what_was_said_before_a_late_answer_does_not_wait_and_what_comes_behind_it_does(setup: LateEngineSetup) -> None:
+    stream = setup.stream(LateEngine)
     stream.compile("r", b"")
     stream.accept("w", b"", b"1", [])
     stream.sync("w")
     stream.accept("w", b"", b"2", [])
     stream.flush()
-    compiled, first = site.report()
+    compiled, first = setup.report()
     assert (compiled, first.subject) == (CommandDone(), b"1")  # type: ignore[union-attr]
     stream.accept("w", b"", b"3", [])
     stream.sync("w")
     stream.flush()
-    assert site.traffic.take(0.1) is None
+    assert setup.traffic.take(0.1) is None
     stream.cancel("now")
     stream.flush()
-    late = site.report()
+    late = setup.report()
     assert [one if isinstance(one, CommandDone) else one.subject for one in late] == [  # type: ignore[union-attr]
         CommandDone(runs=STORED), b"2", b"3", CommandDone(runs=STORED), CommandDone(),
     ]  # fmt: skip
 
 
-def test_an_engine_is_asked_again_while_it_idles(site: Site) -> None:
-    stream = site.stream(AskedEngine)
+def test_an_engine_is_asked_again_while_it_idles(setup: LateEngineSetup) -> None:
+    stream = setup.stream(AskedEngine)
     stream.sync("w")
     stream.flush()
-    assert site.report() == [CommandDone(runs=STORED)]
+    assert setup.report() == [CommandDone(runs=STORED)]
 
 
-def test_credit_that_is_called_back_does_not_wait(site: Site) -> None:
+def test_credit_that_is_called_back_does_not_wait(setup: LateEngineSetup) -> None:
     """Other streams wait for it."""
-    stream = site.stream(LateEngine)
+    stream = setup.stream(LateEngine)
     stream.compile("r", b"")
     stream.credit("r", 5)
     stream.sync("w")
     stream.recall("r")
     stream.flush()
-    assert site.report() == [CommandDone(), CreditReturned("r", 5)]
+    assert setup.report() == [CommandDone(), CreditReturned("r", 5)]
     stream.cancel("now")
     stream.flush()
-    assert site.report() == [CommandDone(runs=STORED), CommandDone()]
+    assert setup.report() == [CommandDone(runs=STORED), CommandDone()]

@@ -13,7 +13,7 @@ from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.services.malamute_broker.engines import StreamEngine, engine_class, names, register, registry
 from mama_spark.services.malamute_broker.engines.actor import DeliverySocket, EngineFailed, EngineStream
 from mama_spark.services.malamute_broker.engines.simple import SimpleEngine
-from mama_spark.services.malamute_broker.engines.subscription_index import REMEMBERED
+from mama_spark.services.malamute_broker.engines.subscription_index import CACHED_SUBJECTS
 from mama_spark.testing.engine_suite import EngineKind, EngineSetup, EngineSuite, Ref
 
 
@@ -25,8 +25,8 @@ class TestSimple(EngineSuite):
     def test_more_subjects_than_are_remembered(self, site: EngineSetup) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"5$")
-        got = site.publish(stream, Ref("w"), *[b"%d" % n for n in range(REMEMBERED + 100)] * 2)
-        assert got == [(r, b"%d" % n) for n in range(5, REMEMBERED + 100, 10)] * 2
+        got = site.publish(stream, Ref("w"), *[b"%d" % n for n in range(CACHED_SUBJECTS + 100)] * 2)
+        assert got == [(r, b"%d" % n) for n in range(5, CACHED_SUBJECTS + 100, 10)] * 2
 
 
 class Failing(SimpleEngine):

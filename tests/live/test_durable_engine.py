@@ -125,12 +125,12 @@ class Sockets:
 
 
 @pytest.fixture
-def room() -> Iterator[Sockets]:
-    room = Sockets()
-    yield room
-    for peer in room.peers:
+def sockets() -> Iterator[Sockets]:
+    sockets = Sockets()
+    yield sockets
+    for peer in sockets.peers:
         peer.socket.close()
-    room.context.term()
+    sockets.context.term()
 
 
 class Writer:
@@ -138,13 +138,13 @@ class Writer:
 
     CHUNK = 100
 
-    def __init__(self, room: Sockets) -> None:
-        self.room = room
+    def __init__(self, sockets: Sockets) -> None:
+        self.sockets = sockets
         self.acked: dict[int, int] = {}  # message -> sequence
 
     def write(self, endpoint: str, until: int, on_the_way: int = 5) -> None:
         """Send what is not acknowledged, from the first on, until so many are; chunks are then still on the way."""
-        peer = self.room.publisher(endpoint)
+        peer = self.sockets.publisher(endpoint)
         assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
         next_one = next(n for n in range(len(self.acked) + 1) if n not in self.acked)
         chunks: list[range] = []
@@ -169,17 +169,17 @@ class Writer:
 
 @pytest.mark.spec("ML-01", "ML-22")
 def test_what_was_acknowledged_survives_the_death_of_the_broker_in_mid_write(
-    broker: Callable[..., Process], room: Sockets, tmp_path: Path
+    broker: Callable[..., Process], sockets: Sockets, tmp_path: Path
 ) -> None:
     """Everything acknowledged is there under its number, in order, without holes, nothing twice."""
-    writer = Writer(room)
+    writer = Writer(sockets)
     for goal in (700, 1_500):
         process = broker()
         writer.write(process.endpoint, goal)
         process.kill()
     with broker_here(tmp_path) as endpoint:
         writer.write(endpoint, 3_000)
-        found = room.publisher(endpoint).read(max(writer.acked.values()))
+        found = sockets.publisher(endpoint).read(max(writer.acked.values()))
     assert [sequence for sequence, _, _ in found] == list(range(1, len(found) + 1))
     ids = [message_id for _, message_id, _ in found]
     assert len(set(ids)) == len(ids)
@@ -190,14 +190,14 @@ def test_what_was_acknowledged_survives_the_death_of_the_broker_in_mid_write(
 
 
 @pytest.mark.spec("ML-22")
-def test_replay_over_the_wire_meets_what_is_published_meanwhile(room: Sockets, tmp_path: Path) -> None:
+def test_replay_over_the_wire_meets_what_is_published_meanwhile(sockets: Sockets, tmp_path: Path) -> None:
     with broker_here(tmp_path) as endpoint:
-        writer = Writer(room)
+        writer = Writer(sockets)
         writer.write(endpoint, 1_000, on_the_way=1)
-        reader = room.publisher(endpoint)
+        reader = sockets.publisher(endpoint)
         assert [s for s, _, _ in reader.read(500)][-1] == 500
         writer.write(endpoint, 2_000, on_the_way=1)
-        follower = room.publisher(endpoint)
+        follower = sockets.publisher(endpoint)
         found = follower.read(1_990, b"0$", after=995)
     assert [s for s, _, _ in found] == [s for n, s in sorted(writer.acked.items()) if n % 10 == 0 and 995 < s <= 1_991]
 
@@ -209,13 +209,13 @@ def _resident(process: Process) -> int:
 
 @pytest.mark.spec("ML-21")
 def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_no_memory(
-    broker: Callable[..., Process], room: Sockets
+    broker: Callable[..., Process], sockets: Sockets
 ) -> None:
     """A client of another implementation, which never gives credit. The store is what holds."""
     process = broker()
-    reader = room.plain(process.endpoint, b"slow", high_water=100)
+    reader = sockets.plain(process.endpoint, b"slow", high_water=100)
     assert isinstance(reader.ask(commands.StreamRead(b"st", b"")), Ok)
-    peer = room.publisher(process.endpoint)
+    peer = sockets.publisher(process.endpoint)
     assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
     before = _resident(process)
     total, padding = 6_000, b"." * 8_000
@@ -231,13 +231,13 @@ def test_a_reader_without_credit_that_stops_for_a_while_loses_nothing_and_costs_
 
 
 def test_a_second_broker_on_the_same_store_is_refused(
-    broker: Callable[..., Process], room: Sockets, tmp_path: Path
+    broker: Callable[..., Process], sockets: Sockets, tmp_path: Path
 ) -> None:
     first = broker()
-    writer = Writer(room)
+    writer = Writer(sockets)
     writer.write(first.endpoint, 100)
     with broker_here(tmp_path) as endpoint:
-        second = room.publisher(endpoint)
+        second = sockets.publisher(endpoint)
         answer = second.ask(commands.StreamWrite(b"st"))
         assert isinstance(answer, Error)
         assert answer.code == 502
@@ -249,10 +249,10 @@ def test_a_second_broker_on_the_same_store_is_refused(
 
 
 def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
-    broker: Callable[..., Process], room: Sockets, tmp_path: Path
+    broker: Callable[..., Process], sockets: Sockets, tmp_path: Path
 ) -> None:
     process = broker(3_000_000)
-    peer = room.publisher(process.endpoint)
+    peer = sockets.publisher(process.endpoint)
     assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
     runs: list[AckRun] = []
     for n in range(120):
@@ -263,13 +263,13 @@ def test_without_room_on_the_disk_messages_are_refused_and_the_broker_lives(
     stored = [run.first for run in runs if run.outcome is StoreOutcome.STORED]
     assert {run.outcome for run in runs} == {StoreOutcome.STORED, StoreOutcome.REFUSED}
     assert stored == list(range(1, len(stored) + 1)), "numbers of what was refused are not lost"
-    assert [s for s, _, _ in room.publisher(process.endpoint).read(stored[-1])] == stored
+    assert [s for s, _, _ in sockets.publisher(process.endpoint).read(stored[-1])] == stored
     process.kill()
     with broker_here(tmp_path) as endpoint:
-        peer = room.publisher(endpoint)
+        peer = sockets.publisher(endpoint)
         assert isinstance(peer.ask(commands.StreamWrite(b"st")), Ok)
         peer.publish(1000)
         pong = peer.ask(commands.Ping())
         assert isinstance(pong, Pong)
         assert read(pong.trailing).acks == (AckRun(StoreOutcome.STORED, 1, len(stored) + 1),)
-        assert len(room.publisher(endpoint).read(len(stored) + 1)) == len(stored) + 1
+        assert len(sockets.publisher(endpoint).read(len(stored) + 1)) == len(stored) + 1

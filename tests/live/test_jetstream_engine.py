@@ -61,7 +61,7 @@ class Process:
         self.process.wait(60)
 
 
-class Plain:
+class PlainPeer:
     """A client as the C library is one: no extensions (unless asked for), and nothing is answered to SEND."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Plain:
         return [one for one in found if isinstance(one, StreamDeliver)]
 
 
-class Site:
+class BrokersHarness:
     """Brokers over the servers of one NATS, and their clients."""
 
     def __init__(self, stack: ExitStack) -> None:
@@ -118,16 +118,16 @@ class Site:
         self._stack.callback(process.kill)
         return process
 
-    def plain(self, url: str, address: bytes = b"", features: Feature | None = None) -> Plain:
-        client = Plain(self.context, url, address, features)
+    def plain(self, url: str, address: bytes = b"", features: Feature | None = None) -> PlainPeer:
+        client = PlainPeer(self.context, url, address, features)
         self._stack.callback(client.socket.close)
         return client
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def brokers() -> Iterator[BrokersHarness]:
     with ExitStack() as stack:
-        yield Site(stack)
+        yield BrokersHarness(stack)
 
 
 class Writer:
@@ -183,11 +183,11 @@ class Writer:
 
 @pytest.mark.spec("ML-15", "ML-20")
 def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
-    nats_server: NatsServer, site: Site
+    nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
     """Subjects of any octets, several frames, none; sender and stream as everywhere"""
-    urls = [site.broker(nats_server.url) for _ in range(2)]
-    clients = [site.plain(url, name) for url, name in zip(urls, (b"alice", b"bob"), strict=True)]
+    urls = [brokers.broker(nats_server.url) for _ in range(2)]
+    clients = [brokers.plain(url, name) for url, name in zip(urls, (b"alice", b"bob"), strict=True)]
     for client in clients:
         for command in (commands.StreamRead(b"st", b""), commands.StreamWrite(b"st")):
             assert isinstance(client.ask(command), Ok)
@@ -208,9 +208,11 @@ def _told(url: str) -> list[tuple[str, str, int | None]]:
         return [(one.sender, one.address, one.sequence) for one in (client.receive() for _ in range(8))]
 
 
-def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(nats_server: NatsServer, site: Site) -> None:
+def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(
+    nats_server: NatsServer, brokers: BrokersHarness
+) -> None:
     """As ``mamasub`` asks, whether the stream is open or not; and what it is told is true."""
-    url = site.broker(nats_server.url)
+    url = brokers.broker(nats_server.url)
 
     def refused(stream: str) -> str:
         with (
@@ -243,10 +245,10 @@ def test_who_asks_the_broker_for_what_nats_keeps_is_told_to_read_it_there(nats_s
 
 @pytest.mark.own_server
 def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follows_in_order(
-    nats_server: NatsServer, site: Site
+    nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
-    url = site.broker(nats_server.url)
-    plain, reader = site.plain(url), site.plain(url)
+    url = brokers.broker(nats_server.url)
+    plain, reader = brokers.plain(url), brokers.plain(url)
     assert isinstance(plain.ask(commands.StreamWrite(b"st")), Ok)
     assert isinstance(reader.ask(commands.StreamRead(b"st", b"^plain$")), Ok)
     writer = Writer()
@@ -270,8 +272,10 @@ def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follow
         writer.conserved(admin)
 
 
-def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(nats_server: NatsServer, site: Site) -> None:
-    writer, process = Writer(), site.process(nats_server.url)
+def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(
+    nats_server: NatsServer, brokers: BrokersHarness
+) -> None:
+    writer, process = Writer(), brokers.process(nats_server.url)
 
     def kill(first: int) -> float | None:
         if first < 500:
@@ -282,18 +286,18 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(nats_server:
     with pytest.raises(MamaError):
         writer.write_once(process.url, 10_000, PATIENCE, kill)
     assert len(writer.acked) == 500, "the rest was on the way"
-    writer.write(site.broker(nats_server.url), 1_200)
+    writer.write(brokers.broker(nats_server.url), 1_200)
     with Admin(nats_server.url) as admin:
         writer.conserved(admin)
 
 
-def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: Path, site: Site) -> None:
+def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: Path, brokers: BrokersHarness) -> None:
     with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
         config = {"name": NAME, "subjects": ["mlp.st.>"], "num_replicas": 3, "storage": "file"}
         eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{NAME}", config), "three peers are known")
-        urls = [site.broker(cluster.url) for _ in range(2)]
-        reader = site.plain(urls[1])
+        urls = [brokers.broker(cluster.url) for _ in range(2)]
+        reader = brokers.plain(urls[1])
         assert isinstance(reader.ask(commands.StreamRead(b"st", b"")), Ok)
         writer = Writer()
 
@@ -310,10 +314,10 @@ def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: 
 
 @pytest.mark.own_server
 def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
-    nats_server: NatsServer, site: Site, caplog: pytest.LogCaptureFixture
+    nats_server: NatsServer, brokers: BrokersHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is said about an outage is true: refused = not stored, stored = stored."""
-    client = site.plain(site.broker(nats_server.url, buffer=100_000), features=Feature.ACKS)
+    client = brokers.plain(brokers.broker(nats_server.url, buffer=100_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
     client.send(b"before", b"x")
     assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)

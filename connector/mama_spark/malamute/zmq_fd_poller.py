@@ -1,9 +1,8 @@
-"""To wait for ZeroMQ sockets with one system call, and to receive from them quickly.
+"""Waits for ZeroMQ sockets with one system call, and receives from them quickly.
 
-``zmq_poll`` looks at every socket before it sleeps and after: eight calls of the system for three sockets, and a
-thread that hands a single message on sleeps twice for it. The descriptor of a socket, which is what is waited for in
-the end, is enough if one rule is kept: **whoever waits has looked at each socket after its last use** (received, sent)
-**and found nothing**, for ZeroMQ rings once, and only for who has found nothing.
+``zmq_poll`` checks every socket before and after it sleeps: eight system calls for three sockets, and a thread that
+forwards a single message sleeps twice for it. Polling the sockets' file descriptors is enough if one rule is kept:
+``ZMQ_FD`` is edge-triggered, so **drain each socket after its last use** (receive, send) **before polling again**.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import zmq
 
 
 class ZmqFdPoller:
-    """Waits for any of these sockets."""
+    """Polls the file descriptors of some sockets."""
 
     def __init__(self, *sockets: zmq.Socket[bytes]) -> None:
         self._poll = select.poll()
@@ -26,19 +25,19 @@ class ZmqFdPoller:
             self._of[descriptor] = socket
 
     def wait(self, milliseconds: int) -> list[zmq.Socket[bytes]]:
-        """Those that ring: there may be something to receive, or nothing but news of a connection."""
+        """Sockets whose descriptors are ready: there may be a message, or only an event of a connection."""
         return [self._of[descriptor] for descriptor, _ in self._poll.poll(milliseconds)]
 
 
 def readable(socket: zmq.Socket[bytes], milliseconds: int = 0) -> bool:
-    """Something is there to be received, within so many milliseconds; to look costs half of being refused."""
+    """Whether a message can be received within so many milliseconds; cheaper than a ``recv`` that fails."""
     events: Any = socket.getsockopt(zmq.EVENTS)
     return bool(events & zmq.POLLIN) or (milliseconds > 0 and bool(socket.poll(milliseconds)))
 
 
 def receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[bytes]:
-    """The frames of ``recv_multipart`` in half of its time: a frame knows whether there are more, and to ask the socket
-    costs more than to receive one."""
+    """The frames of ``recv_multipart`` in half of its time: a frame knows whether more follow, and asking the socket
+    costs more than receiving one."""
     recv = socket.recv
     frame = recv(flags, copy=False)
     frames = [frame.bytes]

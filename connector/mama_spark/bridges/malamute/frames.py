@@ -1,6 +1,6 @@
-"""Messages as columns of MLP frames, or as one block of them, and the checks before. Pure.
+"""Checks messages and encodes them as MLP frames, or as one block. Pure.
 
-What is the same for all messages of a subject is made once; ids and headers, which differ, are joined by Arrow.
+What all messages of a subject have in common is encoded once; ids and headers, which differ, are joined by Arrow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a fetch brings, as the columns of :class:`~mama_spark.record_log.Records`. Pure.
+"""Decodes the messages that a fetch returns as :class:`~mama_spark.record_log.Records`. Pure.
 
-The command frames of a whole fetch are put one behind another and taken apart by NumPy, all at once: where a string
-ends in each, what its numbers are. Only different subjects are looked at one by one.
+The command frames of a whole fetch are joined and decoded by NumPy, all at once: where a string ends in each, what its
+numbers are. Only distinct subjects are decoded one by one.
 """
 
 from __future__ import annotations

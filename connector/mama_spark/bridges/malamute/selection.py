@@ -1,4 +1,4 @@
-"""Topics as what a broker selects by: exact subjects, or patterns. Pure."""
+"""Encodes topics as the selection of a log query: exact subjects, or patterns. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mama_spark.malamute.protocol.log_query import Selection
 
 
 def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Selection, tuple[bytes, ...]]:
-    """What to ask for: topics (with wildcards: ``*`` one part, ``>`` all that follow), or else the pattern, or all."""
+    """The selection for topics (with wildcards: ``*`` one part, ``>`` all that follow), or else the pattern, or all."""
     if not topics:
         return (Selection.ALL, ()) if pattern is None else (Selection.PATTERNS, (pattern.encode(),))
     if any(is_pattern(topic) for topic in topics):

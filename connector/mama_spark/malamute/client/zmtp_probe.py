@@ -1,7 +1,7 @@
-"""Which security mechanism a broker wants, from the greeting with which ZMTP begins (RFC 23).
+"""Finds out which security mechanism a broker wants, from the ZMTP greeting (RFC 23).
 
-ZeroMQ says of a CURVE client with a wrong key of the server only that the handshake failed, as it does when the peer
-dies. The greeting tells the two apart: it comes from a peer that lives, and names its mechanism.
+For a CURVE client with a wrong server key, ZeroMQ reports only that the handshake failed, as it does when the peer
+dies. The greeting tells the two apart: it comes from a living peer and names its mechanism.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from mama_spark.malamute.protocol.log_query import (
 from mama_spark.services.malamute_broker.broker.stream_catalog import StreamCatalog, name_of
 from mama_spark.services.malamute_broker.engines.commands import AnswerQuery
 from mama_spark.services.malamute_broker.engines.durable.engine import DurableEngine
-from mama_spark.services.malamute_broker.engines.durable.log_queries import MOST_PATTERNS
+from mama_spark.services.malamute_broker.engines.durable.log_queries import MAX_PATTERNS
 from mama_spark.services.malamute_broker.session import log_query_server
 from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
@@ -352,7 +352,7 @@ def test_a_fetch_of_what_is_rare_looks_at_a_bounded_number(
 def test_patterns_are_refused_with_the_reason(engine: DurableEngine) -> None:
     for texts, reason in (
         ((b"(",), b"not a pattern"),
-        ((b"x",) * (MOST_PATTERNS + 1), b"more than 256 patterns"),
+        ((b"x",) * (MAX_PATTERNS + 1), b"more than 256 patterns"),
         ((b"(a*)*",), b"pattern repeats a group"),
     ):
         question = LogQuery(Op.FETCH, 1, b"s", (0, 9, 9, 9), b"", Selection.PATTERNS, texts)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.protocol import ttl as standing
+from mama_spark.malamute.protocol import ttl
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
 from mama_spark.malamute.protocol.ttl import TtlDirective, TtlIndex, ttl_directive_of
 from mama_spark.services.malamute_broker.engines import Delivery
@@ -57,7 +57,7 @@ class EngineHarness:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Callable[..., EngineHarness]]:
+def engines(tmp_path: Path) -> Iterator[Callable[..., EngineHarness]]:
     made: list[EngineHarness] = []
 
     def make(**settings: Any) -> EngineHarness:
@@ -73,8 +73,8 @@ def desk(tmp_path: Path) -> Iterator[Callable[..., EngineHarness]]:
 Make = Callable[..., EngineHarness]
 
 
-def test_what_nobody_renews_gets_a_numbered_marker_in_time_and_once(desk: Make) -> None:
-    one = desk()
+def test_what_nobody_renews_gets_a_numbered_marker_in_time_and_once(engines: Make) -> None:
+    one = engines()
     assert one.send(b"a", ttl="5000") == AckRun(StoreOutcome.STORED, 1, 1)
     assert one.pass_(4.9) == []
     assert one.pass_(0.2) == [b"a"]
@@ -85,8 +85,8 @@ def test_what_nobody_renews_gets_a_numbered_marker_in_time_and_once(desk: Make) 
     assert one.send(b"b").first == 3
 
 
-def test_a_newer_message_of_the_subject_is_what_counts(desk: Make) -> None:
-    one = desk()
+def test_a_newer_message_of_the_subject_is_what_counts(engines: Make) -> None:
+    one = engines()
     one.send(b"a", ttl="5000")
     one.pass_(4)
     one.send(b"a", ttl="5000")
@@ -98,16 +98,16 @@ def test_a_newer_message_of_the_subject_is_what_counts(desk: Make) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"ttl": "0"}, {"other": "1"}])
-def test_a_message_without_a_time_to_live_ends_what_ran(desk: Make, headers: dict[str, str]) -> None:
-    one = desk()
+def test_a_message_without_a_time_to_live_ends_what_ran(engines: Make, headers: dict[str, str]) -> None:
+    one = engines()
     one.send(b"a", ttl="5000")
     one.send(b"a", b"x", **headers)
     assert one.pass_(100) == []
     assert one.send(b"a", renewal="1").outcome is StoreOutcome.REFUSED
 
 
-def test_within_one_batch_the_last_message_of_a_subject_counts(desk: Make) -> None:
-    one = desk()
+def test_within_one_batch_the_last_message_of_a_subject_counts(engines: Make) -> None:
+    one = engines()
     short = Extension(headers=((TTL, b"1000"),))
     for subject, extension in ((b"a", short), (b"b", None), (b"a", None), (b"c", None), (b"c", short)):
         one.engine.accept("w", b"", subject, [b"x"], extension)
@@ -115,8 +115,8 @@ def test_within_one_batch_the_last_message_of_a_subject_counts(desk: Make) -> No
     assert one.pass_(2) == [b"c"]
 
 
-def test_a_renewal_is_not_stored_and_begins_the_time_anew(desk: Make) -> None:
-    one = desk()
+def test_a_renewal_is_not_stored_and_begins_the_time_anew(engines: Make) -> None:
+    one = engines()
     one.send(b"a", ttl="5000")
     for _ in range(3):
         assert one.pass_(4) == []
@@ -127,9 +127,9 @@ def test_a_renewal_is_not_stored_and_begins_the_time_anew(desk: Make) -> None:
     assert one.engine.store.last == 2
 
 
-def test_markers_come_in_the_order_in_which_time_ended_however_late_the_broker_looks(desk: Make) -> None:
+def test_markers_come_in_the_order_in_which_time_ended_however_late_the_broker_looks(engines: Make) -> None:
     """SUSPECT before OFFLINE, also of a broker that stood still for a while."""
-    one = desk()
+    one = engines()
     for subject, ttl in ((b"rec", "2000"), (b"warn", "1000")):
         one.send(subject, ttl=ttl)
     for pause in (0.67, 0.67):
@@ -140,8 +140,8 @@ def test_markers_come_in_the_order_in_which_time_ended_however_late_the_broker_l
     assert one.pass_(10) == [b"warn", b"rec"]
 
 
-def test_a_renewal_in_the_batch_of_its_message_finds_it(desk: Make) -> None:
-    one = desk()
+def test_a_renewal_in_the_batch_of_its_message_finds_it(engines: Make) -> None:
+    one = engines()
     one.engine.accept("w", b"", b"a", [b"x"], Extension(headers=((TTL, b"5000"),)))
     one.engine.accept("w", b"", b"a", [b""], Extension(headers=((RENEWAL, b"1"),)))
     runs = one.engine.sync("w")
@@ -149,8 +149,8 @@ def test_a_renewal_in_the_batch_of_its_message_finds_it(desk: Make) -> None:
     assert runs == (AckRun(StoreOutcome.STORED, 1, 1), AckRun(StoreOutcome.DUPLICATE, 1, 1))
 
 
-def test_a_message_that_comes_again_is_a_renewal_if_it_is_what_runs(desk: Make) -> None:
-    one = desk()
+def test_a_message_that_comes_again_is_a_renewal_if_it_is_what_runs(engines: Make) -> None:
+    one = engines()
     one.send(b"a", id="1", ttl="5000")
     one.pass_(4)
     assert one.send(b"a", id="1", ttl="5000").outcome is StoreOutcome.DUPLICATE
@@ -161,20 +161,20 @@ def test_a_message_that_comes_again_is_a_renewal_if_it_is_what_runs(desk: Make) 
     assert one.pass_(1.1) == [b"a"]
 
 
-def test_after_a_restart_what_runs_begins_anew_and_what_ended_has_ended(desk: Make) -> None:
-    one = desk()
+def test_after_a_restart_what_runs_begins_anew_and_what_ended_has_ended(engines: Make) -> None:
+    one = engines()
     for subject in (b"a", b"b", b"c"):
         one.send(subject, ttl="5000")
     one.send(b"b")
     one.pass_(4)
-    again = desk()
+    again = engines()
     assert again.pass_(4) == []
     assert sorted(again.pass_(1.1)) == [b"a", b"c"]
-    assert desk().pass_(100) == []
+    assert engines().pass_(100) == []
 
 
-def test_what_runs_stands_though_retention_removed_it_and_what_ended_goes_with_the_log(desk: Make) -> None:
-    one = desk(max_messages=3)
+def test_what_runs_stands_though_retention_removed_it_and_what_ended_goes_with_the_log(engines: Make) -> None:
+    one = engines(max_messages=3)
     one.send(b"a", b"A", ttl="5000")
     one.send(b"b", b"B", ttl="1000")
     one.pass_(1.1)
@@ -183,37 +183,37 @@ def test_what_runs_stands_though_retention_removed_it_and_what_ended_goes_with_t
         one.send(b"else")
     assert one.engine.store.first > 3
     assert one.standing() == [(1, b"a", b"A")]
-    one = desk(max_messages=3)
+    one = engines(max_messages=3)
     assert one.standing() == [(1, b"a", b"A")]
     assert one.pass_(5.1) == [b"a"]
 
 
-def test_only_the_engine_writes_markers_and_what_cannot_be_read_is_refused(desk: Make) -> None:
-    one = desk()
+def test_only_the_engine_writes_markers_and_what_cannot_be_read_is_refused(engines: Make) -> None:
+    one = engines()
     for headers in ({"marker": "MaxAge"}, {"ttl": "soon"}, {"ttl": "-1"}, {"ttl": "9" * 20}, {"ttl": ""}):
         assert one.send(b"a", b"x", **headers).outcome is StoreOutcome.REFUSED
     assert one.engine.store.last == 0
 
 
-def test_what_may_run_is_bounded(desk: Make) -> None:
-    one = desk(max_running=2)
+def test_what_may_run_is_bounded(engines: Make) -> None:
+    one = engines(max_running=2)
     outcomes = [one.send(s, id=s.decode(), ttl="5000").outcome for s in (b"a", b"b", b"c")]
     assert outcomes == [StoreOutcome.STORED, StoreOutcome.STORED, StoreOutcome.REFUSED]
     assert one.send(b"a", ttl="9000").outcome is StoreOutcome.STORED
     assert one.pass_(5.1) == [b"b"]
     assert one.send(b"c", id="c", ttl="5000").outcome is StoreOutcome.STORED, "and its id was not remembered"
-    assert one.send(b"d", bytes(standing.MOST_OCTETS + 1), ttl="5000").outcome is StoreOutcome.REFUSED
+    assert one.send(b"d", bytes(ttl.MOST_OCTETS + 1), ttl="5000").outcome is StoreOutcome.REFUSED
 
 
-def test_a_marker_that_cannot_be_stored_comes_later(desk: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = desk()
+def test_a_marker_that_cannot_be_stored_comes_later(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = engines()
     one.send(b"a", ttl="5000")
     with monkeypatch.context() as m:
         m.setattr(one.engine.store, "append", _full)
         assert one.pass_(5.1) == []
-        patience = one.engine.idle()
-        assert patience is not None
-        assert patience > 0.5, "without turning round all the time"
+        wait = one.engine.idle()
+        assert wait is not None
+        assert wait > 0.5, "without turning round all the time"
         assert one.send(b"b", ttl="1000").outcome is StoreOutcome.REFUSED
     assert one.pass_(1.1) == [b"a"]
     assert one.send(b"c").first == 3
@@ -223,8 +223,8 @@ def _full(*_: object) -> None:
     raise StoreFull("full")
 
 
-def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(desk: Make) -> None:
-    one = desk()
+def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(engines: Make) -> None:
+    one = engines()
     one.send(b"a", other="1")
     assert not one.engine.store.has_ttl_table
     assert one.standing() == []

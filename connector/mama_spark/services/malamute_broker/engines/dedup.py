@@ -1,4 +1,4 @@
-"""Message ids that were stored lately. Pure."""
+"""Remembers the ids of recently stored messages, so that a message is stored once. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import repeat
 class DedupWindow:
     """Ids of the last ``span`` microseconds, at most ``count`` of them; about 270 octets of memory each.
 
-    Ids of a transaction that is not through are added like others, and withdrawn when it fails.
+    Ids are added before their transaction is committed, and withdrawn when it fails.
     """
 
     def __init__(self, span: int, count: int) -> None:

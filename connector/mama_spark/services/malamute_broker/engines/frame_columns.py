@@ -1,4 +1,4 @@
-"""The content frames of a message as one value of a column, and its headers as another. Pure."""
+"""Packs the content frames of a message, and its headers, into one column value each. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unpack(octets: bytes, lengths: bytes | None) -> list[bytes]:
 
 
 def pack_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes | None:
-    """As they travel; None = there are none."""
+    """In the encoding of the wire; None = there are none."""
     return write(Extension(headers=headers)) if headers else None
 
 

@@ -1,4 +1,4 @@
-"""Stored messages as the columns of :class:`~mama_spark.record_log.Records`, and the topics of a log. Pure."""
+"""Encodes stored messages as :class:`~mama_spark.record_log.Records`; checks and filters topics. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LogMessage(NamedTuple):
 
 
 def records(messages: Sequence[LogMessage]) -> Records:
-    """At least one message, ascending. Octets that are no UTF-8 are shown as ``\\xHH``: these are columns of text."""
+    """The columns of at least one message, ascending. Octets that are no UTF-8 become ``\\xHH``."""
     sequences, times, subjects, payloads, headers = zip(*messages, strict=True)
     return Records(
         np.array(sequences, np.int64),
@@ -58,7 +58,7 @@ def _grouped(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, list[str
 
 
 def topic_filter(topics: Sequence[str]) -> Callable[[bytes], bool]:
-    """Whether a subject is one of these topics (``*`` one part, ``>`` all that follow; none = all); remembers."""
+    """A test whether a subject matches one of the topics (``*`` one part, ``>`` all that follow; none = all)."""
     if not topics:
         return lambda subject: True
     pattern = re.compile("|".join(f"(?:{_regex(topic)})" for topic in topics), re.DOTALL)
@@ -85,7 +85,7 @@ def _regex(topic: str) -> str:
 def check_topic(topic: str | None) -> bytes:
     """The subject of a topic.
 
-    :raises BadTopic: it is no place to publish to
+    :raises BadTopic: nothing can be published to it
     """
     if topic is None:
         raise BadTopic("the topic is null")

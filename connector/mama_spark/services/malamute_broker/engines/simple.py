@@ -1,6 +1,6 @@
-"""The engine of the specification's example (ML-06): in memory, nothing is stored.
+"""The engine of the specification's example (ML-06): it delivers messages to the current subscribers and stores none.
 
-A message goes to whoever is subscribed at that moment, or it is lost. Copy this to begin an engine of your own.
+Copy it to begin an engine of your own.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from .subscription_index import SubscriptionIndex
 class SimpleEngine(StreamEngine):
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(name, settings)
-        self._selectors: SubscriptionIndex[Hashable] = SubscriptionIndex()
+        self._subscriptions: SubscriptionIndex[Hashable] = SubscriptionIndex()
         self._patterns: dict[Hashable, set[bytes]] = {}
 
     def __repr__(self) -> str:
-        return f"<SimpleEngine {self.name!r}, {len(self._selectors)} patterns, {len(self._patterns)} clients>"
+        return f"<SimpleEngine {self.name!r}, {len(self._subscriptions)} patterns, {len(self._patterns)} clients>"
 
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
-        self._selectors.add(pattern, client)
+        self._subscriptions.add(pattern, client)
         self._patterns.setdefault(client, set()).add(pattern)
 
     def cancel(self, client: Hashable) -> None:
-        self._selectors.remove(client, self._patterns.pop(client, ()))
+        self._subscriptions.remove(client, self._patterns.pop(client, ()))
 
     def accept(
         self,
@@ -38,6 +38,6 @@ class SimpleEngine(StreamEngine):
         content: Sequence[bytes],
         extension: Extension | None = None,
     ) -> None:
-        for receiver in self._selectors.receivers(subject):
+        for receiver in self._subscriptions.receivers(subject):
             if receiver is not client and receiver != client:
                 self._deliver(Delivery(receiver, address, subject, content, extension))

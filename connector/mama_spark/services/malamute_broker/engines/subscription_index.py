@@ -1,4 +1,4 @@
-"""Who subscribed to what, and which subjects match. Pure."""
+"""Finds the subscribers of a subject, by the patterns that they subscribed with. Pure."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from mama_spark.malamute.protocol.patterns import Matcher
 
 R = TypeVar("R", bound=Hashable)
 
-#: Subjects whose receivers are remembered: most streams have few subjects, and matching is most of the work.
-REMEMBERED = 4096
+#: Subjects whose receivers are cached: most streams have few subjects, and matching is most of the work.
+CACHED_SUBJECTS = 4096
 
 
 class SubscriptionIndex(Generic[R]):
-    """Patterns with their readers: clients, or whatever an engine keeps for each of them."""
+    """Patterns with their subscribers: clients, or what an engine has for each of them."""
 
     def __init__(self) -> None:
         self._matcher = Matcher()
-        self._readers: dict[bytes, dict[R, None]] = {}  # pattern -> its readers, in order of subscription
+        self._subscribers: dict[bytes, dict[R, None]] = {}  # pattern -> its subscribers, in order of subscription
         self._matching: dict[bytes, tuple[bytes, ...]] = {}  # subject -> patterns
-        self._receivers: dict[bytes, tuple[R, ...]] = {}  # subject -> readers
+        self._receivers: dict[bytes, tuple[R, ...]] = {}  # subject -> subscribers
 
     def __len__(self) -> int:
-        return len(self._readers)
+        return len(self._subscribers)
 
-    def add(self, pattern: bytes, reader: R) -> None:
-        """Idempotent.
+    def add(self, pattern: bytes, subscriber: R) -> None:
+        """Add a subscriber to a pattern; idempotent.
 
         :raises BadPattern: it is refused; nothing has changed
         """
         self._matcher.add(pattern)
-        self._readers.setdefault(pattern, {})[reader] = None
+        self._subscribers.setdefault(pattern, {})[subscriber] = None
         self._forget()
 
-    def remove(self, reader: R, patterns: Iterable[bytes]) -> None:
-        """From these patterns, all of which it has."""
+    def remove(self, subscriber: R, patterns: Iterable[bytes]) -> None:
+        """Remove a subscriber from patterns, all of which it has."""
         for pattern in patterns:
-            readers = self._readers[pattern]
-            del readers[reader]
-            if not readers:
-                del self._readers[pattern]
+            subscribers = self._subscribers[pattern]
+            del subscribers[subscriber]
+            if not subscribers:
+                del self._subscribers[pattern]
                 self._matcher.discard(pattern)
         self._forget()
 
@@ -49,20 +49,20 @@ class SubscriptionIndex(Generic[R]):
         self._receivers.clear()
 
     def matching(self, subject: bytes) -> tuple[bytes, ...]:
-        """Patterns that match."""
+        """Patterns that match a subject."""
         found = self._matching.get(subject)
         if found is None:
-            if len(self._matching) >= REMEMBERED:
+            if len(self._matching) >= CACHED_SUBJECTS:
                 self._matching.clear()
             found = self._matching[subject] = tuple(self._matcher.match(subject))
         return found
 
     def receivers(self, subject: bytes) -> tuple[R, ...]:
-        """Each reader once, however many of its patterns match."""
+        """Subscribers of a subject, each once, however many of its patterns match."""
         found = self._receivers.get(subject)
         if found is None:
-            if len(self._receivers) >= REMEMBERED:
+            if len(self._receivers) >= CACHED_SUBJECTS:
                 self._receivers.clear()
-            readers = dict.fromkeys(r for pattern in self.matching(subject) for r in self._readers[pattern])
-            found = self._receivers[subject] = tuple(readers)
+            subscribers = dict.fromkeys(r for pattern in self.matching(subject) for r in self._subscribers[pattern])
+            found = self._receivers[subject] = tuple(subscribers)
         return found

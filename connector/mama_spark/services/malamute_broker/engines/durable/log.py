@@ -1,6 +1,6 @@
-"""Durable streams read by sequence, straight from the folder where a broker keeps them.
+"""Reads durable streams as record logs, from the folder where a broker keeps them.
 
-For programs on the broker's machine, and for stores whose broker is gone. Reading needs no broker and disturbs none;
+For programs on the broker's machine, and for stores without a broker. Reading needs no broker and disturbs none;
 :meth:`DurableLog.append` and :meth:`DurableLog.trim` need the store for themselves, so they are refused while a broker
 has it.
 """
@@ -47,7 +47,7 @@ class DurableLogs:
             raise ConfigError(f"there is no folder {self._options.folder!r} with streams")
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """All streams whose names are text: a stream takes every topic."""
+        """All streams whose names are UTF-8: a stream takes every topic."""
         found = []
         for path in Path(self._options.folder).glob(f"*{SUFFIX}"):
             with closing(StoreReader(path)) as store:
@@ -94,7 +94,7 @@ class DurableLog:
         self._store.close()
 
     def _reader(self) -> StoreReader:
-        """Of the file that was opened: one that was deleted would go on for ever, without what is new."""
+        """The reader, if its file is still the one of this name: a deleted file gets no new messages."""
         try:
             file = self._path.stat()
         except OSError as e:
@@ -130,7 +130,7 @@ class DurableLog:
         return self._reader().at(max(-_LARGEST, min(time, _LARGEST)))
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.record_log.RecordLog`; what has an id that is known is not stored again.
+        """See :class:`~mama_spark.record_log.RecordLog`; a message with a known id is not stored again.
 
         :raises ConfigError: a broker has the store
         """
@@ -151,7 +151,7 @@ class DurableLog:
             engine.close()
 
     def _accept(self, engine: DurableEngine, batch: MessageBatch) -> PublishError | None:
-        """Row by row, since these are few; what is wrong with the first that is wrong."""
+        """Accept row by row, since there are few; the error of the first bad row."""
         headers = [None] * len(batch) if batch.headers is None else batch.headers.to_pylist()
         ids = [""] * len(batch) if batch.ids is None else batch.ids.to_pylist()
         columns = zip(batch.topics.to_pylist(), batch.payloads.to_pylist(), headers, ids, strict=True)

@@ -1,7 +1,7 @@
-"""What a durable stream answers to those who read it by sequence (:mod:`mama_spark.malamute.protocol.log_query`).
+"""Answers log queries about a durable stream (:mod:`mama_spark.malamute.protocol.log_query`), and lists stored streams.
 
-Each answer is bounded in size and work, so that a reader holds the stream up for milliseconds. What a fetch brings is
-made into frames here, in the engine's thread.
+Each answer is limited in size and work, so that a reader delays the stream by milliseconds. Messages that a fetch
+returns are encoded as frames here, in the engine's thread.
 """
 
 from __future__ import annotations
@@ -26,64 +26,64 @@ from .store import MAX_REMOVED, MessageStore
 from .store_reader import SUFFIX, Row, StoreFull, StoreReader, store_path
 
 Records = list[list[bytes]]
-#: Rows that are read at a time while most may not be wanted, and octets of them that one question looks at.
-_STEP = 1024
-_LOOK_OCTETS = 8 * 1024 * 1024
-#: Messages that are counted for one question, and octets that this goes over.
-_COUNT = 250_000
-_COUNT_OCTETS = 64 * 1024 * 1024
-#: Patterns of one question, and octets of them together: their programs are matched against each subject.
-MOST_PATTERNS = 256
+#: Rows that a search reads at a time, and octets of rows that one query examines.
+_SEARCH_ROWS = 1024
+_SEARCH_OCTETS = 8 * 1024 * 1024
+#: Most messages that are counted for one query, and octets of them.
+_COUNTED = 250_000
+_COUNTED_OCTETS = 64 * 1024 * 1024
+#: Most patterns of one query, and octets of them together: each is matched against each subject.
+MAX_PATTERNS = 256
 PATTERN_OCTETS = 16 * 1024
 _STAMP = struct.Struct(">3sBHqBHq")  #: extensions, version 1: sequence and time
 _ID = struct.Struct(">BH")
 _BLOCK = b"MS\x01"
-_REMEMBERED = 4096
+_CACHED_SUBJECTS = 4096
 _SHORTENED = re.compile(r".{100}-[0-9a-f]{32}")  #: the file of a stream with a long name
 
 
-class _Refused(MamaError):
-    """The asker must change something."""
+class _BadQuery(MamaError):
+    """The client must change the query."""
 
 
 Wanted = Callable[[bytes], bool]
-Reading = Callable[[int, int, int, int], list[Row]]
+ReadRows = Callable[[int, int, int, int], list[Row]]
 
 
-def answer(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[LogQueryAnswer, Records]:
-    """Never raises for what is asked.
+def answer(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[LogQueryAnswer, Records]:
+    """The answer to a query, and the frames of the messages before it; errors of the query are answers, too.
 
     :raises ConfigError: the store is damaged
     """
-    number, identity = question.number, store.identity.encode()
+    number, identity = query.number, store.identity.encode()
     try:
-        body, records = _DO[question.op](store, question, settings)
-    except (BadPattern, _Refused) as e:
+        body, records = _HANDLERS[query.op](store, query, settings)
+    except (BadPattern, _BadQuery) as e:
         return LogQueryAnswer(number, StatusCode.FAILED, str(e).encode(), identity), []
     except StoreFull as e:
         return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, str(e).encode(), identity), []
     return LogQueryAnswer(number, identity=identity, body=body), records
 
 
-def _bounds(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+def _bounds(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
     first, last = store.bounds()
     return numbers(first, last) + texts(text.encode() for text in limits(settings)), []
 
 
-def _at(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
-    return numbers(store.at(question.numbers[0])), []
+def _at(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+    return numbers(store.at(query.numbers[0])), []
 
 
-def _missing(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
-    """What lies in front of the first message is one range, however much it is."""
-    after, asked = question.numbers
+def _missing(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+    """All before the first message is one range, however much it is."""
+    after, asked = query.numbers
     first, last = store.bounds()
     up_to = min(asked, last)
     ranges = []
     if after < min(first - 1, up_to):
         ranges.append((after + 1, min(first - 1, up_to)))
         after = ranges[0][1]
-    reached = min(up_to, after + _most_counted(store, last + 1 - first))
+    reached = min(up_to, after + _count_limit(store, last + 1 - first))
     if not store.complete(after, reached):
         reached = min(up_to, after + qu.LOOK)
         ranges += store.missing(after, reached)
@@ -93,38 +93,38 @@ def _missing(store: MessageStore, question: LogQuery, settings: DurableSettings)
     return numbers(asked if reached >= up_to else reached, *(edge for one in ranges for edge in one)), []
 
 
-def _most_counted(store: MessageStore, messages: int) -> int:
-    """To count messages, their pages are read."""
+def _count_limit(store: MessageStore, messages: int) -> int:
+    """How many messages to count: counting reads their pages."""
     octets: int = store.octets
-    return max(qu.LOOK, min(_COUNT, _COUNT_OCTETS * max(1, messages) // max(1, octets)))
+    return max(qu.LOOK, min(_COUNTED, _COUNTED_OCTETS * max(1, messages) // max(1, octets)))
 
 
-def _trim(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
-    if question.text != store.identity.encode():
-        raise _Refused("the stream was deleted and created again")
-    store.trim(min(question.numbers[0], store.bounds()[0] + MAX_REMOVED))
+def _trim(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+    if query.text != store.identity.encode():
+        raise _BadQuery("the stream was deleted and created again")
+    store.trim(min(query.numbers[0], store.bounds()[0] + MAX_REMOVED))
     return numbers(store.bounds()[0]), []
 
 
-def _fetch(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
-    after, up_to, rows, octets = question.numbers
+def _fetch(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+    after, up_to, rows, octets = query.numbers
     rows, octets = min(max(rows, 1), qu.FETCH_ROWS), min(max(octets, 1), qu.FETCH_OCTETS)
     last = store.bounds()[1]
     up_to = min(up_to, last)
-    wanted = _wanted(question)
-    reading = store.read_ttl if question.op is Op.STANDING else store.read
+    wanted = _wanted(query)
+    read = store.read_ttl if query.op is Op.STANDING else store.read
     if wanted is None:
-        found = reading(after, up_to, rows, octets)
+        found = read(after, up_to, rows, octets)
         more = len(found) == rows or sum(len(row[4]) for row in found) >= octets
         reached = found[-1][0] if more else up_to
     else:
-        found, reached = _search(reading, after, up_to, rows, octets, wanted)
+        found, reached = _search(read, after, up_to, rows, octets, wanted)
     return numbers(max(reached, 0), last), list(_frames(store.name, found))
 
 
-def _block(store: MessageStore, question: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
-    """A frame costs more than a message in it."""
-    body, found = _fetch(store, question, settings)
+def _block(store: MessageStore, query: LogQuery, settings: DurableSettings) -> tuple[bytes, Records]:
+    """The fetched messages as one block: a frame costs more than a message in it."""
+    body, found = _fetch(store, query, settings)
     if not found:
         return body, []
     heads, contents = [frames[0] for frames in found], [b"".join(frames[1:]) for frames in found]
@@ -132,18 +132,18 @@ def _block(store: MessageStore, question: LogQuery, settings: DurableSettings) -
     return body, [[deliver_frame(store.name, b"", b""), lengths, b"".join(heads), b"".join(contents)]]
 
 
-def _search(reading: Reading, after: int, up_to: int, rows: int, octets: int, wanted: Wanted) -> tuple[list[Row], int]:
-    """Those that are wanted, and up to where was looked."""
+def _search(read: ReadRows, after: int, up_to: int, rows: int, octets: int, wanted: Wanted) -> tuple[list[Row], int]:
+    """The wanted rows, and the sequence up to which rows were examined."""
     found: list[Row] = []
-    looked = looked_octets = 0
-    while after < up_to and looked < qu.LOOK and looked_octets < _LOOK_OCTETS:
-        some = reading(after, up_to, _STEP, qu.FETCH_OCTETS)
+    examined = examined_octets = 0
+    while after < up_to and examined < qu.LOOK and examined_octets < _SEARCH_OCTETS:
+        some = read(after, up_to, _SEARCH_ROWS, qu.FETCH_OCTETS)
         if not some:
             return found, up_to
         for row in some:
             after = row[0]
             size = len(row[4])
-            looked, looked_octets = looked + 1, looked_octets + size
+            examined, examined_octets = examined + 1, examined_octets + size
             if wanted(row[3]):
                 found.append(row)
                 rows, octets = rows - 1, octets - size
@@ -152,26 +152,26 @@ def _search(reading: Reading, after: int, up_to: int, rows: int, octets: int, wa
     return found, after
 
 
-def _wanted(question: LogQuery) -> Wanted | None:
+def _wanted(query: LogQuery) -> Wanted | None:
     """None = all.
 
     :raises BadPattern: a pattern is refused, or there are too many
     """
-    if question.selection is Selection.ALL:
+    if query.selection is Selection.ALL:
         return None
-    if question.selection is Selection.SUBJECTS:
-        return frozenset(question.texts).__contains__
-    return _matcher(question.texts)
+    if query.selection is Selection.SUBJECTS:
+        return frozenset(query.texts).__contains__
+    return _matcher(query.texts)
 
 
-@lru_cache(maxsize=32)  # a reader asks the same again and again
+@lru_cache(maxsize=32)  # a reader repeats its query
 def _matcher(patterns: tuple[bytes, ...]) -> Wanted:
-    if len(patterns) > MOST_PATTERNS or sum(map(len, patterns)) > PATTERN_OCTETS:
-        raise BadPattern(f"more than {MOST_PATTERNS} patterns, or {PATTERN_OCTETS} octets of them")
+    if len(patterns) > MAX_PATTERNS or sum(map(len, patterns)) > PATTERN_OCTETS:
+        raise BadPattern(f"more than {MAX_PATTERNS} patterns, or {PATTERN_OCTETS} octets of them")
     matcher = Matcher()
     for pattern in patterns:
         matcher.add(pattern)
-    return lru_cache(maxsize=_REMEMBERED)(lambda subject: bool(matcher.match(subject)))
+    return lru_cache(maxsize=_CACHED_SUBJECTS)(lambda subject: bool(matcher.match(subject)))
 
 
 def _frames(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
@@ -190,7 +190,7 @@ def _frames(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
         yield [frame, content] if lengths is None else [frame, *unpack(content, lengths)]
 
 
-_DO: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[bytes, Records]]] = {
+_HANDLERS: dict[Op, Callable[[MessageStore, LogQuery, DurableSettings], tuple[bytes, Records]]] = {
     Op.BOUNDS: _bounds,
     Op.AT: _at,
     Op.MISSING: _missing,

@@ -1,4 +1,4 @@
-"""How a Malamute message stands in a JetStream stream. Pure.
+"""Encodes a Malamute message as a message of a JetStream stream, and back. Pure.
 
 | of the message | in JetStream |
 |---|---|
@@ -9,8 +9,8 @@
 | headers | as they are, or all together in ``Mlp-Headers`` (:func:`header_lines`) |
 | who published it | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, where the id does not say it |
 
-Values of ``Mlp-`` headers and ids are printable ASCII with ``%HH`` for everything else. Whatever else publishes to the
-subjects (a NATS client) is read by the same rules: payload as one frame, its headers, an empty sender.
+Values of ``Mlp-`` headers and ids are printable ASCII with ``%HH`` for everything else. Messages of
+other publishers (NATS clients) are decoded by the same rules: payload as one frame, its headers, an empty sender.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _VALUE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
 
 
 class Origin(NamedTuple):
-    """Who published a message.
+    """The publisher of a message.
 
     :ivar engine: one stream of one broker, as long as it runs
-    :ivar client: number that this engine gave to the client; 0 = a client that does not read there
+    :ivar client: number of the client's cursor in this engine; 0 = the client did not subscribe there
     :ivar number: of the message, in this engine
     """
 
@@ -69,7 +69,7 @@ class JetStreamMessage(NamedTuple):
 
 
 class Unreadable(Exception):
-    """It is in the stream, and Malamute cannot carry it."""
+    """The message cannot be carried by Malamute."""
 
 
 def _percent(match: re.Match[bytes]) -> bytes:
@@ -103,7 +103,7 @@ def encode_name(stream: bytes) -> str:
 
 
 def encode_value(value: bytes) -> str:
-    """Octets as the value of a header."""
+    """Encode octets as the value of a header."""
     return quote_from_bytes(value, _VISIBLE)
 
 
@@ -135,7 +135,7 @@ def lines(
 
 
 def encode_id(message_id: bytes, origin: Origin) -> str:
-    """What JetStream recognises the message by."""
+    """The ``Nats-Msg-Id`` of a message."""
     return encode_value(message_id) if message_id else f"{_OURS}{origin}"
 
 
