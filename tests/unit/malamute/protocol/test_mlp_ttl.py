@@ -130,8 +130,8 @@ def test_a_renewal_is_not_stored_and_begins_the_time_anew(engines: Make) -> None
 def test_markers_come_in_the_order_in_which_time_ended_however_late_the_broker_looks(engines: Make) -> None:
     """SUSPECT before OFFLINE, also of a broker that stood still for a while."""
     one = engines()
-    for subject, ttl in ((b"rec", "2000"), (b"warn", "1000")):
-        one.send(subject, ttl=ttl)
+    for subject, milliseconds in ((b"rec", "2000"), (b"warn", "1000")):
+        one.send(subject, ttl=milliseconds)
     for pause in (0.67, 0.67):
         assert one.pass_(pause) == []
         for subject in (b"rec", b"warn"):
