@@ -14,6 +14,7 @@ import pytest
 from mama_spark.cli import parser
 from mama_spark.flightlog.schema import DEAD_LETTERS, table_schema
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, option_names
+from mama_spark.services.malamute_broker.engines import StreamEngine
 from mama_spark.spark.sink.columns import KNOWN
 from mama_spark.spark.subscribe.schema import schema_of
 from pyspark.sql.types import StructType
@@ -175,3 +176,11 @@ def test_every_configuration_file_is_shown() -> None:
     text = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
     shown = set(re.findall(r'--8<-- "(.*?)"', text))
     assert shown == {path.relative_to(ROOT).as_posix() for path in (ROOT / "conf").iterdir()}
+
+
+def test_the_methods_of_an_engine_that_may_be_overridden_exist() -> None:
+    text = (DOCS / "how-to" / "write-a-stream-engine.md").read_text(encoding="utf-8")
+    rows = text.split("| To | override |")[1].split("\n\n")[0].splitlines()[2:]
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row.split("|")[2])}
+    assert {"flush", "sync", "position", "credit", "ask"} <= named
+    assert named <= {*dir(StreamEngine), "durable"}
