@@ -34,7 +34,7 @@ _BAD_VALUE = r"[\x00\r\n]"
 def frames(batch: MessageBatch) -> list[Sequence[bytes]]:
     """Two frames a message: STREAM SEND and the payload.
 
-    Headers and ids travel in the bytes behind the subject, which only our own broker looks at.
+    Headers and ids travel in the bytes behind the subject, which only our own broker reads.
     """
     heads, indices = _heads(batch)
     extensions = _extensions(batch)

@@ -82,12 +82,12 @@ class ReadSession:
             self._end_known, self._end = True, min(self._end, last)
         whole = reached >= min(part.up_to, self._end)
         self._done = max(self._done, min(part.up_to, self._end) if whole else reached)
-        looked = max(1, reached - part.after)
+        examined = max(1, reached - part.after)
         if whole:
             most = FETCH_ROWS if self._selection is Selection.ALL else LOOK
-            self._width = min(most, max(self._width, 2 * looked))
+            self._width = min(most, max(self._width, 2 * examined))
         else:
-            self._width = max(1, looked * 7 // 8)
+            self._width = max(1, examined * 7 // 8)
             self._rest = (reached, part.up_to)
 
     def restart(self) -> None:

@@ -24,7 +24,7 @@ _STAMP = b"MS\x01\x03\x00\x08", b"\x04\x00\x08"  #: what stands in front of sequ
 _STAMPED = 25
 _ID, _HEADER = 7, 8
 _BINARY = pa.binary()
-_MORE = b"\0" * 1024  #: so that nobody reads behind the end
+_MORE = b"\0" * 1024  #: padding, so that no read goes behind the end
 
 Octets = npt.NDArray[np.uint8]
 

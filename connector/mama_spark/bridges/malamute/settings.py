@@ -24,7 +24,7 @@ class MalamuteSettings:
     :param dedup: messages carry ids, where the stream drops repeats
     :param resend: a message that may have been stored is sent again although its stream may store it twice
         (``onUncertain``)
-    :param dead_letters: messages with the headers of dead letters are to be expected
+    :param dead_letters: messages may be dead letters, which have headers
     """
 
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
@@ -42,7 +42,7 @@ class MalamuteSettings:
 
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
-        """From options; the only place that knows both sides."""
+        """Convert options to settings."""
         for name in ("credentials", "nkey_seed", "token", "tls_ca", "tls_cert"):
             if getattr(o, name) is not None:
                 raise ConfigError("the bridge malamute logs in by user and password, or by the curve keys")

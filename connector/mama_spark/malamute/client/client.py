@@ -133,7 +133,7 @@ class MalamuteClient:
     def open(self, timeout: float | None = None) -> Self:
         """Connect.
 
-        :raises Unavailable: nobody answers
+        :raises Unavailable: no broker answers
         :raises ConfigError: login or key are refused
         :raises CallFailed: the broker refuses this client
         """

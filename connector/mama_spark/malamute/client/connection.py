@@ -127,7 +127,7 @@ class ClientConnection:
     def open(self, timeout: float) -> None:
         """Connect.
 
-        :raises Unavailable: nobody answers
+        :raises Unavailable: no broker answers
         :raises ConfigError: the login is refused, or a key is none
         :raises CallFailed: the broker refuses this client
         """

@@ -90,7 +90,7 @@ class ClientMachine:
         return f"<ClientMachine {self.settings.address!r} {self.state.value}, {len(self._calls)} calls>"
 
     def _step(self, event: ClientEvent, command: Command | None = None) -> None:
-        """The only place that changes the state.
+        """Take a step of the table; the state changes nowhere else.
 
         :raises ClientClosed: the table has no such step
         """
@@ -298,7 +298,7 @@ class ClientMachine:
         assert isinstance(command, wire.Ok | wire.Error)
         oldest = self._calls.oldest
         call = self._calls.answered(ping=False)
-        if call is not None:  # else nobody asked; the C client ignores such an answer, too
+        if call is not None:  # else no call waits; the C client ignores such an answer, too
             extension = read(command.trailing)
             if isinstance(command, wire.Ok):
                 self._remember(call.command, extension.sequence)

@@ -60,7 +60,7 @@ def _to(state: ClientState, action: ClientAction | None = None) -> _Step:
 
 
 def _row(state: ClientState, **steps: _Step) -> _Row:
-    """Steps of one state by the names of events; what a broker sends is ignored where nothing else is said."""
+    """Steps of one state by the names of events; what a broker sends is ignored where no step is given."""
     ignored = dict.fromkeys(
         (ClientEvent.OK, ClientEvent.REFUSED, ClientEvent.INVALID, ClientEvent.PONG, ClientEvent.DELIVERY),
         _to(state),

@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 _SIGNATURE = b"\xff" + b"\0" * 7 + b"\x01\x7f"
 _GREETING = 64
-#: As much of ours as makes the other side say all of its own: version 3.0. A mechanism it does not want would end it.
+#: As much of a greeting as makes the peer send all of its own: version 3.0. A mechanism it refuses would end it.
 _OURS = _SIGNATURE + b"\x03\x00"
 
 
 def mechanism_of(endpoint: str, timeout: float) -> str | None:
-    """``NULL``, ``PLAIN`` or ``CURVE``; None when nobody at ``tcp://host:port`` greets within ``timeout`` seconds."""
+    """``NULL``, ``PLAIN`` or ``CURVE``; None when no peer at ``tcp://host:port`` greets within ``timeout`` seconds."""
     parts = urlsplit(endpoint)
     end = time.monotonic() + timeout
     try:

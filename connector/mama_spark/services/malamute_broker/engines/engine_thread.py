@@ -41,7 +41,7 @@ from .reports import CommandDone, CreditReturned, EngineFailed, QueryAnswered, R
 log = logging.getLogger(__name__)
 BATCH = b""  #: the frame that announces a batch
 READY = b"\0"  #: the engine has started
-#: Reports that may wait for the server while the engine works by itself, and seconds until the engine looks again.
+#: Reports that may wait for the server while the engine works by itself, and seconds until they are counted again.
 MAX_WAITING_REPORTS = 4
 RECHECK = 0.005
 
@@ -206,11 +206,11 @@ class EngineThread:
     def _fill_in(self) -> None:
         """Put the answers to SYNC that are known by now into the report, in order."""
         while self.unknown:
-            place, outcome = self.unknown[0]
+            at, outcome = self.unknown[0]
             runs = outcome()
             if runs is None:
                 return
-            self.report[place] = CommandDone(runs=runs)
+            self.report[at] = CommandDone(runs=runs)
             del self.unknown[0]
 
     def _recall(self, engine: StreamEngine, client: Hashable) -> None:
@@ -219,9 +219,9 @@ class EngineThread:
         if amount:
             engine.credit(client, -amount)
         # other streams wait for the credit, so it does not wait for answers to SYNC
-        place = self.unknown[0][0] if self.unknown else len(self.report)
-        self.report.insert(place, CreditReturned(client, amount))
-        self.unknown = [(at + 1, outcome) for at, outcome in self.unknown]
+        at = self.unknown[0][0] if self.unknown else len(self.report)
+        self.report.insert(at, CreditReturned(client, amount))
+        self.unknown = [(index + 1, outcome) for index, outcome in self.unknown]
 
     def _control(
         self,

@@ -1,8 +1,8 @@
 """What engines that store their streams share: subscriptions, credit, live delivery and replay.
 
-A subclass says how messages are stored and how they are read again; this class decides who gets them. A message is
-delivered to a live cursor when it is stored. A cursor that has no credit, or that subscribed behind an earlier
-sequence, is *behind*: it reads the store until it is live again.
+A subclass says how messages are stored and how they are read again; this class decides which clients get them. A
+message is delivered to a live cursor when it is stored. A cursor that has no credit, or that subscribed behind an
+earlier sequence, is *behind*: it reads the store until it is live again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
         counts = f"{len(self._cursors)} subscribers, {len(self._behind)} behind"
         return f"<{type(self).__name__} {self.name!r}, {self._state()}, {counts}>"
 
-    # --- what a subclass says of its store -----------------------------------------------------------------------
+    # --- methods of a subclass -----------------------------------------------------------------------------------
 
     @abstractmethod
     def _state(self) -> str:

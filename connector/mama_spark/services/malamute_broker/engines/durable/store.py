@@ -76,7 +76,7 @@ PAGE = 8192
 WAL_PAGES = 2000
 #: Messages after which the state is written again: as many are counted at most when a store is opened.
 STATE_INTERVAL = 8192
-#: Microseconds between two looks at the age of messages.
+#: Microseconds between two checks of the age of messages.
 AGE_INTERVAL = 1_000_000
 #: A message of more octets than this is refused; SQLite's own limit for a row is 10^9.
 MAX_OCTETS = 900_000_000

@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 
 class StoreFull(Unavailable):
-    """No room, or the disk does not work (now): the batch is not stored, the store is as it was before."""
+    """The disk is full or does not work now: the batch is not stored, and the store is as it was before."""
 
 
 def now_us() -> int:
@@ -51,7 +51,7 @@ def _rows_up_to(cursor: sqlite3.Cursor, octets: int) -> list[Row]:
 
 
 class StoreReader:
-    """A store that somebody else may be writing. Used by one thread.
+    """A store that another process may be writing. Used by one thread.
 
     :raises ConfigError: the file is missing, foreign or damaged; the text names it
     """
@@ -146,7 +146,7 @@ class StoreReader:
         return self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'standing'").fetchone() is not None
 
     def complete(self, after: int, up_to: int) -> bool:
-        """Nothing is missing; to count is ten times as fast as to look for holes."""
+        """Whether no message is missing; counting is ten times as fast as searching for holes."""
         with self._translated():
             (there,) = self._db.execute(
                 "SELECT count(*) FROM messages WHERE sequence > ? AND sequence <= ?", (after, up_to)

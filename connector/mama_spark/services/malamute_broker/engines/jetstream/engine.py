@@ -321,7 +321,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             self._deliver_live(((sequence, sender, *fields),), time_us)
 
     def _is_own(self, cursor: SubscriptionCursor, message: JetStreamMessage) -> bool:
-        """Whether the cursor's client has sent the message, as far as the message says who did."""
+        """Whether the cursor's client has sent the message, as far as the message names its sender."""
         if message.origin is not None and message.origin.engine == self._id:
             return message.origin.client == cursor.origin
         return bool(message.sender) and self._addresses.get(cursor) == message.sender

@@ -7,7 +7,7 @@
 | sender's address | ``Mlp-Sender`` |
 | id | ``Nats-Msg-Id``; a message without id gets one of the engine's own, ``%!<origin>`` |
 | headers | as they are, or all together in ``Mlp-Headers`` (:func:`header_lines`) |
-| who published it | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, where the id does not say it |
+| its publisher | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, where the id does not say it |
 
 Values of ``Mlp-`` headers and ids are printable ASCII with ``%HH`` for everything else. Messages of
 other publishers (NATS clients) are decoded by the same rules: payload as one frame, its headers, an empty sender.

@@ -79,15 +79,15 @@ class _PolledSubscription(PullSubscription):
 
     async def _on_message(self, msg: Msg) -> None:
         """By public calls. The client keeps one value a header, which is what messages of engines have."""
-        place = read_reply(msg.reply.encode()) if msg.reply else None
-        if place is None:
+        reply = read_reply(msg.reply.encode()) if msg.reply else None
+        if reply is None:
             await super()._on_message(msg)
             return
         block = None
         if msg.headers is not None:
             text = "".join(f"{name}: {value}\r\n" for name, value in msg.headers.items())
             block = f"NATS/1.0\r\n{text}\r\n".encode()
-        self._parser.gather.add(msg.subject.encode(), place.tail, msg.data, block)
+        self._parser.gather.add(msg.subject.encode(), reply.tail, msg.data, block)
         self._look()
 
 

@@ -30,7 +30,7 @@ class JetStreamReader:
     def __init__(self, connection: NatsSettings, name: str, prefix: str, timeout: float = 10.0) -> None:
         self.logs = NatsLogs(connection, timeout)
         self.name, self.prefix = name, prefix
-        self.created = ""  #: when the stream was created, which tells it from another one of its name
+        self.created = ""  #: when the stream was created, which distinguishes it from another one of its name
         self.duplicate_window = 0.0  #: seconds in which the server stores a message id once
 
     def open(self, settings: JetStreamSettings) -> int:
