@@ -184,3 +184,10 @@ def test_the_methods_of_an_engine_that_may_be_overridden_exist() -> None:
     named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row.split("|")[2])}
     assert {"flush", "sync", "position", "credit", "ask"} <= named
     assert named <= {*dir(StreamEngine), "durable"}
+
+
+def test_the_folders_of_the_layout_exist() -> None:
+    text = (DOCS / "explanation" / "design.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\b(\w+)/", text.split("## Layout")[1].split("```")[1]))
+    folders = {path.name for top in ("connector", "tests") for path in (ROOT / top).rglob("*") if path.is_dir()}
+    assert named <= folders | {path.name for path in ROOT.iterdir()}
