@@ -30,7 +30,7 @@ from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
-FACTS = TaskInfo(3, 1, None, None, None, False, "the app", "app-1")
+TASK = TaskInfo(3, 1, None, None, None, False, "the app", "app-1")
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def options(name: str, **given: str) -> SinkOptions:
 
 
 def publish(
-    o: SinkOptions, *topics: str, discovery: DiscoveryProperties | None = None, facts: TaskInfo = FACTS
+    o: SinkOptions, *topics: str, discovery: DiscoveryProperties | None = None, task: TaskInfo = TASK
 ) -> PartitionReport:
-    job = SinkJob(o, PLAN, facts.query_id is not None, "run", (), discovery or DiscoveryProperties())
+    job = SinkJob(o, PLAN, task.query_id is not None, "run", (), discovery or DiscoveryProperties())
     rows = pa.record_batch({"topic": list(topics), "value": [str(i).encode() for i in range(len(topics))]})
-    return publish_partition(job, facts, iter([rows]))
+    return publish_partition(job, task, iter([rows]))
 
 
 def board(name: str) -> list[DiscoveryEvent]:
@@ -134,7 +134,7 @@ def test_name_of_a_source(given: dict[str, str], query: str | None, app: str | N
 
 def test_stream_is_known_by_its_query_and_a_repeated_batch_by_its_transaction(name: str) -> None:
     stream = TaskInfo(0, 0, "query-7", 4, "run-of-it", False, "app", None)
-    assert publish(options(name), "a", facts=stream).source == records(name)[0]
+    assert publish(options(name), "a", task=stream).source == records(name)[0]
     assert records(name)[0].id == source_id("query-7")
     report = publish(options(name, txnAppId="daily", txnVersion="3"), "a")
     assert report.source is not None
@@ -144,7 +144,7 @@ def test_stream_is_known_by_its_query_and_a_repeated_batch_by_its_transaction(na
 def test_events_of_two_attempts_have_different_ids(name: str) -> None:
     publish(options(name), "a")
     before = len(events(name))
-    publish(options(name), "a", facts=TaskInfo(3, 2, None, None, None, False))
+    publish(options(name), "a", task=TaskInfo(3, 2, None, None, None, False))
     assert len(events(name)) == 2 * before
 
 
@@ -158,7 +158,7 @@ def test_error_is_published_before_the_partition_ends(name: str) -> None:
             assert not seen.wait(0.02)
         yield pa.record_batch({"topic": ["a"], "value": [b"3"]})
 
-    report = publish_partition(SinkJob(options(name), PLAN, False, "run", ()), FACTS, rows())
+    report = publish_partition(SinkJob(options(name), PLAN, False, "run", ()), TASK, rows())
     assert (report.counts.acked, report.counts.failed) == (2, 1)
     (error,) = [e for e in events(name) if e.event.startswith("PUBLISH_ERROR")]
     assert (error.topic, error.status) == ("b.*", "BAD_SYMBOL")
@@ -223,7 +223,7 @@ def test_partition_without_rows_announces_nothing_and_writes_nothing(name: str, 
 
 def test_commit_of_a_batch_says_offline_once(name: str) -> None:
     o = options(name)
-    reports = [publish(o, "a", facts=TaskInfo(p, 0, None, None, None, False, "app", "1")) for p in range(2)]
+    reports = [publish(o, "a", task=TaskInfo(p, 0, None, None, None, False, "app", "1")) for p in range(2)]
     writer = MamaPubWriter(SinkJob(o, PLAN, False, "run", ()))
     writer.commit(list(reports))
     assert [r.state for r in records(name)] == ["ONLINE", "OFFLINE"]

@@ -47,8 +47,8 @@ def broker() -> Iterator[MemoryBroker]:
 def publish(broker: MemoryBroker, log: Path, topics: list[str], **options: str) -> PartitionReport:
     given = {"url": f"memory://{broker.name}", "flightLog": str(log), **options}
     rows = pa.record_batch({"topic": topics, "value": [b"%d" % i for i in range(len(topics))]})
-    facts = TaskInfo(0, 0, None, None, None, False)
-    return publish_partition(SinkJob(SinkOptions.parse(given), PLAN, False, "run", ()), facts, iter([rows]))
+    task = TaskInfo(0, 0, None, None, None, False)
+    return publish_partition(SinkJob(SinkOptions.parse(given), PLAN, False, "run", ()), task, iter([rows]))
 
 
 def flights(log: Path) -> list[dict[str, Any]]:

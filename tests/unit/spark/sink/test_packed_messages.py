@@ -32,7 +32,7 @@ from tests.support.packed_harness import rows_of
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ("k",))
 TYPED = replace(PLAN, value=None, typed=("n", "id"), log=())
 MESSAGES = replace(PLAN, headers="headers", headers_form="map", id="id")
-FACTS = TaskInfo(0, 0, None, None, None, False)
+TASK = TaskInfo(0, 0, None, None, None, False)
 LOG = (packed_rows_field([pa.field("k", pa.int64())]),)
 
 
@@ -61,7 +61,7 @@ def publish(
 ) -> PartitionReport:
     given = {"url": f"memory://{broker.name}", "flightLog": str(log), "pack": "arrow", "packMaxRows": "100", **options}
     fields = LOG if plan.log else ()
-    return publish_partition(SinkJob(SinkOptions.parse(given), plan, False, "run", fields), FACTS, iter(batches))
+    return publish_partition(SinkJob(SinkOptions.parse(given), plan, False, "run", fields), TASK, iter(batches))
 
 
 def flights(log: Path) -> list[dict[str, Any]]:
@@ -147,7 +147,7 @@ def test_headers_come_back_as_without_packing_parts_of_the_topic_among_them(
     found = []
     for i, (pack, more) in enumerate([("off", {}), ("arrow", {"packMaxRows": "100"})]):
         given = {"url": f"memory://{broker.name}", "topicPrefix": pack, "pack": pack, **more}
-        publish_partition(SinkJob(SinkOptions.parse(given), plan, False, f"run {i}", ()), FACTS, iter([rows]))
+        publish_partition(SinkJob(SinkOptions.parse(given), plan, False, f"run {i}", ()), TASK, iter([rows]))
         reader = MamaSubDataSource({"url": f"memory://{broker.name}", "topics": f"{pack}.>"}).reader(SCHEMA)
         read = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
         assert [row["pack_index"] is None for row in read] == [pack == "off"] * 4

@@ -22,7 +22,7 @@ from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
-FACTS = TaskInfo(0, 0, None, None, None, False)
+TASK = TaskInfo(0, 0, None, None, None, False)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def publish(
     broker: MemoryBroker, log: Path, rows: Iterator[pa.RecordBatch], options: dict[str, str]
 ) -> PartitionReport:
     given = {"url": f"memory://{broker.name}", "flightLog": str(log), **options}
-    return publish_partition(SinkJob(SinkOptions.parse(given), PLAN, False, "run", ()), FACTS, rows)
+    return publish_partition(SinkJob(SinkOptions.parse(given), PLAN, False, "run", ()), TASK, rows)
 
 
 def test_a_partition_reports_counts_and_parts(broker: MemoryBroker, tmp_path: Path) -> None:
