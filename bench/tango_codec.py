@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.counters import SequenceTracker
-from mama_spark.tango.events.events import decode
+from mama_spark.tango.events.event_codec import decode
 from mama_spark.tango.events.frame_layout import ScalarEncoder
+from mama_spark.tango.events.sequence_tracker import SequenceTracker
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import DataType, Quality
 
@@ -59,7 +59,7 @@ class Codec:
     def _count(self, columns: Columns) -> int:
         """Decode, and look at every counter."""
         found = BatchDecoder().decode(*columns)
-        see = SequenceTracker().see
+        see = SequenceTracker().track
         rows = zip(columns[0], found.ctr.tolist(), columns[2], columns[3], strict=True)
         return sum(see(topic, ctr, call, data).marker is None for topic, ctr, call, data in rows)
 

@@ -160,7 +160,7 @@ class Memory:
             self._producer.begin("memory", count)
             while came < count:
                 batch = self._subscriber.take_batch(HWM, 1.0)
-                if any(notice.kind is not NoticeKind.EVENT for notice in batch.notices):
+                if any(notice.kind is not NoticeKind.EVENT for notice in batch.events):
                     raise RuntimeError(f"not only events came: {self._subscriber.counts}")
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"{came} of {count} events came: {self._subscriber.counts}")

@@ -11,9 +11,9 @@ import pytest
 import zmq
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.tango.client.rpc import open_device
-from mama_spark.tango.events.events import Event as Decoded
-from mama_spark.tango.events.events import decode
+from mama_spark.tango.client.device_proxy import open_device
+from mama_spark.tango.events.event_codec import Event as Decoded
+from mama_spark.tango.events.event_codec import decode
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.types import (

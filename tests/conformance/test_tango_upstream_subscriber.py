@@ -1,9 +1,10 @@
 """What the test suites of cppTango and PyTango ask of a subscriber, by the names of their tests, against a real
 device lab.
 
-Elsewhere: pipes (pipe_event) from recorded frames in ``tests/unit/tango/events/test_tango_events.py``, since no server
-that is to be had sends them any more; all types of values (att_type_event) in ``tests/live/test_tango_subscriber.py``;
-reconnection with its real times (cxx_reconnection_zmq) in ``tests/live/test_tango_subscriber_times.py``.
+Elsewhere: pipes (pipe_event) from recorded frames in ``tests/unit/tango/events/test_tango_event_codec.py``, since no
+server that is to be had sends them any more; all types of values (att_type_event) in
+``tests/live/test_tango_subscriber.py``; reconnection with its real times (cxx_reconnection_zmq) in
+``tests/live/test_tango_subscriber_times.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode, Subscription
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
@@ -34,7 +35,7 @@ from tests.support.tango_processes.servers import PATIENCE, DeviceProbe, TangoSe
 
 @pytest.fixture
 def subscriber() -> Iterator[TangoSubscriber]:
-    with TangoSubscriber(times=FAST, timeout=PATIENCE) as opened:
+    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as opened:
         yield opened
 
 
@@ -42,25 +43,25 @@ class Callback:
     """Keeps what it was called with."""
 
     def __init__(self) -> None:
-        self.notices: list[SubscriptionEvent] = []
+        self.events: list[SubscriptionEvent] = []
         self._before: list[Any] = []
 
     def forget(self) -> None:
         """What came so far."""
         self._before = self.told()[-1:]
-        self.notices.clear()
+        self.events.clear()
 
     def __call__(self, notice: SubscriptionEvent) -> None:
-        self.notices.append(notice)
+        self.events.append(notice)
 
     def wait(self, count: int, act: Callable[[], Any] = lambda: None) -> list[SubscriptionEvent]:
-        until(lambda: len(self.notices) >= count, act)
-        return self.notices
+        until(lambda: len(self.events) >= count, act)
+        return self.events
 
     def told(self) -> list[Any]:
         """Without what a server says of itself when its machine is busy, and what it then says again."""
         found, busy = [*self._before], False
-        for one in map(told, list(self.notices)):
+        for one in map(told, list(self.events)):
             if one != "API_PollThreadOutOfSync" and not (busy and found and one == found[-1]):
                 found.append(one)
             busy = one == "API_PollThreadOutOfSync"
@@ -110,7 +111,7 @@ def polled(lab: TangoServer, subscriber: TangoSubscriber) -> Callback:
     for value in (5.0, 1.0):
         lab.tell("level", value)
         until(lambda v=value: callback.told()[-1] == v)  # type: ignore[misc]
-    assert {notice.kind for notice in callback.notices[1:]} == {SubscriptionEventKind.EVENT}
+    assert {notice.kind for notice in callback.events[1:]} == {SubscriptionEventKind.EVENT}
     callback.forget()
     return callback
 
@@ -173,14 +174,14 @@ def test_att_conf_event(lab: TangoServer, subscriber: TangoSubscriber, probe: De
     ready(lab, subscriber, "long")  # subscribed behind it, by the same connection
     for label in ("first", "second"):
         probe.call("configure", device=lab.address(), attribute="level", changes={"label": label})
-        until(lambda label=label: all(c.notices[-1].data.label == label for c in (one, two)))  # type: ignore
+        until(lambda label=label: all(c.events[-1].data.label == label for c in (one, two)))  # type: ignore
     for callback in (one, two):
-        assert [n.kind for n in callback.notices] == [
+        assert [n.kind for n in callback.events] == [
             SubscriptionEventKind.INITIAL,
             SubscriptionEventKind.EVENT,
             SubscriptionEventKind.EVENT,
         ]
-        first = callback.notices[0].data
+        first = callback.events[0].data
         assert isinstance(first, AttributeConfig)
         assert (first.label, first.unit, first.ch_event.abs_change) == ("Level", "V", "0.5")
 
@@ -191,15 +192,15 @@ def test_data_ready_event(lab: TangoServer, subscriber: TangoSubscriber) -> None
     callback = Callback()
     lab.tell("long", error={"reason": "Broken", "desc": "", "origin": ""})
     subscriber.subscribe(lab.address(), "long", "data_ready", callback=callback)
-    assert callback.notices == []
+    assert callback.events == []
     callback.wait(1, lambda: lab.do("data_ready", "long", counter=0))
-    callback.notices.clear()
+    callback.events.clear()
     counters = [5, 6, 100, 100, 3, -1]
     for counter in counters:
         lab.do("data_ready", "long", counter=counter)
     until(lambda: callback.told()[-6:] == counters)
-    assert {n.data.data_type for n in callback.notices if isinstance(n.data, DataReady)} == {3}
-    assert {n.kind for n in callback.notices} == {SubscriptionEventKind.EVENT}
+    assert {n.data.data_type for n in callback.events if isinstance(n.data, DataReady)} == {3}
+    assert {n.kind for n in callback.events} == {SubscriptionEventKind.EVENT}
     for attribute, reason in (("plain", "API_AttributeNotDataReadyEnabled"), ("nope", "API_AttrNotFound")):
         with pytest.raises(DevFailed) as caught:
             subscriber.subscribe(lab.address(), attribute, "data_ready")
@@ -213,7 +214,7 @@ def test_dev_intr_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     subscriber.subscribe(lab.address(), None, "intr_change", callback=callback)
 
     def names() -> set[str]:
-        data = callback.notices[-1].data
+        data = callback.events[-1].data
         assert isinstance(data, InterfaceChange)
         return {a.name for a in data.atts}
 
@@ -228,7 +229,7 @@ def test_dev_intr_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     assert names() - before == {"double_dynamic"}
     lab.do("remove", "double_dynamic")
     until(lambda: names() == before)
-    assert {n.kind for n in callback.notices[1:]} == {SubscriptionEventKind.EVENT}
+    assert {n.kind for n in callback.events[1:]} == {SubscriptionEventKind.EVENT}
 
 
 def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: TangoSubscriber) -> None:
@@ -240,7 +241,7 @@ def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: Tango
     with open_device(parse_device(own_lab.address()).sibling(own_lab.admin), timeout=PATIENCE) as admin:
         admin.command("DevRestart", own_lab.devices[0])
     until(lambda: callback.told()[-1] == 7, lambda: own_lab.push("long", 7))
-    assert [n.kind for n in interface.notices] == [SubscriptionEventKind.INITIAL]
+    assert [n.kind for n in interface.events] == [SubscriptionEventKind.INITIAL]
 
 
 # --- beginning ---------------------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ def test_event_subscription_sub_modes(lab: TangoServer, subscriber: TangoSubscri
     if mode.waits:
         assert subscription.state is SubscriptionState.CONNECTED
     until(lambda: callback.told()[-1:] == [5], lambda: lab.push("long", 5))
-    assert sum(n.kind is SubscriptionEventKind.INITIAL for n in callback.notices) == mode.reads
+    assert sum(n.kind is SubscriptionEventKind.INITIAL for n in callback.events) == mode.reads
     if mode.waits and mode.reads:
         assert callback.told()[0] == 9
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
@@ -51,7 +51,7 @@ DEVICE = "test/pub/1"
 
 @pytest.fixture
 def subscriber() -> Iterator[TangoSubscriber]:
-    with TangoSubscriber(times=FAST, timeout=PATIENCE) as opened:
+    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as opened:
         yield opened
 
 
@@ -60,15 +60,15 @@ class ReceivedEvents:
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self._subscriber = subscriber
-        self.notices: list[SubscriptionEvent] = []
+        self.events: list[SubscriptionEvent] = []
 
     def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> list[SubscriptionEvent]:
         def more() -> Any:
-            self.notices += self._subscriber.take(100_000)
+            self.events += self._subscriber.take(100_000)
             return enough()
 
         until(more, act)
-        return self.notices
+        return self.events
 
     def wait(
         self, kind: SubscriptionEventKind, count: int = 1, act: Callable[[], Any] = lambda: None
@@ -77,10 +77,10 @@ class ReceivedEvents:
         return self.of(kind)
 
     def of(self, kind: SubscriptionEventKind) -> list[SubscriptionEvent]:
-        return [notice for notice in self.notices if notice.kind is kind]
+        return [notice for notice in self.events if notice.kind is kind]
 
     def reasons(self) -> set[str]:
-        return {error.reason for notice in self.notices for error in notice.errors}
+        return {error.reason for notice in self.events for error in notice.errors}
 
 
 def first(notice: SubscriptionEvent) -> Any:
@@ -103,7 +103,7 @@ def test_event_lock(lab_with_database: TangoServer, subscriber: TangoSubscriber,
         assert caught.value.reason == "API_DeviceLocked"
         subscriber.subscribe(server.address(), "long")
         taken.wait(SubscriptionEventKind.EVENT, 2, lambda: server.push("long", 7))
-        assert first(taken.notices[-1]) == 7
+        assert first(taken.events[-1]) == 7
         assert len(taken.of(SubscriptionEventKind.INITIAL)) == 1
         assert taken.reasons() == set()
         probe.call("unlock", device=server.address())
@@ -118,7 +118,7 @@ def test_fwd_att(
     with TangoMirror(tmp_path / "mirror", f"{server.devices[0]}/long", tango_database) as mirror:
         subscription = subscriber.subscribe(mirror.address, "forwarded")
         taken.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 3))
-        assert first(taken.notices[-1]) == 3
+        assert first(taken.events[-1]) == 3
         assert subscription.topic == f"{mirror.address}/forwarded.idl5_change"
         config = subscriber.subscribe(mirror.address, "forwarded", "attr_conf")
         found: list[Any] = []
@@ -183,11 +183,11 @@ def test_pipe_event(subscriber: TangoSubscriber) -> None:
         source.push_pipe_event(DEVICE, "Pipe", PipeBlob("dated"), time=7_000)
         source.push_pipe_event(DEVICE, "Pipe", errors=[broken])
         source.push_pipe_event(DEVICE, "Pipe", many, time=9_000)
-        taken.until(lambda: taken.notices[-1].data == PipeData("Pipe", 9_000, many))
+        taken.until(lambda: taken.events[-1].data == PipeData("Pipe", 9_000, many))
         dated, error, _ = taken.of(SubscriptionEventKind.EVENT)[-3:]
         assert dated.data == PipeData("Pipe", 7_000, PipeBlob("dated"))
         assert error.errors == (broken,)
-        assert subscriber.counts.routes.gaps == 0
+        assert subscriber.counts.dispatched.gaps == 0
 
 
 def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> None:
@@ -201,10 +201,10 @@ def test_callback_extract_as(lab: TangoServer, subscriber: TangoSubscriber) -> N
     for name, value in pushed.items():
         subscription = subscriber.subscribe(lab.address(), name, mode=SubMode.SYNC)
         taken.until(
-            lambda s=subscription: any(n.subscription is s for n in taken.notices),  # type: ignore[misc]
+            lambda s=subscription: any(n.subscription is s for n in taken.events),  # type: ignore[misc]
             lambda n=name, v=value: lab.push(n, v),  # type: ignore[misc]
         )
-    found = {notice.subscription.attribute: notice.value.read for notice in taken.notices}
+    found = {notice.subscription.attribute: notice.value.read for notice in taken.events}
     array = found["short_spectrum"]
     assert isinstance(array, np.ndarray)
     assert array.dtype.name == "int16"
@@ -229,7 +229,7 @@ def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubsc
     steps = np.diff(times) / 1e6
     assert 60 < np.median(steps) < 900  # of milliseconds; without the property 1000
     lab.tell("plain", error={"reason": "Broken", "desc": "d", "origin": "o"})
-    taken.until(lambda: sum(n.errors[0].reason == "Broken" for n in taken.notices if n.errors) >= 2)
+    taken.until(lambda: sum(n.errors[0].reason == "Broken" for n in taken.events if n.errors) >= 2)
 
 
 def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
@@ -244,10 +244,10 @@ def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
     own_lab.push("auto", 2.0, quality="VALID")
     own_lab.push("auto", 4.0, quality="VALID")
     own_lab.push("auto", 3.0, quality="ALARM")
-    taken.until(lambda: first(taken.notices[-1]) == 3.0)
-    assert taken.notices[-1].value.quality is Quality.ALARM
-    assert first(taken.notices[-2]) == 2.0  # what is valid and stays so is no alarm
-    taken.notices.clear()
+    taken.until(lambda: first(taken.events[-1]) == 3.0)
+    assert taken.events[-1].value.quality is Quality.ALARM
+    assert first(taken.events[-2]) == 2.0  # what is valid and stays so is no alarm
+    taken.events.clear()
     own_lab.kill()
     taken.wait(SubscriptionEventKind.ERROR, 2)
     assert taken.reasons() == {"API_EventTimeout"}

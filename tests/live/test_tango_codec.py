@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zmq
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.events import Event, decode, encode
+from mama_spark.tango.events.event_codec import Event, decode, encode
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.events.frames import NotAnEvent
 from mama_spark.tango.giop.cdr import CdrReader, CdrWriter

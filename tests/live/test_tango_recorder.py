@@ -47,7 +47,7 @@ STATE = encode_one(RecordKind.STATE, 1, [b"t", b"", b"", b"{"])
 
 @pytest.mark.spec("TG-09", "TG-19")
 def test_the_received_frames_stand_in_the_log_unchanged(log: RecorderLog, lab: TangoServer) -> None:
-    with RecorderThread(log.options, settings(lab)), TangoSubscriber(times=PATIENT, timeout=PATIENCE) as other:
+    with RecorderThread(log.options, settings(lab)), TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as other:
         other.subscribe(lab.address(), "double", "change")
         log.push_until(lab, 2)
         lab.push("double", -1.0)  # several of ``push_until`` may be on their way; behind this one is nothing

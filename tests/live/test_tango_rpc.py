@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from mama_spark.errors import MamaError
-from mama_spark.tango.client.rpc import DeviceProxy, RpcConnection, open_device, reference_of
+from mama_spark.tango.client.device_proxy import DeviceProxy, open_device, reference_of
+from mama_spark.tango.client.rpc_connection import RpcConnection
 from mama_spark.tango.errors import BadReply, CallLost, DevFailed, DeviceAway, ServerAway, SystemException
 from mama_spark.tango.giop import messages
+from mama_spark.tango.giop.assembler import MessageAssembler
 from mama_spark.tango.giop.ior import Address, Reference, parse_device, write_reference
 from mama_spark.tango.giop.messages import GiopReply, GiopRequest, ReplyStatus
 from mama_spark.tango.giop.typecode import STRING, read_any
@@ -173,11 +175,11 @@ def test_commands_take_and_give_values_or_fail_with_their_stack(lab: TangoServer
 def test_real_servers_understand_every_version_and_order(lab: TangoServer, minor: int, little: bool) -> None:
     request = GiopRequest(minor, little, id=7, key=lab.devices[0].encode(), operation="command_inout_4")
     data = messages.encode(request, lambda writer: write_command(writer, Call("Echo", STRING, "text")))
-    splitter = messages.MessageAssembler()
+    assembler = MessageAssembler()
     with socket.create_connection(("127.0.0.1", lab.port), PATIENCE) as connection:
         connection.sendall(data)
-        while (found := splitter.next_message()) is None:
-            splitter.feed(connection.recv(65536))
+        while (found := assembler.next_message()) is None:
+            assembler.feed(connection.recv(65536))
     reply, reader = messages.decode(found)
     assert isinstance(reply, GiopReply)
     assert (reply.minor, reply.id, reply.status) == (minor, 7, ReplyStatus.NO_EXCEPTION)
@@ -306,16 +308,16 @@ class Scripted:
                 continue
             with connection:
                 connection.settimeout(PATIENCE)
-                splitter = messages.MessageAssembler()
+                assembler = MessageAssembler()
 
                 def request(
-                    connection: socket.socket = connection, splitter: messages.MessageAssembler = splitter
+                    connection: socket.socket = connection, assembler: MessageAssembler = assembler
                 ) -> GiopRequest:
-                    while (found := splitter.next_message()) is None:
+                    while (found := assembler.next_message()) is None:
                         data = connection.recv(65536)
                         if not data:
                             raise ConnectionAbortedError
-                        splitter.feed(data)
+                        assembler.feed(data)
                     message, _ = messages.decode(found)
                     assert isinstance(message, GiopRequest)
                     return message

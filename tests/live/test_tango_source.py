@@ -14,7 +14,7 @@ import zmq
 from mama_spark.errors import ConfigError, Unavailable
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.events.frame_layout import ScalarEncoder
@@ -396,7 +396,7 @@ def test_our_own_subscriber_gets_the_same() -> None:
     """Both ends are ours"""
     taken: list[SubscriptionEvent] = []
     attributes = [Attribute("a"), Attribute("spec", DataType.LONG, Format.SPECTRUM)]
-    with source_of(*attributes) as source, TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber:
+    with source_of(*attributes) as source, TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as subscriber:
         address = source.address(DEVICE)
         values: dict[str, tuple[Any, Any]] = {"a": (-1.0, 2.5), "spec": ([], [1, 2, 3])}
         for name, (sign, _) in values.items():

@@ -29,12 +29,12 @@ from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.publisher.resilient_publisher import ResilientPublisher
 from mama_spark.record_log import RecordLog
-from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind as NoticeKind
-from mama_spark.tango.events.events import Event, decode, encode
+from mama_spark.tango.events.event_codec import Event, decode, encode
 from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
@@ -287,7 +287,7 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
     append(log, [0.0])
     process.start()
     notices: list[SubscriptionEvent] = []
-    with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
 
         def values(kind: NoticeKind = NoticeKind.EVENT) -> list[float]:
             notices.extend(subscriber.take())
@@ -308,7 +308,7 @@ def test_a_restart_goes_on_where_it_was_and_sends_nothing_twice(
         until(lambda: values()[-1] == sent[6])
         assert [value for value in values() if value > 0] == sent
         assert len(values(NoticeKind.RESUBSCRIPTION)) == 1
-        assert subscriber.counts.routes.gaps == 0
+        assert subscriber.counts.dispatched.gaps == 0
     assert process.end(signal.SIGTERM) == 0
 
 

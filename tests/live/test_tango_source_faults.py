@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 from mama_spark.services.tango_server.device import Attribute, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.tango.client.rpc import DeviceProxy as Remote
-from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.device_proxy import DeviceProxy as Remote
+from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.giop.typecode import STRINGS
@@ -170,6 +170,7 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
     clock = SimpleNamespace(now=time.monotonic(), time_ns=time.time_ns)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr("mama_spark.services.tango_server.event_source._clock", clock)
+    monkeypatch.setattr("mama_spark.services.tango_server.event_server.time", clock)
     device = Device(DEVICE, [Attribute("kept"), Attribute("silent")])
     with TangoEventSource([device], "127.0.0.1") as source, admin_of(source) as admin:
         for name in ("kept", "silent"):
@@ -292,14 +293,14 @@ def test_who_sends_nonsense_and_does_not_read_fills_no_memory(probe: DeviceProbe
         )
         with socket.create_connection(("127.0.0.1", source.port), PATIENCE) as hostile:
             hostile.sendall(body * 8 + b"GET / HTTP/1.1\r\n\r\n")
-            service = source._service
+            service = source._server._giop_server
             assert service is not None
-            until(lambda: any(client.ending for client in tuple(service._clients)))
+            until(lambda: any(client.closing for client in tuple(service._clients)))
             for _ in range(200):
                 hostile.sendall(bytes(1 << 16))
             (client,) = service._clients
-            assert client.out
-            assert len(client.splitter._data) < 1 << 20
+            assert client.unsent
+            assert len(client.assembler._data) < 1 << 20
             assert probe.call("read", device=source.address(DEVICE), attribute="State")["value"] == "ON"
 
 

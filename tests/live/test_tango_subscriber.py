@@ -16,7 +16,7 @@ from mama_spark.tango.client.subscription import SubMode, Subscription
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed, DeviceAway
-from mama_spark.tango.events.events import Event, decode
+from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.giop.ior import BadAddress
 from mama_spark.tango.types import (
     AttributeConfig,
@@ -45,22 +45,22 @@ class Taker:
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self.subscriber = subscriber
-        self.notices: list[SubscriptionEvent] = []
+        self.events: list[SubscriptionEvent] = []
 
     def until(
         self, enough: Callable[[list[SubscriptionEvent]], Any], act: Callable[[], Any] = lambda: None
     ) -> list[SubscriptionEvent]:
-        until(lambda: self.more() and enough(self.notices), act)
-        return self.notices
+        until(lambda: self.more() and enough(self.events), act)
+        return self.events
 
     def more(self) -> bool:
-        self.notices += self.subscriber.take(10_000, 0.0)
+        self.events += self.subscriber.take(10_000, 0.0)
         return True
 
     def of(
         self, subscription: Subscription, kind: SubscriptionEventKind = SubscriptionEventKind.EVENT
     ) -> list[SubscriptionEvent]:
-        return [n for n in self.notices if n.subscription is subscription and n.kind is kind]
+        return [n for n in self.events if n.subscription is subscription and n.kind is kind]
 
 
 def effective(taker: Taker, subscription: Subscription, push: Callable[[Any], None]) -> None:
@@ -69,7 +69,7 @@ def effective(taker: Taker, subscription: Subscription, push: Callable[[Any], No
     taker.until(lambda _: taker.of(subscription), lambda: push(-1))
     push(-2)
     taker.until(lambda _: numbers(taker.of(subscription)[-1:]) == [-2])
-    taker.notices.clear()
+    taker.events.clear()
 
 
 def numbers(notices: list[SubscriptionEvent]) -> list[Any]:
@@ -163,10 +163,10 @@ def test_frames_are_handed_out_as_they_came_and_batches_as_columns(
     effective(taker, subscription, lambda value: lab.push("double", value))
     lab.do("burst", "double", count=500)
     lab.push_error("double", "Last")
-    until(lambda: len(subscriber.inbox) == 501)
+    until(lambda: len(subscriber.queue) == 501)
     batches = [subscriber.take_batch(200) for _ in range(3)]
     assert [len(batch) for batch in batches] == [200, 200, 101]
-    notices = [notice for batch in batches for notice in batch.notices]
+    notices = [notice for batch in batches for notice in batch.events]
     values = [x for b in batches for part in b.columns.scalars for x in part.read.tolist()]
     assert values == list(range(500))
     assert [n.ctr for n in notices] == list(range(notices[0].ctr, notices[0].ctr + 501))
@@ -238,7 +238,7 @@ def test_the_first_value_is_read_and_told_apart_from_events(either: TangoServer,
     assert not taker.of(without, SubscriptionEventKind.INITIAL)
     (error,) = taker.of(failing, SubscriptionEventKind.INITIAL)
     assert [e.reason for e in error.errors] == ["NotNow"]
-    assert len(taker.notices) == 2
+    assert len(taker.events) == 2
 
 
 @pytest.mark.spec("TG-21")
@@ -299,7 +299,7 @@ def test_full_names_with_the_attribute_and_the_variable_of_the_database_are_unde
 ) -> None:
     (device,) = lab_with_database.devices
     monkeypatch.setenv("TANGO_HOST", lab_with_database.host)
-    with TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as subscriber:
         found = [
             subscriber.subscribe(f"{lab_with_database.address()}/double"),
             subscriber.subscribe(f"{device.upper()}/Double"),
@@ -369,16 +369,16 @@ def test_a_callback_can_subscribe(lab: TangoServer, subscriber: TangoSubscriber)
 def test_a_queue_keeps_the_last_ones_and_counts_what_it_dropped(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """Queues of 1, of 5, and of any number."""
     queues = {n: subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, queue=n) for n in (1, 5, 0)}
-    until(lambda: all(len(s.inbox) for s in queues.values()), lambda: lab.push("long", -1))
+    until(lambda: all(len(s.queue) for s in queues.values()), lambda: lab.push("long", -1))
     lab.push("long", -2)  # several of -1 may be on their way; behind this one is nothing
     seen: list[SubscriptionEvent] = []
     until(lambda: -2 in numbers(seen), lambda: seen.extend(queues[0].get_events()))  # the one that is told last
     for subscription in queues.values():
         subscription.get_events()
-    dropped = subscriber.counts.overflowed
+    dropped = subscriber.counts.dropped
     lab.do("burst", "long", count=20)
-    until(lambda: len(queues[0].inbox) == 20)
-    until(lambda: subscriber.counts.overflowed - dropped == 19 + 15)
+    until(lambda: len(queues[0].queue) == 20)
+    until(lambda: subscriber.counts.dropped - dropped == 19 + 15)
     taken = {n: s.get_events() for n, s in queues.items()}
     assert {n: numbers(notices) for n, notices in taken.items()} == {
         1: [19],
@@ -403,13 +403,13 @@ def test_one_of_two_subscriptions_to_the_same_event_can_end(lab: TangoServer, su
     taker.until(lambda n: 5.0 in numbers([x for x in n if x.kind is SubscriptionEventKind.EVENT]))
     assert taker.of(one) == []
     two.unsubscribe()
-    assert subscriber._channels.wait(PATIENCE)
+    assert subscriber._consumer._receiver.wait(PATIENCE)
     other = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
     lab.push("double", 6.0)
-    taker.notices.clear()
+    taker.events.clear()
     taker.until(lambda _: taker.of(other), lambda: lab.push("long", 1))
     assert taker.of(two) == []
-    assert subscriber.counts.routes.strays == 0
+    assert subscriber.counts.dispatched.unrouted == 0
 
 
 def test_what_a_new_client_makes_servers_send_twice_comes_once(
@@ -424,8 +424,8 @@ def test_what_a_new_client_makes_servers_send_twice_comes_once(
         lab.do("burst", "long", count=10)
         taker.until(lambda _: len(taker.of(subscription)) >= 10)
     assert numbers(taker.of(subscription)) == list(range(10))
-    assert subscriber.counts.routes.copies > 0
-    assert subscriber.counts.routes.gaps == 0
+    assert subscriber.counts.dispatched.duplicates > 0
+    assert subscriber.counts.dispatched.gaps == 0
 
 
 def test_many_threads_subscribe_at_once(lab: TangoServer, subscriber: TangoSubscriber) -> None:
@@ -453,7 +453,7 @@ def test_many_devices_of_a_server_share_connections(
     monkeypatch.setattr("mama_spark.tango.client.device_connections._OWN_CONNECTIONS", 3)
     lab = database_labs.fresh(8)
     found = [subscriber.subscribe(lab.address(device), "long") for device in lab.devices]
-    assert len({device.connection for device in subscriber._desk._devices.values()}) == 3
+    assert len({device.connection for device in subscriber._consumer._calls._connections._devices.values()}) == 3
     taker = Taker(subscriber)
     for device, subscription in zip(lab.devices, found, strict=True):
         taker.until(lambda _, s=subscription: taker.of(s), lambda d=device: lab.push("long", 1, device=d))  # type: ignore[misc]
@@ -475,19 +475,19 @@ def test_a_thousand_subscriptions_in_one_process(labs: DeviceServers, subscriber
     assert {s.state for s in found} == {SubscriptionState.CONNECTED}
     taker = Taker(subscriber)
     taker.more()
-    assert {id(n.subscription) for n in taker.notices if n.kind is SubscriptionEventKind.INITIAL} == {
+    assert {id(n.subscription) for n in taker.events if n.kind is SubscriptionEventKind.INITIAL} == {
         id(s) for s in found
     }
-    taker.notices.clear()
+    taker.events.clear()
     last = subscriber.subscribe(lab.address(lab.devices[0]), "double", "archive")
     taker.until(lambda _: taker.of(last), lambda: lab.push("double", 1.0, "archive", device=lab.devices[0]))
     last.unsubscribe()  # the publisher has heard of it, so it has of all before
-    taker.notices.clear()
+    taker.events.clear()
     for device in lab.devices:
         for name in names:
             type_, _, shape = name.removesuffix("_rw").partition("_")
             lab.push(name, shaped(type_, shape or "scalar")[0], device=device)
     wanted = set(found)
     taker.until(lambda notices: {n.subscription for n in notices if n.kind is SubscriptionEventKind.EVENT} == wanted)
-    assert {n.kind for n in taker.notices} == {SubscriptionEventKind.EVENT}
+    assert {n.kind for n in taker.events} == {SubscriptionEventKind.EVENT}
     assert len(subscriber.subscriptions) == 1000

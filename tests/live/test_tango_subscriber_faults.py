@@ -16,17 +16,18 @@ from typing import Any
 
 import pytest
 import zmq
+from mama_spark.backoff import Backoff
 from mama_spark.errors import ConfigError
 from mama_spark.services.tango_server.device import Attribute, Device
 from mama_spark.services.tango_server.event_source import TangoEventSource
-from mama_spark.tango.client.device_connections import choose
-from mama_spark.tango.client.rpc import open_device
+from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription_calls import choose
 from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import ConfirmSubscription, SubscriptionState, Timeouts
 from mama_spark.tango.errors import ServerAway
-from mama_spark.tango.events.counters import SequenceGap, SequenceRestart
+from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestart
 from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
@@ -53,17 +54,17 @@ class Watch:
 
     def __init__(self, subscriber: TangoSubscriber) -> None:
         self.subscriber = subscriber
-        self.notices: list[SubscriptionEvent] = []
+        self.events: list[SubscriptionEvent] = []
 
     def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> None:
         until(lambda: self._more() and enough(), act)
 
     def _more(self) -> bool:
-        self.notices += self.subscriber.take(100_000, 0.0)
+        self.events += self.subscriber.take(100_000, 0.0)
         return True
 
     def of(self, kind: SubscriptionEventKind, subscription: Subscription | None = None) -> list[SubscriptionEvent]:
-        return [n for n in self.notices if n.kind is kind and subscription in (None, n.subscription)]
+        return [n for n in self.events if n.kind is kind and subscription in (None, n.subscription)]
 
     def wait(
         self, kind: SubscriptionEventKind, count: int = 1, act: Callable[[], Any] = lambda: None
@@ -82,7 +83,7 @@ class Watch:
 
     def fresh(self) -> None:
         self._more()
-        self.notices.clear()
+        self.events.clear()
 
 
 def number(notice: SubscriptionEvent) -> Any:
@@ -109,7 +110,7 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
     database = request.getfixturevalue("tango_database") if kind == "database" else None
     with (
         own(tmp_path, database) as server,
-        TangoSubscriber(times=FAST, timeout=PATIENCE, tell_states=True) as subscriber,
+        TangoSubscriber(timeouts=FAST, timeout=PATIENCE, report_availability=True) as subscriber,
     ):
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
@@ -118,7 +119,7 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
         errors = watch.wait(SubscriptionEventKind.ERROR, 3)
         assert reasons(errors) == {"API_EventTimeout"}
         assert len(watch.of(SubscriptionEventKind.OFFLINE)) == 1
-        assert watch.notices[0].kind is SubscriptionEventKind.OFFLINE
+        assert watch.events[0].kind is SubscriptionEventKind.OFFLINE
         server.start()
         server.tell("long", 77)
         watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
@@ -128,10 +129,10 @@ def test_a_restarted_server_is_found_again_with_one_value_and_a_restart(
         (restart,) = watch.of(SubscriptionEventKind.RESTART)
         first = watch.of(SubscriptionEventKind.EVENT)[0]
         assert restart.detail == SequenceRestart(last, first.ctr)
-        assert watch.notices.index(restart) == watch.notices.index(first) - 1
+        assert watch.events.index(restart) == watch.events.index(first) - 1
         assert len(watch.of(SubscriptionEventKind.ONLINE)) == 1
         assert subscriber.counts.reconnects == 1
-        assert subscriber.counts.routes.gaps == 0
+        assert subscriber.counts.dispatched.gaps == 0
 
 
 @pytest.mark.spec("TG-40", "TG-41")
@@ -140,14 +141,14 @@ def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Pa
     ports = {f"TANGO_ZMQ_{name}_PORT": str(free_port()) for name in ("HEARTBEAT", "EVENT")}
     with (
         TangoServer(tmp_path / "server", environment=ports) as server,
-        TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber,
+        TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber,
     ):
         watch = Watch(subscriber)
         subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 1))
         server.do("burst", "long", count=50)
-        watch.until(lambda: watch.notices and number(watch.notices[-1]) == 49)
-        last = watch.notices[-1].ctr
+        watch.until(lambda: watch.events and number(watch.events[-1]) == 49)
+        last = watch.events[-1].ctr
         watch.fresh()
         server.kill()
         server.start()
@@ -161,7 +162,7 @@ def test_a_restarted_server_with_fixed_ports_is_told_by_its_counter(tmp_path: Pa
 @pytest.mark.spec("TG-40", "TG-41", "TG-46")
 def test_a_device_that_moved_to_another_server_is_found_there(tango_database: TangoDatabase, tmp_path: Path) -> None:
     """What Tango's own clients before 9.5 never did; that counters begin anew is told."""
-    with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         with own(tmp_path, tango_database, "one") as server:
             subscription = subscriber.subscribe(server.address(), "long", mode=SubMode.SYNC)
@@ -177,10 +178,10 @@ def test_a_device_that_moved_to_another_server_is_found_there(tango_database: Ta
 @pytest.mark.spec("TG-40")
 def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> None:
     """SIGSTOP, SIGCONT. The same process: no restart, nothing lost. It sends a heartbeat more often than real ones."""
-    times = Timeouts(check=0.3, late=3.0, confirm=200.0, retry=0.1, retry_max=0.3)
+    times = Timeouts(check=0.3, heartbeat=3.0, confirm=200.0, retry=Backoff(0.1, 0.3))
     with (
         SourceProcess(tmp_path, ("long", "short"), heartbeat_period=0.3) as server,
-        TangoSubscriber(times=times, timeout=0.5, tell_states=True) as subscriber,
+        TangoSubscriber(timeouts=times, timeout=0.5, report_availability=True) as subscriber,
     ):
         watch = Watch(subscriber)
         # not in a mode that raises: half a second may be too short for a busy server
@@ -190,10 +191,10 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> 
         server.pause()
         errors = watch.wait(SubscriptionEventKind.ERROR, 4)
         assert reasons(errors) == {"API_EventTimeout"}
-        assert long.state in (SubscriptionState.LATE, SubscriptionState.RECONNECTING)
+        assert long.state in (SubscriptionState.HEARTBEAT_LOST, SubscriptionState.RECONNECTING)
         server.resume()
         watch.wait(SubscriptionEventKind.ONLINE, 2)
-        assert subscriber._channels.wait(PATIENCE)
+        assert subscriber._consumer._receiver.wait(PATIENCE)
         # connected anew or not: what comes through for the one, subscribed behind the other, comes for both
         watch.begin(short, lambda value: server.push("short", value))
         server.call("burst", attribute="long", first=0, count=10)
@@ -201,10 +202,10 @@ def test_a_stopped_server_is_missed_and_goes_on_where_it_was(tmp_path: Path) -> 
         assert [number(n) for n in watch.of(SubscriptionEventKind.EVENT, long)] == list(range(10))
         assert [
             n
-            for n in watch.notices
+            for n in watch.events
             if n.subscription is long and n.kind in (SubscriptionEventKind.RESTART, SubscriptionEventKind.GAP)
         ] == []
-        assert subscriber.counts.routes.restarts == 0
+        assert subscriber.counts.dispatched.restarts == 0
 
 
 @pytest.mark.spec("TG-36", "TG-40")
@@ -213,30 +214,30 @@ def test_a_subscriber_that_stood_still_itself_misses_nobody_who_was_there(monkey
     clock = SimpleNamespace(time_ns=time.time_ns, ahead=0.0)
     clock.monotonic = lambda: time.monotonic() + clock.ahead
     clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
-    times = Timeouts(check=0.02, late=500.0)
+    times = Timeouts(check=0.02, heartbeat=500.0)
     with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=0.5) as source:
-        monkeypatch.setattr("mama_spark.tango.client.subscriber.time", clock)
-        with TangoSubscriber(times=times, timeout=PATIENCE, tell_states=True) as subscriber:
+        monkeypatch.setattr("mama_spark.tango.client.event_consumer.time", clock)
+        with TangoSubscriber(timeouts=times, timeout=PATIENCE, report_availability=True) as subscriber:
 
             def beat() -> float:
-                (channel,) = subscriber._lives._channels.values()
-                return channel.beat - began
+                (channel,) = subscriber._consumer._machine._channels.values()
+                return channel.last_heartbeat - began
 
             watch, began = Watch(subscriber), time.monotonic()
             subscription = subscriber.subscribe(source.address(DEVICE), "level", mode=SubMode.SYNC)
             watch.begin(subscription, lambda value: source.push_change_event(DEVICE, "level", value))
             for ahead in (1000.0, 2000.0):
-                with subscriber._lock:  # nothing is heard, and nobody looks
+                with subscriber._consumer._lock:  # nothing is heard, and nobody looks
                     clock.ahead = ahead
                 until(lambda: beat() > clock.ahead)
             source.push_change_event(DEVICE, "level", 1.0)
             assert number(watch.wait(SubscriptionEventKind.EVENT)[0]) == 1.0
-            assert [notice.kind for notice in watch.notices] == [SubscriptionEventKind.EVENT]
+            assert [notice.kind for notice in watch.events] == [SubscriptionEventKind.EVENT]
             assert subscriber.counts.reconnects == 0
 
 
 def test_one_server_that_is_away_does_not_hold_up_another_one(own_lab: TangoServer, lab: TangoServer) -> None:
-    with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         away = subscriber.subscribe(own_lab.address(), "long")
         there = subscriber.subscribe(lab.address(), "long")
@@ -260,7 +261,7 @@ def test_one_server_that_is_away_does_not_hold_up_another_one(own_lab: TangoServ
 def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
     """No exception, an error each period, and connected when it comes."""
     server = TangoServer(tmp_path / "server", port=free_port())
-    with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         modes = (SubMode.STATELESS, SubMode.ASYNC, SubMode.ASYNC_READ)
         found = [subscriber.subscribe(server.address(), "long", mode=mode) for mode in modes]
@@ -281,7 +282,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.spec("TG-30")
 def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", times=FAST, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(f"127.0.0.1:{(port := free_port())}", timeouts=FAST, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         subscriber.subscribe("test/lab/1", "long", mode=SubMode.ASYNC_READ)
         watch.wait(SubscriptionEventKind.ERROR, 2)
@@ -294,7 +295,7 @@ def test_a_database_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.spec("TG-21")
 def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_is_told(tmp_path: Path) -> None:
-    with TangoSubscriber(times=FAST) as subscriber:
+    with TangoSubscriber(timeouts=FAST) as subscriber:
         came: list[SubscriptionEvent] = []
         for mode in (SubMode.SYNC, SubMode.SYNC_READ):
             with pytest.raises(ServerAway):
@@ -306,7 +307,7 @@ def test_in_the_modes_that_raise_a_server_that_is_away_is_an_error_and_nothing_i
 
 @pytest.mark.spec("TG-38")
 def test_what_was_never_connected_can_be_cancelled(tmp_path: Path) -> None:
-    with TangoSubscriber(times=FAST) as subscriber:
+    with TangoSubscriber(timeouts=FAST) as subscriber:
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(
             f"tango://127.0.0.1:{free_port()}/a/b/c#dbase=no", "x", mode=SubMode.STATELESS
@@ -322,7 +323,7 @@ def test_a_server_that_never_answers_ends_no_subscriber(tmp_path: Path) -> None:
     """A port that takes connections and says nothing; closing does not wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        with TangoSubscriber(times=FAST, timeout=0.2) as subscriber:
+        with TangoSubscriber(timeouts=FAST, timeout=0.2) as subscriber:
             watch = Watch(subscriber)
             subscriber.subscribe(f"tango://127.0.0.1:{port}/a/b/c#dbase=no", "x", mode=SubMode.ASYNC)
             assert reasons(watch.wait(SubscriptionEventKind.ERROR, 2)) == {"API_DeviceTimedOut"}
@@ -345,7 +346,7 @@ def test_a_server_of_something_else_is_an_error_that_repeats(answer: bytes) -> N
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber:
+        with TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber:
             watch = Watch(subscriber)
             address = f"tango://127.0.0.1:{listener.getsockname()[1]}/a/b/c#dbase=no"
             subscriber.subscribe(address, "x", mode=SubMode.ASYNC)
@@ -369,8 +370,8 @@ def test_real_servers_take_the_confirmation_of_the_whole_channel(either: TangoSe
         found: list[str] = admin.call("black_box", body, CdrReader.strings)
         return found
 
-    times = Timeouts(check=10.0, late=30.0, confirm=0.2)
-    with admin, TangoSubscriber(times=times, timeout=PATIENCE) as subscriber:
+    times = Timeouts(check=10.0, heartbeat=30.0, confirm=0.2)
+    with admin, TangoSubscriber(timeouts=times, timeout=PATIENCE) as subscriber:
         admin.ping()  # an empty black box would be an error
         watch, before = Watch(subscriber), set(black_box())
         for event in ("change", "archive", "data_ready", "intr_change", "attr_conf"):
@@ -397,10 +398,10 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
     and the one is told until it is there again. Half a second in place of ten minutes at a source of our own."""
     names = ["kept", "gone", "more"]
     device = Device(DEVICE, [Attribute(name) for name in names])
-    times = Timeouts(check=0.1, late=60.0, confirm=0.1)
+    times = Timeouts(check=0.1, heartbeat=60.0, confirm=0.1)
     with (
         TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
-        TangoSubscriber(times=times, timeout=PATIENCE) as subscriber,
+        TangoSubscriber(timeouts=times, timeout=PATIENCE) as subscriber,
     ):
         watch = Watch(subscriber)
         gone, *others = [subscriber.subscribe(source.address(DEVICE), name) for name in ("gone", "kept", "more")]
@@ -420,7 +421,7 @@ def test_an_attribute_that_is_gone_takes_no_other_one_along(lab: TangoServer) ->
             lambda: source.push_change_event(DEVICE, "gone", 1.0),
         )
     lab.do("add", "double_dynamic")
-    with TangoSubscriber(times=times, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=times, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         dynamic = subscriber.subscribe(lab.address(), "double_dynamic")
         subscriber.subscribe(lab.address(), "long")
@@ -437,9 +438,9 @@ def test_a_confirmation_that_is_late_does_not_end_those_to_come(monkeypatch: pyt
     device = Device(DEVICE, [Attribute("first"), Attribute("second")])
     with (
         TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
-        TangoSubscriber(times=Timeouts(check=0.1, late=60.0, confirm=0.1), timeout=PATIENCE) as subscriber,
+        TangoSubscriber(timeouts=Timeouts(check=0.1, heartbeat=60.0, confirm=0.1), timeout=PATIENCE) as subscriber,
     ):
-        submit = subscriber._submit
+        submit = subscriber._consumer._submit
 
         def delay(work: Any, action: Any) -> None:
             if isinstance(action, ConfirmSubscription) and not late:
@@ -447,7 +448,7 @@ def test_a_confirmation_that_is_late_does_not_end_those_to_come(monkeypatch: pyt
             else:
                 submit(work, action)
 
-        monkeypatch.setattr(subscriber, "_submit", delay)
+        monkeypatch.setattr(subscriber._consumer, "_submit", delay)
         first = subscriber.subscribe(source.address(DEVICE), "first")
         until(lambda: late)
         subscriber.subscribe(source.address(DEVICE), "second")
@@ -467,13 +468,13 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
     pushed, wide = 30_000, "double_spectrum"  # more than the buffers of TCP hold
     with (
         TangoServer(tmp_path / "server", environment={"TANGO_DS_EVENT_BUFFER_HWM": "1"}) as server,
-        TangoSubscriber(hwm=1, times=PATIENT, timeout=PATIENCE) as subscriber,
+        TangoSubscriber(hwm=1, timeouts=PATIENT, timeout=PATIENCE) as subscriber,
     ):
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(server.address(), wide, mode=SubMode.SYNC)
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push(wide, [-1.0]))
         gate = threading.Event()
-        subscriber._channels._order(lambda: (gate.wait(PATIENCE), None)[1])  # nobody receives
+        subscriber._consumer._receiver._enqueue(lambda: (gate.wait(PATIENCE), None)[1])  # nobody receives
         server.do("burst", wide, count=pushed, width=128)
         gate.set()
         watch.until(
@@ -488,28 +489,28 @@ def test_what_a_small_high_water_mark_loses_is_told_to_the_last_event(tmp_path: 
             missed += range(notice.detail.first, notice.detail.last + 1)
         assert sorted(came + missed) == list(range(came[0], came[-1] + 1))
         assert came[-1] - came[0] >= pushed
-        counts = subscriber.counts.routes
+        counts = subscriber.counts.dispatched
         assert (counts.gaps, counts.missed) == (len(watch.of(SubscriptionEventKind.GAP)), len(missed))
-        first_gap = watch.notices.index(watch.of(SubscriptionEventKind.GAP)[0])
-        detail = watch.notices[first_gap].detail
+        first_gap = watch.events.index(watch.of(SubscriptionEventKind.GAP)[0])
+        detail = watch.events[first_gap].detail
         assert isinstance(detail, SequenceGap)
-        assert watch.notices[first_gap + 1].ctr == detail.last + 1  # the marker is before the event
+        assert watch.events[first_gap + 1].ctr == detail.last + 1  # the marker is before the event
         assert subscription.state is SubscriptionState.CONNECTED
 
 
 @pytest.mark.spec("TG-44", "TG-45")
 def test_what_nobody_takes_is_dropped_from_the_oldest_on_and_told(lab: TangoServer) -> None:
-    with TangoSubscriber(limit=100, times=PATIENT, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(limit=100, timeouts=PATIENT, timeout=PATIENCE) as subscriber:
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC)
         before = watch.begin(subscription, lambda value: lab.push("long", value))
         lab.do("burst", "long", count=500)
-        until(lambda: subscriber.inbox.dropped == 400)
+        until(lambda: subscriber.queue.dropped == 400)
         overflow, *events = subscriber.take()
         assert [number(n) for n in events] == list(range(400, 500))
         assert (overflow.kind, overflow.subscription) == (SubscriptionEventKind.OVERFLOW, subscription)
         assert overflow.detail == QueueOverflow(400, before + 1, events[0].ctr - 1)
-        assert subscriber.counts.overflowed == 400
+        assert subscriber.counts.dropped == 400
 
 
 @pytest.mark.spec("TG-45")
@@ -520,16 +521,16 @@ def test_a_slow_callback_loses_the_oldest_and_not_the_receiver(lab: TangoServer)
         came.append(notice)
         gate.wait(PATIENCE)
 
-    with TangoSubscriber(limit=10, times=PATIENT, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(limit=10, timeouts=PATIENT, timeout=PATIENCE) as subscriber:
         subscriber.subscribe(lab.address(), "long", mode=SubMode.SYNC, callback=callback)
         until(lambda: came, lambda: lab.push("long", -1))
-        counted = subscriber.counts.routes.events
+        counted = subscriber.counts.dispatched.events
         lab.do("burst", "long", count=100)
-        until(lambda: subscriber.counts.routes.events >= counted + 100)
+        until(lambda: subscriber.counts.dispatched.events >= counted + 100)
         gate.set()
         until(lambda: came[-1].kind is SubscriptionEventKind.EVENT and number(came[-1]) == 99)
         assert SubscriptionEventKind.OVERFLOW in {n.kind for n in came}
-        assert subscriber.counts.overflowed > 0
+        assert subscriber.counts.dropped > 0
 
 
 # --- endpoints ---------------------------------------------------------------------------------------------
@@ -555,14 +556,14 @@ def test_an_endpoint_that_is_none_is_told_and_takes_nobody_along(host: str) -> N
     with (
         TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as bad,
         TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as good,
-        TangoSubscriber(times=FAST, timeout=PATIENCE) as subscriber,
+        TangoSubscriber(timeouts=FAST, timeout=PATIENCE) as subscriber,
     ):
         with pytest.raises(ConfigError, match="nothing to advertise"):
             TangoEventSource(advertise=[host])
-        bad._advertise = (host,)
+        bad._server._advertise = (host,)
         with pytest.raises(BadEndpoint):
             subscriber.subscribe(bad.address(DEVICE), "level")
-        subscriber._channels.connect(pair(7)._replace(event=f"tcp://{host}:7"), ("a", "b"), 1000)
+        subscriber._consumer._receiver.connect(pair(7)._replace(event=f"tcp://{host}:7"), ("a", "b"), 1000)
         watch = Watch(subscriber)
         subscriber.subscribe(good.address(DEVICE), "level")
         watch.wait(SubscriptionEventKind.EVENT, act=lambda: good.push_change_event(DEVICE, "level", 1.0))
@@ -593,7 +594,7 @@ def test_the_high_water_mark_is_the_given_one_or_the_variables_or_the_servers(
     found = []
     for given, variable in ((None, ""), (None, "77"), (55, "77")):
         monkeypatch.setenv("TANGO_EVENT_BUFFER_HWM", variable)
-        with TangoSubscriber(hwm=given, times=PATIENT, timeout=PATIENCE) as subscriber:
+        with TangoSubscriber(hwm=given, timeouts=PATIENT, timeout=PATIENCE) as subscriber:
             subscriber.subscribe(lab.address(), "long")
             found.append(subscriber.hwm)
     assert found == [1000, 77, 55]
@@ -601,12 +602,12 @@ def test_the_high_water_mark_is_the_given_one_or_the_variables_or_the_servers(
 
 def test_closing_leaves_no_thread_and_is_quick_in_the_middle_of_a_flood(lab: TangoServer) -> None:
     before = {t.ident for t in threading.enumerate()}
-    with TangoSubscriber(times=PATIENT, timeout=PATIENCE) as subscriber:
+    with TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as subscriber:
         for name in ("long", "double", "short"):
             subscriber.subscribe(lab.address(), name, callback=lambda _: None)
         flood = threading.Thread(target=lambda: lab.do("burst", "long", count=10_000))
         flood.start()
-        until(lambda: subscriber.counts.routes.events > 100)
+        until(lambda: subscriber.counts.dispatched.events > 100)
     flood.join(PATIENCE)
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("tango-") and t.ident not in before])
     assert subscriber.subscriptions == []

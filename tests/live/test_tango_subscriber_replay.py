@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import zmq
-from mama_spark.tango.client.channels import ZmqEventReceiver
-from mama_spark.tango.client.dispatcher import EventDispatcher
+from mama_spark.tango.client.event_dispatcher import EventDispatcher
 from mama_spark.tango.client.event_queue import EventQueue
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_notices
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_events
+from mama_spark.tango.client.zmq_event_receiver import ZmqEventReceiver
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.counters import WRAP
-from mama_spark.tango.events.events import heartbeat
+from mama_spark.tango.events.event_codec import heartbeat
 from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.events.frames import usual_call
+from mama_spark.tango.events.sequence_tracker import WRAP
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import DataType, EventType, Quality
@@ -31,19 +31,19 @@ BEATS = ("tango://h:1/dserver/d/i.heartbeat", "tango://h:1/dserver/d/i#dbase=no.
 class Receiver:
     """What a subscriber does with events: one target for all topics."""
 
-    inbox: EventQueue = dataclasses.field(default_factory=lambda: EventQueue(0))
-    routes: EventDispatcher = dataclasses.field(default_factory=EventDispatcher)
+    queue: EventQueue = dataclasses.field(default_factory=lambda: EventQueue(0))
+    dispatcher: EventDispatcher = dataclasses.field(default_factory=EventDispatcher)
     beats: set[bytes] = dataclasses.field(default_factory=set)
     lost: list[str] = dataclasses.field(default_factory=list)
     death: BaseException | None = None
 
     def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
-        self.inbox.put(self.routes.number(messages, received))
+        self.queue.put(self.dispatcher.dispatch(messages, received))
 
     def on_heartbeats(self, topics: set[bytes]) -> None:
         self.beats |= topics
 
-    def on_lost(self, heartbeat: str) -> None:
+    def on_disconnected(self, heartbeat: str) -> None:
         self.lost.append(heartbeat)
 
     def on_death(self, error: BaseException) -> None:
@@ -67,13 +67,15 @@ class Publisher:
         self.channels.start()
         self.channels.connect(self.pair, BEATS, 10**6)
         for topic in topics:
-            self.receiver.routes.add(topic, EventType.CHANGE, self.receiver)
-            self.channels.listen(topic)
+            self.receiver.dispatcher.add(topic, EventType.CHANGE, self.receiver)
+            self.channels.subscribe(topic)
         until(lambda: self.receiver.beats, lambda: self.socket.send_multipart(heartbeat(BEATS[1].encode())))
         assert self.channels.wait(60)
         probe = b"tango://h:1/a/b/c/probe.change"
-        self.channels.listen(probe)  # behind all others
-        until(lambda: self.receiver.routes.counts.strays, lambda: self.socket.send_multipart([probe, b"", b"", b""]))
+        self.channels.subscribe(probe)  # behind all others
+        until(
+            lambda: self.receiver.dispatcher.counts.unrouted, lambda: self.socket.send_multipart([probe, b"", b"", b""])
+        )
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def publisher() -> Iterator[Publisher]:
 
 def notices_of(publisher: Publisher, count: int) -> list[SubscriptionEvent]:
     found: list[SubscriptionEvent] = []
-    until(lambda: len(found) >= count, lambda: found.extend(publisher.receiver.inbox.take(10**6, 1.0)))
+    until(lambda: len(found) >= count, lambda: found.extend(publisher.receiver.queue.take(10**6, 1.0)))
     return found
 
 
@@ -103,13 +105,13 @@ def test_many_events_of_many_topics_come_through_numbered_and_decoded(publisher:
     notices = notices_of(publisher, len(values))
     assert len(notices) == len(values)
     assert {notice.kind for notice in notices} == {SubscriptionEventKind.EVENT}
-    batch = decode_notices(notices, BatchDecoder())
+    batch = decode_events(notices, BatchDecoder())
     read = np.zeros(len(values))
     for part in batch.columns.scalars:
         read[part.rows] = part.read
     assert np.array_equal(read, values % 100)
-    counts = publisher.receiver.routes.counts
-    assert (counts.events, counts.gaps, counts.copies, counts.bad) == (len(values), 0, 0, 0)
+    counts = publisher.receiver.dispatcher.counts
+    assert (counts.events, counts.gaps, counts.duplicates, counts.malformed) == (len(values), 0, 0, 0)
 
 
 @pytest.mark.spec("TG-46")
@@ -135,10 +137,10 @@ def test_hostile_messages_end_nothing(publisher: Publisher) -> None:
         publisher.socket.send_multipart(message)
     publisher.socket.send_multipart((topic, b"\1", usual_call(0), b"\xc0\xde\xc0\xde"))
     notices = notices_of(publisher, 2)
-    batch = decode_notices([n for n in notices if n.frames], BatchDecoder())
+    batch = decode_events([n for n in notices if n.frames], BatchDecoder())
     assert len(batch.columns.bad) == 2  # told to who decodes: with its number, it may be part of a gap
     assert publisher.receiver.death is None
-    assert publisher.receiver.routes.counts.bad == 5
+    assert publisher.receiver.dispatcher.counts.malformed == 5
 
 
 def test_disconnecting_and_connecting_again_tells_no_end_of_a_connection(publisher: Publisher) -> None:

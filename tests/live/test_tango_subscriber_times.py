@@ -47,7 +47,7 @@ def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: 
     own_lab.do("poll", "plain", period=500)
     begin = time.monotonic()
     with (
-        TangoSubscriber(times=Timeouts(confirm=690.0), timeout=10.0) as silent,
+        TangoSubscriber(timeouts=Timeouts(confirm=690.0), timeout=10.0) as silent,
         TangoSubscriber(timeout=10.0) as confirming,
     ):
         one = silent.subscribe(own_lab.address(), "long", mode=SubMode.SYNC, queue=0)

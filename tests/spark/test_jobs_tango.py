@@ -17,7 +17,7 @@ from mama_spark.bridges.tango import RecordCodec
 from mama_spark.message import MessageBatch
 from mama_spark.options import SubscribeOptions
 from mama_spark.record_log import RecordLog
-from mama_spark.tango.events.events import Event, encode
+from mama_spark.tango.events.event_codec import Event, encode
 from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.log.records import GapCause, RecordKind, encode_one, record_topic
 from mama_spark.tango.topics import Topic, event_topic

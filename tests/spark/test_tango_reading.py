@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mama_spark.bridges.nats.server.nats_server import NatsServer
 from mama_spark.commands.record import log_options
-from mama_spark.tango.events.events import Event, decode
+from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import RecordKind, encode_one
 from mama_spark.tango.types import AttributeValue, Quality
 from mama_spark.testing.waiting import until

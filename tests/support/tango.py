@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mama_spark.backoff import Backoff
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_states import Timeouts
 
@@ -34,7 +35,7 @@ _DEVICES = 120  #: of one server; one of them costs 2 ms and 0.2 MB
 
 #: Of subscribers whose servers end: those are missed since their connection ends. Heartbeats of real servers come each
 #: 9 s, and a new connection hears none before: ``late`` allows for that, and for a machine that stands still meanwhile.
-FAST = Timeouts(check=0.3, late=30.0, confirm=200.0, retry=0.1, retry_max=0.3)
+FAST = Timeouts(check=0.3, heartbeat=30.0, confirm=200.0, retry=Backoff(0.1, 0.3))
 
 
 class DeviceServers:
@@ -138,5 +139,5 @@ def probe(shared_probe: DeviceProbe) -> Iterator[DeviceProbe]:
 @pytest.fixture
 def subscriber() -> Iterator[TangoSubscriber]:
     """One that misses no heartbeat of a slow server."""
-    with TangoSubscriber(times=PATIENT, timeout=PATIENCE) as opened:
+    with TangoSubscriber(timeouts=PATIENT, timeout=PATIENCE) as opened:
         yield opened

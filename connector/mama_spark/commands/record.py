@@ -116,7 +116,7 @@ def record(
     )
     recorder = Recorder(settings, writer, ids=options.dedup)
     try:
-        _restore(recorder.recording, options)
+        _restore(recorder.state, options)
         names = settings.devices
         what = ", ".join(names) if len(names) <= 3 else f"{len(names)} devices"
         where = f"{redact_url(','.join(options.url))} {options.stream or ''}".rstrip()
@@ -128,14 +128,14 @@ def record(
         writer.close()
 
 
-def _restore(recording: RecorderState, options: SinkOptions) -> None:
+def _restore(state: RecorderState, options: SinkOptions) -> None:
     """What the log says of the recorder before this one. A log that does not exist yet says nothing."""
 
     def look(bridge: RecordLogBridge) -> None:
         names = bridge.names(())
         name = options.stream or (names[0] if names else "")
         if name in names:
-            restore(recording, bridge.log(name))
+            restore(state, bridge.log(name))
 
     reach = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
     try:

@@ -140,7 +140,7 @@ class ReplayService:
         last = saved.last if saved is not None and known and begin == "saved" else None
         self._bridge.call(lambda bridge: self._load(bridge.log(self._stream), last, bounds))
         counts = self._replayer.counts
-        if last is None and counts.recorded and counts.recorded == counts.passed and not counts.records + counts.bad:
+        if last is None and counts.recorded and counts.recorded == counts.skipped and not counts.records + counts.bad:
             raise ConfigError(
                 f"the log {self._stream} holds what a recorder wrote (mama record), and no rows of mamapub: there is "
                 "nothing to serve; recorded events are read with mamasub"
@@ -206,10 +206,10 @@ class ReplayService:
         """
         :param remember: save the position first
         """
-        self._replayer.note(records)
+        self._replayer.remember(records)
         if remember:
             self._save()
-        self._replayer.take(records)
+        self._replayer.replay(records)
         for reason in self._replayer.counts.reasons:
             self._warn(reason)
         self._replayer.counts.reasons.clear()
@@ -241,5 +241,5 @@ class ReplayService:
         counts = self._replayer.counts
         return (
             f"{counts.records:,} records served up to {self._position.served:,}, {counts.messages:,} messages sent, "
-            f"{len(self._replayer.attributes):,} attributes, {counts.passed:,} passed over, {counts.bad:,} bad"
+            f"{len(self._replayer.attributes):,} attributes, {counts.skipped:,} passed over, {counts.bad:,} bad"
         )

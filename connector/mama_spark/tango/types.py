@@ -166,7 +166,13 @@ DTYPES: dict[ValueKind, np.dtype[Any]] = {
     ValueKind.ULONG64: np.dtype(np.uint64),
 }
 
-#: how values of a data type travel; State alone has two ways
+#: letter of the module ``struct`` of the kinds that are numbers
+STRUCT_CODES: dict[ValueKind, str] = {
+    ValueKind.BOOL: "B", ValueKind.SHORT: "h", ValueKind.LONG: "i", ValueKind.LONG64: "q", ValueKind.FLOAT: "f",
+    ValueKind.DOUBLE: "d", ValueKind.UCHAR: "B", ValueKind.USHORT: "H", ValueKind.ULONG: "I", ValueKind.ULONG64: "Q",
+}  # fmt: skip
+
+#: data type -> kind of its values; the attribute State has DEVICE_STATE instead
 KIND_OF: dict[DataType, ValueKind] = {
     DataType.BOOLEAN: ValueKind.BOOL,
     DataType.SHORT: ValueKind.SHORT,

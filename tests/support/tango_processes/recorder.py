@@ -15,7 +15,7 @@ import pyarrow as pa
 from mama_spark.commands.record import log_options, record
 from mama_spark.options import SinkOptions
 from mama_spark.services.tango_recorder.settings import RecorderSettings
-from mama_spark.tango.events.events import Event, decode
+from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import GapCause, RecordKind, RecordTopic, parse_record_topic
 from mama_spark.tango.log.records import decode as decode_records
 from mama_spark.tango.types import AttributeValue

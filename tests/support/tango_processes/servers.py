@@ -49,7 +49,7 @@ __all__ = [
 
 #: Of subscribers in tests where no heartbeat is to be missed. Real servers send one each 9 s: on a machine that stands
 #: still for a second, a subscriber with Tango's own 10 s begins anew, and tells so.
-PATIENT = Timeouts(late=30.0)
+PATIENT = Timeouts(heartbeat=30.0)
 #: Seconds between heartbeats of our own sources in such tests: real clients begin anew after 10 s without one.
 BEAT = 2.0
 

@@ -1,7 +1,7 @@
-"""The log of a recorder as a place of discovery: the devices are the sources.
+"""Discovery from the log of a recorder: each recorded device is a source.
 
-Everything stands in one log that never changes, so the image at a place of it is what its records up to there say, and
-can be read again as long as they are there. A position is the sequence that comes next, and the log's identity.
+The log is append-only, so the image at a sequence follows from the records up to it, and can be read again as long as
+they exist. A position consists of the next sequence and the identity of the log.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from mama_spark.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.errors import ConfigError
 from mama_spark.record_log import RecordLog, RecordLogBridge, Records
-from mama_spark.tango.log.recorder_state import RecordedDevice, merge_states
+from mama_spark.tango.log.device_states import RecordedDevice
+from mama_spark.tango.log.recorder_state import merge_states
 from mama_spark.tango.log.records import (
+    DEVICE_STATES,
     DecodedRecords,
     RecordFrames,
     RecordHeads,
@@ -25,24 +27,23 @@ from mama_spark.tango.log.records import (
 from mama_spark.tango.log.recovery import last_state
 from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadEventTopic, read_topic
 
-#: What tells of devices, among all records; and of writers.
-LIVES = "*.*.*.*.*.*.heartbeat"
-TOPICS = (LIVES, *(f"*.*.*.*.*.*.{event}" for event in ("attr_conf", "intr_change", "gap", "restart")), "*.*")
+#: Topics of the states of devices; and of all records that discovery reads, those about recorders included.
+STATE_TOPICS = "*.*.*.*.*.*.heartbeat"
+TOPICS = (STATE_TOPICS, *(f"*.*.*.*.*.*.{event}" for event in ("attr_conf", "intr_change", "gap", "restart")), "*.*")
 _WRITERS = "*.*"
-_LIVE = (RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.OFFLINE)
-_MADE_AGAIN = "the log was deleted and made again since"
+_RECREATED = "the log was deleted and made again since"
 
 
 def source_key(device: RecordedDevice) -> SourceKey:
-    """How a device is called as a source: by its full name."""
+    """The key of a device as a source: its full name."""
     return SourceKey(f"{SCHEME}{device.tango_host}/{device.name}{'' if device.dbase else NO_DATABASE}", None)
 
 
 class RecordedDiscovery:
-    """See :class:`~mama_spark.bridge.DiscoveryBridge`. Only for readers: recorders announce.
+    """A :class:`~mama_spark.bridge.DiscoveryBridge` for readers; recorders announce the devices.
 
     :param bridge: of the log; not open
-    :param name: of the log; None: the only one there is
+    :param name: of the log; None: the only one
     """
 
     def __init__(self, bridge: RecordLogBridge, name: str | None) -> None:
@@ -54,10 +55,10 @@ class RecordedDiscovery:
     def close(self) -> None:
         self._bridge.close()
 
-    # --- who announces ---
+    # --- announcing: not supported ---
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """:raises ConfigError: always: what a recorder finds is what there is"""
+        """:raises ConfigError: always: recorders announce the devices that they find"""
         raise ConfigError("devices are announced by the recorder of the log (mama record)")
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
@@ -68,7 +69,7 @@ class RecordedDiscovery:
         """See :meth:`announce`."""
         self.announce(source, b"", 0.0)
 
-    # --- who reads ---
+    # --- reading ---
 
     def image(self) -> list[DiscoveryEvent]:
         log = self._log()
@@ -106,20 +107,20 @@ class RecordedDiscovery:
         bounds = log.bounds()
         last = end["next"] - 1
         if end["identity"] != bounds.identity:
-            yield [_lost(log, int(start.get("next", 1)), last, _MADE_AGAIN)]
+            yield [_lost(log, int(start.get("next", 1)), last, _RECREATED)]
             return
         if "begin" in start:
             yield self._image(log, bounds.first, last)
             return
         after = start["next"] - 1
         if start["identity"] != bounds.identity:
-            yield [_lost(log, start["next"], start["next"], _MADE_AGAIN)]
+            yield [_lost(log, start["next"], start["next"], _RECREATED)]
             after = bounds.first - 1
         gaps = [_lost(log, a, b, "deleted before they were read") for a, b in log.missing(after, last)]
         if gaps:
             yield gaps
         for records in log.read(after, last, TOPICS):
-            yield list(_changes(log.name, records))
+            yield list(_events(log.name, records))
 
     def _log(self) -> RecordLog:
         name = self._name
@@ -131,20 +132,20 @@ class RecordedDiscovery:
         return self._bridge.log(name)
 
     def _image(self, log: RecordLog, first: int, last: int) -> list[DiscoveryEvent]:
-        """What the last state says of each device, and the records behind it."""
+        """The last state of each device: of the newest STATE record, and of the records after it."""
         found: dict[SourceKey, DiscoveryEvent] = {}
         data, at = last_state(log, first, last, _WRITERS)
         state = merge_states(data)
         if state is not None:
             for host, name, dbase, kind in state["devices"]:
-                change = _stated(log.name, RecordedDevice(host, name, bool(dbase)), RecordKind[kind], at)
-                if change.source is not None:
-                    found[change.source] = change
-        for records in log.read(at, last, (LIVES,)):
-            for change in _changes(log.name, records):
-                if change.source is not None:
-                    found[change.source] = change
-        at_time = max((change.at for change in found.values()), default=0)
+                event = _from_state(log.name, RecordedDevice(host, name, bool(dbase)), RecordKind[kind], at)
+                if event.source is not None:
+                    found[event.source] = event
+        for records in log.read(at, last, (STATE_TOPICS,)):
+            for event in _events(log.name, records):
+                if event.source is not None:
+                    found[event.source] = event
+        at_time = max((event.at for event in found.values()), default=0)
         return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, log.name, last)]
 
 
@@ -152,8 +153,8 @@ def _lost(log: RecordLog, first: int, last: int, why: str) -> DiscoveryEvent:
     return DiscoveryEvent(DiscoveryEventKind.GAP, 0, log.name, gap=(first, last), info=why)
 
 
-def _stated(origin: str, device: RecordedDevice, kind: RecordKind, sequence: int) -> DiscoveryEvent:
-    """A record as it would be, had the state come in single ones."""
+def _from_state(origin: str, device: RecordedDevice, kind: RecordKind, sequence: int) -> DiscoveryEvent:
+    """The record of a device's state that a STATE record contains."""
     topic = device_topic(*device)
     payload = encode(RecordHeads(kind, 0), RecordFrames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
     return DiscoveryEvent(
@@ -168,14 +169,14 @@ def _stated(origin: str, device: RecordedDevice, kind: RecordKind, sequence: int
     )
 
 
-def _changes(origin: str, records: Records) -> Iterator[DiscoveryEvent]:
+def _events(origin: str, records: Records) -> Iterator[DiscoveryEvent]:
     recorded = decode(records.payloads)
     topics = records.topics.to_pylist()
     payloads = records.payloads.to_pylist()
     for row, kind in enumerate(recorded.kind.tolist()):
         if kind == RecordKind.STATE:
             continue
-        what = DiscoveryEventKind.RECORD if kind in _LIVE else DiscoveryEventKind.EVENT
+        what = DiscoveryEventKind.RECORD if kind in DEVICE_STATES else DiscoveryEventKind.EVENT
         at, sequence = int(records.times[row]), int(records.sequences[row])
         yield DiscoveryEvent(what, at, origin, sequence, _source(recorded, row), payloads[row], topics[row])
 

@@ -20,7 +20,7 @@ from mama_spark.bridge import EncodedRows
 from mama_spark.errors import BadRow, BadTopic, PublishError
 from mama_spark.message import Int64s
 from mama_spark.tango import topics
-from mama_spark.tango.events.events import write_data
+from mama_spark.tango.events.event_codec import write_data
 from mama_spark.tango.events.frame_layout import FrameLayout
 from mama_spark.tango.events.frames import LITTLE, usual_call
 from mama_spark.tango.giop.cdr import CdrError

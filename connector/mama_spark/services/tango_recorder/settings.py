@@ -111,8 +111,9 @@ class RecorderSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RecorderSettings:
-        """
-        :param given: as it stands in the file
+        """Check the table of a file.
+
+        :param given: its settings
         :raises ConfigError: names the setting, and what it must be
         """
         rest = {key: value for key, value in given.items() if key != "url"}
@@ -135,12 +136,12 @@ class RecorderSettings:
 
     @property
     def named_devices(self) -> list[str]:
-        """Those that are no patterns."""
+        """Devices that are given by name."""
         return [device for device in self.devices if not _WILD.search(device)]
 
     @property
     def device_patterns(self) -> list[str]:
-        """The others."""
+        """Devices that are given by pattern."""
         return [device for device in self.devices if _WILD.search(device)]
 
     def wants(self, device: str) -> bool:
@@ -148,26 +149,26 @@ class RecorderSettings:
         return device in self.devices or any(fnmatchcase(device, pattern) for pattern in self.device_patterns)
 
     def full_name(self, device: str) -> str:
-        """For who calls it."""
+        """The name to open the device by."""
         return f"{SCHEME}{self.host}/{device}{'' if self.dbase else NO_DATABASE}"
 
     def patterns(self, device: str) -> list[str]:
-        """Those of the attributes that are of this device, in lower case."""
+        """Names and patterns of the attributes of this device, in lower case."""
         found = []
         for pattern in self.attributes:
-            of, slash, attribute = pattern.lower().rpartition("/")
-            if not slash or fnmatchcase(device, of):
+            device_pattern, slash, attribute = pattern.lower().rpartition("/")
+            if not slash or fnmatchcase(device, device_pattern):
                 found.append(attribute)
         return found
 
     def attributes_of(self, device: str) -> tuple[list[str], list[str]]:
-        """Names, and patterns that are to be compared with what the device has."""
+        """Names, and patterns, of the attributes of this device, in lower case."""
         patterns = self.patterns(device)
         return [p for p in patterns if not _WILD.search(p)], [p for p in patterns if _WILD.search(p)]
 
     @property
     def attribute_events(self) -> list[EventType]:
-        """All but that of a device's interface."""
+        """Events of attributes: all but interface changes."""
         return [event for event in self.events if event is not EventType.INTERFACE_CHANGE]
 
 

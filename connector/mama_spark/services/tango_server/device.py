@@ -1,8 +1,7 @@
-"""What an event source offers: devices, their attributes, and when these send events (TG-03, TG-06). Pure.
+"""Declarations of an event source's devices, attributes, and event criteria (TG-03, TG-06). Pure.
 
-A declaration says nothing of values. It is what
-:class:`~mama_spark.services.tango_server.event_source.TangoEventSource` is made of, and what clients get as an
-    attribute's configuration.
+:class:`~mama_spark.services.tango_server.event_source.TangoEventSource` is made of them, and clients get them as the
+configuration of attributes. They contain no values.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from mama_spark.tango.types import (
     Writable,
 )
 
-NOT_SPECIFIED = "Not specified"  #: Tango's text for what an attribute's configuration does not say
-MAX_X, MAX_Y = 1_000_000, 10_000  #: what spectra and images may have if nothing is said
+NOT_SPECIFIED = "Not specified"  #: Tango's text for a property without a value
+MAX_X, MAX_Y = 1_000_000, 10_000  #: default dimensions of spectra and images
 _NAME = re.compile(r"[^\s/#.:\x00-\x1f]+")
 Threshold = float | tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """When a value is worth an event; without thresholds, every other value is.
+    """Event criteria: which changes of a value are sent as events; without thresholds, every change is.
 
     :ivar abs_change: least difference to the value sent last; a pair: (downwards, negative; upwards)
     :ivar rel_change: likewise, percent of the value sent last
-    :ivar period: of archive events: milliseconds after which one is sent whatever its value
-    :ivar detect: also what code pushes goes by them; else only what :meth:`TangoEventSource.set` tells does
+    :ivar period: of archive events: milliseconds after which the value is sent in any case
+    :ivar detect: they also hold for events that code pushes; else only for :meth:`TangoEventSource.set`
     """
 
     abs_change: Threshold = None
@@ -66,7 +65,7 @@ class Criteria:
 
     @property
     def empty(self) -> bool:
-        """Nothing is said."""
+        """There are no criteria."""
         return self.abs_change is None and self.rel_change is None and self.period is None
 
 
@@ -85,16 +84,16 @@ def _text(threshold: Threshold) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute.
+    """Declaration of one attribute.
 
-    :ivar settable: it has a set part; clients cannot write it
-    :ivar change: when change events are sent; None: no such events
-    :ivar archive: likewise
-    :ivar alarm: alarm events are sent when the quality becomes ALARM or WARNING, or no longer is
+    :ivar settable: it has a set value; clients cannot write it
+    :ivar change: criteria of change events; None: no such events
+    :ivar archive: criteria of archive events; None: no such events
+    :ivar alarm: send alarm events when the quality changes to or from ALARM or WARNING
     :ivar period: milliseconds between periodic events; None: no such events
     :ivar data_ready: data_ready events may be pushed
     :ivar enum_labels: of an ENUM
-    :raises ConfigError: a name, a type or dimensions that no attribute can have
+    :raises ConfigError: no attribute can have this name, type or period
     """
 
     name: str
@@ -134,18 +133,18 @@ class Attribute:
 
     @property
     def kind(self) -> ValueKind:
-        """How its values travel. The attribute State alone has one state without a sequence around it."""
+        """Kind of its values in messages. Only the attribute State has a single state instead of a sequence."""
         if self.data_type is DataType.STATE and self.format is Format.SCALAR and self.key == "state":
             return ValueKind.DEVICE_STATE
         return KIND_OF[self.data_type]
 
     @property
     def numeric(self) -> bool:
-        """Thresholds mean something."""
+        """Its values can be compared with thresholds."""
         return self.kind in DTYPES and self.data_type not in (DataType.BOOLEAN, DataType.ENUM)
 
     def config(self) -> AttributeConfig:
-        """What clients get (ATT_CONF_DATA, TG-13)."""
+        """The configuration for clients (ATT_CONF_DATA, TG-13)."""
         change, archive = self.change or Criteria(), self.archive or Criteria()
         limits = self.limits or _NO_LIMITS
         return AttributeConfig(
@@ -183,9 +182,9 @@ _FORMATS = {DataType.DOUBLE: "%6.2f", DataType.FLOAT: "%6.2f", DataType.STRING: 
 
 
 def check_device_name(name: str) -> str:
-    """In lower case.
+    """Check a device name; returns it in lower case.
 
-    :raises ConfigError: no ``domain/family/member``
+    :raises ConfigError: it is not ``domain/family/member``
     """
     parts = name.split("/")
     if len(parts) != 3 or not all(_NAME.fullmatch(part) for part in parts) or not name.isascii():
@@ -195,10 +194,10 @@ def check_device_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device. Its attributes State and Status are there without being declared.
+    """Declaration of one device. Attributes State and Status exist without being declared.
 
-    :ivar name: ``domain/family/member``, lower case counts
-    :raises ConfigError: no such name, or two attributes of one name
+    :ivar name: ``domain/family/member``, in any case
+    :raises ConfigError: the name is invalid, or two attributes have one name
     """
 
     name: str
@@ -229,13 +228,13 @@ class Device:
         """A device whose attributes are the columns of an Arrow schema (of a DataFrame: ``toArrow().schema``):
         numbers, booleans, text, binary (DevEncoded), lists (spectra) and lists of lists (images).
 
-        :param attributes: what to declare of a column instead of what its type says
-        :raises SchemaError: a column's type is none of an attribute
+        :param attributes: declarations of columns, instead of those made from their types
+        :raises SchemaError: no attribute has the type of a column
         """
         return cls(name, [attributes.get(field.name) or attribute_of(field) for field in schema])
 
 
-#: what an Arrow type becomes
+#: Arrow type -> Tango type
 _TYPES: dict[pa.DataType, DataType] = {
     pa.bool_(): DataType.BOOLEAN,
     pa.int8(): DataType.SHORT,
@@ -256,9 +255,9 @@ _TYPES: dict[pa.DataType, DataType] = {
 
 
 def attribute_of(field: pa.Field) -> Attribute:
-    """The attribute that holds a column's values.
+    """Declare an attribute for a column.
 
-    :raises SchemaError: there is none
+    :raises SchemaError: no attribute has its type
     """
     kind, depth = field.type, 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):

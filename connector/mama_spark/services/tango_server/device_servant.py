@@ -1,8 +1,7 @@
-"""What an event source answers: each call of a client becomes a reply, or an exception that says why not. Pure.
+"""CORBA operations of the devices of an event source: executes a request, and encodes its reply. Pure.
 
-Clients ask who a device is, negotiate subscriptions with the admin device, confirm them, read attributes, and look
-around. Devices are of IDL 5, which newer clients take. Operations that a source does not have are answered with
-BAD_OPERATION, writing and locking with a DevFailed.
+Devices implement IDL 5, which newer clients accept. Operations that an event source does not have are answered with
+BAD_OPERATION, attempts to write, to configure, or to read a history with a DevFailed.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from typing import Any
 from mama_spark.tango.errors import Completed, DevFailed, SystemException, refusal, system_exception
 from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
-from mama_spark.tango.giop.typecode import STRING, VOID, TypeCode, TypeKind, write_any
+from mama_spark.tango.giop.typecode import STRING, VOID, TypeCode, write_any
 from mama_spark.tango.idl import structs
+from mama_spark.tango.idl.any_value import STATE
 from mama_spark.tango.idl.calls import (
     DeviceInfo,
     Operation,
@@ -27,6 +27,7 @@ from mama_spark.tango.idl.calls import (
     write_system_exception,
     write_values,
 )
+from mama_spark.tango.topics import IDL
 from mama_spark.tango.types import (
     NO_DIM,
     AttributeValue,
@@ -39,16 +40,13 @@ from mama_spark.tango.types import (
 )
 
 from .attribute_state import AttributeState, DeviceState
-from .commands import ADMIN_COMMANDS, DEVICE_COMMANDS
-from .dserver_servant import IDL, Caller, DServerServant, Identity
+from .command_list import ADMIN_COMMANDS, DEVICE_COMMANDS
+from .dserver_servant import Caller, DServerServant, Identity
 from .event_supplier import EventSupplier
 
 _ALL = frozenset(("all attributes", "all attributes_3"))
 _OBJECT = "IDL:omg.org/CORBA/Object:1.0"
 _TYPES = frozenset((_OBJECT, *(device_type(idl) for idl in range(1, IDL + 1))))
-_STATE_TYPE = TypeCode(
-    TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", tuple(state.name for state in DevState)
-)  # fmt: skip
 
 
 def _bad(name: str) -> SystemException:
@@ -56,12 +54,12 @@ def _bad(name: str) -> SystemException:
 
 
 class DeviceServant:
-    """Answers requests from what the board knows. Called with the lock of the source held; the bodies it gives write
-    what was true then, without the lock."""
+    """Executes requests. Called with the lock of the source held; the bodies that it returns need no lock, and
+    write what was true at the call."""
 
-    def __init__(self, board: EventSupplier, identity: Identity) -> None:
-        self._board, self._identity = board, identity
-        self._admin = DServerServant(board, identity)
+    def __init__(self, supplier: EventSupplier, identity: Identity) -> None:
+        self._supplier, self._identity = supplier, identity
+        self._dserver = DServerServant(supplier, identity)
         self._operations: dict[str, Callable[[_Call], messages.Body]] = {
             **dict.fromkeys((Operation.INFO, "info_3"), self._info),
             **dict.fromkeys((Operation.COMMAND, Operation.COMMAND_2, Operation.COMMAND_4), self._command),
@@ -69,9 +67,9 @@ class DeviceServant:
             **dict.fromkeys(("get_attribute_config_3", "get_attribute_config_5"), self._configs),
             Operation.IS_A: self._is_a,
             Operation.NON_EXISTENT: lambda call: _boolean(False),
-            Operation.PING: lambda call: _nothing,
+            Operation.PING: lambda call: _no_result,
             Operation.NAME: lambda call: _string(call.name),
-            Operation.ADM_NAME: lambda call: _string(board.admin),
+            Operation.ADM_NAME: lambda call: _string(supplier.admin),
             "_get_description": lambda call: _string(call.description),
             "_get_state": lambda call: lambda writer: writer.ulong(self._state(call)),
             "_get_status": lambda call: _string(self._status(call)),
@@ -84,14 +82,14 @@ class DeviceServant:
         }
 
     def has(self, key: bytes) -> bool:
-        """Whether the object is here."""
+        """Whether there is an object of this key."""
         name = key.decode("latin-1").lower()
-        return name == self._board.admin or name in self._board.devices
+        return name == self._supplier.admin or name in self._supplier.devices
 
-    def answer(self, request: messages.GiopRequest, reader: CdrReader, caller: Caller, now: float) -> messages.Body:
-        """What writes the result of a call.
+    def execute(self, request: messages.GiopRequest, reader: CdrReader, caller: Caller, now: float) -> messages.Body:
+        """Execute a call; returns what writes its result.
 
-        :raises DevFailed: the device says no
+        :raises DevFailed: the device refused
         :raises SystemException: there is no such object or operation, or the arguments cannot be read
         """
         name = request.key.decode("latin-1").lower()
@@ -100,65 +98,66 @@ class DeviceServant:
         operation = self._operations.get(request.operation)
         if operation is None:
             raise _bad("BAD_OPERATION")
-        state = self._board.devices.get(name)
+        device = self._supplier.devices.get(name)
         try:
-            return operation(_Call(name, request.operation, reader, caller, now, state))
+            return operation(_Call(name, request.operation, reader, caller, now, device))
         except CdrError:
             raise _bad("MARSHAL") from None
 
-    # --- who it is ---
+    # --- about the device ---
 
     def _is_a(self, call: _Call) -> messages.Body:
         return _boolean(call.reader.string() in _TYPES)
 
     def _info(self, call: _Call) -> messages.Body:
-        dev_class = call.state.device.dev_class if call.state else "DServer"
+        dev_class = call.device.declaration.dev_class if call.device else "DServer"
         info = DeviceInfo(
-            dev_class, self._board.server, self._identity.host_name, IDL, "Doc URL = http://www.tango-controls.org",
+            dev_class, self._supplier.server, self._identity.host_name, IDL, "Doc URL = http://www.tango-controls.org",
             dev_class,
         )  # fmt: skip
         return lambda writer: write_info(writer, info, call.operation)
 
     def _state(self, call: _Call) -> DevState:
-        if call.state is None:
+        if call.device is None:
             return DevState.ON
-        found = call.state.slots["state"].reading.content(call.state.slots["state"].attribute.kind)
+        state = call.device.attributes["state"]
+        found = state.reading.content(state.attribute.kind)
         return found if isinstance(found, DevState) else DevState.UNKNOWN
 
     def _status(self, call: _Call) -> str:
-        if call.state is None:
+        if call.device is None:
             return "The device is ON"
-        slot = call.state.slots["status"]
-        found = slot.reading.content(slot.attribute.kind)
+        state = call.device.attributes["status"]
+        found = state.reading.content(state.attribute.kind)
         return str(found[0]) if isinstance(found, tuple) and found else ""
 
     # --- attributes ---
 
     def _read(self, call: _Call) -> messages.Body:
         names = read_reading(call.reader, call.operation).names
-        slots = call.slots()
+        attributes = call.attributes()
         values: list[AttributeValue] = []
         for name in names:
-            slot = slots.get(name.lower())
-            values.append(slot.reading.value(slot.attribute) if slot else _unknown_value(call.name, name))
+            state = attributes.get(name.lower())
+            values.append(state.reading.value(state.attribute) if state else _unknown_value(call.name, name))
         return lambda writer: write_values(writer, values, call.operation)
 
     def _configs(self, call: _Call) -> messages.Body:
         names = call.reader.strings()
-        slots = call.slots()
+        attributes = call.attributes()
         if len(names) == 1 and names[0].lower() in _ALL:
-            found = [slot.config for slot in slots.values()]
+            found = [state.config for state in attributes.values()]
         else:
             for name in names:
-                if name.lower() not in slots:
+                if name.lower() not in attributes:
                     raise _no_attribute(call.name, name, call.operation)
-            found = [slots[name.lower()].config for name in names]
-        form = structs.CONFIG_5 if call.operation.endswith("5") else structs.CONFIG_3
+            found = [attributes[name.lower()].config for name in names]
+        struct = structs.CONFIG_5 if call.operation.endswith("5") else structs.CONFIG_3
 
         def write(writer: CdrWriter) -> None:
             writer.count(len(found))
             for config in found:
-                form.write(writer, config)
+                struct.write(writer, config)
 
         return write
 
@@ -166,15 +165,15 @@ class DeviceServant:
 
     def _pipe_configs(self, call: _Call) -> messages.Body:
         names = call.reader.strings()
-        have = sorted(call.state.pipes) if call.state else []
-        wanted = have if len(names) == 1 and names[0].lower() == "all pipes" else names
-        for name in wanted:
-            if name.lower() not in have:
+        existing = sorted(call.device.pipes) if call.device else []
+        selected = existing if len(names) == 1 and names[0].lower() == "all pipes" else names
+        for name in selected:
+            if name.lower() not in existing:
                 raise refusal("API_PipeNotFound", f"{call.name} has no pipe {name:.200}", call.operation)
 
         def write(writer: CdrWriter) -> None:  # PipeConfig: name, description, label, level, writable, extensions
-            writer.count(len(wanted))
-            for name in wanted:
+            writer.count(len(selected))
+            for name in selected:
                 for text in (name, "No description", name):
                     writer.string(text)
                 writer.ulong(0)
@@ -185,7 +184,7 @@ class DeviceServant:
 
     def _read_pipe(self, call: _Call) -> messages.Body:
         name = call.reader.string()
-        found = call.state.pipes.get(name.lower()) if call.state else None
+        found = call.device.pipes.get(name.lower()) if call.device else None
         if found is None:
             raise refusal("API_PipeNotFound", f"{call.name} has no pipe {name:.200}", call.operation)
         if found[1] is None:
@@ -196,17 +195,11 @@ class DeviceServant:
     # --- commands ---
 
     def _commands(self, call: _Call) -> tuple[CommandInfo, ...]:
-        return ADMIN_COMMANDS if call.state is None else DEVICE_COMMANDS
+        return ADMIN_COMMANDS if call.device is None else DEVICE_COMMANDS
 
     def _command_list(self, call: _Call) -> messages.Body:
         found = self._commands(call)
-
-        def write(writer: CdrWriter) -> None:
-            writer.count(len(found))
-            for command in found:
-                structs.COMMAND_INFO.write(writer, command)
-
-        return write
+        return lambda writer: structs.write_commands(writer, found)
 
     def _command_query(self, call: _Call) -> messages.Body:
         name = call.reader.string()
@@ -216,30 +209,30 @@ class DeviceServant:
         raise _no_command(call, name)
 
     def _command(self, call: _Call) -> messages.Body:
-        given = read_command(call.reader, call.operation)
-        name = given.name.lower()
-        if call.state is None:
-            found = self._admin.command(call.caller, call.now, given)
+        command = read_command(call.reader, call.operation)
+        name = command.name.lower()
+        if call.device is None:
+            found = self._dserver.command(call.caller, call.now, command)
             if found is not None:
                 return _any(*found)
         elif name == "init":
             return _any(VOID, None)
         if name == "state":
-            return _any(_STATE_TYPE, int(self._state(call)))
+            return _any(STATE, int(self._state(call)))
         if name == "status":
             return _any(STRING, self._status(call))
-        raise _no_command(call, given.name)
+        raise _no_command(call, command.name)
 
     def _refuse(self, call: _Call) -> messages.Body:
-        reason, why = _REFUSED[call.operation]
-        raise refusal(reason, f"{call.name} {why}", call.operation)
+        reason, text = _REFUSED[call.operation]
+        raise refusal(reason, f"{call.name} {text}", call.operation)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     """One call.
 
-    :ivar state: of the device; None: the admin device
+    :ivar device: None: the admin device
     """
 
     name: str
@@ -247,14 +240,14 @@ class _Call:
     reader: CdrReader
     caller: Caller
     now: float
-    state: DeviceState | None
+    device: DeviceState | None
 
     @property
     def description(self) -> str:
-        return self.state.device.description if self.state else "A device server device !!"
+        return self.device.declaration.description if self.device else "A device server device !!"
 
-    def slots(self) -> dict[str, AttributeState]:
-        return self.state.slots if self.state else {}
+    def attributes(self) -> dict[str, AttributeState]:
+        return self.device.attributes if self.device else {}
 
 
 _WRITING = ("API_AttrNotWritable", "takes no values: it is an event source")
@@ -271,7 +264,7 @@ _REFUSED: dict[str, tuple[str, str]] = {
 }
 
 
-def _nothing(writer: CdrWriter) -> None:
+def _no_result(writer: CdrWriter) -> None:
     """Operations without a result."""
 
 
@@ -296,7 +289,7 @@ def _no_command(call: _Call, name: str) -> DevFailed:
 
 
 def _unknown_value(device: str, name: str) -> AttributeValue:
-    """As devices answer for an attribute that they have not, among others that they have."""
+    """The value of an attribute that does not exist, in a read of several."""
     errors = _no_attribute(device, name, Operation.READ_5).errors
     return AttributeValue(
         name[:200], ValueKind.NO_DATA, None, 0, Quality.INVALID, Format.SCALAR, 0, NO_DIM, NO_DIM, errors
@@ -304,7 +297,7 @@ def _unknown_value(device: str, name: str) -> AttributeValue:
 
 
 def reply(request: messages.GiopRequest, body: messages.Body) -> bytes:
-    """The octets of a result, in the version and order that was asked in."""
+    """Encode a result, in the version and byte order of the request."""
     found = messages.GiopReply(request.minor, request.little, id=request.id)
     try:
         return messages.encode(found, body)
@@ -313,7 +306,7 @@ def reply(request: messages.GiopRequest, body: messages.Body) -> bytes:
 
 
 def reply_exception(request: messages.GiopRequest, error: DevFailed | SystemException) -> bytes:
-    """The octets of a reply that is an exception."""
+    """Encode an exception, in the version and byte order of the request."""
     user = isinstance(error, DevFailed)
     status = messages.ReplyStatus.USER_EXCEPTION if user else messages.ReplyStatus.SYSTEM_EXCEPTION
     found = messages.GiopReply(request.minor, request.little, id=request.id, status=status)
@@ -323,6 +316,6 @@ def reply_exception(request: messages.GiopRequest, error: DevFailed | SystemExce
 
 
 def locate_reply(request: messages.LocateRequest, here: bool) -> bytes:
-    """The octets of the answer."""
+    """Encode the answer to a LocateRequest."""
     status = messages.LocateStatus.OBJECT_HERE if here else messages.LocateStatus.UNKNOWN_OBJECT
     return messages.encode(messages.LocateReply(request.minor, request.little, id=request.id, status=status))

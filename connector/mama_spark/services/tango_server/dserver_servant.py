@@ -1,4 +1,4 @@
-"""What the admin device of an event source answers: subscriptions and what else its commands are (TG-26). Pure."""
+"""Commands of the admin device (DServer) of an event source: negotiation, confirmation, queries (TG-26). Pure."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from mama_spark.tango.idl.negotiation import (
     SubscriptionInfo,
     parse_confirm,
 )
-from mama_spark.tango.topics import BadEventTopic
+from mama_spark.tango.topics import IDL, BadEventTopic
 
 from .event_supplier import EventSupplier
 
-IDL = 5  #: of the devices
-RELEASE = 1033  #: of the library that this answers as
+RELEASE = 1033  #: Tango release that the source announces, 10.3.3
 ZMQ_RELEASE = 435
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, and how it gets here.
+    """The client of a call.
 
     :ivar host: its address
-    :ivar endpoints: where it shall connect for heartbeats and events, the likeliest pair first
+    :ivar endpoints: for it to connect to, the preferred pair first
     """
 
     host: str
@@ -43,9 +42,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the source says of itself.
+    """What the source announces about itself.
 
-    :ivar hwm: for subscribers to set
+    :ivar hwm: high-water mark for subscribers
     """
 
     host_name: str
@@ -56,29 +55,29 @@ class Identity:
 class DServerServant:
     """The commands of the admin device. Called with the lock of the source held."""
 
-    def __init__(self, board: EventSupplier, identity: Identity) -> None:
-        self._board, self._identity = board, identity
+    def __init__(self, supplier: EventSupplier, identity: Identity) -> None:
+        self._supplier, self._identity = supplier, identity
         self._commands: dict[str, Callable[[Caller, float, CommandCall], tuple[TypeCode, Any]]] = {
             SUBSCRIBE.lower(): self._subscribe,
             CONFIRM.lower(): self._confirm,
             QUERY.lower(): self._query,
-            "eventsubscriptionchange": self._no_notifd,
+            "eventsubscriptionchange": self._refuse_notifd,
             "querydevice": self._query_devices,
             "queryclass": self._query_classes,
         }
 
-    def command(self, at: Caller, now: float, given: CommandCall) -> tuple[TypeCode, Any] | None:
-        """The result of a command, with its type; None: there is no such command here.
+    def command(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any] | None:
+        """Execute a command; returns type and value of the result, or None if there is no such command.
 
-        :raises DevFailed: the answer is no
+        :raises DevFailed: the command refused
         """
-        found = self._commands.get(given.name.lower())
-        return None if found is None else found(at, now, given)
+        found = self._commands.get(call.name.lower())
+        return None if found is None else found(caller, now, call)
 
-    def _subscribe(self, at: Caller, now: float, given: CommandCall) -> tuple[TypeCode, Any]:
-        """TG-27, TG-28"""
-        argin = _strings(given)
-        pairs = at.endpoints
+    def _subscribe(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
+        """ZmqEventSubscriptionChange (TG-27, TG-28)"""
+        argin = _strings(call)
+        pairs = caller.endpoints
         if [text.lower() for text in argin] == [INFO]:
             lines = [line for pair in pairs for line in (f"Heartbeat: {pair.heartbeat}", f"Event: {pair.event}")]
             return LONGS_AND_STRINGS, ([self._identity.release], lines)
@@ -86,55 +85,63 @@ class DServerServant:
         if info.action != "subscribe":
             desc = f"The action {info.action!r:.50} is not known; it must be subscribe"
             raise refusal("API_WrongNumberOfArgs", desc, SUBSCRIBE)
-        client = (at.host, given.client)
+        client = (caller.host, call.client)
         try:
-            topic = self._board.subscribe(
-                info.device, info.attribute, info.event, _form(info.idl, info.prefixed), client, now
+            topic = self._supplier.subscribe(
+                info.device, info.attribute, info.event, _idl_version(info.idl, info.prefixed), client, now
             )
         except BadEventTopic as error:
             raise refusal("API_AttrNotFound", str(error), SUBSCRIBE) from None
         found = SubscriptionInfo(
-            self._identity.release, IDL, self._identity.hwm, 0, 0, ZMQ_RELEASE, pairs, str(topic), self._board.channel
+            self._identity.release,
+            IDL,
+            self._identity.hwm,
+            0,
+            0,
+            ZMQ_RELEASE,
+            pairs,
+            str(topic),
+            self._supplier.channel,
         )
         return LONGS_AND_STRINGS, found.argout()
 
-    def _confirm(self, at: Caller, now: float, given: CommandCall) -> tuple[TypeCode, Any]:
-        """TG-37"""
-        client = (at.host, given.client)
-        for device, attribute, event in parse_confirm(_strings(given)):
+    def _confirm(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
+        """EventConfirmSubscription (TG-37)"""
+        client = (caller.host, call.client)
+        for device, attribute, event in parse_confirm(_strings(call)):
             info = SubscriberInfo.parse([device, attribute, "subscribe", event, "0"])
-            form = _form(info.idl, info.prefixed)
+            idl = _idl_version(info.idl, info.prefixed)
             try:
-                self._board.subscribe(info.device, info.attribute, info.event, form, client, now)
+                self._supplier.subscribe(info.device, info.attribute, info.event, idl, client, now)
             except BadEventTopic as error:
                 raise refusal("API_AttrNotFound", str(error), CONFIRM) from None
         return VOID, None
 
-    def _query(self, at: Caller, now: float, given: CommandCall) -> tuple[TypeCode, Any]:
-        told = {"version": 1, "server": {"event_counters": self._board.counters(), "perf": None}, "client": None}
-        return STRING, json.dumps(told)
+    def _query(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
+        answer = {"version": 1, "server": {"event_counters": self._supplier.counters(), "perf": None}, "client": None}
+        return STRING, json.dumps(answer)
 
-    def _query_devices(self, at: Caller, now: float, given: CommandCall) -> tuple[TypeCode, Any]:
-        states = self._board.devices.values()
-        return STRINGS, [f"{state.device.dev_class}::{state.key}" for state in states]
+    def _query_devices(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
+        devices = self._supplier.devices.values()
+        return STRINGS, [f"{device.declaration.dev_class}::{device.key}" for device in devices]
 
-    def _query_classes(self, at: Caller, now: float, given: CommandCall) -> tuple[TypeCode, Any]:
-        return STRINGS, sorted({state.device.dev_class for state in self._board.devices.values()})
+    def _query_classes(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
+        return STRINGS, sorted({device.declaration.dev_class for device in self._supplier.devices.values()})
 
-    def _no_notifd(self, at: Caller, now: float, given: CommandCall) -> tuple[TypeCode, Any]:
+    def _refuse_notifd(self, caller: Caller, now: float, call: CommandCall) -> tuple[TypeCode, Any]:
         raise refusal("API_NotSupported", "Events go by ZeroMQ only", "EventSubscriptionChange")
 
 
-def _form(idl: int, prefixed: bool) -> int:
-    """Which form of data a client takes; those that reconnect say 0, and write what they had."""
+def _idl_version(idl: int, prefixed: bool) -> int:
+    """IDL version of the data for a client. Clients that reconnect send 0, and the event with its prefix."""
     if prefixed or idl >= 5:
         return 5
     return 3 if 0 < idl <= 3 else 4
 
 
-def _strings(given: CommandCall) -> list[str]:
-    """:raises DevFailed: API_IncompatibleCmdArgumentType: the argument is another"""
-    code = given.type.real
+def _strings(call: CommandCall) -> list[str]:
+    """:raises DevFailed: API_IncompatibleCmdArgumentType: the argument is no list of strings"""
+    code = call.type.real
     if code.kind is TypeKind.SEQUENCE and code.members[0].real.kind is TypeKind.STRING:
-        return list(given.argin)
-    raise refusal("API_IncompatibleCmdArgumentType", f"{given.name:.100} takes DevVarStringArray", given.name[:100])
+        return list(call.argin)
+    raise refusal("API_IncompatibleCmdArgumentType", f"{call.name:.100} takes DevVarStringArray", call.name[:100])

@@ -1,7 +1,7 @@
-"""The thread of an event source: answers calls over TCP, and does what the clock asks for.
+"""GIOP server of an event source: one thread that answers calls over TCP, and runs the source's timers.
 
-One loop over non-blocking sockets. A client that does not read its answers is dropped when too many wait; one that
-sends what is no GIOP is told so, and dropped. Nothing that a client does holds up others, or who pushes.
+One loop over non-blocking sockets. A client that does not read its replies is disconnected when too many wait; one
+whose octets are no GIOP gets a MessageError and is disconnected. No client blocks others, or code that pushes events.
 """
 
 from __future__ import annotations
@@ -11,57 +11,73 @@ import logging
 import selectors
 import socket
 import threading
-from collections.abc import Callable
 from typing import Protocol
 
 from mama_spark.tango.errors import Completed, DevFailed, SystemException, system_exception
 from mama_spark.tango.giop import messages
+from mama_spark.tango.giop.assembler import MessageAssembler
 from mama_spark.tango.giop.cdr import CdrError, CdrReader
 
 from .device_servant import locate_reply, reply, reply_exception
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _CHUNK = 1 << 16
-_LIMIT = 1 << 20  #: octets of a call; those of a subscription have hundreds
-_BACKLOG = 64 << 20  #: octets of answers that may wait for a client
+_MAX_REQUEST = 1 << 20  #: octets of a call; those of subscriptions have some hundreds
+_MAX_UNSENT = 64 << 20  #: octets of replies that may wait for a client
 _MAX_CLIENTS = 4096
-_LONGEST_WAIT = 5.0
+_MAX_WAIT = 5.0
 
 
 class RequestHandler(Protocol):
-    """What the loop asks."""
+    """Answers the calls, and knows the timers."""
 
-    def call(self, request: messages.GiopRequest, reader: CdrReader, at: tuple[str, str]) -> messages.Body:
-        """``at``: addresses of the client, and of this end of its connection."""
+    def call(
+        self, request: messages.GiopRequest, reader: CdrReader, client_host: str, local_host: str
+    ) -> messages.Body:
+        """Execute a call; returns what writes its result.
 
-    def has(self, key: bytes) -> bool: ...
+        :param client_host: address of the client
+        :param local_host: address of this end of its connection
+        :raises DevFailed: the device refused
+        :raises SystemException: there is no such object or operation
+        """
+
+    def has(self, key: bytes) -> bool:
+        """Whether the server has this object."""
 
     def tick(self) -> float | None:
-        """Do what is due; seconds until something is, or None."""
+        """Run the timers that are due; returns the seconds until the next one, or None."""
 
 
 class _Client:
-    """One connection."""
+    """One connection.
 
-    __slots__ = ("at", "ending", "out", "sock", "splitter")
+    :ivar unsent: octets of replies that the socket did not take yet
+    :ivar closing: disconnect when they are sent
+    """
+
+    __slots__ = ("assembler", "client_host", "closing", "local_host", "sock", "unsent")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.splitter = messages.MessageAssembler(_LIMIT)
-        self.out = bytearray()
-        self.ending = False
-        self.at = (sock.getpeername()[0], sock.getsockname()[0])
+        self.assembler = MessageAssembler(_MAX_REQUEST)
+        self.unsent = bytearray()
+        self.closing = False
+        self.client_host, self.local_host = sock.getpeername()[0], sock.getsockname()[0]
 
 
 class GiopServer:
-    """The loop, in a thread of its own.
+    """The server; it listens when it is made.
 
-    :param desk: what it asks
+    :param port: 0 = the system chooses
     :ivar port: that it listens at
+    :ivar calls: received requests
+    :ivar dropped: connections that were ended because of what the client did
+    :raises OSError: the address or the port cannot be bound
     """
 
-    def __init__(self, desk: RequestHandler, host: str, port: int) -> None:
-        self._desk = desk
+    def __init__(self, handler: RequestHandler, host: str, port: int) -> None:
+        self._handler = handler
         self._listener = socket.create_server((host, port), backlog=256, family=_family(host))
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
@@ -78,16 +94,17 @@ class GiopServer:
         self.dropped = 0
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name=f"tango-source-{self.port}", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Something may be due earlier than it was."""
+        """Let the thread look at its timers now."""
         with contextlib.suppress(OSError):
             self._wake_in.send(b"w")
 
     def stop(self) -> None:
-        """End it, and all connections; returns when it has ended."""
+        """End the thread and all connections; returns when it has ended."""
         self._stopping = True
         self.wake()
         if self._thread is not None:
@@ -98,8 +115,8 @@ class GiopServer:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                wait = self._guarded(self._desk.tick)
-                ready = self._selector.select(_LONGEST_WAIT if wait is None else min(max(wait, 0.0), _LONGEST_WAIT))
+                wait = self._tick()
+                ready = self._selector.select(_MAX_WAIT if wait is None else min(max(wait, 0.0), _MAX_WAIT))
                 for key, mask in ready:
                     if key.fileobj is self._listener:
                         self._accept()
@@ -107,15 +124,15 @@ class GiopServer:
                         with contextlib.suppress(OSError):
                             self._wake_out.recv(_CHUNK)
                     else:
-                        self._serve(key.data, mask)
+                        self._handle_io(key.data, mask)
         finally:
             self._close()
 
-    def _guarded(self, act: Callable[[], float | None]) -> float | None:
+    def _tick(self) -> float | None:
         try:
-            return act()
-        except Exception:  # noqa: BLE001 - a fault in here must not end the source for everybody (TG-45)
-            _LOG.exception("an event source could not do what was due")
+            return self._handler.tick()
+        except Exception:
+            logger.exception("a timer of an event source failed")
             return 1.0
 
     def _close(self) -> None:
@@ -129,7 +146,7 @@ class GiopServer:
         while True:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:  # nobody any more, gone already, or no descriptors left
+            except OSError:  # no more connections, or no file descriptors left
                 return
             if len(self._clients) >= _MAX_CLIENTS:
                 sock.close()
@@ -151,73 +168,73 @@ class GiopServer:
             self._selector.unregister(client.sock)
         client.sock.close()
 
-    def _serve(self, client: _Client, mask: int) -> None:
+    def _handle_io(self, client: _Client, mask: int) -> None:
         try:
             if mask & selectors.EVENT_READ:
                 data = client.sock.recv(_CHUNK)
                 if not data:
                     self._drop(client)
                     return
-                if not client.ending:  # else it may send what it likes: nobody keeps it
-                    client.splitter.feed(data)
+                if not client.closing:  # else discard what it sends
+                    client.assembler.feed(data)
                     self._answer_all(client)
             self._flush(client)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             self._drop(client)
-        except Exception:  # noqa: BLE001 - a fault in here must not end the source for everybody (TG-45)
-            _LOG.exception("a call to an event source failed; its connection is ended")
+        except Exception:
+            logger.exception("a call to an event source failed; its connection is ended")
             self.dropped += 1
             self._drop(client)
 
     def _answer_all(self, client: _Client) -> None:
-        while not client.ending:
+        while not client.closing:
             try:
-                data = client.splitter.next_message()
+                data = client.assembler.next_message()
                 if data is None:
                     return
                 message, reader = messages.decode(data)
             except CdrError:
-                client.out += messages.encode(messages.MessageError())
-                client.ending = True
+                client.unsent += messages.encode(messages.MessageError())
+                client.closing = True
                 self.dropped += 1
                 return
             self._answer(client, message, reader)
-            if len(client.out) > _BACKLOG:
-                raise ConnectionAbortedError("answers are not read")
+            if len(client.unsent) > _MAX_UNSENT:
+                raise ConnectionAbortedError("the client does not read its replies")
 
     def _answer(self, client: _Client, message: messages.GiopMessage, reader: CdrReader) -> None:
         if isinstance(message, messages.LocateRequest):
-            client.out += locate_reply(message, self._desk.has(message.key))
+            client.unsent += locate_reply(message, self._handler.has(message.key))
         elif isinstance(message, messages.GiopRequest):
             answer = self._reply(client, message, reader)
             if message.wants_reply:
-                client.out += answer
+                client.unsent += answer
         elif isinstance(message, messages.CloseConnection | messages.MessageError):
-            client.ending = True
+            client.closing = True
         elif not isinstance(message, messages.CancelRequest):
-            client.out += messages.encode(messages.MessageError(message.minor, message.little))
-            client.ending = True
+            client.unsent += messages.encode(messages.MessageError(message.minor, message.little))
+            client.closing = True
             self.dropped += 1
 
     def _reply(self, client: _Client, request: messages.GiopRequest, reader: CdrReader) -> bytes:
         self.calls += 1
         try:
-            return reply(request, self._desk.call(request, reader, client.at))
+            return reply(request, self._handler.call(request, reader, client.client_host, client.local_host))
         except (DevFailed, SystemException) as error:
             return reply_exception(request, error)
-        except Exception:  # noqa: BLE001 - a fault in here must not end the source for everybody (TG-45)
-            _LOG.exception("an event source could not answer %s", request.operation)
+        except Exception:
+            logger.exception("an event source could not answer %s", request.operation)
             return reply_exception(request, system_exception("INTERNAL", 0, Completed.MAYBE))
 
     def _flush(self, client: _Client) -> None:
-        if client.out:
-            sent = client.sock.send(client.out)
-            del client.out[:sent]
-        if client.out:
+        if client.unsent:
+            sent = client.sock.send(client.unsent)
+            del client.unsent[:sent]
+        if client.unsent:
             self._selector.modify(client.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, client)
-        elif client.ending:
+        elif client.closing:
             self._drop(client)
         else:
             self._selector.modify(client.sock, selectors.EVENT_READ, client)

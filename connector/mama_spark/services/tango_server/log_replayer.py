@@ -1,8 +1,7 @@
-"""Records of a log become what an event source offers: devices and attributes as they appear, their last values, and
-their events. No I/O of its own.
+"""Replays records of a log through an event source: declares their devices and attributes, sets values, pushes events.
 
-Which events: every record is a change, an archive and a user event, unless a rule for its attribute has criteria; these
-then decide as they do in a device server (:mod:`mama_spark.services.tango_server.criteria`).
+Every record is pushed as a change, an archive and a user event, unless a rule for its attribute has criteria; these
+then decide as in a device server (:mod:`mama_spark.services.tango_server.event_filters`). It does no I/O of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mama_spark.options.values import milliseconds, nonempty_text, real_number, 
 from mama_spark.record_log import Records
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.events import Event
+from mama_spark.tango.events.event_codec import Event
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.tango.topics import Topic, read_topic
@@ -31,12 +30,12 @@ from .device import Attribute, Criteria, Device
 
 EVENTS = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER)
 _GROUP = "attribute"
-_OF_ROWS = f".{EventType.CHANGE.wire_name}"  #: end of topics
+_VALUE_TOPIC = f".{EventType.CHANGE.wire_name}"  #: end of the topics of records with values
 _STATE_AND_STATUS = {"state": DataType.STATE, "status": DataType.STRING}
 
 
 class ReplayTarget(Protocol):
-    """What is asked of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource`."""
+    """The part of :class:`~mama_spark.services.tango_server.event_source.TangoEventSource` that is needed here."""
 
     @property
     def devices(self) -> tuple[str, ...]: ...
@@ -49,8 +48,8 @@ class ReplayTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds for the attributes that a pattern matches: a table ``[[attribute]]`` of a configuration file. Periods
-    are milliseconds, as in Tango."""
+    """Criteria and properties of the attributes that a pattern matches: a table ``[[attribute]]`` of a file. Periods
+    are in milliseconds, as in Tango."""
 
     pattern: str = option(
         "text", nonempty_text, "", _GROUP, "Of `domain/family/member/attribute`, in any case; `*` stands for anything.",
@@ -83,7 +82,7 @@ class Rule:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:
-        """:raises ConfigError: a key is unknown or missing, or a value cannot be"""
+        """:raises ConfigError: a key is unknown or missing, or a value is invalid"""
         rule = cls(**parse_table(cls, table, "[[attribute]]", required=("pattern",)))
         rule.attribute("check", DataType.DOUBLE, Format.SCALAR)
         return rule
@@ -92,12 +91,12 @@ class Rule:
         """:param key: in lower case"""
         return fnmatchcase(key, self.pattern.lower())
 
-    def attribute(self, name: str, data_type: DataType, form: Format) -> Attribute:
-        """The declaration."""
+    def attribute(self, name: str, data_type: DataType, format: Format) -> Attribute:
+        """The declaration of an attribute that the pattern matches."""
         change = Criteria(self.abs_change, self.rel_change)
         archive = Criteria(self.archive_abs_change, self.archive_rel_change, self.archive_period)
         return Attribute(
-            name, data_type, form, change=_detecting(change), archive=_detecting(archive), period=self.period,
+            name, data_type, format, change=_detecting(change), archive=_detecting(archive), period=self.period,
             label=self.label, description=self.description, unit=self.unit, display_format=self.display_format,
         )  # fmt: skip
 
@@ -110,15 +109,17 @@ def _detecting(criteria: Criteria) -> Criteria:
 
 @dataclass
 class ReplayCounts:
-    """:ivar records: that were served
-    :ivar passed: others: not for this source, or nothing to serve
+    """Totals since the beginning.
+
+    :ivar records: replayed records
+    :ivar skipped: records of other sources, or of other kinds
     :ivar recorded: of these, what a recorder wrote
-    :ivar bad: records that are none, or whose values the source cannot have
-    :ivar messages: that were handed to the event socket
+    :ivar bad: records that cannot be read, or whose values the attribute does not accept
+    :ivar messages: that were passed to the event socket
     """
 
     records: int = 0
-    passed: int = 0
+    skipped: int = 0
     recorded: int = 0
     bad: int = 0
     messages: int = 0
@@ -127,7 +128,7 @@ class ReplayCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """One record to serve."""
+    """One record to replay."""
 
     topic: Topic
     name: str
@@ -139,14 +140,14 @@ class _Value:
 
 
 class LogReplayer:
-    """
-    :param source: that serves
-    :param rules: the first that matches an attribute holds for it
-    :param name: only the records for the source of this name; None: all
-    :ivar last: topic of a record -> sequence of the newest that was served
+    """Replays records through one event source.
+
+    :param rules: the first one that matches an attribute is applied to it
+    :param name: of the source: records of others are skipped; None: replay all
+    :ivar last: topic of a record -> sequence of the newest replayed one
     """
 
-    _MOST_REASONS = 20
+    _MAX_REASONS = 20
 
     def __init__(self, source: ReplayTarget, rules: Sequence[Rule] = (), name: str | None = None) -> None:
         self._source, self._rules = source, tuple(rules)
@@ -162,25 +163,25 @@ class LogReplayer:
 
     @property
     def attributes(self) -> list[tuple[str, str]]:
-        """Device and attribute of all that was declared."""
+        """Device and name of all declared attributes."""
         return list(self._declared)
 
-    def note(self, records: Records) -> None:
-        """Remember where the newest record of each topic is that rows become."""
+    def remember(self, records: Records) -> None:
+        """Remember the newest record of each topic, without replaying it."""
         topics = records.topics.to_pylist()
         rows = zip(topics, records.sequences.tolist(), strict=True)
-        self.last.update((topic, sequence) for topic, sequence in rows if topic.endswith(_OF_ROWS))
+        self.last.update((topic, sequence) for topic, sequence in rows if topic.endswith(_VALUE_TOPIC))
 
-    def take(self, records: Records) -> None:
-        """Declare what is new, and push what these records say, in their order."""
+    def replay(self, records: Records) -> None:
+        """Declare new attributes, and push the values of these records, in their order."""
         events: dict[tuple[str, str], list[EventType]] = {}
         for row, value in self._values(records):
             try:
                 self._declare(value)
-                place = value.topic.device, value.name
-                if place not in events:
-                    events[place] = self._events(*place)
-                for event in events[place]:
+                key = value.topic.device, value.name
+                if key not in events:
+                    events[key] = self._events(*key)
+                for event in events[key]:
                     self.counts.messages += self._source.push_event(
                         event, value.topic.device, value.name, value.value, time=value.time, quality=value.quality
                     )
@@ -189,12 +190,12 @@ class LogReplayer:
                 self._bad(int(records.sequences[row]), e)
 
     def _events(self, device: str, attribute: str) -> list[EventType]:
-        """Those that somebody wants; change events also tell the value, and so are pushed in any case."""
+        """Those that have subscriptions. Change events are always pushed, since they also set the value."""
         return [e for e in EVENTS if e is EventType.CHANGE or self._source.subscribed(device, attribute, e)]
 
     def _bad(self, sequence: int, error: MamaError) -> None:
         self.counts.bad += 1
-        if len(self.counts.reasons) < self._MOST_REASONS:
+        if len(self.counts.reasons) < self._MAX_REASONS:
             self.counts.reasons.append(f"record {sequence}: {error}")
 
     # --- records ---
@@ -205,7 +206,7 @@ class LogReplayer:
             self._bad(int(records.sequences[row]), error)
         rows = np.flatnonzero(found.kind == RecordKind.PUSH)
         recorded = len(found) - len(found.bad) - len(rows)
-        self.counts.passed += recorded
+        self.counts.skipped += recorded
         self.counts.recorded += recorded
         frames = [[column[row] for row in rows.tolist()] for column in found.frames.columns()]
         events = self._decoder.decode(*frames)
@@ -220,45 +221,45 @@ class LogReplayer:
         times = np.where(events.time == 0, records.times[rows] * 1000, events.time).tolist()
         for at, row in enumerate(rows.tolist()):
             if at not in values:
-                self._bad(int(records.sequences[row]), events.bad.get(at) or MamaError("it holds no value"))
+                self._bad(int(records.sequences[row]), events.bad.get(at) or MamaError("it contains no value"))
                 continue
             topic = read_topic(frames[0][at])
             if self._name is not None and topic.tango_host != self._name:
-                self.counts.passed += 1
+                self.counts.skipped += 1
                 continue
             yield row, self._value(topic, values[at], events, at, times[at])
 
     def _value(self, topic: Topic, found: Any, events: Any, at: int, time: int) -> _Value:
-        quality, told = Quality(int(events.quality[at])), DataType(int(events.data_type[at]))
+        quality, data_type = Quality(int(events.quality[at])), DataType(int(events.data_type[at]))
         if isinstance(found, AttributeValue):
-            return _Value(topic, found.name, told, found.format, _python(found), quality, time)
+            return _Value(topic, found.name, data_type, found.format, _python(found), quality, time)
         name, _, number = found
-        return _Value(topic, name, told, Format.SCALAR, number, quality, time)
+        return _Value(topic, name, data_type, Format.SCALAR, number, quality, time)
 
     # --- declarations ---
 
     def _declare(self, value: _Value) -> None:
         device, key = value.topic.device, value.name.lower()
-        shape = (value.data_type, value.format)
+        declared = (value.data_type, value.format)
         before = self._declared.get((device, key))
-        if before == shape:
+        if before == declared:
             return
         if device not in self._devices:
             self._source.add_device(Device(device))
             self._devices.add(device)
-        if key in _STATE_AND_STATUS:  # every device has them
-            if shape != (_STATE_AND_STATUS[key], Format.SCALAR):
+        if key in _STATE_AND_STATUS:  # attributes of every device
+            if declared != (_STATE_AND_STATUS[key], Format.SCALAR):
                 raise ConfigError(f"{device}/{value.name} is {_STATE_AND_STATUS[key].name}, not {value.data_type.name}")
         else:
             if before is not None:
                 self._source.remove_attributes(device, [value.name])
             rule = next((r for r in self._rules if r.matches(f"{device}/{key}")), Rule("*"))
-            self._source.add_attributes(device, [rule.attribute(value.name, *shape)])
-        self._declared[device, key] = shape
+            self._source.add_attributes(device, [rule.attribute(value.name, *declared)])
+        self._declared[device, key] = declared
 
 
 def _python(value: AttributeValue) -> Any:
-    """The value as a source takes it; None: there is none."""
+    """The value for :meth:`ReplayTarget.push_event`; None: there is none."""
     read = value.read
     if value.format is Format.SCALAR:
         return read[0] if isinstance(read, tuple | np.ndarray) and len(read) else read

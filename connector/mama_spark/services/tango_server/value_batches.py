@@ -1,4 +1,4 @@
-"""Tables of values to push, taken apart by attribute and event. Pure."""
+"""Splits a table of values to push into groups of one attribute and one event type. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from mama_spark.errors import ConfigError
 from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
 
-from .readings import AttributeReading, Readings
+from .attribute_readings import AttributeReading, ReadingFactory
 
 _KNOWN = ("device", "attribute", "value", "quality", "time", "written", "event")
 _QUALITIES = {quality.name: quality for quality in Quality}
@@ -22,7 +22,7 @@ _BY_NUMBER = tuple(Quality)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ValueGroup:
     """Rows of one attribute and one event type, in their order.
 
     :ivar times: nanoseconds since the epoch
@@ -36,21 +36,23 @@ class Group:
     qualities: Sequence[Quality]
     written: Sequence[Any] | None
 
-    def readings(self, maker: Readings) -> list[AttributeReading]:
-        """:raises CdrError: no value of the attribute's type"""
+    def readings(self, factory: ReadingFactory) -> list[AttributeReading]:
+        """:raises CdrError: a value is not of the attribute's type"""
         written = self.written if self.written is not None else [None] * len(self.values)
-        make = maker.make
+        make = factory.make
         return [
             AttributeReading.invalid(time) if value is None else make(value, time, quality, more)
             for value, time, quality, more in zip(self.values, self.times, self.qualities, written, strict=True)
         ]
 
 
-def groups_of(columns: pa.Table | pa.RecordBatch | Mapping[str, Any], event: EventType, now: int) -> Iterator[Group]:
-    """The groups of a table.
+def group_values(
+    columns: pa.Table | pa.RecordBatch | Mapping[str, Any], event: EventType, now: int
+) -> Iterator[ValueGroup]:
+    """The groups of a table, in the order of their first rows.
 
-    :param event: where the table does not say
-    :param now: time of values that have none
+    :param event: type of rows without one
+    :param now: time of rows without one
     :raises ConfigError: a column is missing, or holds what it cannot
     """
     table = _table(columns)
@@ -59,13 +61,13 @@ def groups_of(columns: pa.Table | pa.RecordBatch | Mapping[str, Any], event: Eve
     if missing or unknown:
         raise ConfigError(f"columns to push: {missing} missing, {unknown} not known; there are {', '.join(_KNOWN)}")
     names = [name for name in ("device", "attribute", "event") if name in table.column_names]
-    for key, rows in _places(table, names):
+    for key, rows in _group_rows(table, names):
         part = table if len(rows) == len(table) else table.take(pa.array(rows))
-        told = key.get("event")
-        if told is not None and told not in EVENT_NAMES:
-            raise ConfigError(f"no event of Tango: {told!r:.100}")
-        yield Group(
-            key["device"], key["attribute"], event if told is None else EVENT_NAMES[told],
+        name = key.get("event")
+        if name is not None and name not in EVENT_NAMES:
+            raise ConfigError(f"no event of Tango: {name!r:.100}")
+        yield ValueGroup(
+            key["device"], key["attribute"], event if name is None else EVENT_NAMES[name],
             part["value"].to_pylist(), _times(part, now), _qualities(part),
             part["written"].to_pylist() if "written" in part.column_names else None,
         )  # fmt: skip
@@ -79,25 +81,25 @@ def _table(columns: pa.Table | pa.RecordBatch | Mapping[str, Any]) -> pa.Table:
     return pa.table(dict(columns))
 
 
-def _places(table: pa.Table, names: list[str]) -> Iterator[tuple[dict[str, str], npt.NDArray[np.int64]]]:
-    """Each combination of names with the rows that have it, in order of their first row."""
+def _group_rows(table: pa.Table, names: list[str]) -> Iterator[tuple[dict[str, str], npt.NDArray[np.int64]]]:
+    """Each combination of values in these columns, with its rows, in the order of their first rows."""
     code = np.zeros(len(table), np.int64)
-    words: list[list[Any]] = []
+    dictionaries: list[list[Any]] = []
     for name in names:
         column = pc.dictionary_encode(table[name].combine_chunks())
         if column.null_count:
             raise ConfigError(f"a null in column {name}")
-        words.append(column.dictionary.to_pylist())
-        code = code * max(1, len(words[-1])) + column.indices.to_numpy(zero_copy_only=False)
+        dictionaries.append(column.dictionary.to_pylist())
+        code = code * max(1, len(dictionaries[-1])) + column.indices.to_numpy(zero_copy_only=False)
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     bounds = np.cumsum(np.bincount(inverse, minlength=len(first)))[:-1]
     parts = np.split(order, bounds)
     for number in np.argsort(first):
         rows, rest, key = parts[number], int(code[first[number]]), {}
-        for name, known in zip(reversed(names), reversed(words), strict=True):
-            rest, place = divmod(rest, max(1, len(known)))
-            key[name] = str(known[place])
+        for name, values in zip(reversed(names), reversed(dictionaries), strict=True):
+            rest, index = divmod(rest, max(1, len(values)))
+            key[name] = str(values[index])
         yield key, rows
 
 
@@ -121,4 +123,4 @@ def _qualities(table: pa.Table) -> Sequence[Quality]:
             for q in table["quality"].to_pylist()
         ]
     except (KeyError, IndexError, AttributeError) as error:
-        raise ConfigError(f"column quality: {error} is none") from None
+        raise ConfigError(f"column quality: {error} is no quality") from None

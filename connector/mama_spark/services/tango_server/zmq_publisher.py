@@ -1,5 +1,8 @@
-"""The two sockets of an event source: heartbeats and events (TG-31). They drop what a client's high-water mark does not
-hold, and never wait (TG-44). The one of events knows who hears what."""
+"""ZeroMQ sockets of an event source: PUB for heartbeats, XPUB for events (TG-31).
+
+They never block: what exceeds the high-water mark of a client is dropped for it (TG-44). The XPUB socket also receives
+the subscriptions of clients, so that it knows how many have subscribed to each topic.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,33 @@ from collections.abc import Sequence
 import zmq
 
 _MORE, _LAST = zmq.SNDMORE | zmq.DONTWAIT, zmq.DONTWAIT
-_COMES, _LEAVES = b"\1", b"\0"  #: what a subscriber says begins so; the topic follows
-_OFTEN = 1024  #: events between two looks at what subscribers said, which waits in memory until then
-_MOST = 65_536  #: subscriptions that are taken at one look
+_SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first octet of a subscription message; the topic follows
+_READ_PERIOD = 1024  #: events between two reads of subscription messages, which wait in memory until then
+_MAX_READ = 65_536  #: subscription messages of one read
 
 
 class ZmqPublisher:
-    """Both sockets, listening. Whoever uses it holds a lock.
+    """Both sockets, bound. Not thread-safe: users hold a lock.
 
     :param host: an address, of IPv4 or IPv6
     :param ports: of heartbeats and events; 0 = the system chooses
     :param hwm: events that may wait for one client
-    :raises zmq.ZMQError: an address or a port cannot be had; then nothing is open
+    :raises zmq.ZMQError: an address or a port cannot be bound; all sockets are closed then
     """
 
     def __init__(self, host: str, ports: tuple[int, int], hwm: int) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._open: list[zmq.Socket[bytes]] = []
-        self._heard: Counter[bytes] = Counter()
-        self._unlooked = 0
+        self._subscribers: Counter[bytes] = Counter()
+        self._sent_since_read = 0
         try:
             for kind, port in zip((zmq.PUB, zmq.XPUB), ports, strict=True):
                 found = self._context.socket(kind)
                 self._open.append(found)
                 if kind == zmq.XPUB:
-                    found.setsockopt(zmq.XPUB_VERBOSER, 1)  # of each connection, not of the first and the last alone
+                    found.setsockopt(
+                        zmq.XPUB_VERBOSER, 1
+                    )  # report each connection, not only the first and the last one
                 found.setsockopt(zmq.LINGER, 0)
                 found.setsockopt(zmq.SNDHWM, hwm)
                 found.setsockopt(zmq.IPV6, 1 if ":" in host else 0)
@@ -42,21 +47,21 @@ class ZmqPublisher:
         except zmq.ZMQError:
             self.close()
             raise
-        self._beats, self._events = self._open
+        self._heartbeats, self._events = self._open
 
     @property
     def ports(self) -> tuple[int, int]:
         """Of heartbeats and events."""
         found = [str(one.getsockopt(zmq.LAST_ENDPOINT), "ascii").rstrip("\0") for one in self._open]  # type: ignore[arg-type]
-        beats, events = (int(place.rpartition(":")[2]) for place in found)
-        return beats, events
+        heartbeats, events = (int(endpoint.rpartition(":")[2]) for endpoint in found)
+        return heartbeats, events
 
-    def beat(self, frames: Sequence[bytes]) -> None:
+    def send_heartbeat(self, frames: Sequence[bytes]) -> None:
         """Send a heartbeat."""
-        self._beats.send_multipart(frames, zmq.DONTWAIT)
-        self._look()
+        self._heartbeats.send_multipart(frames, zmq.DONTWAIT)
+        self._read_subscriptions()
 
-    def send(self, messages: list[list[bytes]]) -> None:
+    def send_events(self, messages: list[list[bytes]]) -> None:
         """Send events, four frames each."""
         send = self._events.send  # twice as fast as send_multipart
         for topic, order, call, data in messages:
@@ -64,29 +69,30 @@ class ZmqPublisher:
             send(order, _MORE)
             send(call, _MORE)
             send(data, _LAST)
-        self._unlooked += len(messages)
-        if self._unlooked >= _OFTEN:
-            self._look()
+        self._sent_since_read += len(messages)
+        if self._sent_since_read >= _READ_PERIOD:
+            self._read_subscriptions()
 
-    def heard(self) -> Counter[bytes]:
-        """Topic -> connections whose subscription to just that has arrived: they get what is sent from now on."""
-        self._look()
-        return self._heard
+    def subscribers(self) -> Counter[bytes]:
+        """Topic -> connections whose subscription has arrived: they receive what is sent from now on."""
+        self._read_subscriptions()
+        return self._subscribers
 
-    def _look(self) -> None:
-        self._unlooked = 0
+    def _read_subscriptions(self) -> None:
+        self._sent_since_read = 0
         with contextlib.suppress(zmq.Again):
-            for _ in range(_MOST):
-                said = self._events.recv(zmq.DONTWAIT)
-                what, topic = said[:1], said[1:]
-                if what == _COMES:
-                    self._heard[topic] += 1
-                elif what == _LEAVES and self._heard[topic] > 1:
-                    self._heard[topic] -= 1
-                elif what == _LEAVES:
-                    del self._heard[topic]
+            for _ in range(_MAX_READ):
+                message = self._events.recv(zmq.DONTWAIT)
+                what, topic = message[:1], message[1:]
+                if what == _SUBSCRIBED:
+                    self._subscribers[topic] += 1
+                elif what == _UNSUBSCRIBED and self._subscribers[topic] > 1:
+                    self._subscribers[topic] -= 1
+                elif what == _UNSUBSCRIBED:
+                    del self._subscribers[topic]
 
     def close(self) -> None:
+        """Close both sockets; waiting events are dropped."""
         for found in self._open:
             found.close(linger=0)
         self._context.term()

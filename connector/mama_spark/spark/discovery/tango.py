@@ -24,8 +24,8 @@ from mama_spark.mama.discovery.discovery_rows import (
     DiscoveryRowReader,
 )
 from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
-from mama_spark.tango.events.events import Event
-from mama_spark.tango.events.events import decode as decode_event
+from mama_spark.tango.events.event_codec import Event
+from mama_spark.tango.events.event_codec import decode as decode_event
 from mama_spark.tango.events.frames import BadEvent
 from mama_spark.tango.log.records import BadEventRecord, DecodedRecords, GapCause, RecordKind, decode, errors_of
 from mama_spark.tango.topics import BadEventTopic, Topic, read_topic

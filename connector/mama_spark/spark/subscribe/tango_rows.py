@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from mama_spark.errors import MamaError
 from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
-from mama_spark.tango.events.events import Event
+from mama_spark.tango.events.event_codec import Event
 from mama_spark.tango.log.records import (
     BadEventRecord,
     DecodedRecords,

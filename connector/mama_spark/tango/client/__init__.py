@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
-    from .rpc import DeviceProxy, open_device
+    from .device_proxy import DeviceProxy, open_device
     from .subscriber import TangoSubscriber
     from .subscription import SubMode, Subscription
 
@@ -20,7 +20,7 @@ if not TYPE_CHECKING:
             "TangoSubscriber": "subscriber",
             "SubMode": "subscription",
             "Subscription": "subscription",
-            "DeviceProxy": "rpc",
-            "open_device": "rpc",
+            "DeviceProxy": "device_proxy",
+            "open_device": "device_proxy",
         },
     )

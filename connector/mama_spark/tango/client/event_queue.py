@@ -1,4 +1,7 @@
-"""Where notices wait to be taken: bounded, and what does not fit is counted (TG-44, TG-45)."""
+"""Bounded queue of the events that a subscription, or a subscriber, has received and nobody took yet (TG-44, TG-45).
+
+When it is full, the oldest events are dropped and counted; the receiving thread never waits.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +14,36 @@ from mama_spark.errors import BackgroundTaskFailed
 
 from .subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 
-OCTETS = 1 << 30  #: that may wait where nobody says how many: an event of an image has megabytes
-_SHARE = 8  #: of the octets that may wait, so much is taken at once
-_OVERHEAD = 700  #: octets of memory that a notice takes besides its frames
+OCTETS = 1 << 30  #: default bound of the memory of waiting events: an event of an image has megabytes
+_TAKE_SHARE = 8  #: one call of :meth:`EventQueue.take` returns at most this part of the octets that may wait
+_OVERHEAD = 700  #: octets of memory that an event takes besides its frames
 
 
-def size_of(notice: SubscriptionEvent) -> int:
-    """Octets of memory, about."""
-    frames = notice[3]
+def size_of(event: SubscriptionEvent) -> int:
+    """Octets of memory that an event takes, approximately."""
+    frames = event[3]
     return _OVERHEAD if frames is None else _OVERHEAD + len(frames[3])
 
 
 class EventQueue:
-    """A queue of notices. When it is full the oldest are dropped.
+    """A queue of subscription events, for any thread.
 
-    :param limit: notices; 0: no limit
-    :param octets: of the frames that wait; 0: no limit. The last notice is kept, whatever its size
-    :param tell: what was dropped is told by a notice of kind OVERFLOW, one for each subscription, in the place of the
-        first that is missing. False: it is only counted, for who wants the last ones
+    :param limit: largest number of waiting events; 0: no limit
+    :param octets: largest size of their frames together; 0: no limit. The newest event is kept, whatever its size
+    :param report_overflow: report dropped events by one event of kind OVERFLOW for each subscription, in the place of
+        the first that is missing; False: only count them, for users who want the newest events only
     """
 
-    def __init__(self, limit: int, *, octets: int = 0, tell: bool = True) -> None:
+    def __init__(self, limit: int, *, octets: int = 0, report_overflow: bool = True) -> None:
         self.limit, self.octets = limit, octets
-        self._waiting = 0  #: octets, where they are bounded
         self.dropped = 0
-        self._tell = tell
+        self._report_overflow = report_overflow
         self._queue: deque[SubscriptionEvent] = deque()
-        self._lost: dict[object, QueueOverflow] = {}
+        self._queued_octets = 0  #: only counted where they are bounded
+        self._overflows: dict[object, QueueOverflow] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._death: BaseException | None = None
+        self._failure: BaseException | None = None
 
     def __repr__(self) -> str:
         return f"<EventQueue {len(self._queue)} of {self.limit or 'any number'}, {self.dropped} dropped>"
@@ -48,45 +51,46 @@ class EventQueue:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, notices: Sequence[SubscriptionEvent]) -> int:
-        """How many were dropped for them. Never waits for who takes."""
+    def put(self, events: Sequence[SubscriptionEvent]) -> int:
+        """Append events; returns how many were dropped. Never waits for space."""
         with self._changed:
             if self._closed:
                 return 0
             queue, before = self._queue, self.dropped
-            queue.extend(notices)
+            queue.extend(events)
             if self.octets:
-                self._waiting += sum(map(size_of, notices))
-            while (self.limit and len(queue) > self.limit) or (self._waiting > self.octets and len(queue) > 1):
+                self._queued_octets += sum(map(size_of, events))
+            while (self.limit and len(queue) > self.limit) or (self._queued_octets > self.octets and len(queue) > 1):
                 self._drop(self._pop())
             self._changed.notify_all()
             return self.dropped - before
 
     def _pop(self) -> SubscriptionEvent:
-        notice = self._queue.popleft()
+        event = self._queue.popleft()
         if self.octets:
-            self._waiting -= size_of(notice)
-        return notice
+            self._queued_octets -= size_of(event)
+        return event
 
-    def _drop(self, notice: SubscriptionEvent) -> None:
+    def _drop(self, event: SubscriptionEvent) -> None:
         self.dropped += 1
-        if not self._tell:
+        if not self._report_overflow:
             return
-        ctr = notice.ctr if notice.kind is SubscriptionEventKind.EVENT else -1
-        before = self._lost.get(notice.subscription)
+        ctr = event.ctr if event.kind is SubscriptionEventKind.EVENT else -1
+        before = self._overflows.get(event.subscription)
         if before is None:
-            self._lost[notice.subscription] = QueueOverflow(1, ctr, ctr)
+            self._overflows[event.subscription] = QueueOverflow(1, ctr, ctr)
         else:
             first = ctr if before.first < 0 else before.first
-            self._lost[notice.subscription] = QueueOverflow(before.size + 1, first, before.last if ctr < 0 else ctr)
+            last = before.last if ctr < 0 else ctr
+            self._overflows[event.subscription] = QueueOverflow(before.size + 1, first, last)
 
     def take(self, limit: int, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
-        """Up to ``limit``, in order; overflows besides. Empty: nothing came in time, or it was closed. Where octets are
-        bounded, also no more than an eighth of that bound, unless one notice alone is larger.
+        """Remove and return up to ``limit`` events, in order, and OVERFLOW events in addition. Where octets are
+        bounded, also no more than an eighth of that bound, unless one event alone is larger. Empty: nothing arrived in
+        time, or the queue is closed.
 
-        :param timeout: seconds to wait for the first; None: as long as it takes
-        :raises BackgroundTaskFailed: nothing more will come, since the receiver ended with an error; what had come is
-            taken first
+        :param timeout: seconds to wait for the first one; None: without end
+        :raises BackgroundTaskFailed: the queue is empty, and closed because the receiver failed
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -95,45 +99,48 @@ class EventQueue:
                 if left is not None and left <= 0:
                     break
                 self._changed.wait(left)
-            found = self._overflows()
-            most = self.octets // _SHARE
-            if len(self._queue) <= limit and self._waiting <= most:
+            found = self._take_overflows()
+            most = self.octets // _TAKE_SHARE
+            if len(self._queue) <= limit and self._queued_octets <= most:
                 found += self._queue
                 self._queue.clear()
-                self._waiting = 0
+                self._queued_octets = 0
             else:
-                least = self._waiting - most
+                until = self._queued_octets - most
                 while self._queue and limit > 0:
                     found.append(self._pop())
                     limit -= 1
-                    if self.octets and self._waiting <= least:
+                    if self.octets and self._queued_octets <= until:
                         break
-            if not found and self._death is not None:
-                raise BackgroundTaskFailed(f"the subscriber ended: {self._death}") from self._death
+            if not found and self._failure is not None:
+                raise BackgroundTaskFailed(f"the subscriber ended: {self._failure}") from self._failure
             return found
 
-    def _overflows(self) -> list[SubscriptionEvent]:
-        lost, self._lost = self._lost, {}
-        now = time.time_ns() if lost else 0
+    def _take_overflows(self) -> list[SubscriptionEvent]:
+        overflows, self._overflows = self._overflows, {}
+        now = time.time_ns() if overflows else 0
         return [
-            SubscriptionEvent(subscription, SubscriptionEventKind.OVERFLOW, now, None, 0, told)
-            for subscription, told in lost.items()
+            SubscriptionEvent(subscription, SubscriptionEventKind.OVERFLOW, now, None, 0, overflow)
+            for subscription, overflow in overflows.items()
         ]
 
     def forget(self, subscription: object) -> None:
-        """Drop what waits for a subscription that was cancelled."""
+        """Discard the events of a subscription that was cancelled."""
         with self._changed:
-            kept = [notice for notice in self._queue if notice.subscription != subscription]
+            kept = [event for event in self._queue if event.subscription != subscription]
             self._queue = deque(kept)
-            self._waiting = sum(map(size_of, kept)) if self.octets else 0
-            self._lost.pop(subscription, None)
+            self._queued_octets = sum(map(size_of, kept)) if self.octets else 0
+            self._overflows.pop(subscription, None)
 
     @property
     def closed(self) -> bool:
         return self._closed
 
-    def close(self, death: BaseException | None = None) -> None:
-        """Nothing comes any more; who waits is woken. What is there can still be taken."""
+    def close(self, failure: BaseException | None = None) -> None:
+        """Accept no more events, and wake waiting takers. What is in the queue can still be taken.
+
+        :param failure: why the receiver ended; None: in order
+        """
         with self._changed:
-            self._closed, self._death = True, death
+            self._closed, self._failure = True, failure
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""One subscription as users hold it, and in which ways it can begin."""
+"""A subscription as users hold it, and the modes of subscribing (EventSubMode)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mama_spark.errors import ConfigError, MamaError
 
 from ..giop.ior import DeviceName
 from ..types import EventType
-from .dispatcher import DispatchCounts
+from .event_dispatcher import DispatchCounts
 from .event_queue import EventQueue
 from .subscription_events import SubscriptionEvent
 from .subscription_states import SubscriptionState
@@ -23,15 +23,15 @@ Callback = Callable[[SubscriptionEvent], object]
 class SubMode(IntEnum):
     """What ``subscribe`` does before it returns; EventSubMode of Tango 10.1, with its numbers.
 
-    ========== ======================== ======================= ====================================
-    mode       returns                  when it fails           first notice
-    ========== ======================== ======================= ====================================
-    SYNC       when agreed              raises                  the next event
-    SYNC_READ  when the value was read  raises                  the value, INITIAL
-    ASYNC      at once                  errors, tries for ever  the next event
-    ASYNC_READ at once                  errors, tries for ever  the value, INITIAL
-    STATELESS  after the first try      errors, tries for ever  the value, INITIAL, or an error
-    ========== ======================== ======================= ====================================
+    ========== ======================== ============================= ====================================
+    mode       returns                  when the negotiation fails    first event
+    ========== ======================== ============================= ====================================
+    SYNC       when negotiated          raises                        the next event
+    SYNC_READ  when the value was read  raises                        the value, INITIAL
+    ASYNC      at once                  delivers ERROR, retries       the next event
+    ASYNC_READ at once                  delivers ERROR, retries       the value, INITIAL
+    STATELESS  after the first attempt  delivers ERROR, retries       the value, INITIAL, or an ERROR
+    ========== ======================== ============================= ====================================
     """
 
     SYNC = 1
@@ -55,24 +55,24 @@ class SubMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriberCounts:
-    """What happened since the beginning.
+    """Totals since the beginning.
 
-    :ivar routes: what came
-    :ivar overflowed: notices that were dropped here, since nobody took them
+    :ivar dispatched: received events
+    :ivar dropped: events that full queues dropped
     :ivar callback_errors: callbacks that raised
-    :ivar reconnects: connections made anew
+    :ivar reconnects: channels that were connected again
     """
 
-    routes: DispatchCounts
-    overflowed: int
+    dispatched: DispatchCounts
+    dropped: int
     callback_errors: int
     reconnects: int
 
 
-class Owner(Protocol):
+class SubscriptionOwner(Protocol):
     """The subscriber, as far as its subscriptions need it."""
 
-    inbox: EventQueue
+    queue: EventQueue
 
     def state(self, subscription: Subscription) -> SubscriptionState: ...
 
@@ -82,31 +82,35 @@ class Owner(Protocol):
 
 
 class Subscription:
-    """One subscription, as users hold it. Made by
-    :meth:`~mama_spark.tango.client.subscriber.TangoSubscriber.subscribe`."""
+    """One subscription, returned by :meth:`~mama_spark.tango.client.subscriber.TangoSubscriber.subscribe`.
+
+    :ivar queue: where its events wait; shared with others unless it was asked for
+    :ivar ready: set when ``subscribe`` may return: after the first answer of the server, and the read of the value
+    :ivar failure: of the first negotiation
+    """
 
     __slots__ = (
-        "answered", "failure", "_subscriber", "attribute", "callback", "cancelled", "device", "event", "id", "idl",
-        "inbox", "muted",
+        "_subscriber", "attribute", "callback", "cancelled", "device", "event", "failure", "id", "idl", "queue",
+        "raises_errors", "ready",
     )  # fmt: skip
 
     def __init__(
         self,
-        subscriber: Owner,
+        subscriber: SubscriptionOwner,
         device: DeviceName,
         attribute: str,
         event: EventType,
-        inbox: EventQueue,
+        queue: EventQueue,
         callback: Callback | None,
     ) -> None:
         self._subscriber = subscriber
         self.id = 0
         self.device, self.attribute, self.event = device, attribute, event
-        self.idl = 5  #: of the device, as its server told
-        self.inbox, self.callback = inbox, callback
+        self.idl = 5  #: version of the device's interface
+        self.queue, self.callback = queue, callback
         self.cancelled = False
-        self.muted = False  #: errors are raised, not told, before the first agreement
-        self.answered = threading.Event()
+        self.raises_errors = False  #: ``subscribe`` raises errors until the first negotiation succeeded
+        self.ready = threading.Event()
         self.failure: MamaError | None = None
 
     def __repr__(self) -> str:
@@ -122,18 +126,20 @@ class Subscription:
 
     @property
     def topic(self) -> str | None:
-        """None before the server told it."""
+        """None before the first negotiation."""
         return self._subscriber.topic(self)
 
     def get_events(self, limit: int = 1_000_000) -> list[SubscriptionEvent]:
-        """What waits in the queue of this subscription, in order (the pull model).
+        """Take the events in the queue of this subscription, in order (pull model).
 
-        :raises ConfigError: it has none
+        :raises ConfigError: it has no queue of its own
         """
-        if self.inbox is self._subscriber.inbox or self.callback is not None:
-            raise ConfigError(f"{self} has no queue of its own")
-        return self.inbox.take(limit)
+        if self.queue is self._subscriber.queue or self.callback is not None:
+            raise ConfigError(
+                f"{self} has no queue of its own: give ``queue`` to subscribe, or use TangoSubscriber.take()"
+            )
+        return self.queue.take(limit)
 
     def unsubscribe(self) -> None:
-        """Harmless when it is cancelled, also in a callback. What waits is dropped."""
+        """Cancel the subscription and discard its waiting events. May be called twice, and in a callback."""
         self._subscriber.unsubscribe(self)

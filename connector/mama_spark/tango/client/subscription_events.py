@@ -1,4 +1,4 @@
-"""What a subscriber delivers: events, values that were asked for, errors, and what became of the rest. Pure."""
+"""What a subscriber delivers: events, values that were read, errors, gaps, and changes of availability. Pure."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ import numpy as np
 import numpy.typing as npt
 
 from ..events.batch_decoder import BatchDecoder, EventColumns
-from ..events.counters import SequenceGap, SequenceRestart
-from ..events.events import Data, Event, decode
+from ..events.event_codec import Data, Event, decode
+from ..events.sequence_tracker import SequenceGap, SequenceRestart
 from ..types import AttributeValue, DevError, Severity
 
 Frames = Sequence[bytes]
 
 
 class SubscriptionEventKind(Enum):
-    EVENT = "event"  #: as the server sent it, errors that it sent included
-    INITIAL = "initial"  #: a value that was read at the beginning: not an event
-    RESUBSCRIPTION = "resubscription"  #: a value that was read after a reconnection: not an event
-    ERROR = "error"  #: of the subscription: the server is away (API_EventTimeout), or refuses
-    GAP = "gap"  #: events did not come; told before the next one (TG-46)
-    RESTART = "restart"  #: the counter began anew; told before the next event
-    OVERFLOW = "overflow"  #: notices were dropped here, the oldest first, since nobody took them (TG-44)
-    ONLINE = "online"  #: the server can be heard
-    OFFLINE = "offline"  #: its heartbeats are missing
+    """What happened to a subscription."""
+
+    EVENT = "event"  #: as the server sent it, including errors that it sent
+    INITIAL = "initial"  #: the value that was read when the subscription began
+    RESUBSCRIPTION = "resubscription"  #: the value that was read after a reconnection
+    ERROR = "error"  #: the server cannot be reached (API_EventTimeout), or refused the subscription
+    GAP = "gap"  #: events were lost; delivered before the next one (TG-46)
+    RESTART = "restart"  #: the counter started again; delivered before the next event
+    OVERFLOW = "overflow"  #: the queue was full, and dropped its oldest events (TG-44)
+    ONLINE = "online"  #: heartbeats of the server arrive
+    OFFLINE = "offline"  #: heartbeats of the server are missing
 
 
 class QueueOverflow(NamedTuple):
-    """What an overflow dropped.
+    """What a full queue dropped.
 
-    :ivar size: notices
-    :ivar first: counter of the first event among them, -1: there was none; ``last`` likewise
+    :ivar size: number of subscription events
+    :ivar first: counter of the first event among them; -1: none of them was an event
+    :ivar last: likewise, of the last one
     """
 
     size: int
@@ -45,15 +48,13 @@ class QueueOverflow(NamedTuple):
 class SubscriptionEvent(NamedTuple):
     """One thing that happened to one subscription.
 
-    :ivar subscription: that it is for
-    :ivar kind: see there
-    :ivar received: when it came here, in nanoseconds since the epoch
-    :ivar frames: topic, byte order, call info, data: of events as they came, of values that were read as the server
-        would have sent them, with the counter 0; None of everything else
-    :ivar ctr: counter of an event; else 0
-    :ivar detail: errors of ERROR; :class:`~mama_spark.tango.events.counters.SequenceGap`,
-        :class:`~mama_spark.tango.events.counters.SequenceRestart` and :class:`QueueOverflow` of GAP, RESTART and
-            OVERFLOW
+    :ivar received: when it arrived, nanoseconds since the epoch
+    :ivar frames: topic, byte order, call info, data: of EVENT as received; of INITIAL and RESUBSCRIPTION as the server
+        would have sent the value, with the counter 0; else None
+    :ivar ctr: counter of an EVENT; else 0
+    :ivar detail: errors of an ERROR; :class:`~mama_spark.tango.events.sequence_tracker.SequenceGap` of a GAP,
+        :class:`~mama_spark.tango.events.sequence_tracker.SequenceRestart` of a RESTART, :class:`QueueOverflow` of an
+        OVERFLOW; else None
     """
 
     subscription: Any
@@ -65,9 +66,9 @@ class SubscriptionEvent(NamedTuple):
 
     @property
     def event(self) -> Event | None:
-        """The frames, decoded now (EVENT_INFO, TG-11); None without frames.
+        """The decoded frames (EVENT_INFO, TG-11); None without frames.
 
-        :raises BadEvent: the server sent something else
+        :raises BadEvent: the server sent no event
         """
         if self.frames is None:
             return None
@@ -77,7 +78,7 @@ class SubscriptionEvent(NamedTuple):
 
     @property
     def data(self) -> Data | None:
-        """What the event carries (TG-12); None of errors and of everything without frames."""
+        """Data of the event (TG-12); None for errors, and without frames."""
         event = self.event
         return None if event is None else event.data
 
@@ -85,7 +86,7 @@ class SubscriptionEvent(NamedTuple):
     def value(self) -> AttributeValue:
         """The value of an attribute.
 
-        :raises TypeError: this is something else
+        :raises TypeError: the event carries no value of an attribute
         """
         data = self.data
         if not isinstance(data, AttributeValue):
@@ -94,7 +95,7 @@ class SubscriptionEvent(NamedTuple):
 
     @property
     def errors(self) -> tuple[DevError, ...]:
-        """EVENT_ERROR (TG-18) of events and errors; of a gap API_MissedEvents, as Tango's own clients say it."""
+        """EVENT_ERROR (TG-18) of an EVENT or ERROR; API_MissedEvents of a GAP, as in cppTango."""
         event, detail = self.event, self.detail
         if event is not None:
             return event.errors
@@ -105,32 +106,31 @@ class SubscriptionEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Notices in the order in which they came, and what their frames hold as columns.
+class EventBatch:
+    """Subscription events in order, and their decoded frames as columns.
 
-    :ivar notices: all
-    :ivar rows: which of them have frames, ascending; row ``i`` of ``columns`` is notice ``rows[i]``
+    :ivar rows: indices of the events that have frames, ascending; row ``i`` of ``columns`` is ``events[rows[i]]``
     """
 
-    notices: list[SubscriptionEvent]
+    events: list[SubscriptionEvent]
     rows: npt.NDArray[np.int64]
     columns: EventColumns
     decoder: BatchDecoder = field(repr=False, compare=False)
 
     def __len__(self) -> int:
-        return len(self.notices)
+        return len(self.events)
 
 
-def decode_notices(notices: list[SubscriptionEvent], decoder: BatchDecoder) -> Batch:
-    """Decode all at once.
+def decode_events(events: list[SubscriptionEvent], decoder: BatchDecoder) -> EventBatch:
+    """Decode the frames of subscription events.
 
-    :param decoder: kept between calls, since it remembers the layouts that it saw
+    :param decoder: to be kept between calls, since it remembers the layouts of topics
     """
-    framed = [notice[3] for notice in notices]
+    framed = [event[3] for event in events]
     if None in framed:
         rows = np.array([row for row, frames in enumerate(framed) if frames is not None], np.int64)
         framed = [frames for frames in framed if frames is not None]
     else:
         rows = np.arange(len(framed))
     topics, orders, calls, datas = zip(*framed, strict=True) if framed else ((), (), (), ())
-    return Batch(notices, rows, decoder.decode(topics, orders, calls, datas), decoder)
+    return EventBatch(events, rows, decoder.decode(topics, orders, calls, datas), decoder)

@@ -1,9 +1,8 @@
-"""The machine behind all subscriptions of one subscriber, and the channels that they come through. Pure.
+"""State machine of all subscriptions of one subscriber, and of the channels that carry their heartbeats. Pure.
 
-:class:`SubscriptionMachine` is told what happened and what time it is, and returns what is to be done (see
+:class:`SubscriptionMachine` takes what happened and the current time, and returns the actions to execute (see
 :mod:`~mama_spark.tango.client.subscription_states`). A channel is what all subscriptions at one server share: its
-    endpoints, its heartbeats,
-its confirmation.
+endpoints, its heartbeats, its confirmation.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from .subscription_states import (
     Disconnect,
     IllegalTransition,
     MachineEvent,
+    MarkRestarted,
     Negotiate,
     NegotiatedChannel,
     ReadReason,
     ReadValue,
     ReportAvailability,
     ReportError,
-    Restarted,
     SubscribeTopic,
     SubscriptionRequest,
     SubscriptionState,
@@ -40,19 +39,22 @@ from .subscription_states import (
 @dataclass(slots=True)
 class _Subscription:
     id: int
-    wanted: SubscriptionRequest
+    request: SubscriptionRequest
     state: SubscriptionState = SubscriptionState.NEGOTIATING
-    agreement: NegotiatedChannel | None = None
-    tries: int = 0
-    next_try: float = 0.0
+    negotiated: NegotiatedChannel | None = None
+    failures: int = 0  #: negotiations in a row that failed
+    next_retry: float = 0.0
     next_error: float = float("-inf")
     was_read: bool = False
 
-    def step(self, step: MachineEvent) -> SubscriptionState:
-        """The state before."""
-        before, after = self.state, TABLE[self.state].get(step)
+    def apply(self, event: MachineEvent) -> SubscriptionState:
+        """Change the state; returns the state before.
+
+        :raises IllegalTransition: the table does not allow the event in this state
+        """
+        before, after = self.state, TABLE[self.state].get(event)
         if after is None:
-            raise IllegalTransition(f"{step.name} in {self.state.name}")
+            raise IllegalTransition(f"{event.name} in {self.state.name}")
         self.state = after
         return before
 
@@ -61,311 +63,317 @@ class _Subscription:
 class _Channel:
     name: str
     pair: EndpointPair
-    beat: float
+    last_heartbeat: float
     next_check: float
     next_confirm: float
     heartbeats: tuple[str, str]
-    stale: bool = False  #: its connections are to be made anew
-    lost: bool = False  #: the one for heartbeats ended
-    confirming: bool = False
-    confirms: bool = True  #: the server knows how to be confirmed
-    members: dict[int, None] = field(default_factory=dict)
+    stale: bool = False  #: heartbeats were missed: connect again after the next negotiation
+    disconnected: bool = False  #: the heartbeat connection ended
+    confirming: bool = False  #: a confirmation is under way
+    can_confirm: bool = True  #: the server has the command EventConfirmSubscription
+    members: dict[int, None] = field(default_factory=dict)  #: ids of its subscriptions
 
 
 def channel_key(channel: str) -> str:
-    """The name that a channel has here, however it is spelt."""
+    """The one spelling of a heartbeat channel's name: lower case, without ``#dbase=no``."""
     return channel.lower().removesuffix(NO_DATABASE)
 
 
 class SubscriptionMachine:
     """All subscriptions of one subscriber.
 
-    Every method returns what is to be done, in order. What was cancelled may still be told of: it changes nothing.
+    Every method returns the actions to execute, in order. What is reported about a cancelled subscription is ignored.
     """
 
-    def __init__(self, times: Timeouts | None = None) -> None:
-        self.times = times or Timeouts()
-        self._lives: dict[int, _Subscription] = {}
+    def __init__(self, timeouts: Timeouts | None = None) -> None:
+        self.timeouts = timeouts or Timeouts()
+        self._subscriptions: dict[int, _Subscription] = {}
         self._channels: dict[str, _Channel] = {}
         self._topics: dict[str, dict[int, None]] = {}
-        self._waiting: dict[int, None] = {}  # postponed or late
-        self._next = 0
+        self._retrying: dict[int, None] = {}  # POSTPONED or HEARTBEAT_LOST
+        self._newest_id = 0
 
     def __repr__(self) -> str:
-        counts = {state: sum(life.state is state for life in self._lives.values()) for state in SubscriptionState}
-        told = ", ".join(f"{n} {state.value}" for state, n in counts.items() if n)
-        return f"<SubscriptionMachine {told or 'none'}, {len(self._channels)} channels>"
+        states = [subscription.state for subscription in self._subscriptions.values()]
+        counts = ", ".join(f"{states.count(s)} {s.value}" for s in SubscriptionState if s in states)
+        return f"<SubscriptionMachine {counts or 'none'}, {len(self._channels)} channels>"
 
     def __len__(self) -> int:
-        return len(self._lives)
+        return len(self._subscriptions)
 
     def state(self, id: int) -> SubscriptionState:
-        """CANCELLED of all that are not known any more."""
-        life = self._lives.get(id)
-        return SubscriptionState.CANCELLED if life is None else life.state
+        """CANCELLED for every unknown id."""
+        subscription = self._subscriptions.get(id)
+        return SubscriptionState.CANCELLED if subscription is None else subscription.state
 
-    def agreement(self, id: int) -> NegotiatedChannel | None:
-        """None before the first one."""
-        life = self._lives.get(id)
-        return None if life is None else life.agreement
+    def negotiated(self, id: int) -> NegotiatedChannel | None:
+        """Result of the last negotiation; None before the first one."""
+        subscription = self._subscriptions.get(id)
+        return None if subscription is None else subscription.negotiated
 
-    def wanted(self, id: int) -> SubscriptionRequest | None:
-        """None: it was cancelled."""
-        life = self._lives.get(id)
-        return None if life is None else life.wanted
-
-    def wake_at(self) -> float:
+    def next_deadline(self) -> float:
         """When :meth:`tick` has something to do at the latest; infinity: never."""
-        times = [self._lives[id].next_try for id in self._waiting]
+        times = [self._subscriptions[id].next_retry for id in self._retrying]
         for channel in self._channels.values():
             times.append(channel.next_check)
             if not channel.confirming:
                 times.append(channel.next_confirm)
         return min(times, default=float("inf"))
 
-    # --- what users want ---
+    # --- requests of users ---
 
-    def subscribe(self, wanted: list[SubscriptionRequest]) -> tuple[list[int], list[Action]]:
-        """Numbers for them; negotiations."""
+    def subscribe(self, requests: list[SubscriptionRequest]) -> tuple[list[int], list[Action]]:
+        """Add subscriptions; returns their ids, and the negotiations to make."""
         ids = []
-        for one in wanted:
-            self._next += 1
-            self._lives[self._next] = _Subscription(self._next, one)
-            ids.append(self._next)
+        for request in requests:
+            self._newest_id += 1
+            self._subscriptions[self._newest_id] = _Subscription(self._newest_id, request)
+            ids.append(self._newest_id)
         return ids, list(self._negotiate(ids))
 
     def cancel(self, id: int) -> list[Action]:
-        """There is no message for it (TG-38): the socket ends listening (TG-39)."""
-        life = self._lives.pop(id, None)
-        if life is None:
+        """Remove a subscription. Tango has no message for it (TG-38): only the socket unsubscribes (TG-39)."""
+        subscription = self._subscriptions.pop(id, None)
+        if subscription is None:
             return []
-        life.step(MachineEvent.CANCEL)
-        self._waiting.pop(id, None)
-        return list(self._leave(life))
+        subscription.apply(MachineEvent.CANCEL)
+        self._retrying.pop(id, None)
+        return list(self._unsubscribe_topic(subscription))
 
-    # --- what servers said ---
+    # --- results of actions, and what the sockets received ---
 
-    def agreed(self, now: float, id: int, agreement: NegotiatedChannel) -> list[Action]:
-        """TG-28, TG-29"""
-        life = self._lives.get(id)
-        if life is None:
+    def on_negotiated(self, now: float, id: int, negotiated: NegotiatedChannel) -> list[Action]:
+        """The server accepted a subscription (TG-28, TG-29)."""
+        subscription = self._subscriptions.get(id)
+        if subscription is None:
             return []
-        before = life.step(MachineEvent.AGREED)
-        if life.state is SubscriptionState.LATE:
+        before = subscription.apply(MachineEvent.NEGOTIATED)
+        if subscription.state is SubscriptionState.HEARTBEAT_LOST:
             return []
-        life.tries, life.next_error = 0, float("-inf")
-        self._waiting.pop(id, None)
+        self._recovered(subscription)
         actions: list[Action] = []
-        old = life.agreement
-        if old is not None and old.topic != agreement.topic:
-            actions += self._leave(life)
+        old = subscription.negotiated
+        if old is not None and old.topic != negotiated.topic:
+            actions += self._unsubscribe_topic(subscription)
             old = None
-        elif old is not None and channel_key(old.channel) != channel_key(agreement.channel):
-            actions += self._moved(life, old, agreement)
-        life.agreement = agreement
-        actions += self._join(now, life, agreement)
+        elif old is not None and channel_key(old.channel) != channel_key(negotiated.channel):
+            actions += self._change_server(subscription, old, negotiated)
+        subscription.negotiated = negotiated
+        actions += self._join_channel(now, subscription, negotiated)
         if old is None:
-            self._topics.setdefault(agreement.topic, {})[id] = None
-            actions.append(SubscribeTopic(agreement.topic, id))
+            self._topics.setdefault(negotiated.topic, {})[id] = None
+            actions.append(SubscribeTopic(negotiated.topic, id))
         if before is not SubscriptionState.CONNECTED:
             actions.append(ReportAvailability(id, True))
-            actions += self._reads(life)
+            actions += self._read_value(subscription)
         return actions
 
-    def failed(self, now: float, id: int, errors: tuple[DevError, ...]) -> list[Action]:
-        """TG-30: put off. Errors come at once, and then with each check as long as it lasts (TG-41, TG-42)."""
-        life = self._lives.get(id)
-        if life is None:
+    def on_negotiation_failed(self, now: float, id: int, errors: tuple[DevError, ...]) -> list[Action]:
+        """Postpone the subscription (TG-30). The first error is reported at once, further ones once per check period
+        (TG-41, TG-42)."""
+        subscription = self._subscriptions.get(id)
+        if subscription is None:
             return []
-        before = life.step(MachineEvent.FAILED)
-        if before in (SubscriptionState.CONNECTED, SubscriptionState.LATE):
+        before = subscription.apply(MachineEvent.NEGOTIATION_FAILED)
+        if before in (SubscriptionState.CONNECTED, SubscriptionState.HEARTBEAT_LOST):
             return [ReportError(id, errors)] if before is SubscriptionState.CONNECTED else []
-        life.next_try = now + min(self.times.retry * 2.0 ** min(life.tries, 30), self.times.retry_max)
-        life.tries += 1
-        self._waiting[id] = None
-        # as long as the heartbeats are missing, that is what is told
-        return [] if self._is_silent(life) else list(self._tell(now, life, errors))
+        subscription.next_retry = now + self.timeouts.retry.delay(subscription.failures)
+        subscription.failures += 1
+        self._retrying[id] = None
+        # while heartbeats are missing, API_EventTimeout is reported instead
+        return [] if self._is_stale(subscription) else list(self._report_error(now, subscription, errors))
 
-    def beat(self, now: float, channel: str) -> list[Action]:
-        """A heartbeat of this channel (TG-36)."""
+    def on_heartbeat(self, now: float, channel: str) -> list[Action]:
+        """A heartbeat of this channel arrived (TG-36)."""
         found = self._channels.get(channel_key(channel))
         if found is None:
             return []
-        found.beat = now
+        found.last_heartbeat = now
         actions: list[Action] = []
-        if not found.stale or found.lost:  # connected anew, or on the way to it: who is late must ask the server
+        if not found.stale or found.disconnected:  # a new connection: HEARTBEAT_LOST members must negotiate again
             return actions
-        late = [id for id in found.members if self._lives[id].state is SubscriptionState.LATE]
-        for id in late:
-            life = self._lives[id]
-            life.step(MachineEvent.BEAT)
-            life.tries, life.next_error = 0, float("-inf")
-            self._waiting.pop(id, None)
-            actions.append(ReportAvailability(id, True))
-        found.stale = any(self._lives[id].state is SubscriptionState.RECONNECTING for id in found.members)
-        found.next_confirm = now  # it may have been away for so long that it forgot them
+        for id in found.members:
+            subscription = self._subscriptions[id]
+            if subscription.state is SubscriptionState.HEARTBEAT_LOST:
+                subscription.apply(MachineEvent.HEARTBEAT)
+                self._recovered(subscription)
+                actions.append(ReportAvailability(id, True))
+        found.stale = any(self._subscriptions[id].state is SubscriptionState.RECONNECTING for id in found.members)
+        found.next_confirm = now  # the server may have dropped the subscriptions meanwhile
         return actions
 
-    def lost(self, now: float, channel: str) -> list[Action]:
-        """The connection for heartbeats ended: none can come any more, so nobody waits for them to be missed."""
+    def on_disconnected(self, now: float, channel: str) -> list[Action]:
+        """The heartbeat connection ended. No heartbeat can arrive any more, so this counts as a missed one at once."""
         found = self._channels.get(channel_key(channel))
         if found is None or found.stale:
             return []
-        found.lost, found.next_check = True, now + self.times.check
-        return list(self._missed(now, found, "the connection for heartbeats ended"))
+        found.disconnected, found.next_check = True, now + self.timeouts.check
+        return list(self._heartbeat_missed(now, found, "the connection for heartbeats ended"))
 
-    def confirmed(
+    def on_confirmed(
         self, now: float, channel: str, refused: Mapping[int, tuple[DevError, ...]] | None = None
     ) -> list[Action]:
-        """The confirmation came through.
+        """The server answered a confirmation.
 
-        :param refused: those that the server did not take, and why: they are told so with each check, and tried again
+        :param refused: ids that the server refused, with its errors; these are reported and confirmed again with the
+            next check
         """
         found = self._channels.get(channel_key(channel))
         if found is None:
             return []
-        wait = min(self.times.check, self.times.confirm) if refused else self.times.confirm
+        wait = min(self.timeouts.check, self.timeouts.confirm) if refused else self.timeouts.confirm
         found.confirming, found.next_confirm = False, now + wait
         return [ReportError(id, errors) for id, errors in (refused or {}).items() if id in found.members]
 
-    def unconfirmed(
-        self, now: float, channel: str, errors: tuple[DevError, ...], *, away: bool, unknown: bool
+    def on_confirmation_failed(
+        self, now: float, channel: str, errors: tuple[DevError, ...], *, unreachable: bool, unsupported: bool
     ) -> list[Action]:
-        """The confirmation failed, and is tried again with the next check.
+        """The confirmation could not be made; it is tried again with the next check.
 
-        :param away: the server cannot be reached: its heartbeats will tell
-        :param unknown: the server has no such command: negotiate instead
+        :param unreachable: the server cannot be reached: missing heartbeats will be reported instead
+        :param unsupported: the server has no such command: negotiate again instead, now and later
         """
         found = self._channels.get(channel_key(channel))
         if found is None:
             return []
-        found.confirming, found.next_confirm = False, now + min(self.times.check, self.times.confirm)
-        if unknown:
-            found.confirms = False
+        found.confirming, found.next_confirm = False, now + min(self.timeouts.check, self.timeouts.confirm)
+        if unsupported:
+            found.can_confirm = False
             found.next_confirm = now
             return []
-        return [] if away else [ReportError(id, errors) for id in found.members]
+        return [] if unreachable else [ReportError(id, errors) for id in found.members]
 
-    # --- what time does ---
+    # --- time ---
 
     def tick(self, now: float) -> list[Action]:
-        """Look at heartbeats, confirm, try again."""
+        """Check heartbeats, confirm, and retry, as far as due."""
         actions: list[Action] = []
         for channel in list(self._channels.values()):
             if now >= channel.next_check:
-                channel.next_check = now + self.times.check
-                if channel.lost or now - channel.beat > self.times.late:
-                    actions += self._missed(now, channel, f"no heartbeat for {now - channel.beat:.1f} s")
+                channel.next_check = now + self.timeouts.check
+                if channel.disconnected or now - channel.last_heartbeat > self.timeouts.heartbeat:
+                    reason = f"no heartbeat for {now - channel.last_heartbeat:.1f} s"
+                    actions += self._heartbeat_missed(now, channel, reason)
             if now >= channel.next_confirm and not channel.confirming:
                 actions += self._confirm(now, channel)
-        due = [id for id in self._waiting if now >= self._lives[id].next_try]
+        due = [id for id in self._retrying if now >= self._subscriptions[id].next_retry]
         for id in due:
-            del self._waiting[id]
-            self._lives[id].step(MachineEvent.RETRY)
+            del self._retrying[id]
+            self._subscriptions[id].apply(MachineEvent.RETRY)
         return actions + list(self._negotiate(due))
 
-    def _missed(self, now: float, channel: _Channel, why: str) -> Iterator[Action]:
-        error = DevError("API_EventTimeout", Severity.ERR, why, channel.name)
+    def _heartbeat_missed(self, now: float, channel: _Channel, reason: str) -> Iterator[Action]:
+        error = DevError("API_EventTimeout", Severity.ERR, reason, channel.name)
         channel.stale = True
         for id in channel.members:
-            life = self._lives[id]
-            if life.state is SubscriptionState.CONNECTED:
-                life.step(MachineEvent.MISSED)
-                life.tries, life.next_try = 0, now
-                self._waiting[id] = None
+            subscription = self._subscriptions[id]
+            if subscription.state is SubscriptionState.CONNECTED:
+                subscription.apply(MachineEvent.HEARTBEAT_MISSED)
+                subscription.failures, subscription.next_retry = 0, now
+                self._retrying[id] = None
                 yield ReportAvailability(id, False)
-            yield from self._tell(now, life, (error,))
+            yield from self._report_error(now, subscription, (error,))
 
     def _confirm(self, now: float, channel: _Channel) -> Iterator[Action]:
-        ids = tuple(id for id in channel.members if self._lives[id].state is SubscriptionState.CONNECTED)
-        channel.next_confirm = now + self.times.confirm
+        ids = tuple(id for id in channel.members if self._subscriptions[id].state is SubscriptionState.CONNECTED)
+        channel.next_confirm = now + self.timeouts.confirm
         if not ids:
             return
-        if channel.confirms:
+        if channel.can_confirm:
             channel.confirming = True
             yield ConfirmSubscription(channel.name, ids, tuple(self._confirmation(id) for id in ids))
         else:
             yield from self._negotiate(ids)
 
     def _confirmation(self, id: int) -> Confirmation:
-        """As it stands in the topic: without ``idl5_`` the server would send everything twice."""
-        life = self._lives[id]
-        assert life.agreement is not None
-        return Confirmation(life.wanted.device, life.wanted.attribute, life.agreement.topic.rpartition(".")[2])
+        """The event name is that of the topic: without its ``idl5_`` the server would send each event twice."""
+        subscription = self._subscriptions[id]
+        assert subscription.negotiated is not None
+        request, event = subscription.request, subscription.negotiated.topic.rpartition(".")[2]
+        return Confirmation(request.device, request.attribute, event)
 
-    # --- parts ---
+    # --- parts of transitions ---
 
-    def _is_silent(self, life: _Subscription) -> bool:
-        channel = None if life.agreement is None else self._channels.get(channel_key(life.agreement.channel))
+    def _recovered(self, subscription: _Subscription) -> None:
+        subscription.failures, subscription.next_error = 0, float("-inf")
+        self._retrying.pop(subscription.id, None)
+
+    def _is_stale(self, subscription: _Subscription) -> bool:
+        negotiated = subscription.negotiated
+        channel = None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
         return channel is not None and channel.stale
 
     def _negotiate(self, ids: list[int] | tuple[int, ...]) -> Iterator[Negotiate]:
-        places: dict[str, list[int]] = {}
+        by_device: dict[str, list[int]] = {}
         for id in ids:
-            places.setdefault(self._lives[id].wanted.place, []).append(id)
-        for found in places.values():
+            by_device.setdefault(self._subscriptions[id].request.full_name, []).append(id)
+        for found in by_device.values():
             yield Negotiate(tuple(found))
 
-    def _tell(self, now: float, life: _Subscription, errors: tuple[DevError, ...]) -> Iterator[Action]:
-        if now >= life.next_error:
-            life.next_error = now + self.times.check
-            yield ReportError(life.id, errors)
+    def _report_error(self, now: float, subscription: _Subscription, errors: tuple[DevError, ...]) -> Iterator[Action]:
+        if now >= subscription.next_error:
+            subscription.next_error = now + self.timeouts.check
+            yield ReportError(subscription.id, errors)
 
-    def _reads(self, life: _Subscription) -> Iterator[Action]:
-        """First value, or value after reconnection: not of events that have none, and not again of periodic ones."""
-        event, first = life.wanted.event, not life.was_read
-        life.was_read = True
-        if event is EventType.DATA_READY or (first and not life.wanted.read):
+    def _read_value(self, subscription: _Subscription) -> Iterator[Action]:
+        """Read the first value, or the value after a reconnection: not for events without a value, and for periodic
+        events only the first."""
+        event, first = subscription.request.event, not subscription.was_read
+        subscription.was_read = True
+        if event is EventType.DATA_READY or (first and not subscription.request.read):
             return
         if first or event is not EventType.PERIODIC:
-            yield ReadValue(life.id, ReadReason.INITIAL if first else ReadReason.RESUBSCRIPTION)
+            yield ReadValue(subscription.id, ReadReason.INITIAL if first else ReadReason.RESUBSCRIPTION)
 
-    def _join(self, now: float, life: _Subscription, agreement: NegotiatedChannel) -> Iterator[Action]:
-        key = channel_key(agreement.channel)
+    def _join_channel(self, now: float, subscription: _Subscription, negotiated: NegotiatedChannel) -> Iterator[Action]:
+        key = channel_key(negotiated.channel)
         channel = self._channels.get(key)
         if channel is None:
-            beats = heartbeat_topics(agreement.channel)
-            times = (now, now + self.times.check, now + self.times.confirm)
-            channel = self._channels[key] = _Channel(key, agreement.pair, *times, beats)
-            yield Connect(key, agreement.pair, beats)
-        elif channel.stale or channel.pair != agreement.pair:
-            old, channel.pair = channel.pair, agreement.pair
-            channel.stale, channel.lost = False, False
-            channel.beat, channel.next_check = now, now + self.times.check
-            channel.confirms = True
-            if old != agreement.pair:
+            topics = heartbeat_topics(negotiated.channel)
+            times = (now, now + self.timeouts.check, now + self.timeouts.confirm)
+            channel = self._channels[key] = _Channel(key, negotiated.pair, *times, topics)
+            yield Connect(key, negotiated.pair, topics)
+        elif channel.stale or channel.pair != negotiated.pair:
+            old, channel.pair = channel.pair, negotiated.pair
+            channel.stale, channel.disconnected = False, False
+            channel.last_heartbeat, channel.next_check = now, now + self.timeouts.check
+            channel.can_confirm = True
+            if old != negotiated.pair:
                 yield Disconnect(key, old, channel.heartbeats)
-                yield Restarted(self._topics_of(channel))
-            yield Connect(key, agreement.pair, channel.heartbeats, True)
-        channel.members[life.id] = None
+                yield MarkRestarted(self._topics_of(channel))
+            yield Connect(key, negotiated.pair, channel.heartbeats, True)
+        channel.members[subscription.id] = None
 
     def _topics_of(self, channel: _Channel) -> tuple[str, ...]:
-        found = (self._lives[id].agreement for id in channel.members)
-        return tuple(dict.fromkeys(agreement.topic for agreement in found if agreement is not None))
+        found = (self._subscriptions[id].negotiated for id in channel.members)
+        return tuple(dict.fromkeys(negotiated.topic for negotiated in found if negotiated is not None))
 
-    def _moved(self, life: _Subscription, old: NegotiatedChannel, new: NegotiatedChannel) -> Iterator[Action]:
-        """The device runs in another server now, whose counters begin anew: told once for all that listen."""
-        yield from self._leave_channel(life, old)
+    def _change_server(
+        self, subscription: _Subscription, old: NegotiatedChannel, new: NegotiatedChannel
+    ) -> Iterator[Action]:
+        """The device runs in another server now. Its counters start again: marked once for all subscriptions of the
+        topic."""
+        yield from self._leave_channel(subscription, old)
         there = self._channels.get(channel_key(new.channel))
         if there is None or there.members.keys().isdisjoint(self._topics[new.topic]):
-            yield Restarted((new.topic,))
+            yield MarkRestarted((new.topic,))
 
-    def _leave(self, life: _Subscription) -> Iterator[Action]:
-        agreement = life.agreement
-        if agreement is None:
+    def _unsubscribe_topic(self, subscription: _Subscription) -> Iterator[Action]:
+        negotiated = subscription.negotiated
+        if negotiated is None:
             return
-        listeners = self._topics.get(agreement.topic, {})
-        listeners.pop(life.id, None)
-        if not listeners:
-            self._topics.pop(agreement.topic, None)
-        yield UnsubscribeTopic(agreement.topic, life.id)
-        yield from self._leave_channel(life, agreement)
+        subscribed = self._topics.get(negotiated.topic, {})
+        subscribed.pop(subscription.id, None)
+        if not subscribed:
+            self._topics.pop(negotiated.topic, None)
+        yield UnsubscribeTopic(negotiated.topic, subscription.id)
+        yield from self._leave_channel(subscription, negotiated)
 
-    def _leave_channel(self, life: _Subscription, agreement: NegotiatedChannel) -> Iterator[Action]:
-        channel = self._channels.get(channel_key(agreement.channel))
+    def _leave_channel(self, subscription: _Subscription, negotiated: NegotiatedChannel) -> Iterator[Action]:
+        channel = self._channels.get(channel_key(negotiated.channel))
         if channel is None:
             return
-        channel.members.pop(life.id, None)
+        channel.members.pop(subscription.id, None)
         if not channel.members:
             del self._channels[channel.name]
             yield Disconnect(channel.name, channel.pair, channel.heartbeats)

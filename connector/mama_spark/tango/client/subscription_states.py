@@ -1,8 +1,8 @@
-"""Lives of subscriptions: their states, and what is to be done for them (TG-06, TG-30, TG-31, TG-36 to TG-43). Pure.
+"""State table of a subscription, and the actions that the state machine asks for (TG-06, TG-30, TG-31, TG-36 to TG-43).
 
-A subscription is in one state of :data:`TABLE`.
-:class:`~mama_spark.tango.client.subscription_machine.SubscriptionMachine` decides, by what happened and what time it
-    is, and answers with actions; the shell does them, and tells what came of it.
+A subscription is always in one state of :data:`TABLE`.
+:class:`~mama_spark.tango.client.subscription_machine.SubscriptionMachine` applies events to it and returns actions;
+:class:`~mama_spark.tango.client.event_consumer.EventConsumer` executes these and reports their results. Pure.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from mama_spark.backoff import Backoff
 from mama_spark.errors import MamaError
 
 from ..idl.negotiation import Confirmation, EndpointPair
@@ -19,91 +20,94 @@ from ..types import DevError, EventType
 class SubscriptionState(Enum):
     NEGOTIATING = "negotiating"
     CONNECTED = "connected"
-    LATE = "heartbeat late"
+    HEARTBEAT_LOST = "heartbeat lost"
     RECONNECTING = "reconnecting"
     POSTPONED = "postponed"
     CANCELLED = "cancelled"
 
 
 class MachineEvent(Enum):
-    AGREED = "the server answered with SUBSCRIPTION_INFO"
-    FAILED = "no agreement: the server is away, or refuses"
-    BEAT = "a heartbeat"
-    MISSED = "no heartbeat for too long, or their connection ended"
-    RETRY = "time to try again"
-    CANCEL = "nobody wants it any more"
+    NEGOTIATED = "the server answered with SUBSCRIPTION_INFO"
+    NEGOTIATION_FAILED = "the server cannot be reached, or refused the subscription"
+    HEARTBEAT = "a heartbeat arrived"
+    HEARTBEAT_MISSED = "no heartbeat within the timeout, or the heartbeat connection ended"
+    RETRY = "the retry delay has passed"
+    CANCEL = "the user unsubscribed"
 
 
+_CONNECTED, _CANCELLED = SubscriptionState.CONNECTED, SubscriptionState.CANCELLED
 TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
     SubscriptionState.NEGOTIATING: {
-        MachineEvent.AGREED: SubscriptionState.CONNECTED,
-        MachineEvent.FAILED: SubscriptionState.POSTPONED,
-        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
+        MachineEvent.NEGOTIATED: _CONNECTED,
+        MachineEvent.NEGOTIATION_FAILED: SubscriptionState.POSTPONED,
+        MachineEvent.CANCEL: _CANCELLED,
     },
     SubscriptionState.POSTPONED: {
         MachineEvent.RETRY: SubscriptionState.NEGOTIATING,
-        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
+        MachineEvent.CANCEL: _CANCELLED,
     },
     SubscriptionState.CONNECTED: {
-        MachineEvent.BEAT: SubscriptionState.CONNECTED,
-        MachineEvent.AGREED: SubscriptionState.CONNECTED,  # servers that know no confirmation are asked again instead
-        MachineEvent.FAILED: SubscriptionState.CONNECTED,
-        MachineEvent.MISSED: SubscriptionState.LATE,
-        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
+        MachineEvent.HEARTBEAT: _CONNECTED,
+        MachineEvent.NEGOTIATED: _CONNECTED,  # servers without the command for confirmations are negotiated with again
+        MachineEvent.NEGOTIATION_FAILED: _CONNECTED,
+        MachineEvent.HEARTBEAT_MISSED: SubscriptionState.HEARTBEAT_LOST,
+        MachineEvent.CANCEL: _CANCELLED,
     },
-    SubscriptionState.LATE: {
-        MachineEvent.BEAT: SubscriptionState.CONNECTED,
+    SubscriptionState.HEARTBEAT_LOST: {
+        MachineEvent.HEARTBEAT: _CONNECTED,
         MachineEvent.RETRY: SubscriptionState.RECONNECTING,
-        MachineEvent.AGREED: SubscriptionState.LATE,  # of before the heartbeat was missed
-        MachineEvent.FAILED: SubscriptionState.LATE,
-        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
+        MachineEvent.NEGOTIATED: SubscriptionState.HEARTBEAT_LOST,  # an answer from before the heartbeat was missed
+        MachineEvent.NEGOTIATION_FAILED: SubscriptionState.HEARTBEAT_LOST,
+        MachineEvent.CANCEL: _CANCELLED,
     },
     SubscriptionState.RECONNECTING: {
-        MachineEvent.AGREED: SubscriptionState.CONNECTED,
-        MachineEvent.FAILED: SubscriptionState.LATE,
-        MachineEvent.BEAT: SubscriptionState.RECONNECTING,  # the answer decides
-        MachineEvent.CANCEL: SubscriptionState.CANCELLED,
+        MachineEvent.NEGOTIATED: _CONNECTED,
+        MachineEvent.NEGOTIATION_FAILED: SubscriptionState.HEARTBEAT_LOST,
+        MachineEvent.HEARTBEAT: SubscriptionState.RECONNECTING,  # the answer of the negotiation decides
+        MachineEvent.CANCEL: _CANCELLED,
     },
     SubscriptionState.CANCELLED: dict.fromkeys(
-        (MachineEvent.AGREED, MachineEvent.FAILED, MachineEvent.CANCEL), SubscriptionState.CANCELLED
+        (MachineEvent.NEGOTIATED, MachineEvent.NEGOTIATION_FAILED, MachineEvent.CANCEL), _CANCELLED
     ),
 }
 
 
 class ReadReason(Enum):
-    """Which values are asked for, besides events."""
+    """Why the value of an attribute is read besides its events."""
 
     INITIAL = "initial"
     RESUBSCRIPTION = "resubscription"
 
 
+_RETRY = Backoff(1.0, 10.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. The defaults are those of Tango's own clients (RFC 12, TG-36, TG-37, TG-41).
+    """Periods of the keep-alive thread, in seconds. The defaults are those of cppTango (RFC 12, TG-36, TG-37, TG-41).
 
-    :ivar check: between looks at the heartbeats; errors of servers that are away come no more often
-    :ivar late: a heartbeat older than this was missed; servers send one every 9 s
-    :ivar confirm: between confirmations; servers forget after 600 s
-    :ivar retry: between the first tries to reach a server; doubles up to ``retry_max``
+    :ivar check: between two checks of the heartbeats; also the least time between two errors of one subscription
+    :ivar heartbeat: a channel whose last heartbeat is older is lost; servers send one every 9 s
+    :ivar confirm: between two confirmations; servers drop subscriptions that were not confirmed for 600 s
+    :ivar retry: delays between two attempts to negotiate with a server that cannot be reached
     """
 
     check: float = 10.0
-    late: float = 10.0
+    heartbeat: float = 10.0
     confirm: float = 200.0
-    retry: float = 1.0
-    retry_max: float = 10.0
+    retry: Backoff = _RETRY
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRequest:
-    """What a subscription is for.
+    """What a subscription subscribes to.
 
-    :ivar place: of the device; those of one place are negotiated together
-    :ivar attribute: or pipe; empty for changes of the interface
-    :ivar read: ask for the value at the beginning
+    :ivar full_name: of the device, with host; requests with the same one are negotiated together
+    :ivar attribute: or pipe; empty for changes of the device's interface
+    :ivar read: read the value when the subscription begins
     """
 
-    place: str
+    full_name: str
     device: str
     attribute: str
     event: EventType
@@ -112,8 +116,10 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedChannel:
-    """What of SUBSCRIPTION_INFO matters from here on.
+    """The part of SUBSCRIPTION_INFO (TG-28) that the state machine needs.
 
+    :ivar topic: of the events
+    :ivar channel: of the server's heartbeats
     :ivar pair: the endpoints that were chosen
     """
 
@@ -122,21 +128,22 @@ class NegotiatedChannel:
     pair: EndpointPair
 
 
-# --- what is to be done ------------------------------------------------------------------------------------
+# --- actions -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Negotiate:
-    """Ask the server of one device about these; :meth:`Lives.agreed` or :meth:`Lives.failed` for each."""
+    """Negotiate these subscriptions of one device with its server; report each one by
+    :meth:`SubscriptionMachine.on_negotiated` or :meth:`SubscriptionMachine.on_negotiation_failed`."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to both endpoints, and listen to the heartbeats.
+    """Connect to both endpoints and subscribe to the heartbeats.
 
-    :ivar again: of a channel that was connected; where a connection to these endpoints is, it is made anew
+    :ivar again: the channel was connected before; an existing connection is replaced
     """
 
     channel: str
@@ -147,6 +154,8 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
+    """Disconnect from both endpoints of a channel."""
+
     channel: str
     pair: EndpointPair
     heartbeats: tuple[str, str]
@@ -154,7 +163,7 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeTopic:
-    """A topic is wanted by this subscription; the first one makes it a subscription of the socket."""
+    """Route the events of a topic to this subscription; the first one subscribes the ZeroMQ socket."""
 
     topic: str
     id: int
@@ -162,28 +171,30 @@ class SubscribeTopic:
 
 @dataclass(frozen=True, slots=True)
 class UnsubscribeTopic:
+    """Stop routing the events of a topic to this subscription; the last one unsubscribes the ZeroMQ socket."""
+
     topic: str
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Restarted:
-    """The server is another process than before: counters begin anew."""
+class MarkRestarted:
+    """The server is another process than before: the counters of these topics start again."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadValue:
-    """Ask for the value, and deliver it as what it is."""
+    """Read the attribute, and deliver its value as INITIAL or RESUBSCRIPTION."""
 
     id: int
-    why: ReadReason
+    reason: ReadReason
 
 
 @dataclass(frozen=True, slots=True)
 class ReportError:
-    """Deliver an error."""
+    """Deliver an ERROR to this subscription."""
 
     id: int
     errors: tuple[DevError, ...]
@@ -191,7 +202,7 @@ class ReportError:
 
 @dataclass(frozen=True, slots=True)
 class ReportAvailability:
-    """The server of this subscription can be heard, or cannot any more."""
+    """Deliver ONLINE or OFFLINE to this subscription."""
 
     id: int
     online: bool
@@ -199,11 +210,15 @@ class ReportAvailability:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSubscription:
-    """Say that these go on; :meth:`Lives.confirmed` or :meth:`Lives.unconfirmed`."""
+    """Confirm these subscriptions of one channel (TG-37); report by :meth:`SubscriptionMachine.on_confirmed` or
+    :meth:`SubscriptionMachine.on_confirmation_failed`.
+
+    :ivar confirmations: one for each of ``ids``
+    """
 
     channel: str
     ids: tuple[int, ...]
-    what: tuple[Confirmation, ...]
+    confirmations: tuple[Confirmation, ...]
 
 
 Action = (
@@ -212,7 +227,7 @@ Action = (
     | Disconnect
     | SubscribeTopic
     | UnsubscribeTopic
-    | Restarted
+    | MarkRestarted
     | ReadValue
     | ReportError
     | ReportAvailability
@@ -221,4 +236,4 @@ Action = (
 
 
 class IllegalTransition(MamaError):
-    """A step that the table does not have: a fault of ours."""
+    """An event that :data:`TABLE` does not allow in this state: a fault of this package."""

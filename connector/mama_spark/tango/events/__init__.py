@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
-    from .events import Event, Heartbeat, decode, encode, heartbeat, read_data, read_except, write_data, write_except
+    from .event_codec import (
+        Event,
+        Heartbeat,
+        decode,
+        encode,
+        heartbeat,
+        read_data,
+        read_except,
+        write_data,
+        write_except,
+    )
 
 __all__ = [
     "Event",
@@ -25,14 +35,14 @@ if not TYPE_CHECKING:
     __getattr__ = lazy(
         __name__,
         {
-            "Event": "events",
-            "Heartbeat": "events",
-            "decode": "events",
-            "encode": "events",
-            "heartbeat": "events",
-            "read_data": "events",
-            "read_except": "events",
-            "write_data": "events",
-            "write_except": "events",
+            "Event": "event_codec",
+            "Heartbeat": "event_codec",
+            "decode": "event_codec",
+            "encode": "event_codec",
+            "heartbeat": "event_codec",
+            "read_data": "event_codec",
+            "read_except": "event_codec",
+            "write_data": "event_codec",
+            "write_except": "event_codec",
         },
     )

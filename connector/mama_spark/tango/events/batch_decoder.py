@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..topics import IDL
 from ..types import DTYPES, AttributeValue, PipeData, ValueKind
-from .events import Event, Heartbeat, decode
+from .event_codec import Event, Heartbeat, decode
 from .frame_layout import FrameLayout, layout_of
 from .frames import BIG, CALL_SIZE, LITTLE, BadEvent
 

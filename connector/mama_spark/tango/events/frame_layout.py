@@ -22,6 +22,7 @@ from ..types import (
     KIND_OF,
     NO_DIM,
     ONE,
+    STRUCT_CODES,
     AttributeValue,
     DataType,
     EventType,
@@ -29,14 +30,10 @@ from ..types import (
     Quality,
     ValueKind,
 )
-from .events import write_data
+from .event_codec import write_data
 from .frames import BIG, LITTLE, MAGIC, usual_call
 
 Times = npt.NDArray[np.int64]
-_CODES = {
-    ValueKind.BOOL: "B", ValueKind.SHORT: "h", ValueKind.LONG: "i", ValueKind.LONG64: "q", ValueKind.FLOAT: "f",
-    ValueKind.DOUBLE: "d", ValueKind.UCHAR: "B", ValueKind.USHORT: "H", ValueKind.ULONG: "I", ValueKind.ULONG64: "Q",
-}  # fmt: skip
 _VALUES_AT = 12  # magic, discriminator, count
 
 
@@ -152,7 +149,7 @@ class ScalarEncoder:
         at, end = self.shape.quality_at, self.shape.dtype.fields["name_size"][1]  # type: ignore[index]
         gap = at - _VALUES_AT - count * DTYPES[kind].itemsize
         self._head, self._tail, self._constant = sample[:_VALUES_AT], sample[end:], sample[at + 4 : end - 12]
-        code = f"{_VALUES_AT}s{count}{_CODES[kind]}{gap}xI{len(self._constant)}siii{len(self._tail)}s"
+        code = f"{_VALUES_AT}s{count}{STRUCT_CODES[kind]}{gap}xI{len(self._constant)}siii{len(self._tail)}s"
         self._struct = struct.Struct(("<" if little else ">") + code)
         self._first = [topic.encode(), LITTLE if little else BIG]
 

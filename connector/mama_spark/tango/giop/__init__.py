@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mama_spark.moved_names import lazy
 
 if TYPE_CHECKING:
+    from .assembler import MessageAssembler
     from .messages import (
         CancelRequest,
         CloseConnection,
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
         LocateReply,
         LocateRequest,
         LocateStatus,
-        MessageAssembler,
         MessageError,
         MessageType,
         ReplyStatus,
@@ -56,7 +56,7 @@ if not TYPE_CHECKING:
             "LocateReply": "messages",
             "LocateRequest": "messages",
             "LocateStatus": "messages",
-            "MessageAssembler": "messages",
+            "MessageAssembler": "assembler",
             "MessageError": "messages",
             "MessageType": "messages",
             "ReplyStatus": "messages",

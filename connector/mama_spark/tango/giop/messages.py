@@ -1,9 +1,8 @@
-"""GIOP 1.0 to 1.2, the messages that Tango's calls travel in, for both sides. Pure.
+"""GIOP 1.0 to 1.2: the messages that carry CORBA calls, for client and server. Pure.
 
-A message is a header of 12 octets, a head of its kind, and a body: the arguments of an operation or its result, which
+A message is a header of 12 octets, a head of its type, and a body: the arguments of an operation or its result, which
 :mod:`~mama_spark.tango.idl.calls` reads and writes. Alignment counts from the start of the message.
-    :class:`MessageAssembler` makes
-messages of a stream of octets, and one of its fragments.
+:mod:`~mama_spark.tango.giop.assembler` cuts a stream of octets into messages.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from .cdr import CdrError, CdrReader, CdrWriter, Octets
 
 MAGIC = b"GIOP"
 HEADER = 12
-LIMIT = 16 << 20  #: octets of a message that are plenty for any call of a subscription
-MAX_PARTS = 64  #: messages of one connection that may be incomplete at a time
+LIMIT = 16 << 20  #: default for the longest message, in octets
 Body = Callable[[CdrWriter], None]
 
 
 class MessageType(IntEnum):
+    """MsgType_1_1"""
+
     REQUEST = 0
     REPLY = 1
     CANCEL_REQUEST = 2
@@ -35,7 +35,7 @@ class MessageType(IntEnum):
 
 
 class ReplyStatus(IntEnum):
-    """What the body of a reply is: the result, an exception, or where to ask instead."""
+    """ReplyStatusType_1_2: the body of a reply is the result, an exception, or another reference to call."""
 
     NO_EXCEPTION = 0
     USER_EXCEPTION = 1
@@ -46,6 +46,8 @@ class ReplyStatus(IntEnum):
 
 
 class LocateStatus(IntEnum):
+    """LocateStatusType_1_2"""
+
     UNKNOWN_OBJECT = 0
     OBJECT_HERE = 1
     OBJECT_FORWARD = 2
@@ -55,7 +57,7 @@ class LocateStatus(IntEnum):
 
 
 class Context(NamedTuple):
-    """A service context: what an ORB, or telemetry, adds to a call."""
+    """A service context that an ORB, or telemetry, adds to a call."""
 
     id: int
     data: bytes
@@ -63,7 +65,7 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GiopMessage:
-    """What all have: the minor version, and the order of their octets."""
+    """Base of all messages: minor version and byte order."""
 
     minor: int = 2
     little: bool = True
@@ -82,7 +84,7 @@ class GiopRequest(GiopMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiopReply(GiopMessage):
-    """What became of the request ``id``."""
+    """The reply to the request ``id``."""
 
     id: int
     status: ReplyStatus = ReplyStatus.NO_EXCEPTION
@@ -91,14 +93,14 @@ class GiopReply(GiopMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest(GiopMessage):
-    """Nobody waits for the reply any more."""
+    """The client does not wait for the reply of ``id`` any more."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocateRequest(GiopMessage):
-    """Is the object ``key`` here?"""
+    """Asks whether the server has the object ``key``."""
 
     id: int
     key: bytes
@@ -106,7 +108,7 @@ class LocateRequest(GiopMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocateReply(GiopMessage):
-    """The answer."""
+    """The reply to a :class:`LocateRequest`."""
 
     id: int
     status: LocateStatus = LocateStatus.OBJECT_HERE
@@ -114,15 +116,17 @@ class LocateReply(GiopMessage):
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection(GiopMessage):
-    """The server ends the connection; requests without a reply were not worked on."""
+    """The server ends the connection; requests without a reply were not executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageError(GiopMessage):
-    """The other side could not read what it got."""
+    """The peer could not read a message."""
 
 
-class _Header(NamedTuple):
+class MessageHeader(NamedTuple):
+    """The first 12 octets of a message."""
+
     minor: int
     flags: int
     type: MessageType
@@ -142,11 +146,11 @@ class _Header(NamedTuple):
         return struct.pack(code, MAGIC, 1, self.minor, self.flags, self.type, self.size)
 
 
-def _header(data: Octets, at: int = 0) -> _Header:
-    """:raises CdrError: no header of a version that is known"""
-    if len(data) - at < HEADER:
-        raise CdrError(f"a message of {len(data) - at} octets")
-    magic, major, minor, flags, kind, size = struct.unpack_from("<4sBBBBI", data, at)
+def read_header(data: Octets) -> MessageHeader:
+    """:raises CdrError: no header of GIOP 1.0 to 1.2"""
+    if len(data) < HEADER:
+        raise CdrError(f"a message of {len(data)} octets")
+    magic, major, minor, flags, kind, size = struct.unpack_from("<4sBBBBI", data)
     if magic != MAGIC:
         raise CdrError(f"no GIOP message begins with {magic.hex()}")
     if major != 1 or minor > 2:
@@ -155,7 +159,7 @@ def _header(data: Octets, at: int = 0) -> _Header:
         raise CdrError(f"flags {flags}, type {kind}")
     if not flags & 1:
         size = int.from_bytes(size.to_bytes(4, "little"), "big")
-    return _Header(minor, flags, MessageType(kind), size)
+    return MessageHeader(minor, flags, MessageType(kind), size)
 
 
 # --- reading -------------------------------------------------------------------------------------------------
@@ -164,9 +168,9 @@ def _header(data: Octets, at: int = 0) -> _Header:
 def decode(data: Octets) -> tuple[GiopMessage, CdrReader]:
     """One whole message, and a reader that stands at its body.
 
-    :raises CdrError: it is none, or a fragment, which only a :class:`MessageAssembler` can use
+    :raises CdrError: it is none, or a fragment of one
     """
-    header = _header(data)
+    header = read_header(data)
     if header.size != len(data) - HEADER:
         raise CdrError(f"{header.size} octets announced, {len(data) - HEADER} there")
     if header.more or header.type is MessageType.FRAGMENT:
@@ -267,7 +271,7 @@ def encode(message: GiopMessage, body: Body | None = None) -> bytes:
     size = len(writer) - HEADER
     if size >> 32:
         raise CdrError(f"a message of {size} octets")
-    return _Header(message.minor, int(message.little), kind, size).pack() + writer.getvalue()[HEADER:]
+    return MessageHeader(message.minor, int(message.little), kind, size).pack() + writer.getvalue()[HEADER:]
 
 
 def _write_nothing(writer: CdrWriter, message: GiopMessage) -> None:
@@ -352,76 +356,3 @@ _WRITERS: dict[type[GiopMessage], Callable[[CdrWriter, GiopMessage], None]] = {
     LocateRequest: _write_locate_request,
     LocateReply: _write_locate_reply,
 }
-
-
-# --- a stream of them ----------------------------------------------------------------------------------------
-
-
-class MessageAssembler:
-    """Makes whole messages of octets as they come in; messages sent in fragments are put together.
-
-    After a :class:`~mama_spark.tango.giop.cdr.CdrError` nothing can be known of what follows: end the connection.
-
-    :param limit: octets of a message, and of all that are incomplete together
-    """
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
-        self._data = bytearray()
-        self._parts: dict[int, bytearray] = {}  # request id, or -1 for the one that 1.1 knows -> what came of it
-        self._held = 0
-
-    def __repr__(self) -> str:
-        return f"<MessageAssembler {len(self._data)} octets, {len(self._parts)} incomplete>"
-
-    def feed(self, data: Octets) -> None:
-        """Take octets as they came."""
-        self._data += data
-
-    def next_message(self) -> bytes | None:
-        """The next message that is complete; None: feed more.
-
-        :raises CdrError: this is no stream of messages, or one is longer than the limit
-        """
-        while len(self._data) >= HEADER:
-            header = _header(self._data)
-            if header.size > self._limit:
-                raise CdrError(f"a message of {header.size} octets; the limit is {self._limit}")
-            end = HEADER + header.size
-            if len(self._data) < end:
-                return None
-            data = bytes(self._data[:end])
-            del self._data[:end]
-            whole = self._join(header, data)
-            if whole is not None:
-                return whole
-        return None
-
-    def _join(self, header: _Header, data: bytes) -> bytes | None:
-        if header.type is not MessageType.FRAGMENT and not header.more:
-            return data
-        number = -1
-        if header.minor == 2:  # the id is the first thing behind the header, in messages and fragments
-            number = CdrReader(data, header.little, HEADER).ulong()
-        if header.type is not MessageType.FRAGMENT:
-            if number in self._parts or len(self._parts) >= MAX_PARTS:
-                raise CdrError("too many incomplete messages")
-            self._hold(number, bytearray(), data)
-            return None
-        part = self._parts.get(number)
-        if part is None:
-            raise CdrError("a fragment of no message")
-        self._hold(number, part, data[HEADER + (4 if header.minor == 2 else 0) :])
-        if header.more:
-            return None
-        del self._parts[number]
-        self._held -= len(part)
-        first = _header(part)
-        return first._replace(flags=first.flags & 1, size=len(part) - HEADER).pack() + bytes(part[HEADER:])
-
-    def _hold(self, number: int, part: bytearray, data: bytes) -> None:
-        self._held += len(data)
-        if self._held > self._limit + HEADER:
-            raise CdrError(f"messages in fragments of more than {self._limit} octets")
-        part += data
-        self._parts[number] = part

@@ -10,7 +10,7 @@ from ..giop.typecode import VOID, TypeCode, TypeKind, read_typecode, write_typec
 from ..types import Content, DevState, ValueKind
 from .union import read_content, write_content
 
-_STATE = TypeCode(TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", tuple(state.name for state in DevState))
+STATE = TypeCode(TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", tuple(state.name for state in DevState))
 #: kind of value -> type of an element, name of the sequence
 _SEQUENCES: dict[ValueKind, tuple[TypeCode, str]] = {
     ValueKind.BOOL: (TypeCode(TypeKind.BOOLEAN), "DevVarBooleanArray"),
@@ -24,7 +24,7 @@ _SEQUENCES: dict[ValueKind, tuple[TypeCode, str]] = {
     ValueKind.ULONG: (TypeCode(TypeKind.ULONG), "DevVarULongArray"),
     ValueKind.ULONG64: (TypeCode(TypeKind.ULONGLONG), "DevVarULong64Array"),
     ValueKind.STRING: (TypeCode(TypeKind.STRING), "DevVarStringArray"),
-    ValueKind.STATE: (_STATE, "DevVarStateArray"),
+    ValueKind.STATE: (STATE, "DevVarStateArray"),
 }
 _KINDS = {element.kind: kind for kind, (element, _) in _SEQUENCES.items()}
 
@@ -54,7 +54,7 @@ def write_any(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
         write_typecode(writer, VOID)
         return
     if kind is ValueKind.DEVICE_STATE:
-        write_typecode(writer, _STATE)
+        write_typecode(writer, STATE)
     elif kind in _SEQUENCES:
         element, name = _SEQUENCES[kind]
         sequence = TypeCode(TypeKind.SEQUENCE, members=(element,))

@@ -5,7 +5,7 @@ Most are flat structures, so each is a table of its fields; reading and writing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -31,8 +31,8 @@ from .values import read_time, write_time
 
 #: blobs inside of blobs; real ones nest two or three times
 MAX_DEPTH = 16
-#: octets of the shortest command, configuration, element of a blob
-_COMMAND_SIZE, _CONFIG_SIZE, _ELEMENT_SIZE = 37, 200, 25
+#: smallest size of a command, a configuration, an element of a blob, in octets
+_COMMAND_SIZE, CONFIG_SIZE, _ELEMENT_SIZE = 37, 200, 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +127,28 @@ CONFIG_5 = Struct(
 CONFIG_3 = Struct(AttributeConfig, (*_CONFIG_BEGIN, *_CONFIG_MIDDLE, *_CONFIG_END))
 
 
+def read_commands(reader: CdrReader) -> tuple[CommandInfo, ...]:
+    """DevCmdInfoList_2"""
+    return tuple(COMMAND_INFO.read(reader) for _ in range(reader.count(_COMMAND_SIZE)))
+
+
+def write_commands(writer: CdrWriter, commands: Sequence[CommandInfo]) -> None:
+    """The inverse of :func:`read_commands`."""
+    writer.count(len(commands))
+    for command in commands:
+        COMMAND_INFO.write(writer, command)
+
+
 def read_interface(reader: CdrReader) -> InterfaceChange:
     """DevIntrChange"""
-    started = reader.boolean()
-    commands = tuple(COMMAND_INFO.read(reader) for _ in range(reader.count(_COMMAND_SIZE)))
-    return InterfaceChange(started, commands, tuple(CONFIG_5.read(reader) for _ in range(reader.count(_CONFIG_SIZE))))
+    started, commands = reader.boolean(), read_commands(reader)
+    return InterfaceChange(started, commands, tuple(CONFIG_5.read(reader) for _ in range(reader.count(CONFIG_SIZE))))
 
 
 def write_interface(writer: CdrWriter, change: InterfaceChange) -> None:
     """The mirror image of :func:`read_interface`."""
     writer.boolean(change.dev_started)
-    writer.count(len(change.cmds))
-    for command in change.cmds:
-        COMMAND_INFO.write(writer, command)
+    write_commands(writer, change.cmds)
     writer.count(len(change.atts))
     for attribute in change.atts:
         CONFIG_5.write(writer, attribute)

@@ -1,28 +1,27 @@
-"""Records of a log of Tango events: what a recorder writes and a source serves, and the topics they stand under. Pure.
+"""Format of records in a log of Tango events, which recorders write and event sources serve, and their topics. Pure.
 
-A record is a head of fixed size and the frames behind it, one after the other, as they came. All numbers are little
-endian:
+A record is a head of fixed size, followed by the frames as received, one after the other. Numbers are little endian:
 
 ========= ======= ============ ================================================================================
-at octet  type    field        is
+at octet  type    field        meaning
 ========= ======= ============ ================================================================================
 0         4 s     magic        ``MTGO``
 4         u8      version      1
 5         u8      kind         :class:`RecordKind`
 6         u8      cause        :class:`GapCause` of a gap; else 0
-7         u8      frames       how many there are: 0, 3 or 4
-8         i64     received     when it came, nanoseconds since the epoch, by the clock of the writer
-16        u32     ctr          counter of the event as its server counts (third frame); 0: none
-20        u32     first        of a gap: the first counter that is missing; of a restart: the last one before it
-24        u32     last         of a gap: the last counter that is missing; of a restart: the first one behind it
-28        i64     count        of a gap: events that are missing; -1: nobody knows
-36        4 u32   sizes        octets of each frame: topic, byte order, call info, data; 0: there is none
+7         u8      frames       number of frames: 0, 3 or 4
+8         i64     received     when it arrived, nanoseconds since the epoch, by the clock of the writer
+16        u32     ctr          counter of the event in its third frame; 0: none
+20        u32     first        of a gap: its first counter; of a restart: the last counter before it
+24        u32     last         of a gap: its last counter; of a restart: the first counter after it
+28        i64     count        of a gap: number of lost events; -1: unknown
+36        4 u32   sizes        octets of each frame: topic, byte order, call info, data; 0: no such frame
 ========= ======= ============ ================================================================================
 
 A topic is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>``, the parts percent-encoded, so that each
-is one token of a NATS subject, in lower case as Tango's topics are; ``-`` stands for no attribute. Instead of the event
-gaps have ``gap`` there, restarts ``restart``, and the life of a device ``heartbeat``, so that who wants these need not
-read all values; the first frame tells which event a gap is of. What a writer tells of itself has the topic
+is one token of a NATS subject, in lower case as Tango's topics are; ``-`` stands for no attribute. In the place of the
+event, gaps have ``gap``, restarts ``restart``, and states of devices ``heartbeat``, so that readers of these need not
+read all values; the first frame of a gap contains the event. Records about the writer itself have the topic
 ``<prefix>.<name>``.
 """
 
@@ -41,7 +40,7 @@ import pyarrow as pa
 
 from mama_spark.errors import MamaError
 
-from ..events.events import read_except
+from ..events.event_codec import read_except
 from ..events.frames import BIG
 from ..giop.cdr import CdrError
 from ..topics import HEARTBEAT, Topic
@@ -49,41 +48,41 @@ from ..types import EVENT_NAMES, DevError, EventType
 
 MAGIC, VERSION = b"MTGO", 1
 PREFIX = "tango"  #: one token
-NOTHING = "-"  #: in the place of an attribute, where there is none
+NO_ATTRIBUTE = "-"  #: in topics, in the place of an attribute
 UNKNOWN_COUNT = -1
 GAP, RESTART = "gap", "restart"
 
 
 class RecordKind(IntEnum):
-    """What a record tells. What an event says (its type, data, errors) stand in its frames."""
+    """Kind of a record. Type, data and errors of an event are in its frames."""
 
-    EVENT = 1  #: frames as they were received
-    INITIAL = 2  #: a value that was read when the subscription began: no event; the frames are the reader's
-    RESUBSCRIBED = 3  #: a value that was read when the server was back: no event; the frames are the reader's
-    PUSH = 4  #: to be sent by an event source; the frames are those that it sends but for the counter
-    GAP = 5  #: events are missing in front of what follows on this topic
-    RESTART = 6  #: the server counts anew on this topic; what is missing, nobody knows
-    ERROR = 7  #: the subscription's own trouble, not the attribute's; the fourth frame says which
-    ONLINE = 8  #: heartbeats of a device's server come
-    OFFLINE = 9  #: they do not; the fourth frame says why
-    STARTED = 10  #: the writer began
-    STOPPED = 11  #: the writer ended in order
-    STATE = 12  #: what is known of all topics here, so that a reader need not begin at the beginning
-    SUSPECT = 13  #: heartbeats of a device's server come, but a value of it is INVALID or could not be had
+    EVENT = 1  #: an event, with its frames as received
+    INITIAL = 2  #: the value that was read when the subscription began, in frames of the reader
+    RESUBSCRIBED = 3  #: the value that was read after a reconnection, in frames of the reader
+    PUSH = 4  #: for an event source to send; the frames that it sends except for the counter
+    GAP = 5  #: events were lost before the next one of this topic
+    RESTART = 6  #: the counter of this topic started again; the number of lost events is unknown
+    ERROR = 7  #: of the subscription, not of the attribute; the fourth frame has the errors
+    ONLINE = 8  #: heartbeats of a device's server arrive
+    OFFLINE = 9  #: they do not; the fourth frame has the reason
+    STARTED = 10  #: the writer started
+    STOPPED = 11  #: the writer stopped in order
+    STATE = 12  #: the writer's state, so that a reader need not start at the beginning of the log
+    SUSPECT = 13  #: heartbeats arrive, but the last event of an attribute was INVALID or an error
 
 
 class GapCause(IntEnum):
-    """Why events are missing."""
+    """Why events are missing in the log."""
 
     NONE = 0
-    WAY = 1  #: lost between server and recorder: the counters tell
-    AWAY = 2  #: they came while no recorder ran: the counters tell
-    BUFFER = 3  #: the recorder could not keep them while the log was away
-    REFUSED = 4  #: the log would not take their records
+    WAY = 1  #: lost between server and recorder, as the counters show
+    AWAY = 2  #: sent while no recorder ran, as the counters show
+    BUFFER = 3  #: dropped by the recorder's full queue while the log could not be reached
+    REFUSED = 4  #: the log refused their records
 
 
 class BadEventRecord(MamaError):
-    """These octets are no record."""
+    """A payload that is no record of Tango events."""
 
 
 _HEAD = np.dtype(
@@ -96,12 +95,23 @@ HEAD_SIZE = _HEAD.itemsize
 _KINDS = np.zeros(256, np.bool_)
 _KINDS[list(RecordKind)] = True
 
+#: The states of a device, best first.
+DEVICE_STATES = (RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.OFFLINE)
 Numbers = npt.NDArray[Any] | int
+
+
+class GapNumbers(NamedTuple):
+    """Numbers of the record of a gap or restart; see the table of the module."""
+
+    first: int
+    last: int
+    size: int
+    cause: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFrames:
-    """The four frames of ``n`` records, as columns; empty octets where a record has none.
+    """The four frames of ``n`` records, as columns; ``b""`` where a record has none.
 
     :ivar topics: as sent: ``tango://host/device/attribute#dbase=no.idl5_change``
     :ivar orders: one octet each
@@ -116,19 +126,19 @@ class RecordFrames:
         return len(self.topics)
 
     def columns(self) -> tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]:
-        """In their order."""
+        """The four columns, in the order of the frames."""
         return self.topics, self.orders, self.calls, self.datas
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[bytes]]) -> RecordFrames:
-        """From the frames of each record, none or up to four."""
+        """From the frames of each record: none, or up to four."""
         full = [(*row, *(b"",) * (4 - len(row))) for row in rows]
         return cls(*([row[i] for row in full] for i in range(4)))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordHeads:
-    """The numbers of ``n`` records; one number stands for all.
+    """The head fields of ``n`` records: arrays, or one number for all.
 
     :ivar kind: :class:`RecordKind`
     :ivar received: nanoseconds since the epoch
@@ -146,9 +156,9 @@ class RecordHeads:
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """``n`` records taken apart; in rows that are ``bad`` the numbers are 0 and the frames empty.
+    """``n`` decoded records; in rows that are ``bad`` all numbers are 0 and all frames empty.
 
-    :ivar frames: octets of their own
+    :ivar frames: copies, not views of the payloads
     """
 
     kind: npt.NDArray[np.uint8]
@@ -169,7 +179,7 @@ class DecodedRecords:
 
 
 def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
-    """The payloads of records: binary, or large_binary where they are too much for that.
+    """The payloads of records: binary, or large_binary if they have 2 GiB together.
 
     :raises ValueError: the columns differ in length, or a frame has 4 GiB
     """
@@ -199,14 +209,14 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
 def encode_one(kind: RecordKind, received: int, frames: Sequence[bytes] = (), **numbers: int) -> bytes:
     """The payload of one record.
 
-    :param numbers: others of :class:`RecordHeads`
+    :param numbers: other fields of :class:`RecordHeads`
     """
     payload: bytes = encode(RecordHeads(kind, received, **numbers), RecordFrames.of([frames]))[0].as_py()
     return payload
 
 
 def decode(payloads: pa.Array) -> DecodedRecords:
-    """Records from their payloads (binary or large_binary). Nothing is raised for what they hold."""
+    """Decode payloads (binary or large_binary). Raises nothing: payloads that are no records are listed in ``bad``."""
     n = len(payloads)
     wide = pa.types.is_large_binary(payloads.type)
     _, places, buffer = payloads.buffers()
@@ -237,7 +247,7 @@ def decode(payloads: pa.Array) -> DecodedRecords:
 
 
 def _heads(buffer: Any, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """The heads of all; zeros where there is not even one."""
+    """The heads of all payloads; zeros where the payload is shorter than a head."""
     whole = ends - starts >= HEAD_SIZE
     heads = np.zeros(len(starts), _HEAD)
     if whole.any():
@@ -252,16 +262,16 @@ def _check(
     lengths: npt.NDArray[np.int64],
     bad: dict[int, BadEventRecord],
 ) -> npt.NDArray[np.bool_]:
-    """Which are whole; why the others are not goes to ``bad``."""
+    """Which payloads are records; reasons why the others are not are added to ``bad``."""
     count = heads["frames"]
-    there = (sizes > 0).sum(axis=1)
+    present = (sizes > 0).sum(axis=1)
     checks = (
         (lengths >= HEAD_SIZE, "it is shorter than a head"),
         (heads["magic"] == MAGIC, f"it does not begin with {MAGIC.decode()}"),
         (heads["version"] == VERSION, f"its version is not {VERSION}"),
         (_KINDS[heads["kind"]], "its kind is unknown"),
         (sizes.sum(axis=1) + HEAD_SIZE == lengths, "its frames are not as long as it says"),
-        (np.isin(count, (0, 3, 4)) & (there <= count), "its frames are not as many as it says"),
+        (np.isin(count, (0, 3, 4)) & (present <= count), "its frames are not as many as it says"),
     )
     good = np.ones(len(heads), np.bool_)
     for passed, reason in checks:
@@ -275,10 +285,10 @@ def _check(
 
 
 class RecordTopic(NamedTuple):
-    """The topic of a record, taken apart.
+    """The parsed topic of a record.
 
     :ivar tango_host: of the database, or host and port of a server without one
-    :ivar event: as topics of Tango call it, without ``idl5_``: ``change``; ``heartbeat``, ``gap`` or ``restart``
+    :ivar event: as in topics of Tango without ``idl5_`` (``change``); or ``heartbeat``, ``gap``, ``restart``
     """
 
     prefix: str
@@ -289,29 +299,29 @@ class RecordTopic(NamedTuple):
 
     @property
     def event_type(self) -> EventType | None:
-        """None: it does not stand here."""
+        """None for ``heartbeat``, ``gap`` and ``restart``."""
         return EVENT_NAMES.get(self.event)
 
 
 @lru_cache(16384)
 def record_topic(topic: Topic, prefix: str = PREFIX, kind: RecordKind = RecordKind.EVENT) -> str:
-    """Where a record of this topic stands in the log.
+    """The topic in the log of records of this topic of Tango.
 
-    :param prefix: one token, as the middleware writes it
+    :param prefix: one token of the middleware's topics
     """
     event = HEARTBEAT if topic.event is None else topic.event.wire_name
     if kind in (RecordKind.GAP, RecordKind.RESTART):
         event = GAP if kind is RecordKind.GAP else RESTART
     names = [topic.tango_host, *topic.device.split("/")]
-    attribute = NOTHING if topic.attribute is None else _token(topic.attribute)
+    attribute = NO_ATTRIBUTE if topic.attribute is None else _token(topic.attribute)
     return ".".join([prefix, *map(_token, names), attribute, event])
 
 
 @lru_cache(16384)
 def parse_record_topic(text: str) -> RecordTopic:
-    """The mirror image of :func:`record_topic`; one of whether there is a database, the frames tell.
+    """The inverse of :func:`record_topic`; whether the server has a database is only in the frames.
 
-    :raises BadEventRecord: this is no such topic
+    :raises BadEventRecord: no topic of a record of Tango events
     """
     parts = text.rsplit(".", 6)
     if len(parts) < 7:
@@ -320,24 +330,24 @@ def parse_record_topic(text: str) -> RecordTopic:
     if not host or (event not in (HEARTBEAT, GAP, RESTART) and event not in EVENT_NAMES):
         raise BadEventRecord(f"no topic of a record of Tango events: {text[:200]!r}")
     device = "/".join(map(unquote, (domain, family, member)))
-    name = None if attribute == NOTHING else unquote(attribute)
+    name = None if attribute == NO_ATTRIBUTE else unquote(attribute)
     return RecordTopic(prefix, unquote(host), device, name, event)
 
 
 def writer_topic(name: str, prefix: str = PREFIX) -> str:
-    """Where a writer called so tells of itself: STARTED, STOPPED, STATE."""
+    """Topic of the records about a writer: STARTED, STOPPED, STATE."""
     return f"{prefix}.{_token(name)}"
 
 
 def device_topic(tango_host: str, device: str, dbase: bool) -> Topic:
-    """What records of a device's life have as their first frame: as if the device itself had heartbeats."""
+    """First frame of records of a device's state: as if the device itself sent heartbeats."""
     return Topic(tango_host, device, None, None, dbase)
 
 
 def errors_of(recorded: DecodedRecords, row: int) -> tuple[DevError, ...]:
-    """Why, of records of a device's life and of the subscription's own trouble; empty where nobody said.
+    """Errors in a record of a device's state, or of kind ERROR; empty if it has none.
 
-    :raises BadEventRecord: these are no errors
+    :raises BadEventRecord: they cannot be read
     """
     data = recorded.frames.datas[row]
     if not data:
@@ -349,5 +359,5 @@ def errors_of(recorded: DecodedRecords, row: int) -> tuple[DevError, ...]:
 
 
 def _token(part: str) -> str:
-    """One token of a subject. What alone would be :data:`NOTHING` is not."""
-    return quote(part.lower(), safe=":").replace(".", "%2E").replace("~", "%7E") if part != NOTHING else "%2D"
+    """One token of a NATS subject, different from :data:`NO_ATTRIBUTE`."""
+    return quote(part.lower(), safe=":").replace(".", "%2E").replace("~", "%7E") if part != NO_ATTRIBUTE else "%2D"

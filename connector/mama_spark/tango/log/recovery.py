@@ -1,4 +1,7 @@
-"""What a log says of the recorder that wrote it. Pure, but for the log that it is given."""
+"""Recovery of a recorder: restores its state from the log that the last recorder of its name wrote.
+
+Reads the log that it is given; everything else is pure.
+"""
 
 from __future__ import annotations
 
@@ -10,42 +13,46 @@ from mama_spark.record_log import RecordLog
 from .recorder_state import BadState, RecorderState, merge_states
 from .records import DecodedRecords, RecordKind, decode
 
-_WINDOW = 50_000  #: records that are looked through at once for the last state
+_FIRST_RANGE = 50_000  #: records that are searched for STATE records first, from the end; each further range doubles
 
 
-def restore(recording: RecorderState, source: RecordLog) -> None:
-    """Read from the log where the last recorder of this name ended.
+def restore(state: RecorderState, log: RecordLog) -> None:
+    """Let a recorder continue where the last one of its name ended: with its last state, and the records after it.
 
-    :raises MamaError: it cannot be read
+    :raises ConfigError: the last state cannot be read
+    :raises MamaError: the log cannot be read
     """
-    bounds = source.bounds()
-    data, at = last_state(source, bounds.first, bounds.last, recording.topic)
-    topics = (f"{recording.prefix}.*.*.*.*.*.*",)
+    bounds = log.bounds()
+    parts, sequence = last_state(log, bounds.first, bounds.last, state.topic)
+    topics = (f"{state.prefix}.*.*.*.*.*.*",)
 
     def tail() -> Iterator[DecodedRecords]:
-        for records in source.read(at, bounds.last, topics):
+        for records in log.read(sequence, bounds.last, topics):
             yield decode(records.payloads)
 
     try:
-        recording.restore(merge_states(data), tail())
+        state.restore(merge_states(parts), tail())
     except BadState as error:
-        raise ConfigError(f"log {source.name!r}: {error}; give the recorder another name") from None
+        raise ConfigError(f"log {log.name!r}: {error}; give the recorder another name") from None
 
 
-def last_state(source: RecordLog, first: int, last: int, topic: str) -> tuple[list[bytes], int]:
-    """Parts of the last state that stands under this topic, and maybe of some before; and the sequence of the last
-    one, that before the first record if there is none."""
-    data: list[bytes] = []
-    at, low, window = first - 1, last, _WINDOW
-    while low >= first and merge_states(data) is None:
-        after = max(first - 1, low - window)
+def last_state(log: RecordLog, first: int, last: int, topic: str) -> tuple[list[bytes], int]:
+    """Search backwards for the last complete state under a topic.
+
+    :returns: its parts, maybe after parts of older ones; and the sequence of the last part, ``first - 1`` if there is
+        no state
+    """
+    parts: list[bytes] = []
+    newest, low, size = first - 1, last, _FIRST_RANGE
+    while low >= first and merge_states(parts) is None:
+        after = max(first - 1, low - size)
         found: list[bytes] = []
-        for records in source.read(after, low, (topic,)):
-            recorded = decode(records.payloads)
-            for row, kind in enumerate(recorded.kind.tolist()):
+        for records in log.read(after, low, (topic,)):
+            decoded = decode(records.payloads)
+            for row, kind in enumerate(decoded.kind.tolist()):
                 if kind == RecordKind.STATE:
-                    found.append(recorded.frames.datas[row])
-                    at = max(at, int(records.sequences[row]))
-        data = found + data
-        low, window = after, 2 * window
-    return data, at
+                    found.append(decoded.frames.datas[row])
+                    newest = max(newest, int(records.sequences[row]))
+        parts = found + parts
+        low, size = after, 2 * size
+    return parts, newest

@@ -17,7 +17,7 @@ from mama_spark.bridges.memory import MemoryBridge
 from mama_spark.bridges.tango import RecordCodec, TangoBridge
 from mama_spark.errors import BadRow, BadTopic, OptionError, SchemaError
 from mama_spark.options import SinkOptions, SubscribeOptions
-from mama_spark.tango.events.events import Event, decode
+from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log import records
 from mama_spark.tango.types import AttributeValue, DataType, DevState, Dim, Encoded, Format, Quality, ValueKind
 

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.errors import ConfigError
+from mama_spark.services.tango_server.attribute_readings import AttributeReading
 from mama_spark.services.tango_server.attribute_state import DeviceState
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
 from mama_spark.services.tango_server.device_servant import DeviceServant, locate_reply, reply, reply_exception
 from mama_spark.services.tango_server.dserver_servant import Caller, Identity
 from mama_spark.services.tango_server.event_supplier import EventSupplier
-from mama_spark.services.tango_server.readings import AttributeReading
-from mama_spark.services.tango_server.value_batches import groups_of
+from mama_spark.services.tango_server.value_batches import group_values
 from mama_spark.tango.errors import DevFailed, SystemException
-from mama_spark.tango.events.events import Event, Heartbeat, decode, write_data
+from mama_spark.tango.events.event_codec import Event, Heartbeat, decode, write_data
 from mama_spark.tango.giop import messages as giop
 from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
 from mama_spark.tango.giop.typecode import STRING, STRINGS, VOID, TypeCode, read_any
@@ -67,10 +67,10 @@ class Source:
     """A source whose clock is a number."""
 
     def __init__(self, **settings: Any) -> None:
-        self.board = EventSupplier("mama/t", **settings)
-        self.board.devices[DEVICE] = DeviceState(Device(DEVICE, ATTRIBUTES), 7)
-        self.board.begin("vm:11001")
-        self.machine = DeviceServant(self.board, Identity("vm", 1000))
+        self.supplier = EventSupplier("mama/t", **settings)
+        self.supplier.devices[DEVICE] = DeviceState(Device(DEVICE, ATTRIBUTES), 7)
+        self.supplier.reset("vm:11001")
+        self.servant = DeviceServant(self.supplier, Identity("vm", 1000))
         self.now = 100.0
 
     def call(
@@ -81,7 +81,7 @@ class Source:
         request, reader = giop.decode(giop.encode(asked, body))
         assert isinstance(request, giop.GiopRequest)
         try:
-            answer = self.machine.answer(request, reader, Caller("10.0.0.1", PAIRS), self.now)
+            answer = self.servant.execute(request, reader, Caller("10.0.0.1", PAIRS), self.now)
             data = reply(request, answer)
         except (DevFailed, SystemException) as error:
             data = reply_exception(request, error)
@@ -106,21 +106,21 @@ class Source:
     def settled(self, attribute: str = "scal", event: str = "change", **more: Any) -> SubscriptionInfo:
         """Subscribed, and the doubled first event is behind us."""
         found = self.subscribe(attribute, event, **more)
-        self.board.doubled = False
+        self.supplier.duplicate_event = False
         return found
 
     def push(self, attribute: str, value: Any, event: EventType = EventType.CHANGE, **more: Any) -> list[Event]:
-        slot = self.board.slot(DEVICE, attribute)
-        return events(self.board.push(slot, event, slot.readings.make(value, 5, **more), self.now))
+        state = self.supplier.attribute(DEVICE, attribute)
+        return events(self.supplier.push(state, event, state.readings.make(value, 5, **more), self.now))
 
-    def told(self, attribute: str, value: Any, **more: Any) -> list[str]:
+    def set(self, attribute: str, value: Any, **more: Any) -> list[str]:
         """Names of the events that a new value leads to."""
-        slot = self.board.slot(DEVICE, attribute)
-        found = events(self.board.told(slot, slot.readings.make(value, 5, **more), self.now))
+        state = self.supplier.attribute(DEVICE, attribute)
+        found = events(self.supplier.detect_and_push(state, state.readings.make(value, 5, **more), self.now))
         return [event.topic.event.wire_name for event in found if event.topic.event is not None]
 
-    def due(self) -> list[Event]:
-        return events(self.board.due(self.now))
+    def due_events(self) -> list[Event]:
+        return events(self.supplier.due_events(self.now))
 
 
 def events(messages: list[list[bytes]]) -> list[Event]:
@@ -215,7 +215,7 @@ def test_what_a_source_cannot_do_is_refused_with_a_reason(source: Source, operat
 def test_objects_are_located(source: Source) -> None:
     for key, here in ((DEVICE, True), (ADMIN.upper(), True), ("a/b/c", False), ("\xff", False)):
         asked = giop.LocateRequest(0, id=3, key=key.encode("latin-1"))
-        found, _ = giop.decode(locate_reply(asked, source.machine.has(asked.key)))
+        found, _ = giop.decode(locate_reply(asked, source.servant.has(asked.key)))
         assert isinstance(found, giop.LocateReply)
         assert (found.status is giop.LocateStatus.OBJECT_HERE) is here
 
@@ -232,9 +232,9 @@ def read(source: Source, *names: str, operation: str = "read_attributes_5") -> l
 @pytest.mark.spec("TG-17")
 @pytest.mark.parametrize("operation", ["read_attributes_3", "read_attributes_4", "read_attributes_5"])
 def test_attributes_have_their_last_values(source: Source, operation: str) -> None:
-    source.told("scal", 2.5, quality=Quality.WARNING)
-    source.told("spec", [1, 2, 3])
-    source.told("set", 1.0, written=2.0)
+    source.set("scal", 2.5, quality=Quality.WARNING)
+    source.set("spec", [1, 2, 3])
+    source.set("set", 1.0, written=2.0)
     scal, spec, both, silent = read(source, "scal", "SPEC", "set", "silent", operation=operation)
     assert (scal.name, scal.read.tolist(), scal.quality, scal.time) == ("Scal", [2.5], Quality.WARNING, 5)  # type: ignore[union-attr]
     assert spec.read.tolist() == [1, 2, 3]  # type: ignore[union-attr]
@@ -337,7 +337,7 @@ def test_a_refused_subscription_says_why(source: Source, argin: list[str], reaso
     with pytest.raises(DevFailed) as caught:
         source.command(ADMIN, "ZmqEventSubscriptionChange", argin)
     assert caught.value.reason == reason
-    assert source.board.beats(1e9) == []
+    assert source.supplier.due_heartbeats(1e9) == []
 
 
 def test_admin_commands_take_lists_of_strings_alone(source: Source) -> None:
@@ -371,7 +371,7 @@ def test_the_event_system_can_be_queried(source: Source) -> None:
 def test_nothing_is_sent_to_nobody(source: Source) -> None:
     """And what was told is read all the same"""
     assert source.push("scal", 3.0) == []
-    assert source.told("level", 3.0) == []
+    assert source.set("level", 3.0) == []
     assert read(source, "scal")[0].read.tolist() == [3.0]  # type: ignore[union-attr]
 
 
@@ -393,7 +393,7 @@ def test_counters_go_by_attribute_and_event_type_from_one_on(source: Source) -> 
 
 def test_the_counter_wraps(source: Source) -> None:
     source.settled()
-    channel = source.board.slot(DEVICE, "scal").live(EventType.CHANGE)
+    channel = source.supplier.attribute(DEVICE, "scal").active_channel(EventType.CHANGE)
     assert channel is not None
     channel.ctr = 2**32 - 1
     assert [source.push("scal", 1.0)[0].call.ctr for _ in range(2)] == [2**32 - 1, 0]
@@ -415,10 +415,10 @@ def test_the_first_event_after_a_new_client_goes_out_twice(source: Source) -> No
 @pytest.mark.spec("TG-45")
 def test_clients_that_are_remembered_are_bounded(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever calls under ever new names, or whoever comes and goes for years, fills no memory"""
-    monkeypatch.setattr("mama_spark.services.tango_server.event_supplier.MOST_CLIENTS", 3)
+    monkeypatch.setattr("mama_spark.services.tango_server.event_supplier.MAX_CLIENTS", 3)
     for pid in range(20):
         source.subscribe(pid=pid)
-        assert len(source.board._clients) <= 3
+        assert len(source.supplier._clients) <= 3
     source.now += 501
     source.subscribe(pid=20)
     for pid in (21, 22, 23):
@@ -447,11 +447,11 @@ def test_old_clients_get_their_own_form_and_the_same_counter(source: Source) -> 
 def test_an_old_client_takes_nothing_from_a_new_one(source: Source, event: EventType) -> None:
     """Alarms have one form for all, and are sent once; configurations have two topics"""
     topics = [source.settled("scal", event.wire_name, idl=idl).topic for idl in ("5", "4", "0")]
-    channel = source.board.slot(DEVICE, "scal").live(event)
+    channel = source.supplier.attribute(DEVICE, "scal").active_channel(event)
     if event is EventType.ALARM:
         found = source.push("scal", 1.0, EventType.ALARM)
     else:
-        found = events(source.board.tell(channel, source.board.slot(DEVICE, "scal").config))
+        found = events(source.supplier.push_data(channel, source.supplier.attribute(DEVICE, "scal").config))
     assert {str(one.topic) for one in found} == set(topics)
     assert len(found) == len(set(topics)) == (1 if event is EventType.ALARM else 2)
 
@@ -472,8 +472,8 @@ def test_events_come_in_the_order_that_was_set(little: bool) -> None:
 @pytest.mark.spec("TG-11", "TG-18")
 def test_errors_are_events_with_the_flag(source: Source) -> None:
     source.settled()
-    slot, error = source.board.slot(DEVICE, "scal"), DevError("Broken", Severity.PANIC, "d", "o")
-    (event,) = events(source.board.push(slot, EventType.CHANGE, AttributeReading.failed([error], 5), source.now))
+    state, error = source.supplier.attribute(DEVICE, "scal"), DevError("Broken", Severity.PANIC, "d", "o")
+    (event,) = events(source.supplier.push(state, EventType.CHANGE, AttributeReading.failed([error], 5), source.now))
     assert (event.call.is_except, event.errors, event.data) == (True, (error,), None)
     assert read(source, "scal")[0].errors == (error,)
 
@@ -481,7 +481,7 @@ def test_errors_are_events_with_the_flag(source: Source) -> None:
 @pytest.mark.spec("TG-06")
 def test_detection_holds_back_what_is_pushed(source: Source) -> None:
     """Compared with the value that clients read when they subscribed"""
-    source.told("level", 1.0)
+    source.set("level", 1.0)
     source.settled("level")
     pushed = [len(source.push("level", value)) for value in (1.4, 1.5, 1.9, 2.0)]
     assert pushed == [0, 1, 0, 1]
@@ -489,13 +489,13 @@ def test_detection_holds_back_what_is_pushed(source: Source) -> None:
 
 @pytest.mark.spec("TG-06", "TG-22")
 def test_a_new_value_leads_to_the_events_that_it_is_worth(source: Source) -> None:
-    source.told("level", 1.0)
+    source.set("level", 1.0)
     for event in ("change", "archive", "alarm"):
         source.settled("level", event)
-    assert source.told("level", 1.2) == []
-    assert source.told("level", 2.0) == ["change", "archive"]
-    assert source.told("level", 2.0, quality=Quality.ALARM) == ["change", "archive", "alarm"]
-    assert source.told("level", 2.0, quality=Quality.ALARM) == []
+    assert source.set("level", 1.2) == []
+    assert source.set("level", 2.0) == ["change", "archive"]
+    assert source.set("level", 2.0, quality=Quality.ALARM) == ["change", "archive", "alarm"]
+    assert source.set("level", 2.0, quality=Quality.ALARM) == []
 
 
 def test_an_alarm_goes_with_a_pushed_change(source: Source) -> None:
@@ -506,37 +506,37 @@ def test_an_alarm_goes_with_a_pushed_change(source: Source) -> None:
 
 @pytest.mark.spec("TG-05", "TG-22")
 def test_periodic_events_come_by_the_clock(source: Source) -> None:
-    source.told("tick", 1.0)
+    source.set("tick", 1.0)
     source.settled("tick", "periodic")
-    assert source.board.wake() == source.now  # the first heartbeat
-    source.board.beats(source.now)
-    assert source.board.wake() == source.now + 0.5
+    assert source.supplier.next_deadline() == source.now  # the first heartbeat
+    source.supplier.due_heartbeats(source.now)
+    assert source.supplier.next_deadline() == source.now + 0.5
     times = []
     for _ in range(16):
         source.now += 0.25
-        times += [source.now - 100 for _ in source.due()]
+        times += [source.now - 100 for _ in source.due_events()]
     assert times == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
     source.now += 60  # the thread was away: one event, not a hundred
-    assert len(source.due()) == 1
+    assert len(source.due_events()) == 1
 
 
 def test_an_archive_event_comes_when_its_period_is_over(source: Source) -> None:
-    source.told("level", 1.0)
+    source.set("level", 1.0)
     source.settled("level", "archive")
     source.now += 0.9
-    assert source.due() == []
-    assert source.told("level", 3.0) == ["archive"]
+    assert source.due_events() == []
+    assert source.set("level", 3.0) == ["archive"]
     source.now += 0.9
-    assert source.due() == []
+    assert source.due_events() == []
     source.now += 0.2
-    assert values(source.due()) == [3.0]
+    assert values(source.due_events()) == [3.0]
 
 
 @pytest.mark.spec("TG-31", "TG-36")
 def test_heartbeats_come_every_nine_seconds_and_twice_for_a_new_client(source: Source) -> None:
-    assert source.board.beats(source.now) == []  # nobody subscribed
+    assert source.supplier.due_heartbeats(source.now) == []  # nobody subscribed
     source.subscribe()
-    first = source.board.beats(source.now)
+    first = source.supplier.due_heartbeats(source.now)
     assert len(first) == 2
     beat = decode(first[0])
     assert isinstance(beat, Heartbeat)
@@ -544,10 +544,10 @@ def test_heartbeats_come_every_nine_seconds_and_twice_for_a_new_client(source: S
     times = []
     for _ in range(160):
         source.now += 0.25
-        times += [source.now - 100 for _ in source.board.beats(source.now)]
+        times += [source.now - 100 for _ in source.supplier.due_heartbeats(source.now)]
     assert times == [9.0, 18.0, 27.0, 36.0]
     source.subscribe(pid=2)
-    assert len(source.board.beats(source.now + 9)) == 2
+    assert len(source.supplier.due_heartbeats(source.now + 9)) == 2
 
 
 @pytest.mark.spec("TG-37", "TG-43")
@@ -558,18 +558,18 @@ def test_who_does_not_confirm_is_dropped_after_600_seconds(source: Source, event
     source.settled(attribute, event)
     source.push(attribute, 1.0, kind)
     source.now += 599
-    source.due()
+    source.due_events()
     assert len(source.push(attribute, 2.0, kind)) == 1
     source.now += 2
-    source.due()
-    before = source.board.counters()
+    source.due_events()
+    before = source.supplier.counters()
     assert source.push(attribute, 3.0, kind) == []
     source.now += 100
-    assert source.due() == []
-    assert source.board.counters() == before
+    assert source.due_events() == []
+    assert source.supplier.counters() == before
     wire = "idl5_" + kind.wire_name
     source.command(ADMIN, "EventConfirmSubscription", [DEVICE, attribute, wire])
-    source.board.doubled = False
+    source.supplier.duplicate_event = False
     (event_,) = source.push(attribute, 4.0, kind)
     assert event_.call.ctr == next(iter(before.values()))
 
@@ -581,7 +581,7 @@ def test_confirming_keeps_a_subscription(source: Source) -> None:
     for _ in range(10):
         source.now += 200
         source.command(ADMIN, "EventConfirmSubscription", [DEVICE, "scal", "idl5_change", DEVICE, "level", "change"])
-        source.due()
+        source.due_events()
     assert source.push("scal", 1.0)
     assert source.push("level", 1e9)
 
@@ -589,16 +589,16 @@ def test_confirming_keeps_a_subscription(source: Source) -> None:
 def test_heartbeats_go_on_when_subscriptions_have_expired(source: Source) -> None:
     source.settled()
     source.now += 1000
-    source.due()
-    assert source.board.beats(source.now)
+    source.due_events()
+    assert source.supplier.due_heartbeats(source.now)
 
 
 @pytest.mark.parametrize("form", ["frame", "errors"])
 def test_frames_that_others_encoded_are_sent_as_they_are(source: Source, form: str) -> None:
     source.settled()
-    slot = source.board.slot(DEVICE, "scal")
-    (made,) = source.board.push(slot, EventType.CHANGE, slot.readings.make(2.5, 5), source.now)
-    (sent,) = source.board.push_frames(slot, EventType.CHANGE, made[3], False, True)
+    state = source.supplier.attribute(DEVICE, "scal")
+    (made,) = source.supplier.push(state, EventType.CHANGE, state.readings.make(2.5, 5), source.now)
+    (sent,) = source.supplier.push_frame(state, EventType.CHANGE, made[3], False, True)
     assert sent[3] == made[3]
     assert (decode(made).call.ctr, decode(sent).call.ctr) == (1, 2)
     assert sent[0] == made[0]
@@ -610,41 +610,41 @@ def test_older_clients_get_the_frames_of_others_in_their_own_form(source: Source
     """With the same counter, and in the order of octets that they came in; what they cannot read is a gap"""
     for idl in ("5", "4"):
         source.settled(idl=idl)
-    slot = source.board.slot(DEVICE, "scal")
-    value = slot.readings.make(2.5, 5).value(slot.attribute)
+    state = source.supplier.attribute(DEVICE, "scal")
+    value = state.readings.make(2.5, 5).value(state.attribute)
     frame = write_data(parse(f"tango://h:1/{DEVICE}/scal.idl5_change"), value, little)
-    new, old = events(source.board.push_frames(slot, EventType.CHANGE, frame, False, little))
+    new, old = events(source.supplier.push_frame(state, EventType.CHANGE, frame, False, little))
     assert (new.data, new.little, old.little) == (value, little, little)
     assert isinstance(old.data, AttributeValue)
     assert (old.topic.idl, old.data.data_type, old.data.time) == (None, None, 5)
     assert (old.data.read.tolist(), new.call.ctr, old.call.ctr) == ([2.5], 1, 1)  # type: ignore[union-attr]
-    (only,) = source.board.push_frames(slot, EventType.CHANGE, b"broken", False, little)
+    (only,) = source.supplier.push_frame(state, EventType.CHANGE, b"broken", False, little)
     assert (only[0], only[3]) == (new.topic.encode(), b"broken")
     for idl in ("5", "4"):
         source.settled(event="attr_conf", idl=idl)
-    frame = write_data(parse(f"tango://h:1/{DEVICE}/scal.idl5_attr_conf"), slot.config, little)
-    _, config = events(source.board.push_frames(slot, EventType.ATTR_CONF, frame, False, little))
-    assert config.data == replace(slot.config, root_attr_name="", enum_labels=())
+    frame = write_data(parse(f"tango://h:1/{DEVICE}/scal.idl5_attr_conf"), state.config, little)
+    _, config = events(source.supplier.push_frame(state, EventType.ATTR_CONF, frame, False, little))
+    assert config.data == replace(state.config, root_attr_name="", enum_labels=())
 
 
 @pytest.mark.spec("TG-15", "TG-16")
 def test_interfaces_and_data_ready_are_told(source: Source) -> None:
     source.settled("", "intr_change")
     source.settled("spec", "data_ready")
-    state = source.board.device(DEVICE)
-    (change,) = events(source.board.tell(state.channel, state.interface(True)))
+    state = source.supplier.device(DEVICE)
+    (change,) = events(source.supplier.push_data(state.channel, state.interface(True)))
     assert change.data == state.interface(True)
     ready = DataReady("spec", int(DataType.LONG), -3)
-    (event,) = events(source.board.tell(state.slots["spec"].live(EventType.DATA_READY), ready))
+    (event,) = events(source.supplier.push_data(state.attributes["spec"].active_channel(EventType.DATA_READY), ready))
     assert event.data == ready
 
 
 def test_a_restart_begins_anew_and_keeps_the_values(source: Source) -> None:
     source.settled()
     source.push("scal", 2.5)
-    source.board.begin("vm:11002")
+    source.supplier.reset("vm:11002")
     assert source.push("scal", 3.5) == []
-    assert source.board.beats(1e9) == []
+    assert source.supplier.due_heartbeats(1e9) == []
     assert source.settled().topic == "tango://vm:11002/test/pub/1/scal#dbase=no.idl5_change"
     assert source.push("scal", 4.5)[0].call.ctr == 1
 
@@ -663,13 +663,13 @@ def test_a_table_is_taken_apart_by_attribute_and_event() -> None:
             "event": ["change", "change", "change", "archive"],
         }
     )
-    found = list(groups_of(table, EventType.USER, 99))
+    found = list(group_values(table, EventType.USER, 99))
     assert [(g.device, g.event, list(g.values), list(g.times), list(g.qualities)) for g in found] == [
         ("a/b/c", EventType.CHANGE, [1.0, 3.0], [1000, 99], [Quality.VALID, Quality.WARNING]),
         ("a/b/d", EventType.CHANGE, [2.0], [2000], [Quality.VALID]),
         ("a/b/c", EventType.ARCHIVE, [4.0], [4000], [Quality.ALARM]),
     ]
-    assert list(groups_of(table.slice(0, 0), EventType.USER, 99)) == []
+    assert list(group_values(table.slice(0, 0), EventType.USER, 99)) == []
 
 
 @pytest.mark.parametrize(
@@ -686,7 +686,7 @@ def test_a_table_is_taken_apart_by_attribute_and_event() -> None:
 )
 def test_tables_that_say_nothing_clear_are_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        list(groups_of(columns, EventType.CHANGE, 0))
+        list(group_values(columns, EventType.CHANGE, 0))
 
 
 @pytest.mark.spec("TG-45")
@@ -698,4 +698,4 @@ def test_arguments_that_are_cut_short_are_answered_too(source: Source) -> None:
     for size in range(len(whole)):
         with pytest.raises(SystemException, match="MARSHAL"):
             source.call(ADMIN, "command_inout_4", lambda w, n=size: w.raw(whole[:n]))  # type: ignore[misc]
-    assert not list(source.board.all_channels())
+    assert not list(source.supplier.channels())

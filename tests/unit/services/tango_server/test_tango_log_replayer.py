@@ -41,80 +41,80 @@ def attribute(source: TangoEventSource, name: str) -> Attribute:
 
 
 def last(source: TangoEventSource, name: str) -> AttributeValue:
-    slot = source._board.slot(DEVICE, name)
-    return slot.reading.value(slot.attribute)
+    state = source._supplier.attribute(DEVICE, name)
+    return state.reading.value(state.attribute)
 
 
 def test_devices_and_attributes_are_declared_as_they_appear(source: TangoEventSource) -> None:
     serving = LogReplayer(source)
-    serving.take(records(pa.array([1.5, 2.5])))
-    serving.take(records(pa.array([[1, 2]], pa.list_(pa.int32())), attribute=["Profile"]))
+    serving.replay(records(pa.array([1.5, 2.5])))
+    serving.replay(records(pa.array([[1, 2]], pa.list_(pa.int32())), attribute=["Profile"]))
     assert source.devices == (DEVICE,)
     assert [a.name for a in source.attributes(DEVICE)] == ["Level", "Profile", "State", "Status"]
     assert (attribute(source, "Profile").data_type, attribute(source, "Profile").format) == (
         DataType.LONG, Format.SPECTRUM
     )  # fmt: skip
     assert last(source, "Level").content.tolist() == [2.5]  # type: ignore[union-attr]
-    assert (serving.counts.records, serving.counts.bad, serving.counts.passed) == (3, 0, 0)
+    assert (serving.counts.records, serving.counts.bad, serving.counts.skipped) == (3, 0, 0)
 
 
 def test_an_attribute_whose_type_changes_is_declared_anew(source: TangoEventSource) -> None:
     serving = LogReplayer(source)
-    serving.take(records(pa.array([1.5])))
-    serving.take(records(pa.array(["high"])))
+    serving.replay(records(pa.array([1.5])))
+    serving.replay(records(pa.array(["high"])))
     assert attribute(source, "Level").data_type is DataType.STRING
     assert last(source, "Level").content == ("high",)
 
 
 def test_a_value_without_a_time_has_that_of_the_log(source: TangoEventSource) -> None:
     serving = LogReplayer(source)
-    serving.take(records(pa.array([1.5])))
+    serving.replay(records(pa.array([1.5])))
     assert last(source, "Level").time == STORED * 1000
-    serving.take(records(pa.array([1.5]), time=pa.array([7])))
+    serving.replay(records(pa.array([1.5]), time=pa.array([7])))
     assert last(source, "Level").time == 7
 
 
 def test_quality_images_and_missing_values_stay_as_they_are(source: TangoEventSource) -> None:
     serving = LogReplayer(source)
-    serving.take(records(pa.array([1.5]), quality=["WARNING"]))
+    serving.replay(records(pa.array([1.5]), quality=["WARNING"]))
     assert last(source, "Level").quality is Quality.WARNING
-    serving.take(records(pa.array([None], pa.float64()), quality=["INVALID"]))
+    serving.replay(records(pa.array([None], pa.float64()), quality=["INVALID"]))
     assert (last(source, "Level").quality, last(source, "Level").content) == (Quality.INVALID, None)
-    serving.take(records(pa.array([[["a", "b", "c"], ["d", "e", "f"]]]), attribute=["words"]))
+    serving.replay(records(pa.array([[["a", "b", "c"], ["d", "e", "f"]]]), attribute=["words"]))
     assert (last(source, "words").content, last(source, "words").r_dim) == (tuple("abcdef"), (3, 2))
     assert serving.counts.bad == 0
 
 
 def test_state_is_the_devices_own(source: TangoEventSource) -> None:
     serving = LogReplayer(source)
-    serving.take(records(pa.array(["FAULT"]), attribute=["State"]))
+    serving.replay(records(pa.array(["FAULT"]), attribute=["State"]))
     assert last(source, "State").content == 8
     # rows of such a kind are refused before they are published; another writer may do what it likes
     other = records(pa.array([1]), attribute=["stats"])
     topics = [topic.replace("stats", "state") for topic in other.topics.to_pylist()]
     payloads = [payload.replace(b"stats", b"state") for payload in other.payloads.to_pylist()]
-    serving.take(Records(other.sequences, other.times, pa.array(topics).dictionary_encode(), pa.array(payloads)))
+    serving.replay(Records(other.sequences, other.times, pa.array(topics).dictionary_encode(), pa.array(payloads)))
     assert serving.counts.reasons == [f"record 1: {DEVICE}/state is STATE, not LONG64"]
 
 
 def test_what_is_not_to_be_served_is_passed_over_and_what_is_broken_counted(source: TangoEventSource) -> None:
     serving = LogReplayer(source, name="Lab")
-    serving.take(records(pa.array([1.0]), source="other"))
+    serving.replay(records(pa.array([1.0]), source="other"))
     payloads = pa.array([encode_one(RecordKind.STARTED, 5), b"no record"], pa.binary())
     topics = pa.array(["tango.writer"] * 2).dictionary_encode()
-    serving.take(Records(np.array([8, 9]), np.array([1, 1]), topics, payloads))
+    serving.replay(Records(np.array([8, 9]), np.array([1, 1]), topics, payloads))
     counts = serving.counts
-    assert (counts.records, counts.passed, counts.recorded, counts.bad) == (0, 2, 1, 1)
+    assert (counts.records, counts.skipped, counts.recorded, counts.bad) == (0, 2, 1, 1)
     assert serving.counts.reasons[0].startswith("record 9: no record of Tango events")
     assert source.devices == ()
 
 
 def test_the_newest_record_of_each_topic_is_known(source: TangoEventSource) -> None:
     serving = LogReplayer(source)
-    serving.note(records(pa.array([1.0, 2.0]), first=4))
-    serving.note(records(pa.array([1.0]), first=9, attribute=["Other"]))
+    serving.remember(records(pa.array([1.0, 2.0]), first=4))
+    serving.remember(records(pa.array([1.0]), first=9, attribute=["Other"]))
     payloads = pa.array([encode_one(RecordKind.STARTED, 5)], pa.binary())
-    serving.note(Records(np.array([10]), np.array([1]), pa.array(["tango.recorder"]).dictionary_encode(), payloads))
+    serving.remember(Records(np.array([10]), np.array([1]), pa.array(["tango.recorder"]).dictionary_encode(), payloads))
     assert serving.last == {"tango.lab.lab.cell.1.level.change": 5, "tango.lab.lab.cell.1.other.change": 9}
 
 
@@ -124,7 +124,7 @@ def test_the_newest_record_of_each_topic_is_known(source: TangoEventSource) -> N
 def test_the_first_rule_that_matches_holds(source: TangoEventSource) -> None:
     rules = [Rule("LAB/*/lev*", abs_change=0.5, archive_period=1000, unit="mm"), Rule("*", unit="K")]
     serving = LogReplayer(source, rules)
-    serving.take(records(pa.array([1.0, 2.0]), attribute=["Level", "other"]))
+    serving.replay(records(pa.array([1.0, 2.0]), attribute=["Level", "other"]))
     level = attribute(source, "Level")
     assert (level.unit, attribute(source, "other").unit) == ("mm", "K")
     assert level.change == Criteria(abs_change=0.5, detect=True)

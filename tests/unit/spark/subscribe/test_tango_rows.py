@@ -18,9 +18,9 @@ from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery.tango import TangoReader
 from mama_spark.spark.subscribe.tango_rows import CorruptRecord, TangoColumns
 from mama_spark.spark.subscribe.tango_schema import TYPE, VALUES
-from mama_spark.tango.events.events import Event, encode, write_except
+from mama_spark.tango.events.event_codec import Event, encode, write_except
 from mama_spark.tango.events.frames import CallInfo, usual_call
-from mama_spark.tango.log.recorder_state import RecordedDevice
+from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import GapCause, RecordKind, device_topic, encode_one, record_topic
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import (

@@ -1,4 +1,4 @@
-"""Where notices wait, and how frames become notices, without a socket."""
+"""The queue of received events, and the dispatch of frames, without a socket."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import BackgroundTaskFailed
-from mama_spark.tango.client.dispatcher import EventDispatcher
+from mama_spark.tango.client.event_dispatcher import EventDispatcher
 from mama_spark.tango.client.event_queue import EventQueue
 from mama_spark.tango.client.subscription_events import (
     QueueOverflow,
     SubscriptionEvent,
     SubscriptionEventKind,
-    decode_notices,
+    decode_events,
 )
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.counters import SequenceGap, SequenceRestart
-from mama_spark.tango.events.events import heartbeat
+from mama_spark.tango.events.event_codec import heartbeat
 from mama_spark.tango.events.frames import split, usual_call
+from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestart
 from mama_spark.tango.types import DevError, EventType, Severity
 
 TOPIC = b"tango://h:1/a/b/c/d.idl5_change"
@@ -32,7 +32,7 @@ VALUE = bytes.fromhex(
 
 @dataclass(eq=False)
 class Target:
-    inbox: EventQueue = field(default_factory=lambda: EventQueue(0))
+    queue: EventQueue = field(default_factory=lambda: EventQueue(0))
 
 
 def event(target: object, ctr: int) -> SubscriptionEvent:
@@ -43,7 +43,7 @@ def frames(ctr: int, data: bytes = VALUE, topic: bytes = TOPIC) -> list[bytes]:
     return [topic, b"\1", usual_call(ctr), data]
 
 
-# --- inbox -------------------------------------------------------------------------------------------------
+# --- queue -------------------------------------------------------------------------------------------------
 
 
 def large(ctr: int, octets: int) -> SubscriptionEvent:
@@ -53,103 +53,103 @@ def large(ctr: int, octets: int) -> SubscriptionEvent:
 @pytest.mark.spec("TG-44", "TG-45")
 def test_what_waits_is_bounded_in_octets_too() -> None:
     """A spectrum of 8 MB, again and again, is not kept a hundred thousand times."""
-    inbox, spectrum = EventQueue(100_000, octets=64 << 20), bytes(8 << 20)
+    queue, spectrum = EventQueue(100_000, octets=64 << 20), bytes(8 << 20)
     for ctr in range(1, 101):
-        inbox.put([SubscriptionEvent("a", SubscriptionEventKind.EVENT, 0, frames(ctr, spectrum), ctr)])
-    assert len(inbox) == 7
-    found = inbox.take(1000)
+        queue.put([SubscriptionEvent("a", SubscriptionEventKind.EVENT, 0, frames(ctr, spectrum), ctr)])
+    assert len(queue) == 7
+    found = queue.take(1000)
     assert [n.ctr for n in found if n.kind is SubscriptionEventKind.EVENT] == [94]  # an eighth at once
     assert found[0].detail == QueueOverflow(93, 1, 93)
-    assert [[n.ctr for n in inbox.take(1000)] for _ in range(7)] == [[95], [96], [97], [98], [99], [100], []]
+    assert [[n.ctr for n in queue.take(1000)] for _ in range(7)] == [[95], [96], [97], [98], [99], [100], []]
 
 
 def test_one_notice_that_is_larger_than_all_that_may_wait_comes() -> None:
-    inbox = EventQueue(0, octets=1000)
-    inbox.put([large(1, 10), large(2, 5000)])
-    assert [n.ctr for n in inbox.take(10) if n.kind is SubscriptionEventKind.EVENT] == [2]
-    inbox.put([large(3, 10)])
-    inbox.forget("a")
-    inbox.put([large(4, 10)])
-    assert [n.ctr for n in inbox.take(10)] == [4]
-    assert inbox.dropped == 1
+    queue = EventQueue(0, octets=1000)
+    queue.put([large(1, 10), large(2, 5000)])
+    assert [n.ctr for n in queue.take(10) if n.kind is SubscriptionEventKind.EVENT] == [2]
+    queue.put([large(3, 10)])
+    queue.forget("a")
+    queue.put([large(4, 10)])
+    assert [n.ctr for n in queue.take(10)] == [4]
+    assert queue.dropped == 1
 
 
 @pytest.mark.spec("TG-44")
 @given(st.integers(0, 7), st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=40))
 def test_what_is_taken_and_what_an_overflow_tells_is_all_that_came(limit: int, steps: list[tuple[str, bool]]) -> None:
     """Whoever takes when, nothing is lost without being told, and the order stays."""
-    inbox, put, got, n = EventQueue(limit), {"a": 0, "b": 0}, {"a": 0, "b": 0}, 0
+    queue, put, got, n = EventQueue(limit), {"a": 0, "b": 0}, {"a": 0, "b": 0}, 0
     taken: list[int] = []
     for who, take in [*steps, ("a", True)]:
         if take:
-            for notice in inbox.take(3) + inbox.take(100):
-                if isinstance(notice.detail, QueueOverflow):
-                    got[notice.subscription] += notice.detail.size
-                    assert notice.detail.first <= notice.detail.last
+            for one in queue.take(3) + queue.take(100):
+                if isinstance(one.detail, QueueOverflow):
+                    got[one.subscription] += one.detail.size
+                    assert one.detail.first <= one.detail.last
                 else:
-                    got[notice.subscription] += 1
-                    taken.append(notice.ctr)
+                    got[one.subscription] += 1
+                    taken.append(one.ctr)
         else:
             n += 1
             put[who] += 1
-            inbox.put([event(who, n)])
-            assert not limit or len(inbox) <= limit
+            queue.put([event(who, n)])
+            assert not limit or len(queue) <= limit
     assert got == put
     assert taken == sorted(taken)
-    assert inbox.dropped == n - len(taken)
+    assert queue.dropped == n - len(taken)
 
 
 def test_an_overflow_names_the_counters_of_the_events_that_it_dropped() -> None:
-    inbox = EventQueue(1)
-    inbox.put([SubscriptionEvent("s", SubscriptionEventKind.ONLINE, 0), event("s", 4), event("s", 5), event("s", 6)])
-    overflow, last = inbox.take(10)
+    queue = EventQueue(1)
+    queue.put([SubscriptionEvent("s", SubscriptionEventKind.ONLINE, 0), event("s", 4), event("s", 5), event("s", 6)])
+    overflow, last = queue.take(10)
     assert (overflow.kind, overflow.detail, last.ctr) == (SubscriptionEventKind.OVERFLOW, QueueOverflow(3, 4, 5), 6)
-    assert repr(inbox) == "<EventQueue 0 of 1, 3 dropped>"
+    assert repr(queue) == "<EventQueue 0 of 1, 3 dropped>"
 
 
 def test_who_wants_only_the_last_ones_is_told_nothing() -> None:
-    inbox = EventQueue(2, tell=False)
-    inbox.put([event("s", n) for n in range(5)])
-    assert [n.ctr for n in inbox.take(10)] == [3, 4]
-    assert inbox.dropped == 3
+    queue = EventQueue(2, report_overflow=False)
+    queue.put([event("s", n) for n in range(5)])
+    assert [n.ctr for n in queue.take(10)] == [3, 4]
+    assert queue.dropped == 3
 
 
 def test_taking_waits_for_what_comes_and_closing_wakes_it() -> None:
-    inbox, got = EventQueue(0), []
+    queue, got = EventQueue(0), []
     ready = threading.Barrier(2)
 
     def run() -> None:
         ready.wait(60)
-        got.append(inbox.take(10, None))
+        got.append(queue.take(10, None))
         ready.wait(60)
-        got.append(inbox.take(10, None))
+        got.append(queue.take(10, None))
 
     thread = threading.Thread(target=run)
     thread.start()
     ready.wait(60)
-    inbox.put([event("s", 1)])
+    queue.put([event("s", 1)])
     ready.wait(60)
-    inbox.close()
+    queue.close()
     thread.join(60)
-    assert [[n.ctr for n in notices] for notices in got] == [[1], []]
-    assert inbox.put([event("s", 2)]) == 0
-    assert inbox.take(1, 0.0) == []
+    assert [[n.ctr for n in events] for events in got] == [[1], []]
+    assert queue.put([event("s", 2)]) == 0
+    assert queue.take(1, 0.0) == []
 
 
 def test_a_death_is_told_after_everything_that_had_come() -> None:
-    inbox = EventQueue(0)
-    inbox.put([event("s", 1)])
-    inbox.close(RuntimeError("broken"))
-    assert [n.ctr for n in inbox.take(10)] == [1]
+    queue = EventQueue(0)
+    queue.put([event("s", 1)])
+    queue.close(RuntimeError("broken"))
+    assert [n.ctr for n in queue.take(10)] == [1]
     with pytest.raises(BackgroundTaskFailed, match="broken"):
-        inbox.take(10)
+        queue.take(10)
 
 
 def test_what_was_cancelled_is_forgotten() -> None:
-    inbox = EventQueue(2)
-    inbox.put([event(s, n) for n, s in enumerate("aabab")])
-    inbox.forget("a")
-    assert [(n.subscription, n.kind) for n in inbox.take(10)] == [
+    queue = EventQueue(2)
+    queue.put([event(s, n) for n, s in enumerate("aabab")])
+    queue.forget("a")
+    assert [(n.subscription, n.kind) for n in queue.take(10)] == [
         ("b", SubscriptionEventKind.OVERFLOW),
         ("b", SubscriptionEventKind.EVENT),
     ]
@@ -175,19 +175,19 @@ def test_events_behind_anything_are_found(before: list[bytes], messages: list[li
     assert [frame for one in found[: -len(messages)] for frame in one] == before
 
 
-# --- routes ------------------------------------------------------------------------------------------------
+# --- dispatcher ------------------------------------------------------------------------------------------------
 
 
-def kinds(notices: list[SubscriptionEvent]) -> list[SubscriptionEventKind]:
-    return [notice.kind for notice in notices]
+def kinds(events: list[SubscriptionEvent]) -> list[SubscriptionEventKind]:
+    return [one.kind for one in events]
 
 
 @pytest.mark.spec("TG-46")
 def test_markers_come_before_their_event_and_to_everybody_who_listens() -> None:
-    routes, one, two = EventDispatcher(), Target(), Target()
-    assert routes.add(TOPIC, EventType.CHANGE, one)
-    assert not routes.add(TOPIC, EventType.CHANGE, two)
-    found = routes.number([frames(1), frames(1), frames(4), frames(2)], 99)
+    dispatcher, one, two = EventDispatcher(), Target(), Target()
+    assert dispatcher.add(TOPIC, EventType.CHANGE, one)
+    assert not dispatcher.add(TOPIC, EventType.CHANGE, two)
+    found = dispatcher.dispatch([frames(1), frames(1), frames(4), frames(2)], 99)
     assert [(n.subscription, n.kind, n.detail) for n in found if n.subscription is two] == [
         (two, SubscriptionEventKind.EVENT, None),
         (two, SubscriptionEventKind.GAP, SequenceGap(2, 3)),
@@ -196,74 +196,74 @@ def test_markers_come_before_their_event_and_to_everybody_who_listens() -> None:
         (two, SubscriptionEventKind.EVENT, None),
     ]
     assert {n.received for n in found} == {99}
-    counts = routes.counts
-    assert (counts.events, counts.copies, counts.gaps, counts.missed, counts.restarts) == (3, 1, 1, 2, 1)
+    counts = dispatcher.counts
+    assert (counts.events, counts.duplicates, counts.gaps, counts.missed, counts.restarts) == (3, 1, 1, 2, 1)
 
 
 def test_the_counter_of_data_ready_means_nothing() -> None:
-    routes, target = EventDispatcher(), Target()
+    dispatcher, target = EventDispatcher(), Target()
     topic = b"tango://h:1/a/b/c/d.data_ready"
-    routes.add(topic, EventType.DATA_READY, target)
-    found = routes.number([frames(n, topic=topic) for n in (7, 7, 100, 3)], 0)
+    dispatcher.add(topic, EventType.DATA_READY, target)
+    found = dispatcher.dispatch([frames(n, topic=topic) for n in (7, 7, 100, 3)], 0)
     assert kinds(found) == 4 * [SubscriptionEventKind.EVENT]
 
 
 @pytest.mark.spec("TG-34", "TG-45")
 def test_what_is_no_event_or_wanted_by_nobody_is_counted() -> None:
     """Who sends is told by the topic alone."""
-    routes, target = EventDispatcher(), Target()
-    routes.add(TOPIC, EventType.CHANGE, target)
+    dispatcher, target = EventDispatcher(), Target()
+    dispatcher.add(TOPIC, EventType.CHANGE, target)
     beat = heartbeat(b"tango://h:1/dserver/d/i.heartbeat")
-    assert routes.number([beat, [b""], [b"I like beer"], [TOPIC], [TOPIC, b"", b"", b""], frames(1)[:3]], 0) == []
-    assert (routes.counts.strays, routes.counts.bad) == (3, 3)
+    assert dispatcher.dispatch([beat, [b""], [b"I like beer"], [TOPIC], [TOPIC, b"", b"", b""], frames(1)[:3]], 0) == []
+    assert (dispatcher.counts.unrouted, dispatcher.counts.malformed) == (3, 3)
 
 
 def test_big_endian_counters_are_read_as_such() -> None:
-    routes, target = EventDispatcher(), Target()
-    routes.add(TOPIC, EventType.CHANGE, target)
-    (found,) = routes.number([[TOPIC, b"\0", usual_call(258, little=False), VALUE]], 0)
+    dispatcher, target = EventDispatcher(), Target()
+    dispatcher.add(TOPIC, EventType.CHANGE, target)
+    (found,) = dispatcher.dispatch([[TOPIC, b"\0", usual_call(258, little=False), VALUE]], 0)
     assert found.ctr == 258
 
 
 def test_the_last_one_to_leave_forgets_the_topic() -> None:
-    routes, one, two = EventDispatcher(), Target(), Target()
+    dispatcher, one, two = EventDispatcher(), Target(), Target()
     for target in (one, two):
-        routes.add(TOPIC, EventType.CHANGE, target)
-    routes.number([frames(5)], 0)
-    assert not routes.remove(TOPIC, one)
-    assert routes.remove(TOPIC, two)
-    assert not routes.remove(TOPIC, two)
-    assert TOPIC not in routes
-    routes.add(TOPIC, EventType.CHANGE, one)
-    assert kinds(routes.number([frames(9)], 0)) == [SubscriptionEventKind.EVENT]
-    assert repr(routes) == "<EventDispatcher of 1 topics>"
+        dispatcher.add(TOPIC, EventType.CHANGE, target)
+    dispatcher.dispatch([frames(5)], 0)
+    assert not dispatcher.remove(TOPIC, one)
+    assert dispatcher.remove(TOPIC, two)
+    assert not dispatcher.remove(TOPIC, two)
+    assert TOPIC not in dispatcher
+    dispatcher.add(TOPIC, EventType.CHANGE, one)
+    assert kinds(dispatcher.dispatch([frames(9)], 0)) == [SubscriptionEventKind.EVENT]
+    assert repr(dispatcher) == "<EventDispatcher of 1 topics>"
 
 
 def test_behind_a_known_restart_the_first_event_says_so() -> None:
-    routes, target = EventDispatcher(), Target()
-    routes.add(TOPIC, EventType.CHANGE, target)
-    routes.number([frames(5)], 0)
-    routes.restarted([TOPIC])
-    assert kinds(routes.number([frames(8)], 0)) == [SubscriptionEventKind.RESTART, SubscriptionEventKind.EVENT]
+    dispatcher, target = EventDispatcher(), Target()
+    dispatcher.add(TOPIC, EventType.CHANGE, target)
+    dispatcher.dispatch([frames(5)], 0)
+    dispatcher.mark_restarted([TOPIC])
+    assert kinds(dispatcher.dispatch([frames(8)], 0)) == [SubscriptionEventKind.RESTART, SubscriptionEventKind.EVENT]
 
 
-# --- notices -----------------------------------------------------------------------------------------------
+# --- batches ---------------------------------------------------------------------------------------------
 
 
 def test_a_batch_tells_which_of_its_notices_have_frames() -> None:
     error = (DevError("R", Severity.ERR, "d", "o"),)
-    notices = [
+    events = [
         SubscriptionEvent("s", SubscriptionEventKind.ERROR, 0, None, 0, error),
         event("s", 1),
         SubscriptionEvent("s", SubscriptionEventKind.GAP, 0, None, 0, SequenceGap(2, 3)),
         event("s", 4),
     ]
-    batch = decode_notices(notices, BatchDecoder())
+    batch = decode_events(events, BatchDecoder())
     assert (len(batch), batch.rows.tolist(), batch.columns.ctr.tolist()) == (4, [1, 3], [1, 4])
-    assert len(decode_notices([], BatchDecoder())) == 0
-    assert decode_notices(notices[1:2], BatchDecoder()).rows.tolist() == [0]
-    assert notices[0].errors == error
-    assert [(e.reason, e.desc) for e in notices[2].errors] == [("API_MissedEvents", "missed 2 events, 2 to 3")]
+    assert len(decode_events([], BatchDecoder())) == 0
+    assert decode_events(events[1:2], BatchDecoder()).rows.tolist() == [0]
+    assert events[0].errors == error
+    assert [(e.reason, e.desc) for e in events[2].errors] == [("API_MissedEvents", "missed 2 events, 2 to 3")]
     assert SubscriptionEvent("s", SubscriptionEventKind.RESTART, 0, None, 0, SequenceRestart(3, 1)).errors == ()
     assert SubscriptionEvent("s", SubscriptionEventKind.ONLINE, 0).errors == ()
-    assert notices[1].errors == ()
+    assert events[1].errors == ()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mama_spark.errors import MamaError
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.giop import messages as giop
+from mama_spark.tango.giop.assembler import MessageAssembler
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.giop.messages import (
     CancelRequest,
@@ -27,7 +28,6 @@ from mama_spark.tango.giop.messages import (
     LocateReply,
     LocateRequest,
     LocateStatus,
-    MessageAssembler,
     MessageError,
     ReplyStatus,
     decode,
@@ -319,11 +319,11 @@ def test_a_body_of_1_2_stands_at_a_multiple_of_8_and_without_one_there_is_no_gap
 
 
 def split(data: bytes, cuts: list[int], limit: int = giop.LIMIT) -> list[bytes]:
-    splitter, found = MessageAssembler(limit), []
+    assembler, found = MessageAssembler(limit), []
     places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     for begin, end in itertools.pairwise(places):
-        splitter.feed(data[begin:end])
-        while (message := splitter.next_message()) is not None:
+        assembler.feed(data[begin:end])
+        while (message := assembler.next_message()) is not None:
             found.append(message)
     return found
 
@@ -383,19 +383,19 @@ def test_fragments_that_cannot_be_put_together_are_refused(data: bytes) -> None:
 
 
 def test_a_size_is_refused_before_the_message_is_there() -> None:
-    splitter = MessageAssembler(limit=100)
-    splitter.feed(b"GIOP\1\2\1\1" + (101).to_bytes(4, "little"))
+    assembler = MessageAssembler(limit=100)
+    assembler.feed(b"GIOP\1\2\1\1" + (101).to_bytes(4, "little"))
     with pytest.raises(CdrError, match="limit"):
-        splitter.next_message()
+        assembler.next_message()
 
 
 @given(st.binary(max_size=80))
 def test_any_octets_behind_the_magic_give_messages_or_the_error(data: bytes) -> None:
-    splitter = MessageAssembler(limit=1000)
-    splitter.feed(b"GIOP\1" + data)
+    assembler = MessageAssembler(limit=1000)
+    assembler.feed(b"GIOP\1" + data)
     try:
-        while (found := splitter.next_message()) is not None:
+        while (found := assembler.next_message()) is not None:
             decode(found)
     except CdrError:
         pass
-    assert len(splitter._data) <= 85
+    assert len(assembler._data) <= 85

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from mama_spark.tango.events import events
-from mama_spark.tango.events.events import Event, decode, encode
+from mama_spark.tango.events import event_codec
+from mama_spark.tango.events.event_codec import Event, decode, encode
 from mama_spark.tango.events.frames import MAGIC, CallInfo
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.idl import structs
@@ -125,9 +125,9 @@ def test_on_plain_topics_the_octets_tell_idl_3_from_idl_4(kind: ValueKind, littl
     value = AttributeValue("spec", kind, content, 1_700_000_000_123_456_789, format=Format.UNKNOWN, r_dim=dims)
     writer = CdrWriter(little, MAGIC, len(MAGIC))
     write_value(writer, value, 3)
-    assert events.read_data(parse(TOPICS[3]), writer.getvalue(), little) == value
+    assert event_codec.read_data(parse(TOPICS[3]), writer.getvalue(), little) == value
     quality = parse("tango://h:1/a/b/c/d.quality")
-    assert events.read_data(quality, writer.getvalue(), little) == value
+    assert event_codec.read_data(quality, writer.getvalue(), little) == value
 
 
 def type_code(*parts: int | str | list[Any]) -> bytes:
@@ -209,14 +209,14 @@ def test_read_part_and_set_part_are_told_by_the_dimensions() -> None:
 def test_numbers_are_views_of_what_came_and_cannot_be_changed() -> None:
     value = AttributeValue("d", ValueKind.DOUBLE, np.arange(1000.0), 0, Quality.VALID, Format.SPECTRUM, 5, Dim(1000, 0))
     topic = parse(TOPICS[5])
-    frame = events.write_data(topic, value, little=True)
-    found = events.read_data(topic, frame, little=True)
+    frame = event_codec.write_data(topic, value, little=True)
+    found = event_codec.read_data(topic, frame, little=True)
     assert found == value
     assert isinstance(found, AttributeValue)
     assert isinstance(found.content, np.ndarray)
     assert np.shares_memory(found.content, np.frombuffer(frame, np.uint8))
     assert not found.content.flags.writeable
-    swapped = events.read_data(topic, events.write_data(topic, value, little=False), little=False)
+    swapped = event_codec.read_data(topic, event_codec.write_data(topic, value, little=False), little=False)
     assert swapped == value
 
 
@@ -325,4 +325,4 @@ def test_errors_come_back_on_every_topic(errors: tuple[DevError, ...], little: b
 def test_data_ready_counts_with_a_sign() -> None:
     topic = parse("tango://h:1/a/b/c/d.data_ready")
     data = DataReady("d", 5, -42)
-    assert events.read_data(topic, events.write_data(topic, data), little=True) == data
+    assert event_codec.read_data(topic, event_codec.write_data(topic, data), little=True) == data

@@ -12,15 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.errors import ConfigError
 from mama_spark.services.tango_recorder.settings import RecorderSettings
-from mama_spark.tango.client import subscription_events
-from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent, decode_notices
+from mama_spark.tango.client.subscription_events import (
+    QueueOverflow,
+    SubscriptionEvent,
+    SubscriptionEventKind,
+    decode_events,
+)
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.counters import SequenceGap, SequenceRestart
-from mama_spark.tango.events.events import Event, write_except
-from mama_spark.tango.events.events import encode as encode_event
+from mama_spark.tango.events.event_codec import Event, write_except
+from mama_spark.tango.events.event_codec import encode as encode_event
 from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestart
 from mama_spark.tango.giop.ior import parse_device
-from mama_spark.tango.log.recorder_state import BadState, RecordBuilder, RecorderState, merge_states
+from mama_spark.tango.log.record_builder import RecordBuilder
+from mama_spark.tango.log.recorder_state import BadState, RecorderState, merge_states
 from mama_spark.tango.log.records import (
     HEAD_SIZE,
     BadEventRecord,
@@ -133,7 +138,7 @@ def test_other_topics_are_refused(text: str) -> None:
         parse_record_topic(text)
 
 
-# --- recording ---------------------------------------------------------------------------------------------
+# --- state ---------------------------------------------------------------------------------------------
 
 CHANGE = event_topic("vm:1", "a/b/c", "x", EventType.CHANGE, False)
 SUBSCRIPTION = SimpleNamespace(
@@ -145,37 +150,35 @@ ERRORS = (DevError("Broken", Severity.ERR, "it broke", "here"),)
 def event(ctr: int, quality: Quality = Quality.VALID, errors: tuple[DevError, ...] = ()) -> SubscriptionEvent:
     value = AttributeValue("x", ValueKind.DOUBLE, np.array([1.0]), 5, quality, data_type=DataType.DOUBLE)
     frames = encode_event(Event(CHANGE, CallInfo(ctr, bool(errors)), None if errors else value, errors))
-    return SubscriptionEvent(SUBSCRIPTION, subscription_events.SubscriptionEventKind.EVENT, 100 + ctr, frames, ctr)
+    return SubscriptionEvent(SUBSCRIPTION, SubscriptionEventKind.EVENT, 100 + ctr, frames, ctr)
 
 
-def told(kind: subscription_events.SubscriptionEventKind, detail: Any = None) -> SubscriptionEvent:
+def delivered(kind: SubscriptionEventKind, detail: Any = None) -> SubscriptionEvent:
     return SubscriptionEvent(SUBSCRIPTION, kind, 50, None, 0, detail)
 
 
-def take(recording: RecorderState, *given: SubscriptionEvent) -> DecodedRecords:
-    return read(recording.take(decode_notices(list(given), BatchDecoder())))
+def record(state: RecorderState, *given: SubscriptionEvent) -> DecodedRecords:
+    return read(state.record(decode_events(list(given), BatchDecoder())))
 
 
-def read(lines: RecordBuilder) -> DecodedRecords:
-    return decode(lines.messages().payloads) if len(lines) else decode(pa.array([], pa.binary()))
+def read(records: RecordBuilder) -> DecodedRecords:
+    return decode(records.messages().payloads) if len(records) else decode(pa.array([], pa.binary()))
 
 
 def kinds(found: DecodedRecords) -> list[RecordKind]:
     return [RecordKind(kind) for kind in found.kind.tolist()]
 
 
-def restored(recording: RecorderState) -> RecorderState:
+def restored(state: RecorderState) -> RecorderState:
     """The next recorder, after a state was written."""
-    after = RecorderState(recording.name)
-    after.restore(merge_states(list(read(recording.state(1)).frames.datas)), ())
+    after = RecorderState(state.name)
+    after.restore(merge_states(list(read(state.state(1)).frames.datas)), ())
     return after
 
 
 @pytest.mark.spec("TG-46")
 def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
-    found = take(
-        RecorderState("r"), event(1), told(subscription_events.SubscriptionEventKind.GAP, SequenceGap(2, 4)), event(5)
-    )
+    found = record(RecorderState("r"), event(1), delivered(SubscriptionEventKind.GAP, SequenceGap(2, 4)), event(5))
     assert kinds(found) == [RecordKind.EVENT, RecordKind.GAP, RecordKind.EVENT]
     assert (found.first[1], found.last[1], found.count[1], found.cause[1]) == (2, 4, 3, GapCause.WAY)
     assert found.frames.topics[1] == CHANGE.encode()
@@ -193,9 +196,9 @@ def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
     ],
 )
 def test_the_next_recorder_tells_what_came_in_between(last: int, first: int, wanted: tuple[int, ...] | None) -> None:
-    recording = RecorderState("r")
-    take(recording, event(last))
-    found = take(restored(recording), event(first), event(first + 1))
+    state = RecorderState("r")
+    record(state, event(last))
+    found = record(restored(state), event(first), event(first + 1))
     if wanted is None:
         assert kinds(found) == [RecordKind.EVENT, RecordKind.EVENT]
     else:
@@ -205,83 +208,83 @@ def test_the_next_recorder_tells_what_came_in_between(last: int, first: int, wan
 
 
 def test_records_behind_the_last_state_count_too() -> None:
-    recording, after = RecorderState("r"), RecorderState("r")
-    state = merge_states(list(read(recording.state(1)).frames.datas))
-    behind = take(recording, told(subscription_events.SubscriptionEventKind.ONLINE), event(7))
-    after.restore(state, [behind])
-    assert after.devices == recording.devices
-    assert kinds(take(after, event(9))) == [RecordKind.GAP, RecordKind.EVENT]
+    state, after = RecorderState("r"), RecorderState("r")
+    written = merge_states(list(read(state.state(1)).frames.datas))
+    behind = record(state, delivered(SubscriptionEventKind.ONLINE), event(7))
+    after.restore(written, [behind])
+    assert after.devices == state.devices
+    assert kinds(record(after, event(9))) == [RecordKind.GAP, RecordKind.EVENT]
 
 
 def test_a_state_of_many_topics_is_in_parts_that_fit_together() -> None:
-    recording = RecorderState("r")
-    recording.restore({"counters": {f"t{n}": n for n in range(9000)}, "devices": [], "hosts": {}}, ())
-    parts = list(read(recording.state(1)).frames.datas)
+    state = RecorderState("r")
+    state.restore({"counters": {f"t{n}": n for n in range(9000)}, "devices": [], "hosts": {}}, ())
+    parts = list(read(state.state(1)).frames.datas)
     assert len(parts) == 3
     found = merge_states([parts[2], *parts, parts[0]])
     assert found is not None
     assert found["counters"] == {f"t{n}": n for n in range(9000)}
     assert merge_states([parts[0], parts[2]]) is None
     with pytest.raises(BadState):
-        recording.restore({"counters": 3}, ())
+        state.restore({"counters": 3}, ())
 
 
 def test_restarts_and_overflows_are_told() -> None:
-    recording = RecorderState("r")
-    found = take(
-        recording,
-        told(subscription_events.SubscriptionEventKind.RESTART, SequenceRestart(9, 1)),
-        told(subscription_events.SubscriptionEventKind.OVERFLOW, QueueOverflow(4, 2, 5)),
+    state = RecorderState("r")
+    found = record(
+        state,
+        delivered(SubscriptionEventKind.RESTART, SequenceRestart(9, 1)),
+        delivered(SubscriptionEventKind.OVERFLOW, QueueOverflow(4, 2, 5)),
     )
     assert kinds(found) == [RecordKind.RESTART, RecordKind.GAP]
     assert (found.first.tolist(), found.last.tolist(), found.count.tolist()) == ([9, 2], [1, 5], [-1, 4])
     assert found.cause[1] == GapCause.BUFFER
-    assert recording.gaps == 1
+    assert state.gaps == 1
 
 
 @pytest.mark.spec("TG-36", "TG-41")
 def test_a_device_is_written_when_it_changes_and_only_then() -> None:
-    recording = RecorderState("r")
+    state = RecorderState("r")
     lives = (RecordKind.ONLINE, RecordKind.SUSPECT, RecordKind.OFFLINE)
 
     def after(*given: SubscriptionEvent) -> list[RecordKind]:
-        return [kind for kind in kinds(take(recording, *given)) if kind in lives]
+        return [kind for kind in kinds(record(state, *given)) if kind in lives]
 
-    assert after(told(subscription_events.SubscriptionEventKind.ONLINE), event(1), event(2)) == [RecordKind.ONLINE]
+    assert after(delivered(SubscriptionEventKind.ONLINE), event(1), event(2)) == [RecordKind.ONLINE]
     assert after(event(3, errors=ERRORS), event(4, errors=ERRORS)) == [RecordKind.SUSPECT]
     assert after(event(5), event(6)) == [RecordKind.ONLINE]
     assert after(event(7, Quality.INVALID)) == [RecordKind.SUSPECT]
-    assert after(told(subscription_events.SubscriptionEventKind.OFFLINE)) == [RecordKind.OFFLINE]
-    assert after(told(subscription_events.SubscriptionEventKind.ERROR, ERRORS)) == []
-    assert after(told(subscription_events.SubscriptionEventKind.ONLINE), event(8)) == [RecordKind.ONLINE]
+    assert after(delivered(SubscriptionEventKind.OFFLINE)) == [RecordKind.OFFLINE]
+    assert after(delivered(SubscriptionEventKind.ERROR, ERRORS)) == []
+    assert after(delivered(SubscriptionEventKind.ONLINE), event(8)) == [RecordKind.ONLINE]
 
 
 def test_why_a_device_is_suspect_stands_in_its_record() -> None:
-    found = take(RecorderState("r"), told(subscription_events.SubscriptionEventKind.ONLINE), event(1, errors=ERRORS))
+    found = record(RecorderState("r"), delivered(SubscriptionEventKind.ONLINE), event(1, errors=ERRORS))
     assert errors_of(found, 2) == ERRORS
     assert errors_of(found, 0) == ()
     assert found.frames.datas[2] == write_except(ERRORS)
 
 
 def test_a_server_is_called_as_it_calls_itself() -> None:
-    recording = RecorderState("r")
+    state = RecorderState("r")
     away = SimpleNamespace(**{**vars(SUBSCRIPTION), "device": parse_device("tango://127.0.0.1:1/a/b/c#dbase=no")})
     away.topic = None
-    lines = take(recording, told(subscription_events.SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
-    assert parse(lines.frames.topics[0].decode()).tango_host == "127.0.0.1:1"
+    records = record(state, delivered(SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
+    assert parse(records.frames.topics[0].decode()).tango_host == "127.0.0.1:1"
     away.topic = str(CHANGE)
-    take(recording, told(subscription_events.SubscriptionEventKind.ONLINE)._replace(subscription=away))
-    assert [device.tango_host for device in recording.devices] == ["vm:1"]
-    again = restored(recording)
+    record(state, delivered(SubscriptionEventKind.ONLINE)._replace(subscription=away))
+    assert [device.tango_host for device in state.devices] == ["vm:1"]
+    again = restored(state)
     away.topic = None
-    lines = take(again, told(subscription_events.SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
-    assert parse(lines.frames.topics[0].decode()).tango_host == "vm:1"
+    records = record(again, delivered(SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
+    assert parse(records.frames.topics[0].decode()).tango_host == "vm:1"
 
 
 def test_a_device_that_is_not_recorded_any_more_is_offline() -> None:
-    recording = RecorderState("r")
-    take(recording, told(subscription_events.SubscriptionEventKind.ONLINE))
-    found = read(restored(recording).started(9, lambda name: name == "other/device/1"))
+    state = RecorderState("r")
+    record(state, delivered(SubscriptionEventKind.ONLINE))
+    found = read(restored(state).started(9, lambda name: name == "other/device/1"))
     assert kinds(found) == [RecordKind.STARTED, RecordKind.OFFLINE]
 
 
@@ -302,49 +305,49 @@ def gaps(found: DecodedRecords) -> list[tuple[int, int, int, int]]:
 @pytest.mark.spec("TG-46")
 def test_what_the_log_refused_is_told_until_it_takes_it() -> None:
     """Events, values that were read, and gaps of which nobody was told so."""
-    recording = RecorderState("r")
-    made = take(recording, *map(event, range(1, 6)))
-    recording.refused(some(made, 1, 2))
-    recording.refused(some(made, 4))
-    assert recording.owes
-    told_once = read(recording.tell_owed(9))
+    state = RecorderState("r")
+    made = record(state, *map(event, range(1, 6)))
+    state.refused(some(made, 1, 2))
+    state.refused(some(made, 4))
+    assert state.has_pending
+    told_once = read(state.report_pending(9))
     assert (kinds(told_once), gaps(told_once)) == ([RecordKind.GAP], [(2, 5, 3, GapCause.REFUSED)])
     assert told_once.frames.topics == [CHANGE.encode()]
-    assert not recording.owes
-    recording.refused(take(recording, event(6)))
-    recording.refused(told_once)  # later than what came after it
-    again = read(recording.tell_owed(9))
+    assert not state.has_pending
+    state.refused(record(state, event(6)))
+    state.refused(told_once)  # later than what came after it
+    again = read(state.report_pending(9))
     assert gaps(again) == [(2, 6, 4, GapCause.REFUSED)]
-    recording.refused(again)
-    recording.refused(take(recording, told(subscription_events.SubscriptionEventKind.RESTART, SequenceRestart(9, 1))))
-    assert gaps(read(recording.tell_owed(9))) == [(2, 6, -1, GapCause.REFUSED)]
+    state.refused(again)
+    state.refused(record(state, delivered(SubscriptionEventKind.RESTART, SequenceRestart(9, 1))))
+    assert gaps(read(state.report_pending(9))) == [(2, 6, -1, GapCause.REFUSED)]
 
 
 def test_what_is_owed_outlives_the_recorder() -> None:
-    recording = RecorderState("r")
-    recording.refused(take(recording, *map(event, (1, 2))))
-    after = restored(recording)
-    assert gaps(read(after.tell_owed(9))) == [(1, 2, 2, GapCause.REFUSED)]
+    state = RecorderState("r")
+    state.refused(record(state, *map(event, (1, 2))))
+    after = restored(state)
+    assert gaps(read(after.report_pending(9))) == [(1, 2, 2, GapCause.REFUSED)]
     with pytest.raises(BadState):
         after.restore({"counters": {}, "devices": [], "hosts": {}, "owed": [["t", "x"]]}, ())
 
 
 def test_a_recorder_that_was_killed_before_it_told_is_found_out_by_the_counters() -> None:
-    recording = RecorderState("r")
-    made = take(
-        recording,
+    state = RecorderState("r")
+    made = record(
+        state,
         *map(event, range(1, 10)),
-        told(subscription_events.SubscriptionEventKind.GAP, SequenceGap(10, 11)),
+        delivered(SubscriptionEventKind.GAP, SequenceGap(10, 11)),
         event(12),
     )
-    recording.refused(some(made, 2, 3, 7))
-    refused = read(recording.tell_owed(9))
+    state.refused(some(made, 2, 3, 7))
+    refused = read(state.report_pending(9))
 
     def after(*parts: DecodedRecords) -> list[tuple[int, int, int, int]]:
-        recording = RecorderState("r")
-        recording.restore(None, parts)
-        lines = recording.tell_owed(9)
-        return gaps(read(lines))
+        state = RecorderState("r")
+        state.restore(None, parts)
+        records = state.report_pending(9)
+        return gaps(read(records))
 
     stored = some(made, 0, 1, 4, 5, 6, 8, 9, 10)
     assert after(stored) == [(3, 8, 3, GapCause.REFUSED)]
@@ -360,23 +363,23 @@ def test_counters_that_are_the_users_own_tell_of_nothing_missing() -> None:
     after = RecorderState("r")
     made = [encode_one(RecordKind.EVENT, 5, [ready.encode(), b"\1", b"c" * 21, b"d"], ctr=ctr) for ctr in (3, 900)]
     after.restore(None, [decode(pa.array(made, pa.binary()))])
-    assert not after.owes
+    assert not after.has_pending
 
 
 def test_a_gap_that_was_told_is_not_told_again_by_the_next_recorder() -> None:
-    recording = RecorderState("r")
-    made = take(recording, event(5), event(6), event(7))
-    recording.refused(some(made, 1, 2))
+    state = RecorderState("r")
+    made = record(state, event(5), event(6), event(7))
+    state.refused(some(made, 1, 2))
     after = RecorderState("r")
-    after.restore(None, [some(made, 0), read(recording.tell_owed(9))])
-    assert kinds(take(after, event(8))) == [RecordKind.EVENT]
+    after.restore(None, [some(made, 0), read(state.report_pending(9))])
+    assert kinds(record(after, event(8))) == [RecordKind.EVENT]
 
 
 def test_the_state_of_a_device_that_the_log_refused_is_written_again() -> None:
-    recording = RecorderState("r")
-    recording.refused(take(recording, told(subscription_events.SubscriptionEventKind.ONLINE)))
-    assert kinds(read(recording.tell_owed(9))) == [RecordKind.ONLINE]
-    assert not recording.owes
+    state = RecorderState("r")
+    state.refused(record(state, delivered(SubscriptionEventKind.ONLINE)))
+    assert kinds(read(state.report_pending(9))) == [RecordKind.ONLINE]
+    assert not state.has_pending
 
 
 # --- settings ----------------------------------------------------------------------------------------------

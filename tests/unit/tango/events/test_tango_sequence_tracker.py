@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.events.counters import WRAP, SequenceGap, SequenceRestart, SequenceResult, SequenceTracker
 from mama_spark.tango.events.frames import usual_call
+from mama_spark.tango.events.sequence_tracker import WRAP, SequenceGap, SequenceRestart, SequenceResult, SequenceTracker
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
 SCENARIOS = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario" and "events" in v["input"]]
 
 
 def see(counters: SequenceTracker, ctr: int, data: bytes, topic: str = "t") -> SequenceResult:
-    return counters.see(topic, ctr, usual_call(ctr), data)
+    return counters.track(topic, ctr, usual_call(ctr), data)
 
 
 def told(events: list[tuple[int, str]]) -> list[str]:
@@ -52,8 +52,8 @@ def test_a_third_copy_is_dropped_as_the_second() -> None:
 
 def test_an_error_and_a_value_with_one_counter_are_two_events() -> None:
     counters = SequenceTracker()
-    assert counters.see("t", 3, usual_call(3), b"x").deliver
-    assert counters.see("t", 3, usual_call(3, True), b"x").deliver
+    assert counters.track("t", 3, usual_call(3), b"x").deliver
+    assert counters.track("t", 3, usual_call(3, True), b"x").deliver
 
 
 def test_large_data_is_compared_and_not_kept() -> None:
@@ -69,9 +69,9 @@ def test_large_data_is_compared_and_not_kept() -> None:
 def test_a_server_that_is_known_to_be_new_makes_a_restart_of_any_counter(ctr: int) -> None:
     counters = SequenceTracker()
     see(counters, 6, b"x")
-    counters.restarted("t")
-    counters.restarted("t")
-    counters.restarted("unknown")
+    counters.mark_restarted("t")
+    counters.mark_restarted("t")
+    counters.mark_restarted("unknown")
     assert see(counters, ctr, b"x") == SequenceResult(True, SequenceRestart(6, ctr))
     assert see(counters, ctr + 1, b"y") == SequenceResult(True)
     assert see(counters, ctr + 3, b"z") == SequenceResult(True, SequenceGap(ctr + 2, ctr + 2))

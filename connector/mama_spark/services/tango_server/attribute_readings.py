@@ -1,6 +1,6 @@
-"""What an attribute was last: values as Python has them become what Tango sends. Pure.
+"""Readings of attributes: converts Python values into values of Tango's types. Pure.
 
-A number costs nothing but a check when it is told; the rest is made when somebody wants it.
+A single number is only checked when it is set; it is converted when an event or a read needs it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mama_spark.tango.types import (
     DTYPES,
     NO_DIM,
     ONE,
+    STRUCT_CODES,
     AttributeValue,
     Content,
     DataType,
@@ -31,16 +32,11 @@ from mama_spark.tango.types import (
 
 from .device import Attribute
 
-_CODES = {
-    ValueKind.BOOL: "B", ValueKind.SHORT: "h", ValueKind.LONG: "i", ValueKind.LONG64: "q", ValueKind.FLOAT: "f",
-    ValueKind.DOUBLE: "d", ValueKind.UCHAR: "B", ValueKind.USHORT: "H", ValueKind.ULONG: "I", ValueKind.ULONG64: "Q",
-}  # fmt: skip
-
 
 class AttributeReading:
-    """One value of one attribute, or why there is none.
+    """A value of one attribute, or the errors instead.
 
-    :ivar numbers: what was read, and what was set, if both are single numbers; else None
+    :ivar numbers: read value, and set value of settable attributes, if they are single numbers; else None
     :ivar time: nanoseconds since the epoch
     """
 
@@ -64,17 +60,17 @@ class AttributeReading:
 
     @property
     def empty(self) -> bool:
-        """No value: an error, or INVALID."""
+        """It has no value: errors, or the quality is INVALID."""
         return bool(self.errors) or self.quality is Quality.INVALID
 
     def content(self, kind: ValueKind) -> Content:
-        """As :class:`~mama_spark.tango.types.AttributeValue` has it."""
+        """The field ``content`` of :class:`~mama_spark.tango.types.AttributeValue`."""
         if self._content is None and self.numbers is not None:
             self._content = np.array(self.numbers, DTYPES[kind])
         return self._content
 
     def value(self, attribute: Attribute) -> AttributeValue:
-        """As clients get it."""
+        """The value that clients get."""
         kind, r_dim, w_dim = attribute.kind, self.r_dim, self.w_dim
         if self.empty:
             kind, r_dim, w_dim = ValueKind.NO_DATA, NO_DIM, NO_DIM
@@ -86,22 +82,22 @@ class AttributeReading:
 
     @classmethod
     def failed(cls, errors: Sequence[DevError], time: int) -> AttributeReading:
-        """There is no value, for these reasons."""
+        """Errors instead of a value."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM, tuple(errors))
 
     @classmethod
     def invalid(cls, time: int) -> AttributeReading:
-        """There is no value."""
+        """No value: quality INVALID."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM)
 
     @classmethod
     def of(cls, value: AttributeValue) -> AttributeReading:
-        """What somebody else read."""
+        """The reading of an existing value."""
         return cls(None, value.content, value.time, value.quality, value.r_dim, value.w_dim, value.errors)
 
 
-class Readings:
-    """Makes readings of one attribute."""
+class ReadingFactory:
+    """Makes readings of one attribute from Python values."""
 
     __slots__ = ("_code", "_count", "attribute")
 
@@ -109,15 +105,15 @@ class Readings:
         self.attribute = attribute
         single = attribute.format is Format.SCALAR and attribute.kind in DTYPES
         self._count = 2 if attribute.settable else 1
-        self._code = struct.Struct("<" + _CODES[attribute.kind] * self._count) if single else None
+        self._code = struct.Struct("<" + STRUCT_CODES[attribute.kind] * self._count) if single else None
 
     def make(self, value: Any, time: int, quality: Quality = Quality.VALID, written: Any = None) -> AttributeReading:
-        """A reading of what Python has: numbers, text, arrays (an image has two dimensions), :class:`Encoded` or
-        octets, :class:`DevState`.
+        """A reading of a Python value: number, text, array (two dimensions: an image), :class:`Encoded` or octets,
+        :class:`DevState`.
 
         :param time: nanoseconds since the epoch
-        :param written: what was last set, of settable attributes; None: nothing, or zero
-        :raises CdrError: no value of this attribute
+        :param written: set value of a settable attribute; None: none, or zero
+        :raises CdrError: the value is not of the attribute's type
         """
         if quality is Quality.INVALID:
             return AttributeReading.invalid(time)
@@ -133,26 +129,26 @@ class Readings:
         return AttributeReading(numbers, None, time, quality, ONE, NO_DIM if self._count == 1 else ONE)
 
     def _general(self, value: Any, time: int, quality: Quality, written: Any) -> AttributeReading:
-        read, r_dim = self._part(value)
+        read, r_dim = self._elements(value)
         if written is None and self.attribute.format is Format.SCALAR:
             written = _ZERO.get(self.attribute.data_type, 0)
         if not self.attribute.settable or written is None:
             return AttributeReading(None, read, time, quality, r_dim)
-        more, w_dim = self._part(written)
+        more, w_dim = self._elements(written)
         both = np.concatenate((read, more)) if isinstance(read, np.ndarray) else cast(Any, read) + cast(Any, more)
         return AttributeReading(None, both, time, quality, r_dim, w_dim)
 
-    def _part(self, value: Any) -> tuple[Any, Dim]:
-        """Elements and dimensions of one part."""
+    def _elements(self, value: Any) -> tuple[Any, Dim]:
+        """Elements and dimensions of the read or set value."""
         kind, name = self.attribute.kind, self.attribute.name
         dtype = DTYPES.get(kind)
         if dtype is not None:
-            found = _fitted(value, dtype, name)
+            found = _converted(value, dtype, name)
             return found.ravel(), self._dims(found.shape)
         if kind is ValueKind.DEVICE_STATE:
-            return _each(value, DevState, name), ONE
+            return _checked(value, DevState, name), ONE
         if self.attribute.format is Format.SCALAR:
-            return (_each(value, _CLASSES[kind], name),), ONE
+            return (_checked(value, _CLASSES[kind], name),), ONE
         rows = list(value)
         shape: tuple[int, ...] = (len(rows),)
         if self.attribute.format is Format.IMAGE:
@@ -160,7 +156,7 @@ class Readings:
             if any(len(row) != shape[1] for row in rows):
                 raise CdrError(f"{name}: rows of different length")
             rows = [element for row in rows for element in row]
-        return tuple(_each(element, _CLASSES[kind], name) for element in rows), self._dims(shape)
+        return tuple(_checked(element, _CLASSES[kind], name) for element in rows), self._dims(shape)
 
     def _dims(self, shape: tuple[int, ...]) -> Dim:
         if len(shape) != int(self.attribute.format) and not (shape == (0,) and self.attribute.format is Format.IMAGE):
@@ -181,38 +177,38 @@ _ZERO: dict[DataType, Any] = {
 }  # fmt: skip
 
 
-def _each(value: Any, cls: type[Any], name: str) -> Any:
+def _checked(value: Any, cls: type[Any], name: str) -> Any:
     if cls is Encoded and isinstance(value, bytes | bytearray | memoryview):
         return Encoded("", bytes(value))
     if not isinstance(value, cls):
         raise CdrError(f"{name}: {value!r:.100} is no {cls.__name__}")
     if cls is str and ("\0" in value or not value.isascii()):
-        _writable(value, name)
+        _check_text(value, name)
     return value
 
 
-def _writable(text: str, name: str) -> None:
-    """What cannot be sent is refused when it is told, not when somebody reads it."""
+def _check_text(text: str, name: str) -> None:
+    """Refuse text that cannot be sent when it is set, not when a client reads it."""
     try:
         CdrWriter(True).string(text)
     except CdrError as error:
         raise CdrError(f"{name}: {error}") from None
 
 
-def _fitted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
-    """A copy, so that nothing changes behind our back."""
+def _converted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
+    """A copy, so that later changes of the caller's array have no effect."""
     try:
         given = np.asarray(value)
         if given.dtype.kind == "f" and dtype == np.uint64 and not isinstance(value, np.ndarray):
-            given = _whole(value)
+            given = _integers(value)
         CdrWriter(True).array(given, dtype)
         return given.astype(dtype)
     except (CdrError, ValueError, TypeError, OverflowError) as error:
         raise CdrError(f"{name}: {error}") from None
 
 
-def _whole(value: Any) -> npt.NDArray[Any]:
-    """Python's integers below and above 2^63 together, which numpy would take for floats."""
+def _integers(value: Any) -> npt.NDArray[Any]:
+    """Integers below and above 2^63 together, which numpy would convert to floats."""
     found = np.array(value, object)
     if all(isinstance(number, int) for number in found.ravel()):
         return found.astype(np.uint64)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from mama_spark.tango import topics
-from mama_spark.tango.events import events, frames
-from mama_spark.tango.events.events import Event, Heartbeat, decode, encode
+from mama_spark.tango.events import event_codec, frames
+from mama_spark.tango.events.event_codec import Event, Heartbeat, decode, encode
 from mama_spark.tango.events.frames import BadEvent, CallInfo, NotAnEvent
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.idl import structs
@@ -191,9 +191,9 @@ def test_announced_counts_allocate_nothing(kind: ValueKind, count: int) -> None:
         with pytest.raises(BadEvent):
             decode([*good, bad])
         with pytest.raises(CdrError):
-            events.read_data(topic, bad, little=True)
+            event_codec.read_data(topic, bad, little=True)
         with pytest.raises(CdrError):
-            events.read_except(errors, little=True)
+            event_codec.read_except(errors, little=True)
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -223,7 +223,7 @@ def test_blobs_nest_as_deep_as_allowed_and_no_deeper() -> None:
     event = Event(topic, CallInfo(0), deepest)
     assert decode(encode(event)) == event
     with pytest.raises(CdrError, match="nest"):
-        events.write_data(topic, PipeData("p", 5, PipeBlob("top", (nested(structs.MAX_DEPTH),))))
+        event_codec.write_data(topic, PipeData("p", 5, PipeBlob("top", (nested(structs.MAX_DEPTH),))))
 
 
 def test_data_must_fit_the_topic() -> None:
@@ -231,7 +231,7 @@ def test_data_must_fit_the_topic() -> None:
     for name in ("heartbeat", "data_ready", "pipe", "attr_conf"):
         attribute = "" if name == "heartbeat" else "/d"
         with pytest.raises(CdrError):
-            events.write_data(topics.parse(f"tango://h:1/a/b/c{attribute}.{name}"), value)
+            event_codec.write_data(topics.parse(f"tango://h:1/a/b/c{attribute}.{name}"), value)
     event = Event(topics.parse("tango://h:1/a/b/c/d.change"), CallInfo(1, is_except=True), value)
     with pytest.raises(CdrError, match="errors"):
         encode(event)
@@ -240,9 +240,9 @@ def test_data_must_fit_the_topic() -> None:
 def test_a_value_without_its_data_type_goes_to_older_clients_alone() -> None:
     value = AttributeValue("d", ValueKind.DOUBLE, np.array([1.0]), 0)
     old = topics.parse("tango://h:1/a/b/c/d.change")
-    assert events.read_data(old, events.write_data(old, value), little=True) == value
+    assert event_codec.read_data(old, event_codec.write_data(old, value), little=True) == value
     with pytest.raises(CdrError, match="data type"):
-        events.write_data(topics.parse("tango://h:1/a/b/c/d.idl5_change"), value)
+        event_codec.write_data(topics.parse("tango://h:1/a/b/c/d.idl5_change"), value)
 
 
 @pytest.mark.parametrize("little", [True, False])
@@ -269,7 +269,7 @@ def test_a_call_info_of_another_shape_is_read_too() -> None:
 @pytest.mark.parametrize("little", [True, False])
 def test_heartbeats_have_three_frames(little: bool) -> None:
     topic = b"tango://vm:11001/dserver/ds/inst#dbase=no.heartbeat"
-    found = decode(events.heartbeat(topic, little))
+    found = decode(event_codec.heartbeat(topic, little))
     assert isinstance(found, Heartbeat)
     assert found.topic.encode() == topic
     assert found.little is little
@@ -298,4 +298,4 @@ def test_dimensions_that_tell_of_more_than_there_is_are_refused() -> None:
     for r_dim in (Dim(3, 0), Dim(1, 3), Dim(2**31 - 1, 2**31 - 1), Dim(-1, 0), Dim(1, -1)):
         value = AttributeValue("d", ValueKind.DOUBLE, np.array([1.0, 2.0]), 0, data_type=5, r_dim=r_dim)
         with pytest.raises(CdrError, match="dimensions"):
-            events.read_data(topic, events.write_data(topic, value), little=True)
+            event_codec.read_data(topic, event_codec.write_data(topic, value), little=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.errors import ConfigError, SchemaError
-from mama_spark.services.tango_server.criteria import AlarmFilter, ChangeFilter
+from mama_spark.services.tango_server.attribute_readings import AttributeReading, ReadingFactory
 from mama_spark.services.tango_server.device import Attribute, Criteria, Device
-from mama_spark.services.tango_server.readings import AttributeReading, Readings
+from mama_spark.services.tango_server.event_filters import AlarmFilter, ChangeFilter
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.types import DataType, DevError, DevState, Dim, Encoded, Format, Quality, Severity, ValueKind
 
@@ -21,21 +21,23 @@ BROKEN, WORSE = DevError("Broken", Severity.ERR, "d", "o"), DevError("Worse", Se
 Told = Any  # a value, or (value, quality), or an error
 
 
-def reading(attribute: Attribute, told: Told) -> AttributeReading:
-    if isinstance(told, DevError):
-        return AttributeReading.failed([told], 0)
-    value, quality = told if isinstance(told, tuple) and isinstance(told[-1], Quality) else (told, Quality.VALID)
-    return Readings(attribute).make(value, 0, quality)
+def reading(attribute: Attribute, value_set: Told) -> AttributeReading:
+    if isinstance(value_set, DevError):
+        return AttributeReading.failed([value_set], 0)
+    value, quality = (
+        value_set if isinstance(value_set, tuple) and isinstance(value_set[-1], Quality) else (value_set, Quality.VALID)
+    )
+    return ReadingFactory(attribute).make(value, 0, quality)
 
 
-def sent(attribute: Attribute, criteria: Criteria, told: list[Told]) -> list[bool]:
+def sent(attribute: Attribute, criteria: Criteria, value_set: list[Told]) -> list[bool]:
     """Which of these would be sent, each compared with the one sent last."""
     filter_, found = ChangeFilter(attribute, criteria), []
-    for one in told:
+    for one in value_set:
         given = reading(attribute, one)
-        found.append(filter_.wants(given, 0.0))
+        found.append(filter_.accepts(given, 0.0))
         if found[-1]:
-            filter_.sent(given, 0.0)
+            filter_.was_sent(given, 0.0)
     return found
 
 
@@ -44,7 +46,7 @@ YES, NO = True, False
 
 
 @pytest.mark.parametrize(
-    ("criteria", "told", "expected"),
+    ("criteria", "value_set", "expected"),
     [
         pytest.param(ABS, [0.0, 0.2, 0.4, 0.5, 0.9, 1.0], [YES, NO, NO, YES, NO, YES], id="abs is from the last sent"),
         pytest.param(ABS, [0.0, -0.4, -0.5], [YES, NO, YES], id="abs downwards"),
@@ -70,12 +72,12 @@ YES, NO = True, False
         pytest.param(ABS, [BROKEN, (None, Quality.INVALID), BROKEN], [YES, YES, YES], id="errors and INVALID differ"),
     ],
 )
-def test_each_row_of_the_table_for_a_double(criteria: Criteria, told: list[Told], expected: list[bool]) -> None:
-    assert sent(Attribute("a"), criteria, told) == expected
+def test_each_row_of_the_table_for_a_double(criteria: Criteria, value_set: list[Told], expected: list[bool]) -> None:
+    assert sent(Attribute("a"), criteria, value_set) == expected
 
 
 @pytest.mark.parametrize(
-    ("data_type", "format_", "criteria", "told", "expected"),
+    ("data_type", "format_", "criteria", "value_set", "expected"),
     [
         (DataType.FLOAT, Format.SCALAR, ABS, [1.0, NAN, NAN, 1.0, 1.4, 1.5], [YES, YES, NO, YES, NO, YES]),
         (DataType.LONG, Format.SCALAR, Criteria(abs_change=2), [0, 1, 2], [YES, NO, YES]),
@@ -94,43 +96,43 @@ def test_each_row_of_the_table_for_a_double(criteria: Criteria, told: list[Told]
     ],
 )
 def test_other_types_and_shapes(
-    data_type: DataType, format_: Format, criteria: Criteria, told: list[Told], expected: list[bool]
+    data_type: DataType, format_: Format, criteria: Criteria, value_set: list[Told], expected: list[bool]
 ) -> None:
-    assert sent(Attribute("a", data_type, format_), criteria, told) == expected
+    assert sent(Attribute("a", data_type, format_), criteria, value_set) == expected
 
 
 def test_the_period_sends_what_has_not_changed() -> None:
     attribute = Attribute("a")
     filter_ = ChangeFilter(attribute, Criteria(abs_change=1, period=2000))
     given = reading(attribute, 1.0)
-    filter_.sent(given, 10.0)
+    filter_.was_sent(given, 10.0)
     assert filter_.due == 12.0
-    assert [filter_.wants(given, now) for now in (10.0, 11.9, 12.0)] == [NO, NO, YES]
+    assert [filter_.accepts(given, now) for now in (10.0, 11.9, 12.0)] == [NO, NO, YES]
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("value_set", "expected"),
     [
         ([Quality.VALID, Quality.ALARM, Quality.ALARM, Quality.VALID], [NO, YES, NO, YES]),
         ([Quality.CHANGING, Quality.WARNING, Quality.ALARM, Quality.CHANGING], [NO, YES, YES, YES]),
         ([Quality.INVALID, Quality.VALID, Quality.INVALID, Quality.WARNING], [NO, NO, NO, YES]),
     ],
 )
-def test_alarm_events_are_for_transitions_to_and_from_alarm(told: list[Quality], expected: list[bool]) -> None:
+def test_alarm_events_are_for_transitions_to_and_from_alarm(value_set: list[Quality], expected: list[bool]) -> None:
     filter_, found, attribute = AlarmFilter(), [], Attribute("a")
-    for quality in told:
+    for quality in value_set:
         given = reading(attribute, (1.0, quality))
-        found.append(filter_.wants(given))
-        filter_.sent(given)
+        found.append(filter_.accepts(given))
+        filter_.was_seen(given)
     assert found == expected
 
 
 def test_alarm_events_tell_when_reading_fails_and_works_again() -> None:
     filter_, found, attribute = AlarmFilter(), [], Attribute("a")
-    for told in (1.0, BROKEN, BROKEN, 1.0):
-        given = reading(attribute, told)
-        found.append(filter_.wants(given))
-        filter_.sent(given)
+    for value_set in (1.0, BROKEN, BROKEN, 1.0):
+        given = reading(attribute, value_set)
+        found.append(filter_.accepts(given))
+        filter_.was_seen(given)
     assert found == [NO, YES, NO, YES]
 
 
@@ -163,38 +165,38 @@ def test_a_value_that_cannot_be_sent_is_refused_when_it_is_told(
     data_type: DataType, format_: Format, value: Any
 ) -> None:
     with pytest.raises(CdrError, match=r"^a: "):
-        Readings(Attribute("a", data_type, format_)).make(value, 0)
+        ReadingFactory(Attribute("a", data_type, format_)).make(value, 0)
 
 
 def test_readings_have_the_dimensions_and_set_parts_of_their_attributes() -> None:
-    image = Readings(Attribute("a", DataType.LONG, IMAGE)).make(np.arange(6).reshape(2, 3), 5)
+    image = ReadingFactory(Attribute("a", DataType.LONG, IMAGE)).make(np.arange(6).reshape(2, 3), 5)
     assert (image.r_dim, image.w_dim) == (Dim(3, 2), Dim(0, 0))
     assert image.value(Attribute("a", DataType.LONG, IMAGE)).content.tolist() == [0, 1, 2, 3, 4, 5]  # type: ignore[union-attr]
     settable = Attribute("a", DataType.DOUBLE, settable=True)
-    value = Readings(settable).make(2.5, 5, written=1.0).value(settable)
+    value = ReadingFactory(settable).make(2.5, 5, written=1.0).value(settable)
     assert (value.read.tolist(), value.written.tolist(), value.time) == ([2.5], [1.0], 5)  # type: ignore[union-attr]
-    assert Readings(settable).make(2.5, 5).value(settable).written.tolist() == [0.0]  # type: ignore[union-attr]
+    assert ReadingFactory(settable).make(2.5, 5).value(settable).written.tolist() == [0.0]  # type: ignore[union-attr]
     text = Attribute("a", DataType.STRING, SPECTRUM, settable=True)
-    both = Readings(text).make(["a", "b"], 5, written=["c"]).value(text)
+    both = ReadingFactory(text).make(["a", "b"], 5, written=["c"]).value(text)
     assert (both.read, both.written) == (("a", "b"), ("c",))
-    empty = Readings(Attribute("a", DataType.STRING, IMAGE)).make([], 5)
+    empty = ReadingFactory(Attribute("a", DataType.STRING, IMAGE)).make([], 5)
     assert empty.r_dim == Dim(0, 0)
-    invalid = Readings(settable).make(1.0, 5, Quality.INVALID).value(settable)
+    invalid = ReadingFactory(settable).make(1.0, 5, Quality.INVALID).value(settable)
     assert (invalid.kind, invalid.content, invalid.quality) == (ValueKind.NO_DATA, None, Quality.INVALID)
 
 
 def test_numbers_of_64_bits_keep_all_their_digits() -> None:
     numbers = [0, 7, 2**64 - 1]
     attribute = Attribute("a", DataType.ULONG64, SPECTRUM)
-    assert Readings(attribute).make(numbers, 0).value(attribute).content.tolist() == numbers  # type: ignore[union-attr]
+    assert ReadingFactory(attribute).make(numbers, 0).value(attribute).content.tolist() == numbers  # type: ignore[union-attr]
     for wrong in ([0, 2**64], [-1, 2**64 - 1], [0.5, 2**64 - 1]):
         with pytest.raises(CdrError):
-            Readings(attribute).make(wrong, 0)
+            ReadingFactory(attribute).make(wrong, 0)
 
 
 def test_an_array_that_changes_later_does_not_change_what_was_told() -> None:
     attribute, array = Attribute("a", DataType.DOUBLE, SPECTRUM), np.array([1.0, 2.0])
-    found = Readings(attribute).make(array, 0)
+    found = ReadingFactory(attribute).make(array, 0)
     array[:] = 9
     assert found.value(attribute).content.tolist() == [1.0, 2.0]  # type: ignore[union-attr]
 

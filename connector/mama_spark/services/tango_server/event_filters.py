@@ -1,11 +1,11 @@
-"""Which values are worth an event (reference: the server's own filtering, TG-06). Pure.
+"""Filters that decide by the event criteria of an attribute which values are sent as events (TG-06). Pure.
 
-A filter compares a value with the one *sent* last, not with the one told last:
+They follow cppTango's detection of events. A value is compared with the one *sent* last, not with the one set last:
 
 =============================== ==========================================================================
-last sent and this one          sent
+last sent value, new value      sent
 =============================== ==========================================================================
-nothing was sent yet            yes
+none was sent yet               yes
 quality differs                 yes (so VALID to INVALID and back)
 both INVALID                    no
 an error, then a value          yes
@@ -20,8 +20,8 @@ numbers, ``rel_change``         likewise, in percent of what was sent; from 0 an
 text, states, booleans, enums   if they differ
 =============================== ==========================================================================
 
-Either threshold is enough. Archive events have a period as well, after which one is sent whatever its value. Alarm
-events look at the quality alone.
+Either threshold is enough. Archive events may have a period as well, after which the value is sent in any case. Alarm
+events depend on the quality alone.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ import numpy.typing as npt
 
 from mama_spark.tango.types import Content, Quality, same_content
 
+from .attribute_readings import AttributeReading
 from .device import Attribute, Criteria
-from .readings import AttributeReading
 
 _ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
 
 
 class ChangeFilter:
-    """Of one attribute and one event type.
+    """Filter of the change or archive events of one attribute.
 
-    :param attribute: whose values come
     :param criteria: of this event type
-    :ivar due: when the period is over; None: there is none, or nothing was sent yet
+    :ivar due: when the period is over; None: there is none, or no value was sent yet
     """
 
     __slots__ = ("_attribute", "_criteria", "_last", "_thresholds", "due")
@@ -57,13 +56,13 @@ class ChangeFilter:
 
     @property
     def last(self) -> AttributeReading | None:
-        """What was sent last."""
+        """The value that was sent last."""
         return self._last
 
-    def wants(self, reading: AttributeReading, now: float) -> bool:
-        """Whether this one is to be sent; then :meth:`sent` is told.
+    def accepts(self, reading: AttributeReading, now: float) -> bool:
+        """Whether to send this value; then call :meth:`was_sent`.
 
-        :param now: seconds, of a clock that only goes on
+        :param now: seconds of a monotonic clock
         """
         last = self._last
         if last is None or reading.quality is not last.quality or bool(reading.errors) is not bool(last.errors):
@@ -79,8 +78,8 @@ class ChangeFilter:
         kind = self._attribute.kind
         return self._differs(last.content(kind), reading.content(kind))
 
-    def sent(self, reading: AttributeReading, now: float) -> None:
-        """It was."""
+    def was_sent(self, reading: AttributeReading, now: float) -> None:
+        """This value was sent: the next one is compared with it."""
         self._last = reading
         self.due = None if self._criteria.period is None else now + self._criteria.period / 1000
 
@@ -93,12 +92,12 @@ class ChangeFilter:
 
 
 def _beyond(old: npt.NDArray[Any], new: npt.NDArray[Any], criteria: Criteria) -> bool:
-    """Whether any element has gone as far as a threshold."""
+    """Whether any element differs by a threshold or more."""
     if old.dtype.kind == "f":
-        was, now = np.isnan(old), np.isnan(new)
-        if (was != now).any():
+        old_nan, new_nan = np.isnan(old), np.isnan(new)
+        if (old_nan != new_nan).any():
             return True
-        old, new = old[~was], new[~now]
+        old, new = old[~old_nan], new[~new_nan]
     before = old.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         delta = _difference(old, new)
@@ -106,17 +105,17 @@ def _beyond(old: npt.NDArray[Any], new: npt.NDArray[Any], criteria: Criteria) ->
             return True
         if criteria.relative is None:
             return False
-        endless = (before == 0) | np.isinf(before)
-        percent = np.where(endless, np.sign(delta) * np.inf, delta / np.abs(before) * 100)
+        undefined = (before == 0) | np.isinf(before)
+        percent = np.where(undefined, np.sign(delta) * np.inf, delta / np.abs(before) * 100)
     return _outside(percent[delta != 0], criteria.relative)
 
 
 def _difference(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    if old.dtype.kind != "f" and old.dtype.itemsize == 8:  # a double has not all of their digits
+    if old.dtype.kind != "f" and old.dtype.itemsize == 8:  # exact, since a double cannot hold all their digits
         exact: npt.NDArray[np.float64] = (new.astype(object) - old.astype(object)).astype(np.float64)
         return exact
     found: npt.NDArray[np.float64] = new.astype(np.float64) - old.astype(np.float64)
-    return np.where(new == old, 0.0, found)  # of two equal infinities as well
+    return np.where(new == old, 0.0, found)  # 0 also for two equal infinities
 
 
 def _outside(numbers: npt.NDArray[np.float64], limits: tuple[float, float]) -> bool:
@@ -124,21 +123,21 @@ def _outside(numbers: npt.NDArray[np.float64], limits: tuple[float, float]) -> b
 
 
 class AlarmFilter:
-    """Alarm events: the quality became ALARM or WARNING, changed between them, or is neither any more; an error began
-    or ended."""
+    """Filter of the alarm events of one attribute: the quality changed to, from or between ALARM and WARNING, or errors
+    began or ended."""
 
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
         self._last: tuple[Quality, bool] = (Quality.VALID, False)
 
-    def wants(self, reading: AttributeReading) -> bool:
-        """Whether this one is to be sent; then :meth:`sent` is told."""
+    def accepts(self, reading: AttributeReading) -> bool:
+        """Whether to send this value; call :meth:`was_seen` in any case."""
         quality, failed = self._last
         if bool(reading.errors) is not failed:
             return True
         return reading.quality is not quality and not _ALARMS.isdisjoint((reading.quality, quality))
 
-    def sent(self, reading: AttributeReading) -> None:
-        """It was, or nothing need be sent for it."""
+    def was_seen(self, reading: AttributeReading) -> None:
+        """The next value is compared with this one."""
         self._last = (reading.quality, bool(reading.errors))

@@ -1,0 +1,147 @@
+"""Subscribes a recorder to its configured devices and attributes, in a thread of its own.
+
+Patterns are resolved by the database (devices) and by the devices themselves (attributes). A server that cannot be
+reached is asked again later, and delays only its own subscriptions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from mama_spark.errors import BackgroundTaskFailed, MamaError
+from mama_spark.tango.client.device_proxy import device_names, open_device
+from mama_spark.tango.client.subscriber import TangoSubscriber
+from mama_spark.tango.client.subscription import SubMode, Subscription
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.types import EventType
+
+from .settings import RecorderSettings
+
+logger = logging.getLogger("mama_spark")
+
+_RETRY = 5.0  #: seconds until a database or device that did not answer is asked again
+#: The attribute has no events of this type; no error if a pattern matched it.
+_NO_SUCH_EVENTS = frozenset(
+    ("API_AttributePollingNotStarted", "API_EventPropertiesNotSet", "API_AttributeNotDataReadyEnabled")
+)
+
+
+class DeviceSubscriptions:
+    """The subscriptions of one recorder.
+
+    :ivar failure: why the thread ended; None: it did not, or in order
+    """
+
+    def __init__(self, settings: RecorderSettings, subscriber: TangoSubscriber) -> None:
+        self._settings, self._subscriber = settings, subscriber
+        self._subscriptions: dict[tuple[str, str, EventType], Subscription] = {}
+        self._by_pattern: set[int] = set()  #: ids of subscriptions to attributes that a pattern matched
+        self._devices = set(settings.named_devices)
+        self._pending = set(self._devices)  #: devices to subscribe to, or to ask for their attributes again
+        self._changed = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="tango-recorder-subscribe", daemon=True)
+        self.failure: MamaError | None = None
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; returns when it has ended, or after two timeouts of a call."""
+        self._stopping = True
+        self._changed.set()
+        self._thread.join(2 * self._settings.timeout + 1)
+
+    def interface_changed(self) -> None:
+        """Ask all devices for their attributes again."""
+        self._pending.update(self._devices)
+        self._changed.set()
+
+    def accept(self, event: SubscriptionEvent) -> bool:
+        """Whether to record an event. False: an attribute that a pattern matched has no events of this type, and its
+        subscription is cancelled."""
+        subscription = event.subscription
+        if event.kind is not SubscriptionEventKind.ERROR or subscription.id not in self._by_pattern:
+            return True
+        if not any(error.reason in _NO_SUCH_EVENTS for error in event.errors):
+            return True
+        logger.info("%s: no such events: %s", subscription, event.errors[0].reason)
+        self._by_pattern.discard(subscription.id)
+        subscription.unsubscribe()
+        return False
+
+    # --- in the thread ---
+
+    def _run(self) -> None:
+        try:
+            self._subscribe_all()
+        except Exception as error:
+            logger.exception("the thread that subscribes to devices ended")
+            self.failure = BackgroundTaskFailed(f"devices and attributes are not subscribed to any more: {error}")
+
+    def _subscribe_all(self) -> None:
+        patterns = self._settings.device_patterns
+        next_scan = 0.0
+        while not self._stopping:
+            self._changed.clear()
+            if patterns and time.monotonic() >= next_scan:
+                found = self._find_devices(patterns)
+                next_scan = time.monotonic() + (self._settings.look_every if found else _RETRY)
+            for device in sorted(self._pending):
+                if self._stopping:
+                    return
+                try:
+                    self._subscribe_device(device)
+                except MamaError as error:
+                    logger.info("%s: its attributes are not known yet: %s", device, error)
+            waits = [_RETRY] if self._pending else []
+            waits += [max(0.0, next_scan - time.monotonic())] if patterns else []
+            self._changed.wait(min(waits, default=None))
+
+    def _find_devices(self, patterns: Sequence[str]) -> bool:
+        """Ask the database for the devices that match the patterns. False: it did not answer."""
+        settings = self._settings
+        try:
+            for pattern in patterns:
+                found = device_names(settings.host, pattern, settings.timeout)
+                if not found:
+                    logger.warning("the database %s knows no device %s", settings.host, pattern)
+                self._pending.update(found - self._devices)
+                self._devices |= found
+        except MamaError as error:
+            logger.warning("the database cannot be asked for devices: %s", error)
+            return False
+        return True
+
+    def _subscribe_device(self, device: str) -> None:
+        settings = self._settings
+        names, patterns = settings.attributes_of(device)
+        requests = [(device, name, event) for name in names for event in settings.attribute_events]
+        if EventType.INTERFACE_CHANGE in settings.events:
+            requests.append((device, "", EventType.INTERFACE_CHANGE))
+        self._add(requests)
+        if patterns:
+            with open_device(settings.full_name(device), timeout=settings.timeout) as proxy:
+                attributes = [config.name.lower() for config in proxy.attribute_configs()]
+            matching = [name for name in attributes if any(fnmatchcase(name, pattern) for pattern in patterns)]
+            requests = [(device, name, event) for name in matching for event in settings.attribute_events]
+            self._add(requests, by_pattern=True)
+        self._pending.discard(device)
+
+    def _add(self, requests: list[tuple[str, str, EventType]], by_pattern: bool = False) -> None:
+        new = [request for request in dict.fromkeys(requests) if request not in self._subscriptions]
+        if not new or self._stopping:
+            return
+        full = [(self._settings.full_name(device), name or None, event) for device, name, event in new]
+        subscriptions = self._subscriber.subscribe_many(full, mode=SubMode.ASYNC_READ)
+        self._subscriptions.update(zip(new, subscriptions, strict=True))
+        if by_pattern:
+            self._by_pattern.update(subscription.id for subscription in subscriptions)

@@ -1,0 +1,124 @@
+"""The events of one type of one attribute, pipe or interface: subscriptions, counter and encoding. Pure.
+
+Counters are those of cppTango: one for each attribute and event type, 1 at the first subscription, one more for each
+event, shared by all subscribers and all IDL versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mama_spark.tango.events.event_codec import Data, read_data, write_data, write_except
+from mama_spark.tango.events.frame_layout import ScalarEncoder
+from mama_spark.tango.events.frames import BIG, LITTLE, MAGIC, usual_call
+from mama_spark.tango.events.sequence_tracker import next_counter
+from mama_spark.tango.giop.cdr import CdrError, CdrWriter
+from mama_spark.tango.idl.values import write_value
+from mama_spark.tango.topics import IDL, Topic
+from mama_spark.tango.types import DTYPES, DevError, EventType, Format
+
+from .attribute_readings import AttributeReading
+from .device import Attribute
+
+Frames = list[bytes]
+
+
+class EventChannel:
+    """One stream of events, and its subscriptions by the IDL version (5, 4 or 3) of their data.
+
+    :param attribute: None for pipes and interfaces
+    :ivar ctr: counter of the next event
+    :ivar confirmed: IDL version -> when a subscription to it was last confirmed
+    """
+
+    __slots__ = ("_encoders", "_little", "_topics", "attribute", "confirmed", "ctr", "event")
+
+    def __init__(self, event: EventType, attribute: Attribute | None, little: bool) -> None:
+        self.event, self.attribute, self._little = event, attribute, little
+        self.ctr = 1
+        self.confirmed: dict[int, float] = {}
+        self._topics: dict[int, Topic] = {}
+        self._encoders: dict[int, ScalarEncoder] = {}
+
+    def __repr__(self) -> str:
+        return f"<EventChannel {self.event.wire_name}, {len(self.confirmed)} IDL versions, next is {self.ctr}>"
+
+    @property
+    def is_subscribed(self) -> bool:
+        """There is a subscription that has not expired."""
+        return bool(self.confirmed)
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """All topics that were subscribed to, expired ones included."""
+        return tuple(self._topics.values())
+
+    def subscribe(self, idl: int, topic: Topic, now: float) -> None:
+        """Add or confirm a subscription to one IDL version."""
+        self.confirmed[idl] = now
+        self._topics[idl] = topic
+        attribute = self.attribute
+        if attribute is None or not self.event.carries_value or idl == 3:
+            return
+        if attribute.kind in DTYPES and attribute.format is Format.SCALAR:
+            data_type, settable = attribute.data_type, attribute.settable
+            self._encoders[idl] = ScalarEncoder(topic, attribute.name, data_type, settable, self._little)
+
+    def expire(self, before: float) -> None:
+        """End the subscriptions that were not confirmed since."""
+        for idl in [idl for idl, confirmed in self.confirmed.items() if confirmed <= before]:
+            del self.confirmed[idl]
+
+    # --- the next event, as one message for each IDL version ---
+
+    def encode_reading(self, reading: AttributeReading) -> list[Frames]:
+        """An event with a value, or with the errors of the reading."""
+        numbers = reading.numbers
+        if numbers is None or reading.errors or len(self._encoders) < len(self.confirmed):
+            if reading.errors:
+                return self.encode_errors(reading.errors)
+            assert self.attribute is not None
+            return self.encode_data(reading.value(self.attribute))
+        ctr = self._take_counter()
+        return [self._encoders[idl].frames(ctr, reading.time, reading.quality, *numbers) for idl in self.confirmed]
+
+    def encode_data(self, data: Data) -> list[Frames]:
+        """An event with data."""
+        made = [(idl, self._write(idl, data, self._little)) for idl in self.confirmed]
+        return self._frames(made, False, self._little)
+
+    def encode_errors(self, errors: Sequence[DevError]) -> list[Frames]:
+        """An event with errors."""
+        frame = write_except(errors, self._little)
+        return self._frames([(idl, frame) for idl in self.confirmed], True, self._little)
+
+    def encode_frame(self, frame: bytes, is_except: bool, little: bool) -> list[Frames]:
+        """An event whose fourth frame is already encoded, in the newest form: it is sent unchanged. It is converted for
+        older IDL versions; where that is impossible nothing is sent, and their clients see a gap."""
+        made = []
+        for idl in self.confirmed:
+            with contextlib.suppress(CdrError):
+                made.append((idl, frame if idl == IDL or is_except else self._convert(idl, frame, little)))
+        return self._frames(made, is_except, little)
+
+    def _frames(self, made: list[tuple[int, bytes]], is_except: bool, little: bool) -> list[Frames]:
+        order, call = LITTLE if little else BIG, usual_call(self._take_counter(), is_except, little)
+        return [[self._topics[idl].encode(), order, call, frame] for idl, frame in made]
+
+    def _convert(self, idl: int, frame: bytes, little: bool) -> bytes:
+        """:raises CdrError: the frame cannot be read, or its data do not exist in this IDL version"""
+        return self._write(idl, read_data(replace(self._topics[idl], idl=IDL), frame, little), little)
+
+    def _write(self, idl: int, data: Data, little: bool) -> bytes:
+        if idl == 3 and self.event.carries_value:
+            writer = CdrWriter(little, MAGIC, len(MAGIC))
+            write_value(writer, data, 3)  # type: ignore[arg-type]
+            return writer.getvalue()
+        return write_data(self._topics[idl], data, little)
+
+    def _take_counter(self) -> int:
+        ctr = self.ctr
+        self.ctr = next_counter(ctr)
+        return ctr

@@ -1,0 +1,173 @@
+"""The running part of an event source: its sockets and threads, and the lock around its event supplier.
+
+It joins the :class:`~mama_spark.services.tango_server.giop_server.GiopServer` (calls), the
+:class:`~mama_spark.services.tango_server.zmq_publisher.ZmqPublisher` (heartbeats and events) and the
+:class:`~mama_spark.services.tango_server.event_supplier.EventSupplier` (what is sent when).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import zmq
+
+from mama_spark.errors import ConfigError, Unavailable
+from mama_spark.tango.giop import messages as giop
+from mama_spark.tango.giop.cdr import CdrReader
+from mama_spark.tango.idl.negotiation import EndpointPair
+from mama_spark.tango.topics import BadEndpoint, check_endpoint
+
+from .device_servant import DeviceServant
+from .dserver_servant import Caller, Identity
+from .event_channel import Frames
+from .event_supplier import EventSupplier
+from .giop_server import GiopServer
+from .zmq_publisher import ZmqPublisher
+
+_ANY_ADDRESS = ("0.0.0.0", "::", "*", "")
+
+
+class EventServer:
+    """Starts and stops the sockets of an event source, and sends its events.
+
+    :param host: address to listen at
+    :param ports: of calls, heartbeats and events; 0 = the system chooses
+    :param hwm: events that may wait for one client
+    :param advertise: where clients connect for events, instead of the address that they called: hosts, or pairs of
+        endpoints; the first one, then alternates (TG-33)
+    :ivar lock: held around every use of ``supplier``
+    :ivar sent: messages that were passed to the event socket
+    :raises ConfigError: an endpoint to advertise is invalid
+    """
+
+    def __init__(
+        self,
+        supplier: EventSupplier,
+        host: str,
+        ports: tuple[int, int, int],
+        hwm: int,
+        host_name: str,
+        advertise: Sequence[str | EndpointPair],
+    ) -> None:
+        self.supplier, self.lock = supplier, threading.RLock()
+        self.host_name = host_name
+        self._host, self._ports, self._hwm = host, ports, hwm
+        self._advertise = tuple(advertise)
+        for endpoint in (end for one in self._advertise for end in _pair_of(one, (1, 1))):
+            try:
+                check_endpoint(endpoint)
+            except BadEndpoint as error:
+                raise ConfigError(f"this endpoint cannot be advertised: {error}") from None
+        self._servant = DeviceServant(supplier, Identity(host_name, hwm))
+        self._publisher: ZmqPublisher | None = None
+        self._giop_server: GiopServer | None = None
+        self._event_ports = (0, 0)
+        self.sent = 0
+
+    # --- start and stop --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen; forgets all subscriptions and counters of an earlier run.
+
+        :raises Unavailable: an address or a port cannot be bound
+        """
+        if self.running:
+            return
+        giop_server: GiopServer | None = None
+        try:
+            host = "0.0.0.0" if self._host in _ANY_ADDRESS else socket.gethostbyname(self._host)
+            giop_server = GiopServer(self, host, self._ports[0])
+            publisher = ZmqPublisher(host, self._ports[1:], self._hwm)
+        except (OSError, zmq.ZMQError) as error:
+            if giop_server is not None:
+                giop_server.stop()
+            raise Unavailable(f"an event source cannot listen at {self._host} {self._ports}: {error}") from None
+        with self.lock:
+            self._publisher, self._giop_server, self._event_ports = publisher, giop_server, publisher.ports
+            self.supplier.reset(f"{self.host_name}:{giop_server.port}")
+        giop_server.start()
+
+    def stop(self) -> None:
+        """Stop listening; may be called twice."""
+        with self.lock:
+            giop_server, self._giop_server = self._giop_server, None
+        if giop_server is None:
+            return
+        giop_server.stop()
+        with self.lock:
+            publisher, self._publisher = self._publisher, None
+        if publisher is not None:
+            publisher.close()
+
+    @property
+    def running(self) -> bool:
+        return self._giop_server is not None
+
+    @property
+    def port(self) -> int:
+        """Of calls; 0 unless it runs."""
+        return self._giop_server.port if self._giop_server is not None else 0
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients."""
+        return f"{self.host_name if self._host in _ANY_ADDRESS else self._host}:{self.port}"
+
+    def endpoints(self, local_host: str = "127.0.0.1") -> tuple[EndpointPair, ...]:
+        """Where clients connect for heartbeats and events (TG-08, TG-33).
+
+        :param local_host: this end of the connection over which a client called
+        """
+        ports = self._event_ports
+        if self._advertise:
+            return tuple(_pair_of(one, ports) for one in self._advertise)
+        if self._host in _ANY_ADDRESS:
+            return (_pair_of(local_host.removeprefix("::ffff:"), ports),)
+        return (_pair_of(socket.gethostbyname(self._host), ports),)
+
+    # --- with the lock held ----------------------------------------------------------------------------------
+
+    def send(self, messages: list[Frames]) -> int:
+        """Send events; returns their number, 0 unless it runs."""
+        publisher = self._publisher
+        if publisher is None or not messages:
+            return 0
+        publisher.send_events(messages)
+        self.sent += len(messages)
+        return len(messages)
+
+    def subscribers(self) -> Counter[bytes]:
+        """Topic -> connections that have subscribed to it."""
+        return Counter() if self._publisher is None else self._publisher.subscribers()
+
+    # --- RequestHandler, in the thread of the GIOP server ----------------------------------------------------
+
+    def call(self, request: giop.GiopRequest, reader: CdrReader, client_host: str, local_host: str) -> giop.Body:
+        """Execute a call of a client."""
+        caller = Caller(client_host, self.endpoints(local_host))
+        with self.lock:
+            return self._servant.execute(request, reader, caller, time.monotonic())
+
+    def has(self, key: bytes) -> bool:
+        """Whether there is an object of this key."""
+        with self.lock:
+            return self._servant.has(key)
+
+    def tick(self) -> float | None:
+        """Send what is due; returns the seconds until the next deadline."""
+        with self.lock:
+            now = time.monotonic()
+            for frames in self.supplier.due_heartbeats(now):
+                if self._publisher is not None:
+                    self._publisher.send_heartbeat(frames)
+            self.send(self.supplier.due_events(now))
+            deadline = self.supplier.next_deadline()
+        return None if deadline is None else deadline - time.monotonic()
+
+
+def _pair_of(host: str | EndpointPair, ports: tuple[int, int]) -> EndpointPair:
+    return EndpointPair(*(f"tcp://{host}:{port}" for port in ports)) if isinstance(host, str) else host

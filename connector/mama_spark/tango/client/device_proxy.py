@@ -1,0 +1,294 @@
+"""DeviceProxy: calls of one Tango device over a GIOP connection, and how to open one by the device's name.
+
+Where a device is, the Tango database tells (``DbImportDevice``); a device of a server without a database is called at
+the address in its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ..errors import BadReply, DevFailed, ServerAway, SystemException, refusal
+from ..giop import messages
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
+from ..giop.ior import DATABASE_KEY, DeviceName, Reference, parse_device, parse_ior, parse_tango_host
+from ..giop.typecode import STRING, STRINGS, VOID, TypeCode, read_any
+from ..idl.calls import (
+    ClientIdent,
+    CommandCall,
+    DeviceInfo,
+    DevSource,
+    Forwarded,
+    Operation,
+    ReadCall,
+    check,
+    device_type,
+    read_info,
+    read_values,
+    reading,
+    write_client,
+    write_command,
+    write_reading,
+)
+from ..idl.negotiation import (
+    CONFIRM,
+    IMPORT,
+    QUERY,
+    SUBSCRIBE,
+    Confirmation,
+    Imported,
+    SubscriberInfo,
+    SubscriptionInfo,
+    confirm_argin,
+    parse_import,
+)
+from ..idl.structs import CONFIG_3, CONFIG_5, CONFIG_SIZE, Struct, read_commands, read_pipe
+from ..types import AttributeConfig, AttributeValue, CommandInfo, PipeData
+from .rpc_connection import TIMEOUT, RpcConnection
+
+T = TypeVar("T")
+ALL_ATTRIBUTES = "All attributes_3"  #: in the place of names: every attribute of the device
+_MAX_FORWARDS = 3
+_WIDE_LIST, _ADMIN_PREFIX = "DbGetDeviceWideList", "dserver/"
+
+
+def _read_nothing(_: CdrReader) -> None:
+    return None
+
+
+class DeviceProxy:
+    """One object of a server: a device, an admin device (DServer), or the database.
+
+    Its methods raise what :meth:`RpcConnection.call` does, :class:`~mama_spark.tango.errors.DevFailed` when the device
+    refused, :class:`~mama_spark.tango.errors.SystemException` when the server's ORB did, and
+    :class:`~mama_spark.tango.errors.BadReply` for a result that cannot be read.
+
+    :param key: object key at its server
+    :param name: for messages of errors
+    """
+
+    def __init__(self, connection: RpcConnection, key: bytes, name: str = "") -> None:
+        self.connection, self.key, self.name = connection, key, name or key.decode("latin-1")
+        self.client = ClientIdent(pid=os.getpid() & 0xFFFFFFFF)  #: how it identifies itself to the server
+
+    def __repr__(self) -> str:
+        return f"<DeviceProxy {self.name} by {self.connection!r}>"
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def call(
+        self,
+        operation: str,
+        body: messages.Body | None,
+        read: Callable[[CdrReader], T],
+        *,
+        timeout: float | None = None,
+    ) -> T:
+        """Call any operation: ``body`` writes its arguments, ``read`` reads its result."""
+        for _ in range(_MAX_FORWARDS):
+            reply, reader = self.connection.call(self.key, operation, body, timeout=timeout)
+            try:
+                return read(check(reply, reader))
+            except CdrError as error:
+                raise BadReply(f"{operation} of {self.name}: {error}") from None
+            except Forwarded as moved:
+                if not set(moved.reference.addresses) & set(self.connection.addresses):
+                    raise
+                self.key = moved.reference.key
+        raise ServerAway(f"{operation} of {self.name}: forwarded {_MAX_FORWARDS} times in a row")
+
+    # --- about the device ---
+
+    def ping(self, *, timeout: float | None = None) -> None:
+        """Return if the device answers."""
+        self.call(Operation.PING, None, _read_nothing, timeout=timeout)
+
+    def info(self, *, timeout: float | None = None) -> DeviceInfo:
+        """Class, server, and version of the interface."""
+        return self.call(Operation.INFO, None, read_info, timeout=timeout)
+
+    def adm_name(self, *, timeout: float | None = None) -> str:
+        """Name of the admin device of its server."""
+        return self.call(Operation.ADM_NAME, None, CdrReader.string, timeout=timeout)
+
+    def is_a(self, idl: int, *, timeout: float | None = None) -> bool:
+        """Whether it has this version of the interface, or a newer one."""
+        type_id = device_type(idl)
+        return self.call(Operation.IS_A, lambda writer: writer.string(type_id), CdrReader.boolean, timeout=timeout)
+
+    def non_existent(self, *, timeout: float | None = None) -> bool:
+        """Whether its server says that it is gone."""
+        return self.call(Operation.NON_EXISTENT, None, CdrReader.boolean, timeout=timeout)
+
+    # --- commands and attributes ---
+
+    def command(
+        self,
+        name: str,
+        argin: Any = None,
+        type: TypeCode | None = None,
+        *,
+        source: DevSource = DevSource.DEV,
+        timeout: float | None = None,
+    ) -> Any:
+        """Execute a command; returns its result, or None.
+
+        :param type: of the argument; None: no argument, a ``str``, or a list of ``str``
+        """
+        code = type or (VOID if argin is None else STRING if isinstance(argin, str) else STRINGS)
+        call = CommandCall(name, code, argin, source, self.client)
+
+        def body(writer: CdrWriter) -> None:
+            write_command(writer, call, Operation.COMMAND_4)
+
+        return self.call(Operation.COMMAND_4, body, lambda reader: read_any(reader)[1], timeout=timeout)
+
+    def read(
+        self,
+        names: Sequence[str],
+        idl: int = 5,
+        *,
+        source: DevSource = DevSource.CACHE_DEV,
+        timeout: float | None = None,
+    ) -> list[AttributeValue]:
+        """Read attributes; returns one value for each name. One that could not be read carries its errors.
+
+        :param idl: version of the device's interface
+        """
+        operation, call = reading(idl), ReadCall(tuple(names), source, self.client)
+
+        def body(writer: CdrWriter) -> None:
+            write_reading(writer, call, operation)
+
+        return self.call(operation, body, lambda reader: read_values(reader, operation), timeout=timeout)
+
+    def attribute_configs(self, names: Sequence[str] = (ALL_ATTRIBUTES,)) -> list[AttributeConfig]:
+        """Configurations of attributes, one for each name; of all attributes, State and Status included, by default."""
+        try:
+            return self._attribute_configs("get_attribute_config_5", CONFIG_5, names)
+        except (SystemException, DevFailed):  # a device with an older interface
+            return self._attribute_configs("get_attribute_config_3", CONFIG_3, names)
+
+    def _attribute_configs(self, operation: str, struct: Struct, names: Sequence[str]) -> list[AttributeConfig]:
+        def read(reader: CdrReader) -> list[AttributeConfig]:
+            found = [struct.read(reader) for _ in range(reader.count(CONFIG_SIZE))]
+            if names != (ALL_ATTRIBUTES,) and len(found) != len(names):
+                raise CdrError(f"{len(found)} configurations of {len(names)} attributes")
+            return found
+
+        return self.call(operation, lambda writer: writer.strings(list(names)), read)
+
+    def command_infos(self) -> tuple[CommandInfo, ...]:
+        """The commands of the device."""
+        return self.call("command_list_query_2", None, read_commands)
+
+    def read_pipe(self, name: str) -> PipeData:
+        """The value of a pipe."""
+
+        def body(writer: CdrWriter) -> None:
+            writer.string(name)
+            write_client(writer, self.client)
+
+        return self.call("read_pipe_5", body, read_pipe)
+
+    # --- of an admin device ---
+
+    def subscribe(self, subscriber: SubscriberInfo, *, timeout: float | None = None) -> SubscriptionInfo:
+        """Negotiate a subscription (TG-27, TG-28)."""
+        return SubscriptionInfo.parse(*self._longs_and_strings(SUBSCRIBE, subscriber.argin(), timeout))
+
+    def confirm(self, subscriptions: Sequence[Confirmation], *, timeout: float | None = None) -> None:
+        """Confirm subscriptions (TG-37). Old servers have no such command: DevFailed, API_CommandNotFound."""
+        self.command(CONFIRM, confirm_argin(subscriptions), timeout=timeout)
+
+    def query_event_system(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """State of the server's event system."""
+        text = self.command(QUERY, timeout=timeout)
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise BadReply(f"{QUERY} of {self.name}: {error}") from None
+        return found
+
+    # --- of the database ---
+
+    def import_device(self, name: str, *, timeout: float | None = None) -> Imported:
+        """Entry of a device in the database."""
+        return parse_import(*self._longs_and_strings(IMPORT, name, timeout))
+
+    def _longs_and_strings(
+        self, name: str, argin: str | list[str], timeout: float | None
+    ) -> tuple[Sequence[int], Sequence[str]]:
+        found = self.command(name, argin, timeout=timeout)
+        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], list):
+            raise BadReply(f"{name} of {self.name} did not return numbers and strings")
+        return [int(number) for number in found[0]], found[1]
+
+
+def reference_of(name: DeviceName, *, timeout: float = TIMEOUT) -> Reference:
+    """Resolve the name of a device, by the database where there is one.
+
+    :raises ServerAway: the database cannot be reached
+    :raises DeviceAway: API_DeviceNotExported: the device's server does not run
+    :raises DevFailed: the database does not know the device
+    :raises BadAddress: the address in the database cannot be read
+    """
+    if not name.dbase:
+        return name.reference
+    with open_reference(name.reference, "the database", timeout=timeout) as database:
+        found = database.import_device(name.device)
+    if not found.exported:
+        raise refusal("API_DeviceNotExported", f"{name.device} is not exported", "reference_of")
+    return parse_ior(found.ior)
+
+
+def open_reference(reference: Reference, name: str = "", *, timeout: float = TIMEOUT) -> DeviceProxy:
+    """Connect to an object by its reference.
+
+    :raises ServerAway: no address of its server accepted the connection
+    """
+    connection = RpcConnection(reference.addresses, timeout=timeout, minor=reference.minor)
+    return DeviceProxy(connection.open(), reference.key, name)
+
+
+def open_device(name: DeviceName | str, *, tango_host: str | None = None, timeout: float = TIMEOUT) -> DeviceProxy:
+    """Connect to a device by its name; raises as :func:`reference_of`.
+
+    :param tango_host: database of names without a host
+    :param timeout: seconds of each step, and default timeout of calls
+    :raises BadAddress: the name cannot be read
+    """
+    known = parse_device(name, tango_host) if isinstance(name, str) else name
+    return open_reference(reference_of(known, timeout=timeout), known.device, timeout=timeout)
+
+
+def device_names(host: str, pattern: str, timeout: float) -> set[str]:
+    """Names in the database that match a pattern, in lower case, whether the devices run or not. Admin devices only if
+    the pattern begins with ``dserver/``.
+
+    :param host: ``host:port`` of the database
+    :param pattern: with ``*``, ``?`` and ``[ab]``
+    :raises MamaError: as methods of :class:`DeviceProxy`
+    """
+    database_pattern = re.sub(r"\?|\[[^\]]*\]", "*", pattern)  # databases have no other wildcard
+    reference = Reference((parse_tango_host(host),), DATABASE_KEY)
+    with open_reference(reference, "the database", timeout=timeout) as database:
+        found = database.command(_WIDE_LIST, database_pattern)
+    if not isinstance(found, list):
+        raise BadReply(f"{_WIDE_LIST} of {host} returned no names")
+    names = {str(name).lower() for name in found}
+    admins = pattern.startswith(_ADMIN_PREFIX)
+    return {name for name in names if fnmatchcase(name, pattern) and (admins or not name.startswith(_ADMIN_PREFIX))}

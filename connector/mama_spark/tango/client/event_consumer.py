@@ -1,0 +1,396 @@
+"""Event consumer of one subscriber: executes the actions of its state machine, and feeds back what happened.
+
+It owns the sockets, the connections, the clock and four kinds of threads: one receives
+(:mod:`~mama_spark.tango.client.zmq_event_receiver`), one checks heartbeats and confirms (cppTango's KeepAliveThread), a
+few make calls, and one runs callbacks if there are any. Decisions are made in
+:mod:`~mama_spark.tango.client.subscription_machine` and :mod:`~mama_spark.tango.events.sequence_tracker`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from mama_spark.errors import BackgroundTaskFailed, MamaError
+
+from ..errors import DevFailed, ServerAway, TangoError
+from ..types import DevError
+from . import subscription_states
+from .device_connections import DeviceConnectionPool
+from .event_delivery import EventDelivery
+from .event_dispatcher import EventDispatcher
+from .subscription import SubscriberCounts, Subscription
+from .subscription_calls import NO_COMMAND, NegotiatedSubscription, SubscriptionCalls, errors_of, frames_of
+from .subscription_events import SubscriptionEvent, SubscriptionEventKind
+from .subscription_machine import SubscriptionMachine, channel_key
+from .subscription_states import Action, ReadReason, SubscriptionRequest, SubscriptionState, Timeouts
+from .zmq_event_receiver import ZmqEventReceiver
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_CALL_THREADS = 4
+_STOP_TIMEOUT = 10.0
+_MAX_SLEEP = 3600.0
+#: When the keep-alive thread wakes up so many seconds late, this process was stopped, or had no CPU.
+_STOPPED_FOR = 0.5
+_HWM_VARIABLE = "TANGO_EVENT_BUFFER_HWM"
+_DEFAULT_HWM = 1000
+#: Seconds until a ZeroMQ subscription has reached the publisher: on a new connection, and on an existing one.
+_SETTLE_NEW, _SETTLE = 0.02, 0.001
+_READ_KINDS = {
+    ReadReason.INITIAL: SubscriptionEventKind.INITIAL,
+    ReadReason.RESUBSCRIPTION: SubscriptionEventKind.RESUBSCRIPTION,
+}
+
+
+class EventConsumer:
+    """Subscriptions of one subscriber at work; see the module.
+
+    :param hwm: high-water mark of the sockets; None: of the environment, or what servers ask for
+    :param timeout: seconds of a call
+    :param report_availability: deliver ONLINE and OFFLINE
+    :ivar hwm: of the newest connection
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: int,
+        octets: int,
+        hwm: int | None,
+        timeouts: Timeouts | None,
+        timeout: float,
+        report_availability: bool,
+    ) -> None:
+        self._configured_hwm = hwm
+        self.hwm = hwm or _DEFAULT_HWM
+        self._report_availability = report_availability
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self.delivery = EventDelivery(self._lock, limit, octets)
+        self._machine = SubscriptionMachine(timeouts)
+        self._dispatcher = EventDispatcher()
+        self._subscriptions: dict[int, Subscription] = {}
+        self._heartbeat_channels: dict[bytes, str] = {}  # heartbeat topic -> channel
+        self._heartbeat_endpoints: dict[str, str] = {}  # channel -> endpoint
+        self._server_hwms: dict[str, int] = {}  # channel -> what its server asks for
+        self._last_connect = 0.0
+        self._calls = SubscriptionCalls(DeviceConnectionPool(timeout))
+        self._receiver = ZmqEventReceiver(self, hwm=hwm or _DEFAULT_HWM)
+        self._reconnects = 0
+        self._wakeup = threading.Event()
+        self._threads: dict[str, threading.Thread] = {}
+        self._call_pool: ThreadPoolExecutor | None = None
+        self.closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open" if self.is_open else "not open"
+        return f"<EventConsumer {state}, {self._machine!r}>"
+
+    # --- open and close ---
+
+    @property
+    def is_open(self) -> bool:
+        return self._call_pool is not None
+
+    def start(self) -> None:
+        """Open the sockets and start the threads; may be called twice."""
+        if self._call_pool is None:
+            self._call_pool = ThreadPoolExecutor(_CALL_THREADS, "tango-calls")
+            self._receiver.start()
+            self._start_thread("tango-keep-alive", self._keep_alive)
+
+    def _start_thread(self, name: str, run: Callable[[], None]) -> None:
+        self._threads[name] = threading.Thread(target=run, name=name, daemon=True)
+        self._threads[name].start()
+
+    def close(self) -> None:
+        """Cancel all subscriptions and end all threads; may be called twice. Received events can still be taken."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            for id in list(self._subscriptions):
+                self._cancel(id)
+        if self._call_pool is None:
+            return
+        self._wakeup.set()
+        self._calls.close()
+        self._call_pool.shutdown(wait=True, cancel_futures=True)
+        self._receiver.close()
+        self.delivery.close()
+        for thread in self._threads.values():
+            if thread is not threading.current_thread():
+                thread.join(_STOP_TIMEOUT)
+        self._call_pool = None
+
+    # --- subscriptions ---
+
+    def add(self, subscriptions: Sequence[Subscription], *, read: bool, raises_errors: bool) -> None:
+        """Begin to negotiate subscriptions.
+
+        :param read: deliver the value of the attribute first
+        :param raises_errors: the caller raises errors of the first negotiation, so they are not delivered
+        """
+        requests = [
+            SubscriptionRequest(str(s.device), s.device.device, s.attribute, s.event, read) for s in subscriptions
+        ]
+        with self._lock:
+            ids, actions = self._machine.subscribe(requests)
+            for subscription, id in zip(subscriptions, ids, strict=True):
+                subscription.id, subscription.raises_errors = id, raises_errors
+                self._subscriptions[id] = subscription
+            if any(s.callback is not None for s in subscriptions) and "tango-callbacks" not in self._threads:
+                self._start_thread("tango-callbacks", self.delivery.run_callbacks)
+            self._execute(actions)
+        self._wakeup.set()
+
+    def cancel(self, subscription: Subscription) -> None:
+        """End a subscription; may be called twice."""
+        with self._lock:
+            self._cancel(subscription.id)
+
+    def _cancel(self, id: int) -> None:
+        subscription = self._subscriptions.get(id)
+        if subscription is None:
+            return
+        subscription.cancelled = True
+        self._execute(self._machine.cancel(id))
+        self.delivery.end(subscription)
+        del self._subscriptions[id]
+        subscription.ready.set()
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """Those that were not cancelled."""
+        with self._lock:
+            return list(self._subscriptions.values())
+
+    def state(self, subscription: Subscription) -> SubscriptionState:
+        with self._lock:
+            return self._machine.state(subscription.id)
+
+    def topic(self, subscription: Subscription) -> str | None:
+        """None before the first negotiation."""
+        with self._lock:
+            negotiated = self._machine.negotiated(subscription.id)
+        return None if negotiated is None else negotiated.topic
+
+    @property
+    def counts(self) -> SubscriberCounts:
+        with self._lock:
+            dropped = self.delivery.dropped(list(self._subscriptions.values()))
+            return SubscriberCounts(
+                replace(self._dispatcher.counts), dropped, self.delivery.callback_errors, self._reconnects
+            )
+
+    # --- actions of the state machine; with the lock held, so that they are executed in its order ---
+
+    def _execute(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case subscription_states.Negotiate():
+                    self._submit(self._negotiate, action)
+                case subscription_states.ReadValue():
+                    self._submit(self._read, action)
+                case subscription_states.ConfirmSubscription():
+                    self._submit(self._confirm, action)
+                case subscription_states.Connect():
+                    self._connect(action)
+                case subscription_states.Disconnect():
+                    self._disconnect(action)
+                case subscription_states.SubscribeTopic():
+                    self._subscribe_topic(action)
+                case subscription_states.UnsubscribeTopic():
+                    self._unsubscribe_topic(action)
+                case subscription_states.MarkRestarted():
+                    self._dispatcher.mark_restarted(topic.encode("latin-1") for topic in action.topics)
+                case subscription_states.ReportError() if not self._subscriptions[action.id].raises_errors:
+                    self._report(action.id, SubscriptionEventKind.ERROR, action.errors)
+                case subscription_states.ReportAvailability() if self._report_availability:
+                    online = SubscriptionEventKind.ONLINE if action.online else SubscriptionEventKind.OFFLINE
+                    self._report(action.id, online)
+
+    def _connect(self, action: subscription_states.Connect) -> None:
+        self._reconnects += action.again
+        self._heartbeat_endpoints[action.channel] = action.pair.heartbeat
+        for topic in action.heartbeats:
+            self._heartbeat_channels[topic.encode("latin-1")] = action.channel
+        self.hwm = self._configured_hwm or _environment_hwm() or self._server_hwms.get(action.channel, _DEFAULT_HWM)
+        self._last_connect = time.monotonic()
+        self._receiver.connect(action.pair, action.heartbeats, self.hwm)
+
+    def _disconnect(self, action: subscription_states.Disconnect) -> None:
+        for topic in action.heartbeats:
+            self._heartbeat_channels.pop(topic.encode("latin-1"), None)
+        self._heartbeat_endpoints.pop(action.channel, None)
+        self._receiver.disconnect(action.pair, action.heartbeats)
+
+    def _subscribe_topic(self, action: subscription_states.SubscribeTopic) -> None:
+        subscription, topic = self._subscriptions[action.id], action.topic.encode("latin-1")
+        if self._dispatcher.add(topic, subscription.event, subscription):
+            self._receiver.subscribe(topic)
+
+    def _unsubscribe_topic(self, action: subscription_states.UnsubscribeTopic) -> None:
+        topic = action.topic.encode("latin-1")
+        if self._dispatcher.remove(topic, self._subscriptions[action.id]):
+            self._receiver.unsubscribe(topic)
+
+    def _report(self, id: int, kind: SubscriptionEventKind, errors: tuple[DevError, ...] | None = None) -> None:
+        subscription = self._subscriptions[id]
+        subscription.queue.put([SubscriptionEvent(subscription, kind, time.time_ns(), None, 0, errors)])
+
+    def _submit(self, call: Callable[[T], None], action: T) -> None:
+        """Make a call in a thread of the pool."""
+
+        def run() -> None:
+            try:
+                call(action)
+            except Exception as error:
+                logger.exception("%s failed", action)
+                self.on_death(error)
+
+        if self._call_pool is not None and not self.closed:
+            with contextlib.suppress(RuntimeError):  # the pool was shut down meanwhile
+                self._call_pool.submit(run)
+
+    # --- calls, in the threads of the pool ---
+
+    def _negotiate(self, action: subscription_states.Negotiate) -> None:
+        with self._lock:
+            found = [self._subscriptions[id] for id in action.ids if id in self._subscriptions]
+        if not found:
+            return
+        results: Sequence[NegotiatedSubscription | MamaError]
+        try:
+            results = self._calls.negotiate(found[0].device, [(s.attribute, s.event) for s in found])
+        except Exception as error:  # must not end the other subscriptions
+            logger.exception("negotiating %s", found[0])
+            results = [TangoError(f"{type(error).__name__}: {error}")] * len(found)
+        with self._lock:
+            for subscription, result in zip(found, results, strict=True):
+                self._negotiation_ended(subscription, result)
+        self._wakeup.set()
+
+    def _negotiation_ended(self, subscription: Subscription, result: NegotiatedSubscription | MamaError) -> None:
+        now = time.monotonic()
+        if isinstance(result, NegotiatedSubscription):
+            subscription.idl, subscription.raises_errors = result.info.device_idl, False
+            self._server_hwms[channel_key(result.channel.channel)] = max(result.info.hwm, 1)
+            actions = self._machine.on_negotiated(now, subscription.id, result.channel)
+        else:
+            subscription.failure = subscription.failure or result
+            actions = self._machine.on_negotiation_failed(now, subscription.id, errors_of(result))
+        if any(isinstance(action, subscription_states.ReadValue) for action in actions):
+            self.delivery.hold(subscription)
+        else:
+            subscription.ready.set()
+        self._execute(actions)
+
+    def _read(self, action: subscription_states.ReadValue) -> None:
+        with self._lock:
+            subscription, negotiated = self._subscriptions.get(action.id), self._machine.negotiated(action.id)
+            settled = max(self._last_connect + _SETTLE_NEW, time.monotonic() + _SETTLE)
+        if subscription is None or negotiated is None:
+            return  # cancelled
+        self._receiver.wait(self._timeout)
+        time.sleep(max(0.0, settled - time.monotonic()))
+        kind = _READ_KINDS[action.reason]
+        frames: list[bytes] | None = None
+        errors: tuple[DevError, ...] | None = None
+        try:
+            result = self._calls.read(subscription.device, subscription.attribute, subscription.event, subscription.idl)
+            frames = frames_of(negotiated.topic, result)
+        except MamaError as error:  # the value does not fit into an event
+            kind, errors = SubscriptionEventKind.ERROR, errors_of(error)
+        with self._lock:
+            event = SubscriptionEvent(subscription, kind, time.time_ns(), frames, 0, errors)
+            self.delivery.release(subscription, [event])
+        subscription.ready.set()
+
+    def _confirm(self, action: subscription_states.ConfirmSubscription) -> None:
+        on_failed = self._machine.on_confirmation_failed
+        with self._lock:
+            found = next((self._subscriptions[id] for id in action.ids if id in self._subscriptions), None)
+            if found is None:  # all were cancelled meanwhile; the channel may have new ones
+                self._execute(on_failed(time.monotonic(), action.channel, (), unreachable=True, unsupported=False))
+                return
+        try:
+            refused = self._calls.confirm(found.device, action.confirmations)
+        except MamaError as error:
+            unreachable = isinstance(error, ServerAway)
+            unsupported = isinstance(error, DevFailed) and error.reason == NO_COMMAND
+            with self._lock:
+                now, errors = time.monotonic(), errors_of(error)
+                actions = on_failed(now, action.channel, errors, unreachable=unreachable, unsupported=unsupported)
+                self._execute(actions)
+        else:
+            both = zip(action.ids, action.confirmations, strict=True)
+            errors_by_id = {id: errors_of(refused[one]) for id, one in both if one in refused}
+            with self._lock:
+                self._execute(self._machine.on_confirmed(time.monotonic(), action.channel, errors_by_id))
+        self._wakeup.set()
+
+    # --- the keep-alive thread ---
+
+    def _keep_alive(self) -> None:
+        due = float("inf")
+        try:
+            while not self.closed:
+                self._wakeup.clear()
+                with self._lock:
+                    was_stopped = time.monotonic() - due > _STOPPED_FOR
+                    if not was_stopped:
+                        self._execute(self._machine.tick(time.monotonic()))
+                    due = float("inf") if was_stopped else self._machine.next_deadline()
+                if was_stopped:  # let the receiver process the heartbeats that waited, before any is reported missing
+                    time.sleep(_STOPPED_FOR)
+                else:
+                    self._wakeup.wait(min(max(0.0, due - time.monotonic()), _MAX_SLEEP))
+        except Exception as error:
+            logger.exception("the keep-alive thread of Tango subscriptions ended")
+            self.on_death(error)
+
+    # --- EventSink, in the receiving thread ---
+
+    def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
+        """Events arrived."""
+        self.delivery.deliver(self._dispatcher.dispatch(messages, received))
+
+    def on_heartbeats(self, topics: set[bytes]) -> None:
+        """Heartbeats arrived."""
+        with self._lock:
+            channels = self._heartbeat_channels
+            for channel in {channels[topic] for topic in topics if topic in channels}:
+                self._execute(self._machine.on_heartbeat(time.monotonic(), channel))
+        self._wakeup.set()
+
+    def on_disconnected(self, heartbeat_endpoint: str) -> None:
+        """The connection to a heartbeat endpoint ended."""
+        with self._lock:
+            endpoints = self._heartbeat_endpoints.items()
+            for channel in [name for name, endpoint in endpoints if endpoint == heartbeat_endpoint]:
+                self._execute(self._machine.on_disconnected(time.monotonic(), channel))
+        self._wakeup.set()
+
+    def on_death(self, error: BaseException) -> None:
+        """A thread ended with an error: everybody who waits gets it."""
+        with self._lock:
+            subscriptions = list(self._subscriptions.values())
+            self.delivery.close(subscriptions, error)
+            for subscription in subscriptions:
+                subscription.failure = subscription.failure or BackgroundTaskFailed(f"the subscriber ended: {error}")
+                subscription.ready.set()
+
+
+def _environment_hwm() -> int:
+    text = os.environ.get(_HWM_VARIABLE, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,206 @@
+"""GIOP calls over one TCP connection to a server: synchronous, one at a time, each with a deadline.
+
+A connection never reconnects by itself. After :class:`~mama_spark.tango.errors.ServerAway` it is closed
+(:attr:`RpcConnection.closed`), and its owner decides when to open it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from ..errors import BadReply, CallLost, ServerAway
+from ..giop import messages
+from ..giop.assembler import MessageAssembler
+from ..giop.cdr import CdrError, CdrReader
+from ..giop.ior import Address
+
+TIMEOUT = 3.0  #: seconds of a call; the default of cppTango
+_CHUNK = 1 << 16
+
+
+class RpcConnection:
+    """One connection, which threads may share: calls are made one after the other.
+
+    :param addresses: of the server, tried in order by :meth:`open`
+    :param timeout: default timeout of a call, in seconds, including the wait for calls of other threads
+    :param minor: minor version of GIOP
+    :param limit: octets of the longest reply
+    """
+
+    def __init__(
+        self, addresses: Sequence[Address], *, timeout: float = TIMEOUT, minor: int = 2, limit: int = messages.LIMIT
+    ) -> None:
+        self.addresses = tuple(addresses)
+        self.timeout = timeout
+        self._minor, self._limit = minor, limit
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._assembler = MessageAssembler(limit)
+        self._request_id = 0
+
+    def __repr__(self) -> str:
+        where = " or ".join(map(str, self.addresses))
+        return f"<RpcConnection to {where}, {'closed' if self.closed else 'open'}, {self._request_id} calls>"
+
+    @property
+    def closed(self) -> bool:
+        """True before :meth:`open`, after :meth:`close`, and after the connection was lost."""
+        return self._socket is None
+
+    def open(self) -> Self:
+        """Connect; also after :meth:`close`.
+
+        :raises ServerAway: no address accepted the connection in time
+        """
+        deadline = time.monotonic() + self.timeout
+        self.close()
+        reasons = []
+        for n, address in enumerate(self.addresses):
+            share = max(0.001, (deadline - time.monotonic()) / (len(self.addresses) - n))
+            try:
+                found = socket.create_connection(address, share)
+            except (OSError, UnicodeError) as error:  # UnicodeError: the IDNA codec rejects the host name
+                reasons.append(f"{address}: {error}")
+                continue
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._assembler = MessageAssembler(self._limit)
+            self._socket = found
+            return self
+        raise ServerAway("no connection to " + "; ".join(reasons))
+
+    def close(self) -> None:
+        """May be called twice. A call in another thread ends with an error."""
+        found, self._socket = self._socket, None
+        if found is not None:
+            with contextlib.suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for a reply
+            found.close()
+
+    def __enter__(self) -> Self:
+        return self.open() if self.closed else self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def call(
+        self, key: bytes, operation: str, body: messages.Body | None = None, *, timeout: float | None = None
+    ) -> tuple[messages.GiopReply, CdrReader]:
+        """Make a call; returns the reply, whatever its status, and a reader at its body.
+
+        :raises ServerAway: not connected, or the connection ended before the call was sent
+        :raises CallLost: no reply in time (the connection stays open), or the connection ended first
+        :raises BadReply: the server does not speak GIOP (the connection is closed)
+        :raises CdrError: ``body`` could not be written
+        """
+        reply, reader = self._exchange(
+            lambda id: messages.GiopRequest(self._minor, id=id, key=key, operation=operation), body, timeout
+        )
+        if not isinstance(reply, messages.GiopReply):
+            raise self._protocol_error(f"{type(reply).__name__} for a request")
+        return reply, reader
+
+    def locate(self, key: bytes, *, timeout: float | None = None) -> bool:
+        """Whether the server has this object; raises as :meth:`call`."""
+        reply, _ = self._exchange(lambda id: messages.LocateRequest(self._minor, id=id, key=key), None, timeout)
+        if not isinstance(reply, messages.LocateReply):
+            raise self._protocol_error(f"{type(reply).__name__} for a locate request")
+        return reply.status is messages.LocateStatus.OBJECT_HERE
+
+    def _exchange(
+        self, request: Callable[[int], messages.GiopMessage], body: messages.Body | None, timeout: float | None
+    ) -> tuple[messages.GiopMessage, CdrReader]:
+        limit = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        if not self._lock.acquire(timeout=max(0.0, limit)):
+            raise ServerAway(f"{self!r}: calls of other threads took all of {limit:g} s")
+        try:
+            self._request_id = (self._request_id + 1) & 0x7FFFFFFF
+            data = messages.encode(request(self._request_id), body)
+            self._send(data, deadline)
+            return self._receive(self._request_id, deadline, limit)
+        finally:
+            self._lock.release()
+
+    # --- with the lock held ---
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        self._detect_close()
+        found = self._socket
+        if found is None:
+            raise ServerAway(f"{self!r}: not connected")
+        try:
+            found.settimeout(max(0.001, deadline - time.monotonic()))
+            found.sendall(data)
+        except OSError as error:  # the server received no whole message, so it did nothing
+            self.close()
+            raise ServerAway(f"{self!r}: {error}") from None
+
+    def _detect_close(self) -> None:
+        """Servers close connections that were idle for minutes: notice it before a call is sent, so that the call was
+        certainly not executed."""
+        found = self._socket
+        if found is None:
+            return
+        try:
+            found.settimeout(0)
+            data = found.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close()
+            raise ServerAway(f"{self!r}: {error}") from None
+        if not data:
+            self.close()
+            raise ServerAway(f"{self!r}: the server closed it")
+        self._assembler.feed(data)  # replies that came too late; _receive skips them
+
+    def _receive(self, request_id: int, deadline: float, limit: float) -> tuple[messages.GiopMessage, CdrReader]:
+        while True:
+            found = self._next_message()
+            if found is not None:
+                message, _ = found
+                if isinstance(message, messages.CloseConnection):
+                    self.close()
+                    raise ServerAway(f"{self!r}: the server closed it without executing the call")
+                if not isinstance(message, messages.GiopReply | messages.LocateReply) or message.id > request_id:
+                    raise self._protocol_error(f"{type(message).__name__} instead of a reply")
+                if message.id == request_id:
+                    return found
+                continue
+            self._receive_chunk(deadline, limit)
+
+    def _receive_chunk(self, deadline: float, limit: float) -> None:
+        found = self._socket
+        left = deadline - time.monotonic()
+        try:
+            if found is None:
+                raise ConnectionAbortedError("another thread closed it")
+            if left <= 0:
+                raise TimeoutError
+            found.settimeout(left)
+            data = found.recv(_CHUNK)
+            if not data:
+                raise ConnectionAbortedError("the server closed it")
+        except TimeoutError:
+            raise CallLost(f"{self!r}: no reply within {limit:g} s") from None
+        except OSError as error:
+            self.close()
+            raise CallLost(f"{self!r}: {error}") from None
+        self._assembler.feed(data)
+
+    def _next_message(self) -> tuple[messages.GiopMessage, CdrReader] | None:
+        try:
+            data = self._assembler.next_message()
+            return None if data is None else messages.decode(data)
+        except CdrError as error:
+            raise self._protocol_error(str(error)) from None
+
+    def _protocol_error(self, reason: str) -> BadReply:
+        self.close()
+        return BadReply(f"{self!r}: {reason}")

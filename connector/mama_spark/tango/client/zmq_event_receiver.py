@@ -1,0 +1,209 @@
+"""Receives heartbeats and events: two ZeroMQ SUB sockets for all servers, and the thread that owns them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import zmq
+
+from mama_spark.errors import Unavailable
+
+from ..events.frames import split
+from ..idl.negotiation import EndpointPair
+
+_BURST = 8000  #: frames that are received before they are passed on
+_BURST_OCTETS = 16 << 20  #: likewise octets
+_STOP_TIMEOUT = 10.0
+_SUBSCRIBER_SNDHWM = 10_000  # subscription messages that wait for a server; the value of cppTango
+
+
+class EventSink(Protocol):
+    """Receives what arrives, in the receiving thread."""
+
+    def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None: ...
+
+    def on_heartbeats(self, topics: set[bytes]) -> None: ...
+
+    def on_disconnected(self, heartbeat_endpoint: str) -> None: ...
+
+    def on_death(self, error: BaseException) -> None: ...
+
+
+class ZmqEventReceiver:
+    """The sockets of one subscriber. :meth:`start` opens them; its thread executes commands in order.
+
+    :param hwm: high-water mark of the SUB sockets (TG-44); ZeroMQ drops further messages silently, and the counters of
+        the events show it
+    """
+
+    def __init__(self, sink: EventSink, *, hwm: int) -> None:
+        self._sink, self.hwm = sink, hwm
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._thread: threading.Thread | None = None
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wakeup_lock = threading.Lock()
+        self._wakeup: zmq.Socket[bytes] | None = None
+        self._wakeup_sent = False  # and not received yet
+        self._connected: set[EndpointPair] = set()
+        self._stopping = False
+
+    def start(self) -> None:
+        """Open the sockets, and start the thread."""
+        self._context = zmq.Context()
+        self._wakeup, wakeup_end = (self._context.socket(zmq.PAIR) for _ in range(2))
+        address = f"inproc://tango-receiver-{id(self)}"
+        for end in (self._wakeup, wakeup_end):
+            end.setsockopt(zmq.LINGER, 0)
+        wakeup_end.bind(address)
+        self._wakeup.connect(address)
+        self._events, self._heartbeats = self._sub_socket(), self._sub_socket()
+        arguments = (wakeup_end, self._heartbeats.get_monitor_socket(zmq.EVENT_DISCONNECTED))
+        self._thread = threading.Thread(target=self._run, args=arguments, name="tango-receiver", daemon=True)
+        self._thread.start()
+
+    def _sub_socket(self) -> zmq.Socket[bytes]:
+        assert self._context is not None
+        socket = self._context.socket(zmq.SUB)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)  # never by ZeroMQ: only after a new negotiation
+        socket.setsockopt(zmq.RCVHWM, self.hwm)
+        socket.setsockopt(zmq.SNDHWM, _SUBSCRIBER_SNDHWM)
+        socket.setsockopt(zmq.IPV6, 1)
+        return socket
+
+    # --- commands, from any thread ---
+
+    def connect(self, pair: EndpointPair, heartbeats: tuple[str, str], hwm: int) -> None:
+        """Connect to both endpoints, and subscribe to the heartbeats; an existing connection is replaced."""
+        self._enqueue(lambda: self._connect(pair, heartbeats, hwm))
+
+    def disconnect(self, pair: EndpointPair, heartbeats: tuple[str, str]) -> None:
+        """Disconnect from both endpoints, and unsubscribe from the heartbeats."""
+        self._enqueue(lambda: self._disconnect(pair, heartbeats))
+
+    def subscribe(self, topic: bytes) -> None:
+        """Subscribe the event socket to a topic."""
+        self._enqueue(lambda: self._events.setsockopt(zmq.SUBSCRIBE, topic))
+
+    def unsubscribe(self, topic: bytes) -> None:
+        """Unsubscribe the event socket from a topic."""
+        self._enqueue(lambda: self._events.setsockopt(zmq.UNSUBSCRIBE, topic))
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until all commands so far were executed. False: not in time."""
+        done = threading.Event()
+        self._enqueue(done.set)
+        return done.wait(timeout)
+
+    def _enqueue(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        with self._wakeup_lock:
+            if self._wakeup is not None and not self._wakeup_sent:
+                self._wakeup_sent = True
+                self._wakeup.send(b"", zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """End the thread and close the sockets. May be called twice, and before :meth:`start`.
+
+        :raises Unavailable: the thread did not end in time
+        """
+        if self._thread is None:
+            return
+        self._stopping = True
+        self._enqueue(lambda: None)
+        self._thread.join(_STOP_TIMEOUT)
+        if self._thread.is_alive():
+            raise Unavailable(f"the thread that receives Tango events did not end within {_STOP_TIMEOUT:g} s")
+        with self._wakeup_lock:
+            if self._wakeup is not None:
+                self._wakeup.close()
+            self._wakeup = None
+        assert self._context is not None
+        self._context.term()
+        self._thread = None
+
+    # --- in the receiving thread ---
+
+    def _run(self, wakeup: zmq.Socket[bytes], disconnections: zmq.Socket[bytes]) -> None:
+        failure: BaseException | None = None
+        try:
+            self._poll_sockets(wakeup, disconnections)
+        except Exception as error:  # noqa: BLE001 - raised by the subscriber to every waiting caller
+            failure = error
+        self._heartbeats.disable_monitor()
+        for socket in (wakeup, disconnections, self._events, self._heartbeats):
+            socket.close()
+        if failure is not None:
+            self._sink.on_death(failure)
+
+    def _poll_sockets(self, wakeup: zmq.Socket[bytes], disconnections: zmq.Socket[bytes]) -> None:
+        poller = zmq.Poller()
+        for socket in (wakeup, disconnections, self._heartbeats, self._events):
+            poller.register(socket, zmq.POLLIN)
+        while not self._stopping:
+            ready = dict(poller.poll())
+            # Receive before anything is disconnected: poll has taken the first frame of a message out of its
+            # connection, and libzmq aborts the process if the rest goes away with the connection.
+            if self._heartbeats in ready:
+                found = _receive_messages(self._heartbeats)
+                self._sink.on_heartbeats({frames[0] for frames in found if len(frames) == 3})
+            if self._events in ready:
+                self._sink.on_events(split(_receive_frames(self._events)), time.time_ns())
+            if disconnections in ready:
+                for _, endpoint in _receive_messages(disconnections):
+                    self._sink.on_disconnected(endpoint.decode("latin-1"))
+            if wakeup in ready:
+                wakeup.recv()
+                with self._wakeup_lock:
+                    self._wakeup_sent = False
+            while self._commands:
+                self._commands.popleft()()
+
+    def _connect(self, pair: EndpointPair, heartbeats: tuple[str, str], hwm: int) -> None:
+        self._disconnect(pair, heartbeats)
+        for topic in heartbeats:
+            self._heartbeats.setsockopt(zmq.SUBSCRIBE, topic.encode("latin-1"))
+        self._events.setsockopt(zmq.RCVHWM, hwm)  # for connections made from now on
+        for socket, endpoint in ((self._heartbeats, pair.heartbeat), (self._events, pair.event)):
+            with contextlib.suppress(zmq.ZMQError):  # its heartbeats will be missing, which is reported
+                socket.connect(endpoint)
+        self._connected.add(pair)
+
+    def _disconnect(self, pair: EndpointPair, heartbeats: tuple[str, str]) -> None:
+        if pair not in self._connected:
+            return
+        self._connected.discard(pair)
+        for topic in heartbeats:
+            self._heartbeats.setsockopt(zmq.UNSUBSCRIBE, topic.encode("latin-1"))
+        for socket, endpoint in ((self._heartbeats, pair.heartbeat), (self._events, pair.event)):
+            with contextlib.suppress(zmq.ZMQError):  # libzmq may have dropped it by itself
+                socket.disconnect(endpoint)
+
+
+def _receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
+    """The frames of all waiting messages, up to a burst. RCVMORE is only asked for at its end: that costs several times
+    what a frame costs."""
+    frames: list[bytes] = []
+    receive, flags, octets = socket.recv, int(zmq.NOBLOCK), 0
+    with contextlib.suppress(zmq.Again):
+        while len(frames) < _BURST and octets < _BURST_OCTETS:
+            frame = receive(flags)
+            octets += len(frame)
+            frames.append(frame)
+        while socket.getsockopt(zmq.RCVMORE):
+            frames.append(receive(flags))
+    return frames
+
+
+def _receive_messages(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
+    """All waiting messages of a socket that receives few."""
+    found: list[list[bytes]] = []
+    with contextlib.suppress(zmq.Again):
+        while len(found) < _BURST:
+            found.append(socket.recv_multipart(zmq.NOBLOCK))
+    return found
