@@ -465,7 +465,7 @@ def test_a_call_waits_for_other_threads_no_longer_than_its_deadline_and_close_wa
     ):
         waiting = pool.submit(DeviceProxy(connection, b"x").ping)
         assert came.wait(PATIENCE)
-        with pytest.raises(ServerAway, match="another call"):
+        with pytest.raises(ServerAway, match="calls of other threads"):
             DeviceProxy(connection, b"x").ping(timeout=0.05)
         connection.close()
         assert isinstance(waiting.exception(PATIENCE), CallLost)

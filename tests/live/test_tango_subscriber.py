@@ -267,7 +267,7 @@ def test_names_and_settings_that_cannot_be_are_refused_before_anything_is_asked(
     for name in ("a/b", "tango://h/a/b/c", "a/b/c#dbase=maybe"):
         with pytest.raises(BadAddress):
             subscriber.subscribe(name, "x")
-    with pytest.raises(ConfigError, match="no event of Tango: 'changes'"):
+    with pytest.raises(ConfigError, match="no event type of Tango: 'changes'"):
         subscriber.subscribe("tango://h:1/a/b/c", "x", "changes")
     for attribute in (None, "", "a/b", "a#b", "\u20ac"):
         with pytest.raises(ConfigError, match="no name of an attribute"):
@@ -278,7 +278,7 @@ def test_names_and_settings_that_cannot_be_are_refused_before_anything_is_asked(
 
 def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) -> None:
     subscriber = TangoSubscriber()
-    assert repr(subscriber).startswith("<TangoSubscriber not open, <SubscriptionMachine none")
+    assert repr(subscriber).startswith("<TangoSubscriber <EventConsumer not open, <SubscriptionMachine none")
     with pytest.raises(ClientClosed):
         subscriber.subscribe(lab.address(), "double")
     with subscriber:

@@ -1,1 +1,1 @@
-"""Tango publish and subscribe (RFC 12) in Python alone: subscriber, event source, calls of the control plane."""
+"""Tango events (RFC 12) in pure Python: wire formats, a client with subscriptions, and the format of recorded logs."""

@@ -1,4 +1,4 @@
-"""What can go wrong with a call of a Tango device. Code reads the flags of the base class, not names. Pure."""
+"""Errors of calls to Tango devices. Code reads the flags ``retryable`` and ``may_have_landed``, not names. Pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ DEV_FAILED = "IDL:Tango/DevFailed:1.0"
 
 
 class TangoError(MamaError):
-    """Base of all."""
+    """Base of all errors of this package's calls."""
 
 
 class ServerAway(TangoError, Unavailable):
-    """The server cannot be reached, or ended the connection before it took the call. Nothing was done."""
+    """The server cannot be reached, or the connection ended before the call was sent. It was not executed."""
 
 
 class CallLost(ServerAway):
-    """The call went out and no answer came in time, or the connection ended first. It may have been done."""
+    """The call was sent, and no reply arrived in time. It may have been executed."""
 
     may_have_landed = True
 
 
 class BadReply(TangoError):
-    """What came back is no answer to this call. It may have been done."""
+    """The reply cannot be read. The call may have been executed."""
 
     may_have_landed = True
 
 
 class DevFailed(TangoError):
-    """The device, or Tango's libraries on its side, said no. Asking again does not help.
+    """The device, or the Tango library of its server, refused. Repeating the call does not help.
 
     :ivar errors: the stack, the first cause first (TG-18)
     """
@@ -43,7 +43,7 @@ class DevFailed(TangoError):
 
     @property
     def reason(self) -> str:
-        """Of the first cause; empty if the stack is."""
+        """Reason of the first cause; empty if the stack is."""
         return self.errors[0].reason if self.errors else ""
 
     @property
@@ -52,12 +52,12 @@ class DevFailed(TangoError):
 
 
 class DeviceAway(DevFailed):
-    """The device is not there now, is starting, ending, or busy; or what it takes to answer is not there yet."""
+    """The device is not available now: it is starting, ending, or busy, or not polled yet."""
 
     retryable = True
 
 
-#: what passes without anybody changing the call: servers come and go, polling is started, the device gets free
+#: Reasons that are temporary: servers come and go, polling is started, devices are unlocked.
 _AWAY = frozenset(
     (
         "API_ShutdownInProgress", "API_ServerNotRunning", "API_DeviceNotExported", "API_CantConnectToDevice",
@@ -68,18 +68,18 @@ _AWAY = frozenset(
 
 
 def failed(errors: Sequence[DevError]) -> DevFailed:
-    """The exception for a stack of errors; its first cause decides."""
+    """The exception for a stack of errors, by its first cause."""
     kind = DeviceAway if errors and errors[0].reason in _AWAY else DevFailed
     return kind(errors)
 
 
 def refusal(reason: str, desc: str, origin: str) -> DevFailed:
-    """A stack of one, as servers throw it."""
+    """A DevFailed with a single error."""
     return failed((DevError(reason, Severity.ERR, desc, origin),))
 
 
 class Completed(IntEnum):
-    """Whether the operation of a system exception was done."""
+    """CompletionStatus: whether the operation was executed before the system exception."""
 
     YES = 0
     NO = 1
@@ -87,7 +87,7 @@ class Completed(IntEnum):
 
 
 class SystemException(TangoError):
-    """CORBA, not Tango, said no: the other side has no such operation, or could not read the call.
+    """The ORB refused: the peer has no such operation, or could not read the call.
 
     :ivar name: as ``BAD_OPERATION``
     :ivar minor: the ORB's number for the reason
@@ -99,25 +99,25 @@ class SystemException(TangoError):
 
 
 class ObjectAway(SystemException):
-    """The object is not there, or the server cannot take calls now. Nothing was done."""
+    """The object does not exist now, or the server cannot take calls now. The call was not executed."""
 
     retryable = True
 
 
 class ObjectLost(SystemException):
-    """As :class:`ObjectAway`, but it may have been done."""
+    """As :class:`ObjectAway`, but the call may have been executed."""
 
     retryable = True
     may_have_landed = True
 
 
 class SystemExceptionAfter(SystemException):
-    """As :class:`SystemException`, but it may have been done."""
+    """As :class:`SystemException`, but the call may have been executed."""
 
     may_have_landed = True
 
 
-_PASSING = frozenset(
+_TEMPORARY = frozenset(
     (
         "TRANSIENT", "COMM_FAILURE", "TIMEOUT", "NO_RESPONSE", "NO_RESOURCES", "NO_MEMORY", "OBJECT_NOT_EXIST",
         "OBJ_ADAPTER",
@@ -132,5 +132,5 @@ _CLASSES = {
 
 
 def system_exception(name: str, minor: int, completed: Completed) -> SystemException:
-    """The exception whose flags fit."""
-    return _CLASSES[name in _PASSING, completed is not Completed.NO](name, minor, completed)
+    """The exception with the right flags."""
+    return _CLASSES[name in _TEMPORARY, completed is not Completed.NO](name, minor, completed)

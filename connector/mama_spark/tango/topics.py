@@ -1,8 +1,7 @@
-"""Topics of events and heartbeats, and the endpoints they come from. Pure.
+"""Topics of events and heartbeats, and endpoints. Pure.
 
 ``tango://<host>/<device>/<attribute>[#dbase=no].<[idl5_]event>``, all in lower case. ``#dbase=no`` marks a server
-without a database; changes of a device's interface and heartbeats have no attribute. Subscriptions are for prefixes, so
-a topic is also the key of a subscription.
+without a database; interface changes and heartbeats have no attribute.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .types import EVENT_NAMES, EventType
 SCHEME = "tango://"
 NO_DATABASE = "#dbase=no"
 HEARTBEAT = "heartbeat"
-#: the newest form of data that topics tell apart; IDL 6 did not change it
+#: newest IDL version of data in topics; IDL 6 did not change it
 IDL = 5
 
 _IDL_PREFIX = f"idl{IDL}_"
@@ -26,15 +25,15 @@ _FORBIDDEN = re.compile(r"[\s#\x00-\x1f]")
 
 
 class BadEventTopic(MamaError):
-    """This is no topic of a Tango event or heartbeat."""
+    """Not a topic of a Tango event or heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic taken apart.
+    """A parsed topic.
 
     :ivar tango_host: of the database, or host and port of a server without one
-    :ivar attribute: None of a device's interface and of heartbeats; of pipes, the pipe
+    :ivar attribute: or pipe; None of interface changes and heartbeats
     :ivar event: None: a heartbeat
     :ivar dbase: the server has a database
     :ivar idl: 5 where the topic says so
@@ -55,7 +54,7 @@ class Topic:
         return f"{SCHEME}{self.tango_host}/{self.device}{attribute}{suffix}.{idl}{name}"
 
     def encode(self) -> bytes:
-        """As the first frame."""
+        """The first frame."""
         return str(self).encode("latin-1")
 
     @property
@@ -69,17 +68,17 @@ def event_topic(
 ) -> Topic:
     """The topic that a server publishes to, in lower case.
 
-    :param idl: of client or device, whichever is less
-    :raises BadEventTopic: a name cannot stand in a topic
+    :param idl: of client or device, whichever is lower
+    :raises BadEventTopic: a name is not allowed in topics
     """
-    told = IDL if idl >= IDL and event in _HAS_IDL else None
+    version = IDL if idl >= IDL and event in _HAS_IDL else None
     name = None if attribute is None or event is EventType.INTERFACE_CHANGE else attribute.lower()
-    return parse(str(Topic(tango_host.lower(), device.lower(), name, event, dbase, told)))
+    return parse(str(Topic(tango_host.lower(), device.lower(), name, event, dbase, version)))
 
 
 def heartbeat_topics(channel: str) -> tuple[str, str]:
-    """Both spellings of a server's heartbeat, the given one first: real servers tell the channel without
-    ``#dbase=no`` and beat with it.
+    """Both spellings of the topic of a server's heartbeats, the given one first: servers name the channel without
+    ``#dbase=no``, and send heartbeats with it.
 
     :param channel: ``tango://<host>/dserver/<exe>/<instance>``, with or without ``#dbase=no``
     """
@@ -89,43 +88,43 @@ def heartbeat_topics(channel: str) -> tuple[str, str]:
 
 
 def parse(text: str) -> Topic:
-    """A topic from its text, whatever its case.
+    """Parse a topic, in any case.
 
-    :raises BadEventTopic: it is none
+    :raises BadEventTopic: it is no topic
     """
-    rest, _, told = text.lower().rpartition(".")
+    rest, _, name_part = text.lower().rpartition(".")
     bare = rest.removesuffix(NO_DATABASE)
     host, *names = bare.removeprefix(SCHEME).split("/")
     if not rest.startswith(SCHEME) or len(names) not in (3, 4) or not all((host, *names)) or _FORBIDDEN.search(bare):
         raise BadEventTopic(f"no topic of Tango: {text[:200]!r}")
     attribute = names[3] if len(names) == 4 else None
-    event, idl = _event(told, text)
+    event, idl = _event(name_part, text)
     wants_attribute = event not in (None, EventType.INTERFACE_CHANGE)
     if wants_attribute is (attribute is None):
         raise BadEventTopic(f"an attribute {'must' if wants_attribute else 'cannot'} stand in {text[:200]!r}")
     return Topic(host, "/".join(names[:3]), attribute, event, len(bare) == len(rest), idl)
 
 
-def _event(told: str, text: str) -> tuple[EventType | None, int | None]:
-    if told == HEARTBEAT:
+def _event(name_part: str, text: str) -> tuple[EventType | None, int | None]:
+    if name_part == HEARTBEAT:
         return None, None
-    event = EVENT_NAMES.get(told)
+    event = EVENT_NAMES.get(name_part)
     if event is not None:
         return event, None
-    event = EVENT_NAMES.get(told.removeprefix(_IDL_PREFIX))
+    event = EVENT_NAMES.get(name_part.removeprefix(_IDL_PREFIX))
     if event not in _HAS_IDL:
-        raise BadEventTopic(f"no event of Tango: {told[:50]!r} in {text[:200]!r}")
+        raise BadEventTopic(f"no event of Tango: {name_part[:50]!r} in {text[:200]!r}")
     return event, IDL
 
 
-#: Receivers see few topics many times; a sender of many cannot make this grow.
+#: Receivers see few topics many times; the bound is for senders of many.
 _parse_known = lru_cache(16384)(parse)
 
 
 def read_topic(frame: bytes) -> Topic:
-    """The topic of a first frame; what was seen before costs a tenth.
+    """Parse the first frame; known topics are cached.
 
-    :raises BadEventTopic: it is none
+    :raises BadEventTopic: it is no topic
     """
     if len(frame) > 4096:
         raise BadEventTopic(f"a topic of {len(frame)} octets")
@@ -135,9 +134,9 @@ def read_topic(frame: bytes) -> Topic:
         raise BadEventTopic(f"no topic of Tango: {frame[:200]!r}") from None
 
 
-# --- where they come from ----------------------------------------------------------------------------------
+# --- endpoints --------------------------------------------------------------------------------------------
 
-#: hosts as ZeroMQ takes them, which raises at others
+#: Only hosts that ZeroMQ accepts.
 _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*):(?P<port>[0-9]{1,5})")
 
 
@@ -150,12 +149,12 @@ class MulticastRefused(BadEndpoint, ConfigError):
 
 
 def is_multicast(endpoint: str) -> bool:
-    """Events come by (encapsulated) PGM."""
+    """The endpoint is for (encapsulated) PGM."""
     return endpoint.partition("://")[0].lower() in ("epgm", "pgm")
 
 
 def check_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of an endpoint that a server named (TG-08, TG-32).
+    """Host and port of an endpoint (TG-08, TG-32).
 
     :raises MulticastRefused: it is for multicast
     :raises BadEndpoint: it is no ``tcp://host:port``

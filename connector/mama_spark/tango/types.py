@@ -1,7 +1,7 @@
-"""What Tango events carry: the enumerations of Tango's IDL with their numbers, and the values. Pure.
+"""Types of Tango's IDL: enumerations with their numbers, values, configurations, and other data of events. Pure.
 
-Times are nanoseconds since the epoch. Numbers of a value are numpy arrays in the order of the machine, whatever order
-they came in. Names of fields are those of the IDL.
+Times are nanoseconds since the epoch. Numbers of a value are numpy arrays in native byte order. Names of fields are
+those of the IDL.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class DataType(IntEnum):
-    """CmdArgType: of an attribute, as far as attributes can have them."""
+    """CmdArgType, as far as attributes have it."""
 
     BOOLEAN = 1
     SHORT = 2
@@ -90,7 +90,7 @@ class Writable(IntEnum):
 
 
 class EventType(IntEnum):
-    """EVENT_TYPE of RFC 12, with DATA_READY and ALARM that it does not list (TG-19). Heartbeats are none of them."""
+    """EVENT_TYPE of RFC 12, and DATA_READY and ALARM, which it does not list (TG-19). Heartbeats are not included."""
 
     CHANGE = 0
     QUALITY = 1
@@ -105,7 +105,7 @@ class EventType(IntEnum):
 
     @property
     def wire_name(self) -> str:
-        """How topics and subscriptions call it: ``change``, ``user_event``, ``intr_change``."""
+        """Its name in topics and subscriptions: ``change``, ``user_event``, ``intr_change``."""
         return _WIRE_NAMES[self]
 
     @property
@@ -133,7 +133,7 @@ _VALUE_EVENTS = frozenset(
 
 
 class ValueKind(IntEnum):
-    """The discriminator of AttrValUnion: how a value travels. A DevEnum travels as SHORT."""
+    """Discriminator of AttrValUnion. A DevEnum is a SHORT."""
 
     BOOL = 0
     SHORT = 1
@@ -227,7 +227,7 @@ Content = Elements | DevState | None
 
 
 def same_content(one: Content, other: Content) -> bool:
-    """Equal as sent: a NaN equals itself, and 0 does not equal False."""
+    """Equal when encoded: a NaN equals itself, and 0 does not equal False."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and one.tobytes() == other.tobytes()
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
@@ -239,12 +239,11 @@ def same_content(one: Content, other: Content) -> bool:
 class AttributeValue:
     """A value of an attribute, AttributeValue_5 and older (ATTRIBUTE_DATA, TG-17).
 
-    :ivar content: what was read and behind it what was last set, by :attr:`kind`: a numpy array, a tuple, one state,
-        or None for NO_DATA
+    :ivar content: the read value, followed by the set value, by :attr:`kind`: a numpy array, a tuple, one state, or
+        None for NO_DATA
     :ivar time: nanoseconds since the epoch
-    :ivar data_type: None where the sender does not say (AttributeValue_4 and _3); a number that is no
-        :class:`DataType` stays a number
-    :ivar format: UNKNOWN where the sender does not say (AttributeValue_3)
+    :ivar data_type: None in AttributeValue_4 and _3; an unknown number stays a number
+    :ivar format: UNKNOWN in AttributeValue_3
     :ivar errors: why the attribute could not be read
     """
 
@@ -261,14 +260,14 @@ class AttributeValue:
 
     @property
     def read(self) -> Content:
-        """The read part; of an image, its rows one after the other."""
+        """The read value; of an image, its rows one after the other."""
         if self.content is None or isinstance(self.content, DevState):
             return self.content
         return self.content[: self.r_dim.size]
 
     @property
     def written(self) -> Content:
-        """The set part; None where the attribute has none."""
+        """The set value; None if the attribute has none."""
         if self.content is None or isinstance(self.content, DevState) or not self.w_dim.size:
             return None
         start = self.r_dim.size
@@ -290,7 +289,7 @@ class AttributeValue:
 
 @dataclass(frozen=True, slots=True)
 class AlarmLimits:
-    """AttributeAlarm: what Tango's texts say, ``Not specified`` included."""
+    """AttributeAlarm: Tango's texts, ``Not specified`` included."""
 
     min_alarm: str = ""
     max_alarm: str = ""
@@ -388,7 +387,7 @@ class InterfaceChange:
 
 @dataclass(frozen=True, slots=True)
 class DataReady:
-    """The device says that an attribute can be read (DATA_READY_DATA, TG-15). ``ctr`` is the user's own, signed."""
+    """A device announces that an attribute can be read (DATA_READY_DATA, TG-15). ``ctr`` is its own, signed."""
 
     name: str
     data_type: int

@@ -1,4 +1,4 @@
-"""Subscriptions to Tango events, and calls of devices."""
+"""Client of Tango: subscriptions to events, and calls of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tango events in ZeroMQ frames (RFC 12). Pure."""
+"""Tango events as ZeroMQ frames (RFC 12): codecs, batches, and the comparison of event counters. Pure."""
 
 from __future__ import annotations
 

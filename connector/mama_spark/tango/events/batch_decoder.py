@@ -1,9 +1,9 @@
-"""Many events at once: frames in, columns out. Pure.
+"""Decodes batches of events: columns of frames in, columns of values out. Pure.
 
-Events of one number are the rule, and theirs are columns of numpy without an object a row; whatever else came is read
-one by one and lies beside them. What the first event of a topic taught is remembered: the next ones are compared with
-its :class:`~mama_spark.tango.events.frame_layout.FrameLayout` all together, and those that differ anywhere go the
-general way, so that both ways always agree.
+Events with a single number are decoded together into numpy arrays, without an object per row; all others are decoded
+one by one. The layout of a topic's first event is remembered as a
+:class:`~mama_spark.tango.events.frame_layout.FrameLayout`; later events are compared with it all together, and those
+that differ anywhere are decoded by the general decoder, so that both always agree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .event_codec import Event, Heartbeat, decode
 from .frame_layout import FrameLayout, layout_of
 from .frames import BIG, CALL_SIZE, LITTLE, BadEvent
 
-#: topics that are remembered; then it begins anew
+#: Topics whose layouts are remembered; when there are more, all are forgotten.
 _REMEMBERED = 65536
 _CALLS = {
     order: np.dtype(
@@ -36,7 +36,7 @@ _CALLS = {
     )
     for order, code in ((True, "<"), (False, ">"))
 }
-#: in the place of a call info of another size, so that it is refused
+#: Replaces call infos of another size, so that they are rejected.
 _NO_CALL = b"\xff" * CALL_SIZE
 
 Rows = npt.NDArray[np.int64]
@@ -44,11 +44,11 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """Events of one number each, all of one kind.
+    """Events with one number each, all of one kind.
 
-    :ivar rows: where they stand in the batch, ascending
-    :ivar read: by the kind's type
-    :ivar written: what was last set; None where the attributes cannot be set
+    :ivar rows: their rows in the batch, ascending
+    :ivar read: read values, in the numpy type of the kind
+    :ivar written: set values; None if the attributes are not settable
     :ivar names: of the attributes, Latin-1 (numpy ``S``)
     """
 
@@ -61,14 +61,14 @@ class Scalars:
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """What a batch of events holds. Each row is in one of ``scalars``, in ``others`` or in ``bad``.
+    """A decoded batch of events. Each row is in one of ``scalars``, in ``others`` or in ``bad``.
 
     :ivar ctr: counters of the events; 0 in bad rows
-    :ivar time: of values, pipes: nanoseconds since the epoch; else 0
+    :ivar time: of values and pipes, nanoseconds since the epoch; else 0
     :ivar quality: of values; else -1
-    :ivar data_type: of values, as far as told; else -1
-    :ivar others: what is no single number: spectra, texts, errors, configurations, heartbeats
-    :ivar bad: what is no event
+    :ivar data_type: of values, if the server sent it; else -1
+    :ivar others: all that is no single number: spectra, texts, errors, configurations, heartbeats
+    :ivar bad: rows that are no events
     """
 
     ctr: npt.NDArray[np.uint32]
@@ -89,50 +89,50 @@ def _columns(n: int) -> EventColumns:
     )  # fmt: skip
 
 
-_DONE, _NEW = -1, -2  # instead of the number of a shape
-_FEW = 2**15  # numbers of shapes that 16 bits hold
+_DONE, _NEW = -1, -2  # in the place of a layout number: the row is decoded; its topic is unknown
+_INT16 = 2**15  # layout numbers below fit into 16 bits
 _Frames = tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]
 
 
 class BatchDecoder:
-    """Decodes batches of events, and remembers the shapes of what it saw. For one thread."""
+    """Decodes batches of events, and remembers the layouts of their topics. For one thread."""
 
-    __slots__ = ("_known", "_numbers", "_shapes")
+    __slots__ = ("_known", "_numbers", "_layouts")
 
     def __init__(self) -> None:
-        self._shapes: list[FrameLayout] = []
+        self._layouts: list[FrameLayout] = []
         self._numbers: dict[FrameLayout, int] = {}
-        self._known: dict[bytes, int] = {}  # topic -> number of the shape of its last event
+        self._known: dict[bytes, int] = {}  # topic -> layout number of its last event
 
     def __repr__(self) -> str:
-        return f"<BatchDecoder, {len(self._known)} topics, {len(self._shapes)} shapes>"
+        return f"<BatchDecoder, {len(self._known)} topics, {len(self._layouts)} layouts>"
 
     def decode(
         self, topics: Sequence[bytes], orders: Sequence[bytes], calls: Sequence[bytes], datas: Sequence[bytes]
     ) -> EventColumns:
-        """Four columns, the frames of events. Nothing is raised for what the frames hold."""
+        """Decode events from the four columns of their frames. Raises nothing: invalid rows are listed in ``bad``."""
         columns = _columns(len(topics))
         if len(self._known) > _REMEMBERED:
-            self._shapes, self._numbers, self._known = [], {}, {}
+            self._layouts, self._numbers, self._known = [], {}, {}
         numbers = list(map(self._known.get, topics, repeat(_NEW)))
         frames = (topics, orders, calls, datas)
         if _NEW in numbers:
             for row, number in enumerate(numbers):
                 if number == _NEW:
-                    number = self._known.get(topics[row], _NEW)  # by a row before this
+                    number = self._known.get(topics[row], _NEW)  # learned from an earlier row
                     numbers[row] = self._learn(columns, row, frames) if number == _NEW else number
         whole = frames
         if set(map(len, calls)) != {CALL_SIZE}:
             whole = (topics, orders, [call if len(call) == CALL_SIZE else _NO_CALL for call in calls], datas)
         for number, rows in _groups(numbers):
-            for row in _take(columns, self._shapes[number], rows, whole).tolist():
-                own = self._learn(columns, row, frames)  # the layout has changed, or this is something else
+            for row in _decode_rows(columns, self._layouts[number], rows, whole).tolist():
+                own = self._learn(columns, row, frames)  # another layout, or no single number
                 if own != _DONE:
-                    _take(columns, self._shapes[own], np.array([row]), whole)
+                    _decode_rows(columns, self._layouts[own], np.array([row]), whole)
         return columns
 
     def _learn(self, columns: EventColumns, row: int, frames: _Frames) -> int:
-        """Read a row the general way: the number of its shape, or _DONE and the row is where it belongs."""
+        """Decode a row by the general decoder; returns its layout number, or _DONE: the row is stored."""
         parts = [column[row] for column in frames]
         try:
             event = decode(parts)
@@ -141,9 +141,9 @@ class BatchDecoder:
             return _DONE
         value = event.data if isinstance(event, Event) else None
         if isinstance(value, AttributeValue):
-            shape = layout_of(event.topic, value, event.little)
-            if shape is not None and not event.call.method and not event.call.oid:
-                return self._remember(parts[0], shape)
+            layout = layout_of(event.topic, value, event.little)
+            if layout is not None and not event.call.method and not event.call.oid:
+                return self._remember(parts[0], layout)
             columns.quality[row] = value.quality
             columns.data_type[row] = -1 if value.data_type is None else value.data_type
         if isinstance(value, (AttributeValue, PipeData)):
@@ -152,10 +152,10 @@ class BatchDecoder:
         columns.others[row] = event
         return _DONE
 
-    def _remember(self, topic: bytes, shape: FrameLayout) -> int:
-        number = self._numbers.setdefault(shape, len(self._shapes))
-        if number == len(self._shapes):
-            self._shapes.append(shape)
+    def _remember(self, topic: bytes, layout: FrameLayout) -> int:
+        number = self._numbers.setdefault(layout, len(self._layouts))
+        if number == len(self._layouts):
+            self._layouts.append(layout)
         self._known[topic] = number
         return number
 
@@ -163,18 +163,18 @@ class BatchDecoder:
 def decode_batch(
     topics: Sequence[bytes], orders: Sequence[bytes], calls: Sequence[bytes], datas: Sequence[bytes]
 ) -> EventColumns:
-    """A batch on its own; who decodes many keeps a :class:`BatchDecoder`."""
+    """Decode a single batch; for several, keep a :class:`BatchDecoder`."""
     return BatchDecoder().decode(topics, orders, calls, datas)
 
 
 def _groups(numbers: list[int]) -> Iterator[tuple[int, Rows | None]]:
-    """Each number of a shape with its rows; None: all rows."""
+    """Each layout number with its rows; None: all rows."""
     if not numbers or numbers.count(numbers[0]) == len(numbers):
         if numbers and numbers[0] != _DONE:
             yield numbers[0], None
         return
     column = np.array(numbers, np.int32)
-    if max(numbers) < _FEW:
+    if max(numbers) < _INT16:
         column = column.astype(np.int16)  # which numpy sorts in a tenth of the time
     order = np.argsort(column, kind="stable")
     found, starts = np.unique(column[order], return_index=True)
@@ -183,34 +183,34 @@ def _groups(numbers: list[int]) -> Iterator[tuple[int, Rows | None]]:
             yield number, rows
 
 
-def _take(columns: EventColumns, shape: FrameLayout, rows: Rows | None, frames: _Frames) -> Rows:
-    """Read rows that should be of this shape; those that are not are returned, and nothing is done about them."""
+def _decode_rows(columns: EventColumns, layout: FrameLayout, rows: Rows | None, frames: _Frames) -> Rows:
+    """Decode rows that probably have this layout; returns those that do not, which are left undecoded."""
     _, orders, calls, datas = frames
     if rows is None:
         rows = np.arange(len(datas))
     else:
-        chosen = itemgetter(*rows.tolist(), 0)  # one more, since of one it gives no tuple
+        chosen = itemgetter(*rows.tolist(), 0)  # one more: itemgetter of one returns no tuple
         orders, calls, datas = chosen(orders)[:-1], chosen(calls)[:-1], chosen(datas)[:-1]
-    order, size = LITTLE if shape.little else BIG, shape.dtype.itemsize
+    order, size = LITTLE if layout.little else BIG, layout.dtype.itemsize
     rejected = rows[:0]
     if set(orders) != {order} or set(map(len, datas)) != {size}:
         fit = np.fromiter((o == order and len(d) == size for o, d in zip(orders, datas, strict=True)), bool, len(rows))
         rejected, rows = rows[~fit], rows[fit]
         calls, datas = list(compress(calls, fit)), list(compress(datas, fit))
-    found = np.frombuffer(b"".join(datas), shape.dtype)
-    call = np.frombuffer(b"".join(calls), _CALLS[shape.little])
-    good = shape.accepts(found)
+    found = np.frombuffer(b"".join(datas), layout.dtype)
+    call = np.frombuffer(b"".join(calls), _CALLS[layout.little])
+    good = layout.accepts(found)
     good &= (call["method"] == 1) & (call["nul"] == 0) & (call["oid"] == 0) & (call["flag"] == 0)
     if not good.all():
         rejected = np.concatenate([rejected, rows[~good]])
         rows, found, call = rows[good], found[good], call[good]
     if len(rows):
-        _store(columns, shape, rows, found, call)
+        _store(columns, layout, rows, found, call)
     return rejected
 
 
 def _store(
-    columns: EventColumns, shape: FrameLayout, rows: Rows, found: npt.NDArray[Any], call: npt.NDArray[Any]
+    columns: EventColumns, layout: FrameLayout, rows: Rows, found: npt.NDArray[Any], call: npt.NDArray[Any]
 ) -> None:
     columns.ctr[rows] = call["ctr"]
     time = found["sec"].astype(np.int64)
@@ -220,10 +220,10 @@ def _store(
     time += found["nsec"]
     columns.time[rows] = time
     columns.quality[rows] = found["quality"]
-    if shape.idl == IDL:
+    if layout.idl == IDL:
         columns.data_type[rows] = found["data_type"]
-    dtype = DTYPES[shape.kind]
+    dtype = DTYPES[layout.kind]
     read = found["read"].astype(dtype)
-    written = found["written"].astype(dtype) if shape.settable else None
-    names = np.ascontiguousarray(found["name"]).view(f"S{shape.name_size + 1}").ravel()
-    columns.scalars.append(Scalars(shape.kind, rows, read, written, names))
+    written = found["written"].astype(dtype) if layout.settable else None
+    names = np.ascontiguousarray(found["name"]).view(f"S{layout.name_size + 1}").ravel()
+    columns.scalars.append(Scalars(layout.kind, rows, read, written, names))

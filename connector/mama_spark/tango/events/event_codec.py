@@ -1,7 +1,7 @@
-"""Events and heartbeats (RFC 12; EVENT_INFO: TG-11, TG-12) from their frames, and back. Pure.
+"""Decodes events and heartbeats (RFC 12; EVENT_INFO: TG-11, TG-12) from their frames, and encodes them. Pure.
 
-The topic says what the data are and in which form: with ``idl5_`` in front of the event AttributeValue_5 or
-AttributeConfig_5, without it the older forms, of which only the octets tell which it is.
+The topic determines type and IDL version of the data: with ``idl5_`` before the event AttributeValue_5 or
+AttributeConfig_5; without it older versions, of which the right one is found by trying.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Data = AttributeValue | AttributeConfig | DataReady | InterfaceChange | PipeData
 class Event:
     """One event.
 
-    :ivar data: by the topic's event; None when there are errors instead
-    :ivar errors: why there is no data (``call_is_except``)
+    :ivar data: of the type that the topic's event has; None if there are errors instead
+    :ivar errors: instead of data (``call_is_except``)
     """
 
     topic: Topic
@@ -56,7 +56,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A server lives."""
+    """A heartbeat of a server."""
 
     topic: Topic
     call: CallInfo
@@ -67,10 +67,10 @@ class Heartbeat:
 
 
 def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
-    """What these frames are, to their last octet.
+    """Decode the frames of an event or heartbeat.
 
     :raises NotAnEvent: neither three nor four frames
-    :raises BadEvent: anything else that is no event and no heartbeat
+    :raises BadEvent: a frame is invalid, or longer than its content
     """
     is_event = check_count(frames)
     little = read_order(frames[1])
@@ -88,18 +88,18 @@ def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
 
 
 def read_except(frame: bytes, little: bool) -> tuple[DevError, ...]:
-    """The fourth frame of an event with errors.
+    """Decode the fourth frame of an event with errors.
 
-    :raises CdrError: it holds none
+    :raises CdrError: it contains no errors
     """
-    at = 2 * len(MAGIC) if frame.startswith(MAGIC, len(MAGIC)) else len(MAGIC)  # pipes may do as with their data
+    at = 2 * len(MAGIC) if frame.startswith(MAGIC, len(MAGIC)) else len(MAGIC)  # in events of pipes, twice
     return _whole(frame, little, at, read_errors)
 
 
 def read_data(topic: Topic, frame: bytes, little: bool) -> Data:
-    """The fourth frame of an event without errors.
+    """Decode the fourth frame of an event without errors.
 
-    :raises CdrError: it is no data of such an event
+    :raises CdrError: it contains no data of such an event
     """
     forms = _forms(topic)
     for form in forms[:-1]:
@@ -126,9 +126,9 @@ def _whole(frame: bytes, little: bool, at: int, read: Callable[[CdrReader], _T])
 
 
 def encode(event: Event | Heartbeat) -> list[bytes]:
-    """The frames of an event or a heartbeat.
+    """Encode an event or a heartbeat.
 
-    :raises CdrError: a value does not fit its field, or the data are none of such an event
+    :raises CdrError: a value does not fit its field, or the data are of another type
     """
     head = [event.topic.encode(), LITTLE if event.little else BIG, write_call(event.call, event.little)]
     if isinstance(event, Heartbeat):
@@ -141,16 +141,16 @@ def encode(event: Event | Heartbeat) -> list[bytes]:
 
 
 def write_except(errors: Sequence[DevError], little: bool = True) -> bytes:
-    """The fourth frame of an event with errors; the third one then carries the flag."""
+    """Encode the fourth frame of an event with errors; its third frame must have the flag."""
     writer = CdrWriter(little, MAGIC, len(MAGIC))
     write_errors(writer, errors)
     return writer.getvalue()
 
 
 def write_data(topic: Topic, data: Data, little: bool = True) -> bytes:
-    """The fourth frame of an event without errors, in the newest form that the topic allows.
+    """Encode the fourth frame of an event without errors, in the newest form that the topic allows.
 
-    :raises CdrError: a value does not fit its field, or the data are none of such an event
+    :raises CdrError: a value does not fit its field, or the data are of another type
     """
     form = _forms(topic)[0]
     if not isinstance(data, form.cls):
@@ -161,7 +161,7 @@ def write_data(topic: Topic, data: Data, little: bool = True) -> bytes:
 
 
 def heartbeat(topic: bytes, little: bool = True) -> list[bytes]:
-    """The frames of a heartbeat on a topic of :func:`~mama_spark.tango.topics.heartbeat_topics`."""
+    """Encode a heartbeat on a topic of :func:`~mama_spark.tango.topics.heartbeat_topics`."""
     return [topic, LITTLE if little else BIG, usual_call(0, False, little)]
 
 
@@ -170,7 +170,7 @@ def heartbeat(topic: bytes, little: bool = True) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How data of one kind are read and written, and where they begin."""
+    """Codec of one type and IDL version of data, and the offset where it begins."""
 
     cls: type[Data]
     read: Callable[[CdrReader], Data]
@@ -195,12 +195,12 @@ _OTHER = {
 
 
 def _forms(topic: Topic) -> tuple[_Form, ...]:
-    """Which form data on this topic may have, the likeliest first.
+    """The forms that data on this topic may have, the most probable first.
 
-    :raises CdrError: heartbeats have no data
+    :raises CdrError: the topic of a heartbeat
     """
     if topic.event is None:
-        raise CdrError(f"no data go to {topic}")
+        raise CdrError(f"events of {topic} have no data")
     if topic.event is EventType.ATTR_CONF:
         return (_CONFIG_5,) if topic.idl == IDL else (_CONFIG_3,)
     if topic.event in _OTHER:

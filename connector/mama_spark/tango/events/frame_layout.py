@@ -1,7 +1,7 @@
-"""Where everything stands in the data frame of an event with one number, and an encoder by it. Pure.
+"""Layout of the data frame of an event with a single number, and a fast encoder that uses it. Pure.
 
-With kind, set part, form and length of the name given, such frames have all their fields at the same places: so many of
-them are one numpy array of structures, and one of them is one ``struct``.
+Frames of the same kind, IDL version, byte order, settability and length of name have all fields at the same offsets:
+many of them are one numpy structured array, and one is one ``struct``.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _VALUES_AT = 12  # magic, discriminator, count
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """One layout of such frames.
+    """One such layout.
 
     :ivar idl: 5, or 4: without the data type
-    :ivar settable: a set part follows the read part
+    :ivar settable: the set value follows the read value
     :ivar name_size: octets of the attribute's name, without its NUL
     """
 
@@ -54,18 +54,18 @@ class FrameLayout:
 
     @property
     def count(self) -> int:
-        """Numbers in the value."""
+        """Numbers in the value: read, and set."""
         return 2 if self.settable else 1
 
     @cached_property
     def quality_at(self) -> int:
-        """Offset of the quality, behind the value and its padding."""
+        """Offset of the quality, after the value and its padding."""
         end = _VALUES_AT + self.count * DTYPES[self.kind].itemsize
         return end + -end % 4
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """The frame as a structure; its ``itemsize`` is the size of the frame. What no field covers is padding."""
+        """The frame as a numpy structure of the frame's size; what no field covers is padding."""
         order: Literal["<", ">"] = "<" if self.little else ">"
         value: Any = np.uint8 if self.kind is ValueKind.BOOL else DTYPES[self.kind].newbyteorder(order)
         u4, i4 = order + "u4", order + "i4"
@@ -89,7 +89,7 @@ class FrameLayout:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The fields that have the same value in all such frames."""
+        """Fields that have the same value in all frames of this layout."""
         w_x = 1 if self.settable else 0
         return {
             "magic": int.from_bytes(MAGIC, "little"), "kind": int(self.kind), "count": self.count,
@@ -98,7 +98,7 @@ class FrameLayout:
         }  # fmt: skip
 
     def accepts(self, found: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which of these frames, read by :attr:`dtype`, are of this shape and hold nothing that may not be."""
+        """Which of these frames, as an array of :attr:`dtype`, have this layout and only valid values."""
         good: npt.NDArray[np.bool_] = found["quality"] <= max(Quality)
         for name, value in self.constants.items():
             good &= found[name] == value
@@ -112,27 +112,27 @@ class FrameLayout:
 
 
 def layout_of(topic: Topic, value: AttributeValue, little: bool) -> FrameLayout | None:
-    """The shape of the frame that holds this value, if it is one number in the newest form of this topic."""
+    """The layout of the frame of a value, if it is one number in the newest form of this topic."""
     if value.kind not in DTYPES or value.format is not Format.SCALAR or value.errors or value.r_dim != ONE:
         return None
     settable = value.w_dim == ONE
     if not isinstance(value.content, np.ndarray) or len(value.content) != (2 if settable else 1):
         return None
-    idl = form_of(topic)
+    idl = value_idl(topic)
     if (not settable and value.w_dim != NO_DIM) or (idl == IDL) is (value.data_type is None):
         return None
     return FrameLayout(little, idl, value.kind, settable, len(value.name))
 
 
-def form_of(topic: Topic) -> int:
-    """5 or 4: the newest form of values on a topic."""
+def value_idl(topic: Topic) -> int:
+    """Newest IDL version of values on a topic: 5 or 4."""
     return IDL if topic.idl == IDL or topic.event in (EventType.ALARM, EventType.QUALITY) else 4
 
 
 class ScalarEncoder:
-    """Makes the frames of one attribute's events, one number each (and one that was set).
+    """Encodes events of one attribute, with one number each (and one set value).
 
-    :param name: of the attribute, as its device writes it
+    :param name: of the attribute, as its device spells it
     :raises CdrError: values of this type are no numbers, or the topic carries no values
     """
 
@@ -143,10 +143,10 @@ class ScalarEncoder:
         if kind not in DTYPES:
             raise CdrError(f"{data_type.name} is no number")
         self.topic, self.name, self.data_type = topic, name, data_type
-        self.shape = FrameLayout(little, form_of(topic), kind, settable, len(name))
-        count = self.shape.count
+        self.layout = FrameLayout(little, value_idl(topic), kind, settable, len(name))
+        count = self.layout.count
         sample = write_data(topic, self._value(0, Quality.VALID, (0,) * count), little)
-        at, end = self.shape.quality_at, self.shape.dtype.fields["name_size"][1]  # type: ignore[index]
+        at, end = self.layout.quality_at, self.layout.dtype.fields["name_size"][1]  # type: ignore[index]
         gap = at - _VALUES_AT - count * DTYPES[kind].itemsize
         self._head, self._tail, self._constant = sample[:_VALUES_AT], sample[end:], sample[at + 4 : end - 12]
         code = f"{_VALUES_AT}s{count}{STRUCT_CODES[kind]}{gap}xI{len(self._constant)}siii{len(self._tail)}s"
@@ -160,32 +160,32 @@ class ScalarEncoder:
         """The four frames of an event.
 
         :param time: nanoseconds since the epoch
-        :param numbers: what was read, and what was set where the attribute is settable
+        :param numbers: the read value, and the set value of a settable attribute
         :raises CdrError: a number does not fit its type, or there are too few or too many
         """
-        return [*self._first, usual_call(ctr, False, self.shape.little), self.data(time, quality, *numbers)]
+        return [*self._first, usual_call(ctr, False, self.layout.little), self.data(time, quality, *numbers)]
 
     def data(self, time: int, quality: Quality, *numbers: float) -> bytes:
         """The fourth frame; as :meth:`frames`."""
         seconds, rest = divmod(time, 1_000_000_000)
-        if self.shape.kind is not ValueKind.BOOL or all(number in (0, 1) for number in numbers):
+        if self.layout.kind is not ValueKind.BOOL or all(number in (0, 1) for number in numbers):
             try:
                 return self._struct.pack(
                     self._head, *numbers, quality, self._constant, seconds, rest // 1000, rest % 1000, self._tail
                 )
             except (struct.error, OverflowError):
                 pass
-        if len(numbers) != self.shape.count:
+        if len(numbers) != self.layout.count:
             raise CdrError(f"{len(numbers)} numbers for {self!r}")
-        # numbers of other types, or what is wrong with them: the general way knows
-        return write_data(self.topic, self._value(time, quality, numbers), self.shape.little)
+        # other types of numbers, or invalid ones: the general encoder converts or raises
+        return write_data(self.topic, self._value(time, quality, numbers), self.layout.little)
 
     def _value(self, time: int, quality: Quality, numbers: Sequence[float]) -> AttributeValue:
-        w_dim = ONE if self.shape.settable else NO_DIM
+        w_dim = ONE if self.layout.settable else NO_DIM
         content = np.asarray(numbers)
-        told = self.data_type if self.shape.idl == IDL else None
+        data_type = self.data_type if self.layout.idl == IDL else None
         return AttributeValue(
-            self.name, self.shape.kind, content, time, quality, data_type=told, r_dim=ONE, w_dim=w_dim
+            self.name, self.layout.kind, content, time, quality, data_type=data_type, r_dim=ONE, w_dim=w_dim
         )
 
     def batch(
@@ -197,17 +197,17 @@ class ScalarEncoder:
     ) -> list[bytes]:
         """The fourth frames of many events, arrays of one length, the numbers in the attribute's own type.
 
-        :raises CdrError: another type, or the set part is missing or too much
+        :raises CdrError: arrays of another type, or set values of an attribute that has none
         """
-        wanted = DTYPES[self.shape.kind]
+        dtype = DTYPES[self.layout.kind]
         parts = {"read": read} if written is None else {"read": read, "written": written}
-        if (written is not None) is not self.shape.settable or any(part.dtype != wanted for part in parts.values()):
+        if (written is not None) is not self.layout.settable or any(part.dtype != dtype for part in parts.values()):
             raise CdrError(f"{', '.join(f'{k} {v.dtype}' for k, v in parts.items())} for {self!r}")
-        block = np.zeros(len(times), self.shape.dtype)
-        for field, value in self.shape.constants.items():
+        block = np.zeros(len(times), self.layout.dtype)
+        for field, value in self.layout.constants.items():
             block[field] = value
         block["name"][:, :-1] = np.frombuffer(self.name.encode("latin-1"), np.uint8)
-        if self.shape.idl == IDL:
+        if self.layout.idl == IDL:
             block["data_type"] = self.data_type
         for field, values in parts.items():
             block[field] = values
@@ -216,5 +216,5 @@ class ScalarEncoder:
             raise CdrError("a time beyond 2038")
         block["sec"], block["usec"], block["nsec"] = seconds, rest // 1000, rest % 1000
         block["quality"] = qualities
-        octets, size = block.tobytes(), self.shape.dtype.itemsize
+        octets, size = block.tobytes(), self.layout.dtype.itemsize
         return [octets[at : at + size] for at in range(0, len(octets), size)]

@@ -1,6 +1,6 @@
-"""The ZeroMQ frames of events (four) and heartbeats (three): topic, byte order, call info, data. Pure.
+"""ZeroMQ frames of events (four) and heartbeats (three): topic, byte order, call info, data. Pure.
 
-Whatever has another number of frames is no event, and is dropped without a word: with each heartbeat servers send a
+Messages with another number of frames are no events, and are dropped silently: with each heartbeat, servers send the
 frame ``I like beer``.
 """
 
@@ -17,33 +17,33 @@ from mama_spark.errors import MamaError
 from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..topics import SCHEME
 
-#: in front of the data; CDR begins behind it. Twice in front of the data of a pipe
+#: precedes the data, and is not counted for CDR alignment; twice before the data of a pipe
 MAGIC = b"\xc0\xde\xc0\xde"
 LITTLE, BIG = b"\1", b"\0"
 VERSION = 1
 
-#: call info as all known servers send it: version, counter, an empty method name, no object id, the flag. What is
-#: skipped is padding, and holds anything
+#: Call info as all known servers send it: version, counter, an empty method name, no object id, the flag. The gaps are
+#: padding of any content.
 _USUAL = {True: struct.Struct("<iIIB3xIB"), False: struct.Struct(">iIIB3xIB")}
 CALL_SIZE = _USUAL[True].size
 _is_topic = methodcaller("startswith", SCHEME.encode())
 
 
 class BadEvent(MamaError):
-    """These frames are no event and no heartbeat: the receiver drops them, counts them, and goes on."""
+    """Frames that are neither an event nor a heartbeat: the receiver drops and counts them."""
 
 
 class NotAnEvent(BadEvent):
-    """Neither three nor four frames: dropped, and not counted."""
+    """Neither three nor four frames: the receiver drops them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallInfo:
     """ZmqCallInfo.
 
-    :ivar ctr: number of the event, counted by topic; means nothing in heartbeats
-    :ivar is_except: the data are errors
-    :ivar version: 1, or anything: some senders put their ZeroMQ release there
+    :ivar ctr: counter of the event; without meaning in heartbeats
+    :ivar is_except: the fourth frame contains errors
+    :ivar version: 1, or any number: some senders put their ZeroMQ release there
     """
 
     ctr: int
@@ -54,9 +54,9 @@ class CallInfo:
 
 
 def read_call(frame: bytes, little: bool) -> CallInfo:
-    """The third frame, to its last octet.
+    """Decode the third frame.
 
-    :raises CdrError: it is no call info
+    :raises CdrError: it is no call info, or too long
     """
     if len(frame) == CALL_SIZE:
         version, ctr, size, nul, octets, flag = _USUAL[little].unpack(frame)
@@ -70,7 +70,7 @@ def read_call(frame: bytes, little: bool) -> CallInfo:
 
 
 def write_call(call: CallInfo, little: bool = True) -> bytes:
-    """The mirror image of :func:`read_call`."""
+    """The inverse of :func:`read_call`."""
     writer = CdrWriter(little)
     writer.long(call.version)
     writer.ulong(call.ctr)
@@ -81,7 +81,7 @@ def write_call(call: CallInfo, little: bool = True) -> bytes:
 
 
 def usual_call(ctr: int, is_except: bool = False, little: bool = True) -> bytes:
-    """:func:`write_call` of our own events, ten times as fast.
+    """:func:`write_call` of a usual call info, ten times as fast.
 
     :raises CdrError: the counter is no u32
     """
@@ -92,9 +92,9 @@ def usual_call(ctr: int, is_except: bool = False, little: bool = True) -> bytes:
 
 
 def read_order(frame: bytes) -> bool:
-    """The second frame: True for little endian.
+    """Decode the second frame: True for little endian.
 
-    :raises BadEvent: it is no order
+    :raises BadEvent: it is no byte order
     """
     if frame == LITTLE:
         return True
@@ -104,9 +104,9 @@ def read_order(frame: bytes) -> bool:
 
 
 def check_count(frames: Sequence[bytes]) -> bool:
-    """True: these are the frames of an event, False: of a heartbeat.
+    """True for the frames of an event, False for those of a heartbeat.
 
-    :raises NotAnEvent: neither
+    :raises NotAnEvent: neither three nor four frames
     """
     if len(frames) == 4:
         return True
@@ -116,9 +116,10 @@ def check_count(frames: Sequence[bytes]) -> bool:
 
 
 def split(frames: Sequence[bytes]) -> list[Sequence[bytes]]:
-    """Messages from the frames of whole messages, one after the other; who subscribes gets none without a topic.
+    """Split the frames of consecutive whole messages into messages.
 
-    A topic begins a message, and of several in a row the last one does: no other frame of an event looks like one.
+    A message begins with a topic, of several in a row with the last one: no other frame of an event looks like a topic,
+    and a SUB socket receives no message without one.
     """
     topics = list(map(_is_topic, frames))
     if topics == [True, False, False, False] * (len(frames) // 4):  # nothing but events

@@ -1,10 +1,10 @@
-"""CDR, the encoding of values in Tango's messages and events, in both byte orders. Pure.
+"""CDR (Common Data Representation): the encoding of values in GIOP messages and events, in both byte orders. Pure.
 
-A number stands at a multiple of its size, counted from a base (the start of a message, or the octet behind the magic of
-an event); what fills the gaps may be anything when read and is zero when written. A string is its length with the NUL,
-its octets (Latin-1) and a NUL; a sequence is its count and its elements, without padding if there are none.
+A number is aligned to a multiple of its size, counted from a base (the start of a message, or the octet after the magic
+of an event); padding may be anything when read, and is zero when written. A string is its length with the NUL, its
+octets (Latin-1) and a NUL; a sequence is its count and its elements, without padding if there are none.
 
-Lengths that are announced are checked against what is there before anything is made of them.
+Announced lengths are checked against the size of the data before memory is allocated.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy.typing as npt
 
 from mama_spark.errors import MamaError
 
-_Float = float  # a name that the methods called so do not hide
+_Float = float  # the methods called ``float`` hide the builtin
 Octets = bytes | bytearray | memoryview
 _NATIVE = sys.byteorder == "little"
 
 
 class CdrError(MamaError):
-    """These octets are no such value: cut short, a count beyond the end, or a value that does not fit its type."""
+    """Data that cannot be decoded (truncated, or out of range), or a value that cannot be encoded."""
 
 
 class _Codes:
-    """Precompiled numbers of one byte order."""
+    """Precompiled structs of the numbers in one byte order."""
 
     def __init__(self, order: str) -> None:
         self.i2, self.u2 = struct.Struct(order + "h"), struct.Struct(order + "H")
@@ -41,14 +41,14 @@ _CODES = {True: _Codes("<"), False: _Codes(">")}
 
 
 class CdrReader:
-    """Takes values off octets, from the front.
+    """Decodes values one after the other.
 
-    Every method raises :class:`CdrError` for what is cut short or no such value, and nothing else.
+    Every method raises :class:`CdrError` for truncated or invalid data, and nothing else.
 
-    :param at: where to begin
-    :param base: where alignment counts from
-    :param end: where to stop; None: at the end of ``data``
-    :ivar at: the next octet
+    :param at: offset of the first value
+    :param base: offset from which alignment counts
+    :param end: offset of the end; None: all of ``data``
+    :ivar at: offset of the next octet
     """
 
     __slots__ = ("_base", "_codes", "_data", "_end", "at", "little")
@@ -66,19 +66,19 @@ class CdrReader:
 
     @property
     def left(self) -> int:
-        """Octets that were not read."""
+        """Number of octets that were not read yet."""
         return self._end - self.at
 
     def finish(self) -> None:
-        """Nothing may be left."""
+        """Raise if octets are left."""
         if self.at != self._end:
             raise CdrError(f"{self._end - self.at} octets too many")
 
     def align(self, size: int) -> None:
-        """Skip to the next multiple of ``size``; what follows must be there only when it is read."""
+        """Skip to the next multiple of ``size``, which may be beyond the end."""
         self.at += (self._base - self.at) % size
 
-    def _step(self, size: int) -> int:
+    def _advance(self, size: int) -> int:
         at = self.at + (self._base - self.at) % size
         if at + size > self._end:
             raise CdrError(f"cut short: {size} octets wanted at {at} of {self._end}")
@@ -86,50 +86,50 @@ class CdrReader:
         return at
 
     def octet(self) -> int:
-        return self._data[self._step(1)]
+        return self._data[self._advance(1)]
 
     def boolean(self) -> bool:
-        value = self._data[self._step(1)]
+        value = self._data[self._advance(1)]
         if value > 1:
             raise CdrError(f"a boolean of {value}")
         return value == 1
 
     def short(self) -> int:
-        return self._codes.i2.unpack_from(self._data, self._step(2))[0]  # type: ignore[no-any-return]
+        return self._codes.i2.unpack_from(self._data, self._advance(2))[0]  # type: ignore[no-any-return]
 
     def ushort(self) -> int:
-        return self._codes.u2.unpack_from(self._data, self._step(2))[0]  # type: ignore[no-any-return]
+        return self._codes.u2.unpack_from(self._data, self._advance(2))[0]  # type: ignore[no-any-return]
 
     def long(self) -> int:
         """32 bits."""
-        return self._codes.i4.unpack_from(self._data, self._step(4))[0]  # type: ignore[no-any-return]
+        return self._codes.i4.unpack_from(self._data, self._advance(4))[0]  # type: ignore[no-any-return]
 
     def ulong(self) -> int:
         """32 bits."""
-        return self._codes.u4.unpack_from(self._data, self._step(4))[0]  # type: ignore[no-any-return]
+        return self._codes.u4.unpack_from(self._data, self._advance(4))[0]  # type: ignore[no-any-return]
 
     def longlong(self) -> int:
-        return self._codes.i8.unpack_from(self._data, self._step(8))[0]  # type: ignore[no-any-return]
+        return self._codes.i8.unpack_from(self._data, self._advance(8))[0]  # type: ignore[no-any-return]
 
     def ulonglong(self) -> int:
-        return self._codes.u8.unpack_from(self._data, self._step(8))[0]  # type: ignore[no-any-return]
+        return self._codes.u8.unpack_from(self._data, self._advance(8))[0]  # type: ignore[no-any-return]
 
     def float(self) -> _Float:
         """32 bits."""
-        return self._codes.f4.unpack_from(self._data, self._step(4))[0]  # type: ignore[no-any-return]
+        return self._codes.f4.unpack_from(self._data, self._advance(4))[0]  # type: ignore[no-any-return]
 
     def double(self) -> _Float:
-        return self._codes.f8.unpack_from(self._data, self._step(8))[0]  # type: ignore[no-any-return]
+        return self._codes.f8.unpack_from(self._data, self._advance(8))[0]  # type: ignore[no-any-return]
 
     def count(self, octets_each: int = 1) -> int:
-        """The count of a sequence whose elements take at least so many octets each; so many are there."""
+        """The count of a sequence whose elements take at least so many octets each; raises if fewer octets are left."""
         count = self.ulong()
         if count * octets_each > self._end - self.at:
             raise CdrError(f"{count} elements announced, {self._end - self.at} octets left")
         return count
 
     def raw(self, size: int) -> bytes:
-        """So many octets as they are."""
+        """The next ``size`` octets."""
         if not 0 <= size <= self._end - self.at:
             raise CdrError(f"cut short: {size} octets wanted, {self._end - self.at} left")
         start = self.at
@@ -179,7 +179,7 @@ class CdrReader:
         return found
 
     def encapsulation(self) -> CdrReader:
-        """A reader of what is wrapped here, which has an order and an alignment of its own."""
+        """A reader of an encapsulation, which has its own byte order and alignment."""
         size = self.count()
         start, self.at = self.at, self.at + size
         order = self._data[start] if size else 2
@@ -189,10 +189,10 @@ class CdrReader:
 
 
 class CdrWriter:
-    """Puts values behind one another; the mirror image of :class:`CdrReader`.
+    """Encodes values one after the other; the inverse of :class:`CdrReader`.
 
-    :param head: octets that are there already
-    :param base: where alignment counts from
+    :param head: octets before the first value
+    :param base: offset from which alignment counts
     """
 
     __slots__ = ("_base", "_codes", "_data", "little")
@@ -205,7 +205,7 @@ class CdrWriter:
 
     @classmethod
     def inner(cls, little: bool) -> Self:
-        """For what becomes an :meth:`encapsulation` of another writer."""
+        """A writer for the content of an :meth:`encapsulation`."""
         return cls(little, b"\1" if little else b"\0")
 
     def __len__(self) -> int:
@@ -268,7 +268,7 @@ class CdrWriter:
         self._put(self._codes.u4, value)
 
     def raw(self, data: Octets) -> None:
-        """Octets as they are."""
+        """Append octets unchanged."""
         self._data += data
 
     def octets(self, data: Octets) -> None:
@@ -299,19 +299,19 @@ class CdrWriter:
         :raises CdrError: a value does not fit ``dtype``, or is no number
         """
         kind = np.dtype(dtype)
-        found = _fitted(values, kind).ravel()
+        found = _converted(values, kind).ravel()
         self.count(len(found))
         if len(found):
             self.align(kind.itemsize)
             self._data += found.astype(kind.newbyteorder("<" if self.little else ">")).tobytes()
 
     def encapsulation(self, inner: CdrWriter) -> None:
-        """What was written into a writer of :meth:`inner`."""
+        """Append the content of a writer made by :meth:`inner`."""
         self.octets(inner._data)
 
 
-def _fitted(values: npt.ArrayLike, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """As an array of this type, without a silent change of any value but the rounding of floats."""
+def _converted(values: npt.ArrayLike, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Convert to an array of this type; raises if a value would change, except by rounding to float."""
     try:
         given = np.asarray(values)
         if given.dtype == kind or not given.size:

@@ -1,4 +1,4 @@
-"""Where objects are: IORs, ``corbaloc:`` addresses, and names of Tango devices. Pure."""
+"""Object references: IORs, ``corbaloc:`` addresses, and names of Tango devices. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _HOST = r"\[[0-9A-Fa-f:.]+\]|[^:/@,\[\]]*"
 
 
 class BadAddress(TangoError, ValueError):
-    """This names no object that can be called."""
+    """An IOR, ``corbaloc:`` address or device name that cannot be parsed."""
 
 
 class Address(NamedTuple):
-    """Where a server listens."""
+    """Host and port of a server."""
 
     host: str
     port: int
@@ -32,11 +32,11 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An object that can be called by IIOP.
+    """Reference to an object that can be called by IIOP.
 
     :ivar addresses: of its server, to be tried in order; at least one
-    :ivar type_id: what it is, as ``IDL:Tango/Device_5:1.0``; empty: not told
-    :ivar minor: version of GIOP that its server understands
+    :ivar type_id: repository id, as ``IDL:Tango/Device_5:1.0``; empty: unknown
+    :ivar minor: minor version of GIOP that its server accepts
     """
 
     addresses: tuple[Address, ...]
@@ -56,9 +56,9 @@ _KEY_CHARACTERS = ";/:?@&=+$,-_.!~*'()"
 
 
 def parse_ior(text: str) -> Reference:
-    """``IOR:`` and hex.
+    """Parse ``IOR:`` and hex.
 
-    :raises BadAddress: it is none, or has no IIOP profile
+    :raises BadAddress: it cannot be parsed, or has no IIOP profile
     """
     try:
         if text[:4].upper() != "IOR:":
@@ -72,9 +72,9 @@ def parse_ior(text: str) -> Reference:
 
 
 def read_reference(reader: CdrReader) -> Reference:
-    """An IOR inside of a message, as a reply that forwards has it.
+    """Decode an IOR in a message, as in a LOCATION_FORWARD.
 
-    :raises CdrError: cut short, or no IIOP profile in it
+    :raises CdrError: it is truncated, or has no IIOP profile
     """
     type_id, found = reader.string(), None
     for _ in range(reader.count(8)):
@@ -104,7 +104,7 @@ def _read_profile(reader: CdrReader, type_id: str) -> Reference:
 
 
 def write_reference(writer: CdrWriter, reference: Reference) -> None:
-    """The mirror image of :func:`read_reference`."""
+    """The inverse of :func:`read_reference`."""
     writer.string(reference.type_id)
     writer.count(1)
     writer.ulong(_IIOP)
@@ -126,7 +126,7 @@ def write_reference(writer: CdrWriter, reference: Reference) -> None:
 
 
 def format_ior(reference: Reference, little: bool = True) -> str:
-    """``IOR:`` and hex."""
+    """The inverse of :func:`parse_ior`."""
     writer = CdrWriter.inner(little)
     write_reference(writer, reference)
     return "IOR:" + writer.getvalue().hex()
@@ -134,18 +134,18 @@ def format_ior(reference: Reference, little: bool = True) -> str:
 
 # --- corbaloc ------------------------------------------------------------------------------------------------
 
-_PLACE = re.compile(rf"(?:iiop)?:(?:1\.(?P<minor>[0-9]+)@)?(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?")
+_CORBALOC_ADDRESS = re.compile(rf"(?:iiop)?:(?:1\.(?P<minor>[0-9]+)@)?(?P<host>{_HOST})(?::(?P<port>[0-9]{{1,5}}))?")
 
 
 def parse_corbaloc(text: str) -> Reference:
     """``corbaloc:iiop:host:port/key``, with a version (``1.2@``), several addresses, and escapes (``%20``) or without.
-    Without a version, 1.0.
+    The default version is 1.0.
 
-    :raises BadAddress: it is none
+    :raises BadAddress: it cannot be parsed
     """
     scheme, _, rest = text.partition(":")
-    places, slash, key = rest.partition("/")
-    found = [_PLACE.fullmatch(place) for place in places.split(",")]
+    addresses_text, slash, key = rest.partition("/")
+    found = [_CORBALOC_ADDRESS.fullmatch(place) for place in addresses_text.split(",")]
     if scheme.lower() != "corbaloc" or not slash or not key or None in found:
         raise BadAddress(f"no corbaloc address: {text[:200]!r}")
     addresses, minors = [], []
@@ -173,11 +173,11 @@ _SUFFIX = re.compile(r"#dbase=(?P<dbase>yes|no)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """A device, an attribute of it, and who is to be asked for it.
+    """Name of a device, or of one of its attributes.
 
-    :ivar address: of the database; with ``dbase`` false of the device's own server
-    :ivar device: three parts, in lower case
-    :ivar attribute: in lower case; None: none was named
+    :ivar address: of the database; with ``dbase`` false, of the device's own server
+    :ivar device: ``domain/family/member``, in lower case
+    :ivar attribute: in lower case; None: it is the name of a device
     """
 
     address: Address
@@ -190,19 +190,19 @@ class DeviceName:
         return f"tango://{self.address}/{self.device}{attribute}{'' if self.dbase else '#dbase=no'}"
 
     def sibling(self, device: str) -> DeviceName:
-        """Another device of the same control system, or server: the admin device."""
+        """Name of another device of the same database, or of the same server without one."""
         return DeviceName(self.address, device.lower(), None, self.dbase)
 
     @property
     def reference(self) -> Reference:
-        """What can be called without asking anybody: the database, or the device of a server without one."""
+        """The object to call first: the database, or the device of a server without one."""
         return Reference((self.address,), DATABASE_KEY if self.dbase else self.device.encode("latin-1"))
 
 
 def parse_tango_host(text: str) -> Address:
     """``host:port``, the first one of a comma list, as in ``TANGO_HOST``.
 
-    :raises BadAddress: it is none
+    :raises BadAddress: it cannot be parsed
     """
     first = text.split(",")[0].strip()
     host, _, port = first.rpartition(":")
@@ -212,10 +212,10 @@ def parse_tango_host(text: str) -> Address:
 
 
 def parse_device(text: str, tango_host: str | None = None) -> DeviceName:
-    """``[tango://host:port/]domain/family/member[/attribute][#dbase=no]``
+    """Parse ``[tango://host:port/]domain/family/member[/attribute][#dbase=no]``.
 
     :param tango_host: for names without a host
-    :raises BadAddress: it is none, or no host is known
+    :raises BadAddress: it cannot be parsed, or has no host and ``tango_host`` is empty
     """
     head, hash_, tail = text.strip().partition("#")
     suffix, found = _SUFFIX.fullmatch(hash_ + tail), _NAME.fullmatch(head)

@@ -1,8 +1,7 @@
-"""The CORBA ``any`` of commands: a TypeCode and a value of that type. Pure.
+"""CORBA TypeCodes, and the CORBA ``any`` of commands: a TypeCode and a value of that type. Pure.
 
-Types that commands have are strings, numbers, enumerations, sequences of these, and structures of all. Values are
-what Python has for them: numbers, ``str``, numpy arrays (sequences of numbers), ``bytes`` (sequences of octets), lists
-of ``str``, and tuples (structures).
+Commands have strings, numbers, enumerations, sequences of these, and structures. In Python they are numbers, ``str``,
+numpy arrays (sequences of numbers), ``bytes`` (sequences of octets), lists of ``str``, and tuples (structures).
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Any
 
 from .cdr import CdrError, CdrReader, CdrWriter
 
-_DEPTH = 8  # no type of Tango nests deeper than 5
+_DEPTH = 8  # of nested types; Tango's have 5 at most
 
 
 class TypeKind(IntEnum):
-    """TCKind, as far as Tango has them."""
+    """TCKind, as far as Tango uses it."""
 
     NULL = 0
     VOID = 1
@@ -86,7 +85,7 @@ def _sequence_of(name: str, element: TypeCode) -> TypeCode:
     return _tango(TypeKind.ALIAS, name, (), TypeCode(TypeKind.SEQUENCE, members=(element,)))
 
 
-VOID = TypeCode(TypeKind.NULL)  #: what real servers send for nothing
+VOID = TypeCode(TypeKind.NULL)  #: type of no argument, as real servers send it
 STRING = TypeCode(TypeKind.STRING)
 STRINGS = _sequence_of("DevVarStringArray", STRING)
 LONGS = _sequence_of("DevVarLongArray", TypeCode(TypeKind.LONG))
@@ -98,7 +97,7 @@ LONGS_AND_STRINGS = _tango(TypeKind.STRUCT, "DevVarLongStringArray", ("lvalue", 
 
 
 def read_typecode(reader: CdrReader, depth: int = _DEPTH) -> TypeCode:
-    """:raises CdrError: cut short, nested too deeply, or a type that Tango has not"""
+    """:raises CdrError: it is truncated, nested too deeply, or of a type that Tango does not have"""
     number = reader.ulong()
     if number not in _KINDS:
         raise CdrError(f"a TypeCode of kind {number}")
@@ -133,7 +132,7 @@ _KINDS = {int(kind): kind for kind in TypeKind}
 
 
 def write_typecode(writer: CdrWriter, code: TypeCode) -> None:
-    """The mirror image of :func:`read_typecode`."""
+    """The inverse of :func:`read_typecode`."""
     writer.ulong(code.kind)
     if code.kind is TypeKind.STRING:
         writer.ulong(code.bound)
@@ -162,16 +161,16 @@ def write_typecode(writer: CdrWriter, code: TypeCode) -> None:
 
 
 def read_any(reader: CdrReader) -> tuple[TypeCode, Any]:
-    """The type and the value of an ``any``; of nothing, None.
+    """Type and value of an ``any``; the value of VOID is None.
 
-    :raises CdrError: cut short, or a type that Tango has not
+    :raises CdrError: it is truncated, or of a type that Tango does not have
     """
     code = read_typecode(reader)
     return code, read_value(reader, code)
 
 
 def write_any(writer: CdrWriter, code: TypeCode, value: Any) -> None:
-    """The mirror image of :func:`read_any`.
+    """The inverse of :func:`read_any`.
 
     :raises CdrError: the value is none of this type
     """
@@ -180,9 +179,9 @@ def write_any(writer: CdrWriter, code: TypeCode, value: Any) -> None:
 
 
 def read_value(reader: CdrReader, code: TypeCode) -> Any:
-    """A value of a type that is known.
+    """A value of a known type.
 
-    :raises CdrError: cut short
+    :raises CdrError: it is truncated
     """
     code = code.real
     if code.kind in _NUMBERS:
@@ -203,7 +202,7 @@ def _read_sequence(reader: CdrReader, element: TypeCode) -> Any:
 
 
 def write_value(writer: CdrWriter, code: TypeCode, value: Any) -> None:
-    """The mirror image of :func:`read_value`.
+    """The inverse of :func:`read_value`.
 
     :raises CdrError: the value is none of this type
     """

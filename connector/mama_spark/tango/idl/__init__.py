@@ -1,1 +1,1 @@
-"""The types and operations of Tango's IDL as CDR. Pure."""
+"""Types and operations of Tango's IDL, encoded as CDR. Pure."""

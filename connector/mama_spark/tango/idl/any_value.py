@@ -1,6 +1,6 @@
-"""The CORBA ``any`` of AttributeValue_3, the form of clients before Tango 8. Pure.
+"""The CORBA ``any`` of AttributeValue_3, the value for clients before Tango 8. Pure.
 
-Its type is an alias of a sequence (``DevVarDoubleArray``), a DevState, or nothing.
+Its type is an alias of a sequence (``DevVarDoubleArray``), a DevState, or void.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _KINDS = {element.kind: kind for kind, (element, _) in _SEQUENCES.items()}
 
 
 def read_any(reader: CdrReader) -> tuple[ValueKind, Content]:
-    """The kind and the content of an ``any``; a null one is NO_DATA.
+    """Kind and content of an ``any``; a void one is NO_DATA.
 
-    :raises CdrError: cut short, or a type that no attribute has
+    :raises CdrError: it is truncated, or of a type that no attribute has
     """
     code = read_typecode(reader).real
     if code.kind in (TypeKind.NULL, TypeKind.VOID):
@@ -46,9 +46,9 @@ def read_any(reader: CdrReader) -> tuple[ValueKind, Content]:
 
 
 def write_any(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The mirror image of :func:`read_any`.
+    """The inverse of :func:`read_any`.
 
-    :raises CdrError: the content is none of this kind, or there was no such kind (DevEncoded came later)
+    :raises CdrError: the content is of another kind, or of a later one (DevEncoded)
     """
     if kind is ValueKind.NO_DATA:
         write_typecode(writer, VOID)

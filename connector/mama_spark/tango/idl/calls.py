@@ -1,7 +1,6 @@
-"""The calls that a subscription takes, for both sides: arguments and results as they stand in GIOP messages. Pure.
+"""CORBA operations of a Tango device, for client and server: their arguments and results in GIOP messages. Pure.
 
-Operations of a device (:class:`Operation`), and the commands of admin devices that negotiate, with RFC 12's
-SUBSCRIBER_INFO and SUBSCRIPTION_INFO in :mod:`~mama_spark.tango.idl.negotiation`.
+The commands of admin devices that negotiate subscriptions are in :mod:`~mama_spark.tango.idl.negotiation`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _VALUE_SIZE = 49  #: octets of the shortest value of an attribute
 
 
 class Operation(StrEnum):
-    """What clients call on a device when they subscribe; the numbers are versions of Tango's IDL."""
+    """Operations that subscriptions need; the numbers are versions of Tango's IDL."""
 
     IS_A = "_is_a"
     NON_EXISTENT = "_non_existent"
@@ -55,7 +54,7 @@ def device_type(idl: int) -> str:
 
 
 class DevSource(IntEnum):
-    """DevSource: where a value is read."""
+    """DevSource: where a server reads a value."""
 
     DEV = 0
     CACHE = 1
@@ -73,7 +72,7 @@ class Language(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClientIdent:
-    """ClntIdent: who calls.
+    """ClntIdent: identity of a client.
 
     :ivar pid: of a C++ client
     :ivar main_class: of a Java client, with its ``uuid``
@@ -86,7 +85,7 @@ class ClientIdent:
 
 
 def read_client(reader: CdrReader) -> ClientIdent:
-    """The last argument of a call; what IDL 6 adds to it is skipped."""
+    """The last argument of a call; fields that IDL 6 added are skipped."""
     number = reader.ulong()
     if number >= len(Language):
         raise CdrError(f"a client in language {number}")
@@ -101,7 +100,7 @@ def read_client(reader: CdrReader) -> ClientIdent:
 
 
 def write_client(writer: CdrWriter, client: ClientIdent) -> None:
-    """:raises CdrError: a client of IDL 6, which nobody here is"""
+    """:raises CdrError: a client of IDL 6, which is not supported"""
     writer.ulong(client.language)
     if client.language is Language.CPLUSPLUS:
         writer.ulong(client.pid)
@@ -118,7 +117,7 @@ def write_client(writer: CdrWriter, client: ClientIdent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """Arguments of ``command_inout``; source and client as far as its version has them."""
+    """Arguments of ``command_inout``; older versions have no source or client."""
 
     name: str
     type: TypeCode
@@ -143,7 +142,7 @@ def read_command(reader: CdrReader, operation: str) -> CommandCall:
 
 
 def write_command(writer: CdrWriter, call: CommandCall, operation: str = Operation.COMMAND_4) -> None:
-    """The mirror image of :func:`read_command`."""
+    """The inverse of :func:`read_command`."""
     writer.string(call.name)
     write_any(writer, call.type, call.argin)
     if operation != Operation.COMMAND:
@@ -158,7 +157,7 @@ _IDL_OF = {Operation.READ_3: 3, Operation.READ_4: 4, Operation.READ_5: 5}
 
 
 def reading(idl: int) -> Operation:
-    """The operation for devices of this version."""
+    """The operation to read attributes of a device of this version."""
     return Operation.READ_5 if idl >= 5 else Operation.READ_4 if idl == 4 else Operation.READ_3
 
 
@@ -178,7 +177,7 @@ def read_reading(reader: CdrReader, operation: str) -> ReadCall:
 
 
 def write_reading(writer: CdrWriter, call: ReadCall, operation: str = Operation.READ_5) -> None:
-    """The mirror image of :func:`read_reading`."""
+    """The inverse of :func:`read_reading`."""
     writer.strings(call.names)
     writer.ulong(call.source)
     if operation != Operation.READ_3:
@@ -186,22 +185,22 @@ def write_reading(writer: CdrWriter, call: ReadCall, operation: str = Operation.
 
 
 def read_values(reader: CdrReader, operation: str = Operation.READ_5) -> list[AttributeValue]:
-    """What ``read_attributes`` gives, one for each name; an attribute that could not be read carries its errors.
+    """Result of ``read_attributes``: a value for each name; an attribute that could not be read carries its errors.
 
-    :raises CdrError: cut short
+    :raises CdrError: it is truncated
     """
     idl = _IDL_OF[Operation(operation)]
     return [read_value(reader, idl) for _ in range(reader.count(_VALUE_SIZE))]
 
 
 def write_values(writer: CdrWriter, values: list[AttributeValue], operation: str = Operation.READ_5) -> None:
-    """The mirror image of :func:`read_values`."""
+    """The inverse of :func:`read_values`."""
     writer.count(len(values))
     for value in values:
         write_value(writer, value, _IDL_OF[Operation(operation)])
 
 
-# --- who a device is -----------------------------------------------------------------------------------------
+# --- about a device ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +231,7 @@ def read_info(reader: CdrReader, operation: str = Operation.INFO) -> DeviceInfo:
 
 
 def write_info(writer: CdrWriter, info: DeviceInfo, operation: str = Operation.INFO) -> None:
-    """The mirror image of :func:`read_info`."""
+    """The inverse of :func:`read_info`."""
     for text in (info.dev_class, info.server_id, info.server_host):
         writer.string(text)
     writer.long(info.server_version)
@@ -246,11 +245,11 @@ def write_info(writer: CdrWriter, info: DeviceInfo, operation: str = Operation.I
                 writer.string(text)
 
 
-# --- replies that are no results -----------------------------------------------------------------------------
+# --- replies that are exceptions -----------------------------------------------------------------------------
 
 
 class Forwarded(TangoError):
-    """The object is somewhere else: ask there."""
+    """LOCATION_FORWARD: the object is at another reference."""
 
     retryable = True
 
@@ -260,12 +259,12 @@ class Forwarded(TangoError):
 
 
 def check(reply: GiopReply, reader: CdrReader) -> CdrReader:
-    """The reader, if a result follows.
+    """Return the reader if the reply is a result; else raise what it is.
 
-    :raises DevFailed: the device said no
-    :raises SystemException: the ORB did
-    :raises Forwarded: it has moved
-    :raises CdrError: cut short, or an exception that no call of a device declares
+    :raises DevFailed: the device refused
+    :raises SystemException: the ORB refused
+    :raises Forwarded: the object has moved
+    :raises CdrError: it is truncated, or an exception that no operation of a device declares
     """
     if reply.status is ReplyStatus.NO_EXCEPTION:
         return reader

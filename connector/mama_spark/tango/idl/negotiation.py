@@ -1,6 +1,6 @@
-"""How a subscription is agreed on: arguments and results of the admin device's commands (TG-09, TG-10, TG-26). Pure.
+"""Arguments and results of the admin device's commands that negotiate subscriptions (TG-09, TG-10, TG-26). Pure.
 
-Client and server say it in lists of strings and numbers whose places count, and which grew with every release.
+They are lists of strings and numbers with positional meaning, which became longer with every release.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ SUBSCRIBE = "ZmqEventSubscriptionChange"
 CONFIRM = "EventConfirmSubscription"
 QUERY = "QueryEventSystem"
 IMPORT = "DbImportDevice"
-ACTION = "subscribe"  #: the only one there is; nobody unsubscribes
-INFO = "info"  #: instead of all arguments: tell the endpoints, for people
+ACTION = "subscribe"  #: the only one; there is no command to unsubscribe
+INFO = "info"  #: instead of all arguments: returns the endpoints as text
 _IDL_PREFIX = "idl5_"
 
 
 def _event(text: str) -> tuple[EventType, bool]:
-    """The type, and whether it was asked for with its prefix, as reconnecting clients do."""
+    """The type, and whether it has the prefix, which reconnecting clients add."""
     name = text.lower()
     event = EVENT_NAMES.get(name.removeprefix(_IDL_PREFIX))
     if event is None or event is EventType.QUALITY:
@@ -36,8 +36,8 @@ def _event(text: str) -> tuple[EventType, bool]:
 class SubscriberInfo:
     """SUBSCRIBER_INFO (TG-09).
 
-    :ivar attribute: or pipe; ignored, and possibly empty, for changes of the interface
-    :ivar idl: the newest form of data that the client can read; real clients say 0 when they reconnect
+    :ivar attribute: or pipe; ignored, and possibly empty, for interface changes
+    :ivar idl: newest IDL version that the client can decode; real clients send 0 when they reconnect
     :ivar prefixed: the event was written as ``idl5_change``
     """
 
@@ -55,7 +55,7 @@ class SubscriberInfo:
 
     @classmethod
     def parse(cls, argin: Sequence[str]) -> SubscriberInfo:
-        """What a client sent. One that sends no version reads the data of IDL 4.
+        """Parse the argument of a client. One that sends no version decodes IDL 4.
 
         :raises DevFailed: API_WrongNumberOfArgs, as real servers answer
         """
@@ -69,7 +69,7 @@ class SubscriberInfo:
 
 
 class EndpointPair(NamedTuple):
-    """Where heartbeats and events come from (TG-08, TG-31)."""
+    """Endpoints of heartbeats and events (TG-08, TG-31)."""
 
     heartbeat: str
     event: str
@@ -81,11 +81,11 @@ class SubscriptionInfo:
 
     :ivar release: of the server's Tango library, 1033 = 10.3.3
     :ivar device_idl: version of the device's interface
-    :ivar hwm: high-water mark that the subscriber shall set
+    :ivar hwm: high-water mark for the subscriber
     :ivar rate: of multicast, as ``ivl``; garbage from servers without a database
-    :ivar zmq: release of the server's ZeroMQ, 435 = 4.3.5; 0: not told
+    :ivar zmq: release of the server's ZeroMQ, 435 = 4.3.5; 0: unknown
     :ivar endpoints: the first pair, then alternates (TG-33)
-    :ivar topic: of the events (EVENT_CHANNEL, TG-35); None: an old server, :meth:`completed` knows it
+    :ivar topic: of the events (EVENT_CHANNEL, TG-35); None: an old server, see :meth:`completed`
     :ivar channel: of the heartbeats without its last part (HEARTBEAT_CHANNEL, TG-36); None likewise
     """
 
@@ -102,29 +102,34 @@ class SubscriptionInfo:
     def argout(self) -> tuple[list[int], list[str]]:
         """Result of ``ZmqEventSubscriptionChange``."""
         names = [] if self.topic is None or self.channel is None else [self.topic, self.channel]
-        places = [endpoint for pair in self.endpoints for endpoint in pair]
-        return [self.release, self.device_idl, self.hwm, self.rate, self.ivl, self.zmq], places + names
+        endpoints = [endpoint for pair in self.endpoints for endpoint in pair]
+        return [self.release, self.device_idl, self.hwm, self.rate, self.ivl, self.zmq], endpoints + names
 
     @classmethod
     def parse(cls, longs: Sequence[int], strings: Sequence[str]) -> SubscriptionInfo:
-        """What a server answered. Servers before 9.3 (JTango as well) send no names behind the endpoints; this goes by
-        what is there, since releases do not agree on the number.
+        """Parse the result of a server. Servers before 9.3, and JTango, send no names after the endpoints; the list is
+        examined, since the release number does not tell.
 
-        :raises BadReply: these are no endpoints
+        :raises BadReply: they contain no endpoints
         """
         named = len(strings) > 1 and strings[-1].lower().startswith(SCHEME)
-        places = list(strings[:-2] if named else strings)
-        if len(longs) < 3 or not places or len(places) % 2 or not all("://" in place for place in places):
+        endpoints = list(strings[:-2] if named else strings)
+        if (
+            len(longs) < 3
+            or not endpoints
+            or len(endpoints) % 2
+            or not all("://" in endpoint for endpoint in endpoints)
+        ):
             raise BadReply(f"no answer to a subscription: {list(longs)[:10]}, {list(strings)[:10]}")
         topic, channel = strings[-2:] if named else (None, None)
         release, idl, hwm, rate, ivl, zmq = [int(n) for n in longs[:6]] + [0] * (6 - len(longs))
-        pairs = tuple(EndpointPair(*places[i : i + 2]) for i in range(0, len(places), 2))
+        pairs = tuple(EndpointPair(*endpoints[i : i + 2]) for i in range(0, len(endpoints), 2))
         return cls(release, idl, hwm, rate, ivl, zmq, pairs, topic, channel)
 
     def completed(self, tango_host: str, dbase: bool, subscriber: SubscriberInfo, admin: str) -> SubscriptionInfo:
-        """With the names that servers before 9.3 leave to the client.
+        """With topic and channel, which clients of servers before 9.3 must construct.
 
-        :param tango_host: that topics begin with: of the database; without one, name of the server's host and its port
+        :param tango_host: host in topics: of the database; without one, host name and port of the server
         :param admin: name of the admin device
         """
         if self.topic is not None:
@@ -136,7 +141,7 @@ class SubscriptionInfo:
 
 
 class Confirmation(NamedTuple):
-    """One subscription that goes on (TG-37). ``event`` as it stands in the topic: ``idl5_change``."""
+    """Confirmation of one subscription (TG-37). ``event`` as in its topic: ``idl5_change``."""
 
     device: str
     attribute: str
@@ -149,14 +154,14 @@ def confirm_argin(subscriptions: Sequence[Confirmation]) -> list[str]:
 
 
 def parse_confirm(argin: Sequence[str]) -> list[Confirmation]:
-    """:raises DevFailed: API_WrongNumberOfArgs: no triples"""
+    """:raises DevFailed: API_WrongNumberOfArgs: the number of arguments is not a multiple of 3"""
     if not argin or len(argin) % 3:
         raise refusal("API_WrongNumberOfArgs", f"{len(argin)} arguments are no triples", CONFIRM)
     return [Confirmation(*argin[i : i + 3]) for i in range(0, len(argin), 3)]
 
 
 class Imported(NamedTuple):
-    """Result of ``DbImportDevice``: what the database knows of a device."""
+    """Result of ``DbImportDevice``: the entry of a device in the database."""
 
     name: str
     ior: str
@@ -169,7 +174,7 @@ class Imported(NamedTuple):
 
 
 def parse_import(longs: Sequence[int], strings: Sequence[str]) -> Imported:
-    """:raises BadReply: it is no such result"""
+    """:raises BadReply: the lists are too short"""
     if len(longs) < 1 or len(strings) < 5:
         raise BadReply(f"no answer to {IMPORT}: {list(longs)[:10]}, {list(strings)[:10]}")
     name, ior, version, server, host = strings[:5]

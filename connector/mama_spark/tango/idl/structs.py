@@ -1,6 +1,6 @@
-"""The other data of events as CDR: configurations, interfaces, data ready, pipes. Pure.
+"""Structures of Tango's IDL as CDR: attribute configurations, interfaces, data ready, commands, pipes. Pure.
 
-Most are flat structures, so each is a table of its fields; reading and writing follow the table.
+Flat structures are tables of their fields, which decoding and encoding follow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..types import (
 from .union import read_enum, read_union, write_union
 from .values import read_time, write_time
 
-#: blobs inside of blobs; real ones nest two or three times
+#: nested blobs of a pipe; real ones have two or three levels
 MAX_DEPTH = 16
 #: smallest size of a command, a configuration, an element of a blob, in octets
 _COMMAND_SIZE, CONFIG_SIZE, _ELEMENT_SIZE = 37, 200, 25
@@ -37,16 +37,16 @@ _COMMAND_SIZE, CONFIG_SIZE, _ELEMENT_SIZE = 37, 200, 25
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A structure of the IDL: what its fields are, in order.
+    """A structure of the IDL: its fields in order.
 
-    Codes are ``s`` string, ``S`` sequence<string>, ``l`` long, ``b`` boolean, an enumeration, or another structure.
+    Types are ``s`` string, ``S`` sequence<string>, ``l`` long, ``b`` boolean, an enumeration, or another structure.
     """
 
     cls: type[Any]
     fields: tuple[tuple[str, str | type[IntEnum] | Struct], ...]
 
     def read(self, reader: CdrReader) -> Any:
-        """:raises CdrError: cut short, or a value out of range"""
+        """:raises CdrError: it is truncated, or a value is out of range"""
         return self.cls(**{name: _read(reader, code) for name, code in self.fields})
 
     def write(self, writer: CdrWriter, value: Any) -> None:
@@ -123,7 +123,7 @@ CONFIG_5 = Struct(
     AttributeConfig, (*_CONFIG_BEGIN, *_fields("b", "memorized mem_init"), *_CONFIG_MIDDLE,
                       ("root_attr_name", "s"), ("enum_labels", "S"), *_CONFIG_END),
 )  # fmt: skip
-#: of clients of IDL 3 and 4
+#: for clients of IDL 3 and 4
 CONFIG_3 = Struct(AttributeConfig, (*_CONFIG_BEGIN, *_CONFIG_MIDDLE, *_CONFIG_END))
 
 
@@ -146,7 +146,7 @@ def read_interface(reader: CdrReader) -> InterfaceChange:
 
 
 def write_interface(writer: CdrWriter, change: InterfaceChange) -> None:
-    """The mirror image of :func:`read_interface`."""
+    """The inverse of :func:`read_interface`."""
     writer.boolean(change.dev_started)
     write_commands(writer, change.cmds)
     writer.count(len(change.atts))
@@ -171,7 +171,7 @@ def _read_elements(reader: CdrReader, depth: int) -> tuple[PipeElement, ...]:
 
 
 def write_pipe(writer: CdrWriter, pipe: PipeData) -> None:
-    """The mirror image of :func:`read_pipe`."""
+    """The inverse of :func:`read_pipe`."""
     writer.string(pipe.name)
     write_time(writer, pipe.time)
     writer.string(pipe.blob.name)

@@ -1,7 +1,6 @@
-"""AttrValUnion: what an attribute or an element of a pipe holds, as CDR. Pure.
+"""AttrValUnion: the value of an attribute or of an element of a pipe, as CDR. Pure.
 
-Announced counts are checked before anything is made of them, so that what is read takes no more memory than a small
-multiple of what came in.
+Announced counts are checked first, so that decoding takes no more memory than a small multiple of the data's size.
 """
 
 from __future__ import annotations
@@ -40,18 +39,21 @@ def enum_of(enum: type[_E], value: int) -> _E:
 
 
 def read_enum(reader: CdrReader, enum: type[_E]) -> _E:
-    """An enumerated value that is one of the enumeration."""
+    """Decode a member of an enumeration.
+
+    :raises CdrError: there is none with this number
+    """
     return enum_of(enum, reader.ulong())
 
 
 def read_union(reader: CdrReader) -> tuple[ValueKind, Content]:
-    """AttrValUnion: the discriminator and what it says."""
+    """AttrValUnion: the discriminator and the content."""
     kind = read_enum(reader, ValueKind)
     return kind, read_content(reader, kind)
 
 
 def read_content(reader: CdrReader, kind: ValueKind) -> Content:
-    """What stands behind a discriminator."""
+    """Decode the content after a discriminator."""
     dtype = DTYPES.get(kind)
     if dtype is not None:
         return reader.array(dtype)
@@ -63,7 +65,7 @@ def read_content(reader: CdrReader, kind: ValueKind) -> Content:
         return read_enum(reader, DevState)
     if kind is ValueKind.ENCODED:
         return tuple(Encoded(reader.string(), reader.octets()) for _ in range(reader.count(_ENCODED_SIZE)))
-    reader.octet()  # a boolean without a meaning
+    reader.octet()  # a boolean without meaning
     return None
 
 
@@ -75,7 +77,7 @@ def _read_states(reader: CdrReader) -> tuple[DevState, ...]:
 
 
 def write_union(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The mirror image of :func:`read_union`.
+    """The inverse of :func:`read_union`.
 
     :raises CdrError: the content is none of this kind
     """
@@ -84,7 +86,7 @@ def write_union(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
 
 
 def write_content(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The mirror image of :func:`read_content`."""
+    """The inverse of :func:`read_content`."""
     dtype = DTYPES.get(kind)
     if kind is ValueKind.NO_DATA:
         if content is not None:

@@ -1,7 +1,7 @@
-"""Values of attributes as CDR: AttributeValue_5, _4 and _3, times, stacks of errors. Pure.
+"""Attribute values as CDR (AttributeValue_5, _4 and _3), times, and error stacks. Pure.
 
-The three forms of a value differ in where the type stands: in the union alone (4), beside it as well (5), or in the
-TypeCode of an ``any`` (3).
+The three versions differ in where the type is: in the union alone (4), also in a field (5), or in the TypeCode of an
+``any`` (3).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _both(code: str) -> tuple[struct.Struct, struct.Struct]:
     return struct.Struct(">" + code), struct.Struct("<" + code)
 
 
-#: by the form: quality, format and data type as far as there are, and the time; big and little endian
+#: by IDL version: quality, format and data type as far as they exist, and the time; big and little endian
 _BEFORE_NAME = {5: _both("II4i"), 4: _both("II3i"), 3: _both("I3i")}
 _DIMS = _both("4i")
 
@@ -79,19 +79,19 @@ def read_value(reader: CdrReader, idl: int = 5) -> AttributeValue:
     """AttributeValue_5, _4 or _3.
 
     :param idl: 5, 4 or 3
-    :raises CdrError: it is none, or its dimensions tell of more than there is
+    :raises CdrError: it is invalid, or its dimensions exceed its content
     """
     kind, content = read_any(reader) if idl == 3 else read_union(reader)
-    # a few numbers at once, since every event has them
-    *told, seconds, micro, nano = _numbers(reader, _BEFORE_NAME[idl])
-    quality = enum_of(Quality, told[0])
-    format_ = Format.UNKNOWN if idl == 3 else enum_of(Format, told[1])
+    # all at once, since every event has them
+    *fields, seconds, micro, nano = _numbers(reader, _BEFORE_NAME[idl])
+    quality = enum_of(Quality, fields[0])
+    format_ = Format.UNKNOWN if idl == 3 else enum_of(Format, fields[1])
     name = reader.string()
     r_x, r_y, w_x, w_y = _numbers(reader, _DIMS)
     r_dim, w_dim = Dim(r_x, r_y), Dim(w_x, w_y)
     _check_dims(content, r_dim, w_dim)
     time = seconds * 1_000_000_000 + micro * 1000 + nano
-    data_type = told[2] if idl == 5 else None
+    data_type = fields[2] if idl == 5 else None
     return AttributeValue(name, kind, content, time, quality, format_, data_type, r_dim, w_dim, read_errors(reader))
 
 
@@ -104,15 +104,15 @@ def _numbers(reader: CdrReader, codes: tuple[struct.Struct, struct.Struct]) -> t
 def _check_dims(content: Content, r_dim: Dim, w_dim: Dim) -> None:
     if min(*r_dim, *w_dim) < 0:
         raise CdrError(f"dimensions {tuple(r_dim)} and {tuple(w_dim)}")
-    # nothing is lost if the set part is shorter than told
+    # a set value that is shorter than its dimensions is accepted
     if content is not None and not isinstance(content, DevState) and r_dim.size > len(content):
         raise CdrError(f"{r_dim.size} elements in the dimensions, {len(content)} in the value")
 
 
 def write_value(writer: CdrWriter, value: AttributeValue, idl: int = 5) -> None:
-    """The mirror image of :func:`read_value`.
+    """The inverse of :func:`read_value`.
 
-    :raises CdrError: a field does not fit its type, or the data type is needed and not known
+    :raises CdrError: a value does not fit its field, or IDL 5 needs a data type that is unknown
     """
     if idl == 3:
         write_any(writer, value.kind, value.content)
@@ -123,7 +123,7 @@ def write_value(writer: CdrWriter, value: AttributeValue, idl: int = 5) -> None:
         writer.ulong(value.format)
     if idl == 5:
         if value.data_type is None:
-            raise CdrError(f"{value.name}: AttributeValue_5 tells the data type")
+            raise CdrError(f"{value.name}: AttributeValue_5 needs the data type")
         writer.long(value.data_type)
     write_time(writer, value.time)
     writer.string(value.name)

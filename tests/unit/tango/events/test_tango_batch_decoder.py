@@ -207,7 +207,7 @@ def test_a_scalar_is_written_as_the_general_way_writes_it(frames: Frames) -> Non
     data_type = next(t for t in NUMBERS if KIND_OF[t] is value.kind)
     assert isinstance(value.content, np.ndarray)
     encoder = ScalarEncoder(event.topic, value.name, data_type, len(value.content) == 2, event.little)
-    assert encoder.shape == shape
+    assert encoder.layout == shape
     want = frames
     if value.data_type is not None:  # a number that is no type stays one, but nobody writes it
         known = AttributeValue(value.name, value.kind, value.content, value.time, value.quality, value.format,
@@ -273,8 +273,8 @@ def test_shapes_tell_the_size_of_their_frames() -> None:
                 for name in ("d", "dd", "ddd", "dddd"):
                     encoder = ScalarEncoder(NEW, name, data_type, settable, little)
                     numbers = [0] * (1 + settable)
-                    assert len(encoder.data(0, Quality.VALID, *numbers)) == encoder.shape.dtype.itemsize
-                    assert encoder.shape == FrameLayout(little, 5, KIND_OF[data_type], settable, len(name))
+                    assert len(encoder.data(0, Quality.VALID, *numbers)) == encoder.layout.dtype.itemsize
+                    assert encoder.layout == FrameLayout(little, 5, KIND_OF[data_type], settable, len(name))
 
 
 def test_a_call_info_with_a_method_of_the_usual_size_is_read_the_general_way() -> None:
