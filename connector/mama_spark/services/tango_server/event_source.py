@@ -91,7 +91,7 @@ class TangoEventSource:
     ) -> None:
         if not (0 < heartbeat_period < math.inf and expiry > 0):
             raise ConfigError(
-                f"heartbeats every {heartbeat_period:g} s, expiry after {expiry:g} s: both must be above 0, the first finite"
+                f"heartbeats every {heartbeat_period:g} s, expiry {expiry:g} s: both must be above 0, the first finite"
             )
         self._host_name = (host_name or socket.gethostname()).lower()
         self._supplier = EventSupplier(server, little=little, expiry=expiry, heartbeat_period=heartbeat_period)
