@@ -1,5 +1,5 @@
-"""Fixtures: of the OpenMAMA face."""
+"""Fixtures of the tests of OpenMAMA's API."""
 
-from tests.support.mama_harness import memory, nats_with_users, stage, told
+from tests.support.mama_harness import harness, memory, nats_with_users, recorder
 
-__all__ = ["memory", "nats_with_users", "stage", "told"]
+__all__ = ["harness", "memory", "nats_with_users", "recorder"]

@@ -133,7 +133,7 @@ class Ours:
     def __init__(self, **options: Any) -> None:
         self.name = uuid4().hex
         self.heard: list[tuple[str, bytes]] = []
-        desk = self
+        harness = self
 
         class Bridge(MemoryBridge):
             polls = 0
@@ -151,7 +151,7 @@ class Ours:
 
         class Listener:
             def __getattr__(self, event: str) -> Callable[[Any], None]:
-                return lambda flight: desk.tell(event, flight.body)
+                return lambda flight: harness.tell(event, flight.body)
 
         self.bridge = Bridge(self.name)
         self.listener: Callable[[str, bytes], None] = lambda event, body: None

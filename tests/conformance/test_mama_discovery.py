@@ -318,9 +318,9 @@ def test_lost_changes_are_said_and_made_good_by_a_new_image(place: DiscoverySetu
 
 def test_a_source_that_is_missing_in_a_new_image_is_told_as_offline() -> None:
     sources = Sources(DEFAULT_FIELDS)
-    told = DiscoveryEvent(DiscoveryEventKind.RECORD, 0, "log", None, SourceKey("desk", 7), as_bytes(record()))
-    assert len(list(sources.image([told]))) == 1
-    assert list(sources.image([told])) == []
+    recorder = DiscoveryEvent(DiscoveryEventKind.RECORD, 0, "log", None, SourceKey("desk", 7), as_bytes(record()))
+    assert len(list(sources.image([recorder]))) == 1
+    assert list(sources.image([recorder])) == []
     (gone,) = sources.image([])
     assert isinstance(gone, MamaMsg)
     assert decode_source(gone).record == record(state=OFFLINE, data_state="SUSPECT")
@@ -330,14 +330,14 @@ def test_a_source_that_is_missing_in_a_new_image_is_told_as_offline() -> None:
 @pytest.mark.spec("PE-17")
 def test_readers_that_come_and_go_are_topic_events(place: DiscoverySetup) -> None:
     """SUBSCRIBED and UNSUBSCRIBED"""
-    transport, told, ear = place.transport(), CallbackRecorder(), DiscoveryRecorder()
-    transport.set_transport_topic_callback(told.on_topic)
+    transport, recorder, ear = place.transport(), CallbackRecorder(), DiscoveryRecorder()
+    transport.set_transport_topic_callback(recorder.on_topic)
     SourceDiscovery.create(ear.callbacks(), None, transport)
     ear.wait(1)
     place.board.reader("t.x", True, "consumer c")
     place.board.reader("t.x", False, "consumer c")
-    until(lambda: len(told.topics) == 2)
-    assert told.topics == [(TransportTopicEvent.SUBSCRIBED, "t.x", "consumer c"),
+    until(lambda: len(recorder.topics) == 2)
+    assert recorder.topics == [(TransportTopicEvent.SUBSCRIBED, "t.x", "consumer c"),
                            (TransportTopicEvent.UNSUBSCRIBED, "t.x", "consumer c")]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from tests.support.mama_harness import CallbackRecorder
 def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) -> None:
     """Image, its end, changes, and what the broker itself says"""
     heard: list[Any] = []
-    told = CallbackRecorder()
+    recorder = CallbackRecorder()
 
     def on_msg(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
         heard.append(decode_source(msg).record)
@@ -29,7 +29,7 @@ def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) ->
     with discovering_broker(tmp_path) as broker, SourceAnnouncers(broker.url) as desks:
         desks.say(first, ttl=LASTING)
         transport = Transport.create("disc", f"{broker.url}/prices")
-        transport.set_transport_topic_callback(told.on_topic)
+        transport.set_transport_topic_callback(recorder.on_topic)
         SourceDiscovery.create(
             SourceDiscoveryCallbacks(on_msg=on_msg, on_error=lambda d, error, c: heard.append(error),
                                      on_image_end=lambda d, c: heard.append("end of the image")),
@@ -38,7 +38,7 @@ def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) ->
         until(lambda: len(heard) == 2)
         with MalamuteClient(broker.url, "reader", features=None) as reader:
             reader.read("prices", "^eu")
-        until(lambda: len(told.topics) == 2)
+        until(lambda: len(recorder.topics) == 2)
         desks.say(second, ttl=2.0)
         desks.fall_silent()
         until(lambda: len(heard) == 5)
@@ -46,7 +46,7 @@ def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) ->
     suspect = SourceRecord("desk", 7, ONLINE, SUSPECT, data_dict="MARKETDATA")
     offline = SourceRecord("desk", 7, OFFLINE, SUSPECT, data_dict="MARKETDATA")
     assert heard == [first, "end of the image", second, suspect, offline]
-    assert told.topics == [
+    assert recorder.topics == [
         (TransportTopicEvent.SUBSCRIBED, "prices", "client reader reads ^eu"),
         (TransportTopicEvent.UNSUBSCRIBED, "prices", "client reader"),
     ]

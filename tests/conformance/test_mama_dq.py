@@ -25,17 +25,17 @@ def sent(memory: MemoryMamaHarness) -> list[MamaMsg]:
 
 
 @pytest.mark.spec("PE-37")
-def test_the_callbacks_are_there_too(stage: MamaHarness) -> None:
-    told, queue = CallbackRecorder(), Queue()
+def test_the_callbacks_are_there_too(harness: MamaHarness) -> None:
+    recorder, queue = CallbackRecorder(), Queue()
     dq = DQPublisher.create_with_callbacks(
-        stage.transport(), queue, stage.symbol, stage.source, None, told.callbacks(), "mine"
+        harness.transport(), queue, harness.symbol, harness.source, None, recorder.callbacks(), "mine"
     )
     for i in range(5):
         dq.send(a_message(i))
     dq.destroy()
-    assert told.counters == (1, 0, 5 if stage.publisher_style else 0, 1)
-    assert set(told.closures) == {"mine"}
-    assert [decode(m.payload).get("MdSeqNum") for m in stage.held()] == [2, 3, 4, 5, 6]
+    assert recorder.counters == (1, 0, 5 if harness.publisher_style else 0, 1)
+    assert set(recorder.closures) == {"mine"}
+    assert [decode(m.payload).get("MdSeqNum") for m in harness.held()] == [2, 3, 4, 5, 6]
     assert dq.state.name == "DESTROYED"
 
 

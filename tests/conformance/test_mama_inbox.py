@@ -63,19 +63,19 @@ class Answers:
 
 @pytest.mark.spec("PE-27", "PE-28", "PE-30")
 def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(
-    stage: MamaHarness, told: CallbackRecorder
+    harness: MamaHarness, recorder: CallbackRecorder
 ) -> None:
-    asking, answering, answers = stage.transport(), stage.transport(), Answers()
-    replies = Publisher.create_with_callbacks(answering, None, "replies", "ask", None, told.callbacks())
+    asking, answering, answers = harness.transport(), harness.transport(), Answers()
+    replies = Publisher.create_with_callbacks(answering, None, "replies", "ask", None, recorder.callbacks())
 
     def answer(request: Request, closure: Any) -> None:
         assert closure == "server"
-        assert request.topic == f"{ASKED}.{stage.symbol}"
+        assert request.topic == f"{ASKED}.{harness.symbol}"
         for i in range(2):
             replies.send_reply_to_inbox(request, a_message(request.msg.get("Number") + 1 + i))
 
-    listener = RequestListener.create(answering, None, f"{ASKED}.{stage.symbol}", answer, "server")
-    publisher = Publisher.create_with_callbacks(asking, None, stage.symbol, ASKED, None, told.callbacks())
+    listener = RequestListener.create(answering, None, f"{ASKED}.{harness.symbol}", answer, "server")
+    publisher = Publisher.create_with_callbacks(asking, None, harness.symbol, ASKED, None, recorder.callbacks())
     inbox = answers.inbox(asking)
     publisher.send_from_inbox(inbox, a_message(41))
     until(lambda: len(answers.msgs) == 2)
@@ -90,15 +90,15 @@ def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(
     listener.destroy()
     publisher.destroy()
     replies.destroy()
-    assert told.counters == (2, 0, 0, 2)
+    assert recorder.counters == (2, 0, 0, 2)
     assert answers.errors == []
 
 
-def test_answers_come_on_the_queue_of_the_inbox(stage: MamaHarness) -> None:
-    transport, queue, answers = stage.transport(), Queue("inbox"), Answers()
+def test_answers_come_on_the_queue_of_the_inbox(harness: MamaHarness) -> None:
+    transport, queue, answers = harness.transport(), Queue("inbox"), Answers()
     requests: list[Request] = []
-    RequestListener.create(transport, queue, f"{ASKED}.{stage.symbol}", lambda request, _: requests.append(request))
-    publisher = Publisher.create(transport, stage.symbol, ASKED)
+    RequestListener.create(transport, queue, f"{ASKED}.{harness.symbol}", lambda request, _: requests.append(request))
+    publisher = Publisher.create(transport, harness.symbol, ASKED)
     publisher.send_from_inbox(answers.inbox(transport, queue), a_message(1))
     while not requests:
         queue.timed_dispatch(0.02)
@@ -112,9 +112,9 @@ def test_answers_come_on_the_queue_of_the_inbox(stage: MamaHarness) -> None:
     queue.destroy()
 
 
-def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: MamaHarness) -> None:
-    transport, answers = stage.transport(), Answers()
-    publisher = Publisher.create(transport, stage.symbol, ASKED)
+def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(harness: MamaHarness) -> None:
+    transport, answers = harness.transport(), Answers()
+    publisher = Publisher.create(transport, harness.symbol, ASKED)
     inbox = answers.inbox(transport)
     publisher.send_from_inbox(inbox, a_message())
     until(lambda: answers.errors)
@@ -128,24 +128,24 @@ def test_nobody_there_and_an_unreadable_answer_are_errors_of_the_inbox(stage: Ma
     assert "unreadable answer" in answers.errors[1][1]
 
 
-def test_a_denied_request_is_not_entitled(stage: MamaHarness) -> None:
-    stage.deny()
-    transport, answers = stage.transport(), Answers()
-    Publisher.create(transport, stage.symbol, stage.denied).send_from_inbox(answers.inbox(transport), a_message())
+def test_a_denied_request_is_not_entitled(harness: MamaHarness) -> None:
+    harness.deny()
+    transport, answers = harness.transport(), Answers()
+    Publisher.create(transport, harness.symbol, harness.denied).send_from_inbox(answers.inbox(transport), a_message())
     until(lambda: answers.errors)
     assert answers.errors[0][0] == "NOT_ENTITLED"
-    told = CallbackRecorder()  # and what is published there is still told to the publisher
-    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, "denied", None, told.callbacks())
+    recorder = CallbackRecorder()  # and what is published there is still told to the publisher
+    publisher = Publisher.create_with_callbacks(transport, None, harness.symbol, "denied", None, recorder.callbacks())
     publisher.send(a_message())
     publisher.destroy()
-    assert told.counters == (1, 1 if stage.publisher_style else 0, 0, 1)
+    assert recorder.counters == (1, 1 if harness.publisher_style else 0, 0, 1)
 
 
-def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: MamaHarness) -> None:
-    stage.deny()
-    transport, answers = stage.transport(), Answers()
+def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(harness: MamaHarness) -> None:
+    harness.deny()
+    transport, answers = harness.transport(), Answers()
     inbox = answers.inbox(transport)
-    denied, nobody = (Publisher.create(transport, stage.symbol, source) for source in (stage.denied, ASKED))
+    denied, nobody = (Publisher.create(transport, harness.symbol, source) for source in (harness.denied, ASKED))
     for _ in range(10):
         denied.send_from_inbox(inbox, a_message())
         nobody.send_from_inbox(inbox, a_message())
@@ -153,20 +153,20 @@ def test_a_denial_is_told_although_the_inbox_has_asked_elsewhere_since(stage: Ma
     assert sorted(status for status, _ in answers.errors) == 10 * ["NOT_ENTITLED"] + 10 * ["PLATFORM"]
 
 
-def test_each_of_many_denied_requests_is_told_to_its_inbox(stage: MamaHarness) -> None:
+def test_each_of_many_denied_requests_is_told_to_its_inbox(harness: MamaHarness) -> None:
     """Also where the next ones are on their way before the first denial is heard."""
-    stage.deny()
-    transport, answers = stage.transport(), [Answers(), Answers()]
+    harness.deny()
+    transport, answers = harness.transport(), [Answers(), Answers()]
     inboxes = [one.inbox(transport) for one in answers]
-    denied = Publisher.create(transport, stage.symbol, stage.denied)
+    denied = Publisher.create(transport, harness.symbol, harness.denied)
     denied.send_from_inbox(inboxes[0], a_message())
     until(lambda: answers[0].errors)
-    if isinstance(stage, NatsMamaHarness):
-        stage.server.pause()
+    if isinstance(harness, NatsMamaHarness):
+        harness.server.pause()
     for i in range(20):
         denied.send_from_inbox(inboxes[i % 2], a_message())
-    if isinstance(stage, NatsMamaHarness):
-        stage.server.resume()
+    if isinstance(harness, NatsMamaHarness):
+        harness.server.resume()
     until(lambda: sum(len(one.errors) for one in answers) == 21)
     assert [[status for status, _ in one.errors] for one in answers] == [11 * ["NOT_ENTITLED"], 10 * ["NOT_ENTITLED"]]
 
@@ -176,15 +176,15 @@ def test_where_nobody_may_listen_that_is_said(nats_with_users: Any) -> None:
     transport = on.transport()
     with pytest.raises(StatusError, match="no permission to subscribe"):
         RequestListener.create(transport, None, "private.x", lambda *_: None)
-    told, publisher = CallbackRecorder(), Publisher.create(transport, on.symbol, on.source)
+    recorder, publisher = CallbackRecorder(), Publisher.create(transport, on.symbol, on.source)
     publisher.send(a_message())
-    assert told.counters == (0, 0, 0, 0), "and the transport goes on"
+    assert recorder.counters == (0, 0, 0, 0), "and the transport goes on"
     on.close()
 
 
-def test_what_is_no_request_or_no_listener_is_refused(stage: MamaHarness) -> None:
-    transport = stage.transport()
-    publisher = Publisher.create(transport, stage.symbol, ASKED)
+def test_what_is_no_request_or_no_listener_is_refused(harness: MamaHarness) -> None:
+    transport = harness.transport()
+    publisher = Publisher.create(transport, harness.symbol, ASKED)
     for call, status in (
         (lambda: publisher.send_reply_to_inbox(None, a_message()), Status.INVALID_ARG),
         (lambda: publisher.send_reply_to_inbox(Request(a_message(), "t", None), a_message()), Status.INVALID_ARG),
@@ -201,16 +201,16 @@ def test_what_is_no_request_or_no_listener_is_refused(stage: MamaHarness) -> Non
 
 
 def test_everything_is_destroyed_in_time_although_the_server_is_gone(tmp_path: Path) -> None:
-    told, answers = CallbackRecorder(), Answers()
+    recorder, answers = CallbackRecorder(), Answers()
     server = NatsServer(tmp_path / "nats").start()
     with Admin(server.url) as admin:
         admin.create_stream("T", ["t.>"])
     transport = Transport.create("pub", server.url, destroy_timeout=1.0)
     listener = RequestListener.create(transport, None, "ask.x", lambda *_: None)
     inbox = answers.inbox(transport)
-    publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
+    publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, recorder.callbacks())
     publisher.send(a_message())
-    until(lambda: told.count("success"))
+    until(lambda: recorder.count("success"))
     Publisher.create(transport, "x", "ask").send_from_inbox(inbox, a_message())
     events: list[str] = []
     transport.set_transport_callback(lambda t, event, info, closure: events.append(event.name))
@@ -220,7 +220,7 @@ def test_everything_is_destroyed_in_time_although_the_server_is_gone(tmp_path: P
     with pytest.raises(StatusError, match="not connected"):
         asking.send_from_inbox(inbox, a_message())
     transport.destroy()
-    assert told.counters == (1, 0, 1, 1)
+    assert recorder.counters == (1, 0, 1, 1)
     assert answers.destroyed == ["mine"]
     assert "destroyed" in repr(listener)
 
@@ -259,9 +259,9 @@ def request_for(symbol: str | None, message: int | None) -> MamaMsg:
     return msg
 
 
-def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: MamaHarness) -> None:
-    transport, heard = stage.transport(), list[tuple[Any, ...]]()
-    source = f"{stage.source}{stage.symbol}"
+def test_a_manager_tells_requests_from_refreshes_and_new_ones(harness: MamaHarness) -> None:
+    transport, heard = harness.transport(), list[tuple[Any, ...]]()
+    source = f"{harness.source}{harness.symbol}"
     callbacks = DQPublisherManagerCallbacks(
         on_create=lambda manager: heard.append(("create", manager.closure)),
         on_new_request=lambda m, symbol, kind, message, request: heard.append(("new", symbol, kind, message)),
@@ -274,7 +274,7 @@ def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: MamaHarness
     topic = manager.add_topic("A", cache="kept")
     assert manager.add_topic("A") is topic
     assert manager.find_topic("A") is topic
-    asking = stage.transport()
+    asking = harness.transport()
     publisher, inbox = Publisher.create(asking, None, source, "_MD"), Answers().inbox(asking)
     for symbol, message in (("B", 0), ("A", 0), ("A", 4), (None, 0), ("A", None), ("C", None)):
         publisher.send_from_inbox(inbox, request_for(symbol, message))
@@ -292,11 +292,11 @@ def test_a_manager_tells_requests_from_refreshes_and_new_ones(stage: MamaHarness
     manager.destroy()
 
 
-def test_a_manager_sends_numbered_messages_with_their_symbol(stage: MamaHarness) -> None:
-    manager = DQPublisherManager.create(stage.transport(), None, DQPublisherManagerCallbacks(), stage.source)
-    manager.add_topic(stage.symbol)
-    manager.send(stage.symbol, a_message())
-    until(lambda: stage.held())
-    msg = decode(stage.held()[0].payload)
-    assert msg.get("wIssueSymbol") == stage.symbol
+def test_a_manager_sends_numbered_messages_with_their_symbol(harness: MamaHarness) -> None:
+    manager = DQPublisherManager.create(harness.transport(), None, DQPublisherManagerCallbacks(), harness.source)
+    manager.add_topic(harness.symbol)
+    manager.send(harness.symbol, a_message())
+    until(lambda: harness.held())
+    msg = decode(harness.held()[0].payload)
+    assert msg.get("wIssueSymbol") == harness.symbol
     assert msg.get("MdSeqNum") == 2

@@ -64,10 +64,10 @@ def test_the_callbacks_are_four_by_name_and_unknown_ones_raise() -> None:
 
 @pytest.mark.spec("PE-25", "PE-26")
 def test_the_callbacks_of_a_publisher_are_a_copy_that_nobody_changes(
-    memory: MemoryMamaHarness, told: CallbackRecorder
+    memory: MemoryMamaHarness, recorder: CallbackRecorder
 ) -> None:
     """Later changes have no effect, and there is no function to set them"""
-    callbacks = told.callbacks("create")
+    callbacks = recorder.callbacks("create")
     transport = memory.transport()
     publisher = Publisher.create_with_callbacks(transport, None, memory.symbol, memory.source, None, callbacks)
     callbacks.on_destroy = callbacks.on_create
@@ -77,75 +77,77 @@ def test_the_callbacks_of_a_publisher_are_a_copy_that_nobody_changes(
     with pytest.raises(AttributeError, match="after its create"):
         copy.on_destroy = None
     publisher.destroy()
-    assert told.counters == (1, 0, 0, 0)
+    assert recorder.counters == (1, 0, 0, 0)
 
 
 @pytest.mark.spec("PE-10-PE-12")
-def test_on_create_runs_on_the_callers_thread_before_create_returns(stage: MamaHarness, told: CallbackRecorder) -> None:
+def test_on_create_runs_on_the_callers_thread_before_create_returns(
+    harness: MamaHarness, recorder: CallbackRecorder
+) -> None:
     """The publisher is LIVE in it; the closure comes back unchanged"""
     queue = Queue()
-    publisher = published(stage, stage.transport(), told, queue=queue)
-    assert told.heard == [("create", "LIVE", None, None, threading.current_thread().name)]
-    assert told.closures == ["mine"]
+    publisher = published(harness, harness.transport(), recorder, queue=queue)
+    assert recorder.heard == [("create", "LIVE", None, None, threading.current_thread().name)]
+    assert recorder.closures == ["mine"]
     publisher.destroy()
-    assert told.heard[1] == ("destroy", "DESTROYING", None, None, threading.current_thread().name)
+    assert recorder.heard[1] == ("destroy", "DESTROYING", None, None, threading.current_thread().name)
     assert publisher.state is PublisherState.DESTROYED
     queue.destroy()
 
 
 @pytest.mark.spec("PE-41", "PE-46")
-def test_only_supplied_callbacks_come(stage: MamaHarness, told: CallbackRecorder) -> None:
-    publisher = published(stage, stage.transport(), told, "destroy")
+def test_only_supplied_callbacks_come(harness: MamaHarness, recorder: CallbackRecorder) -> None:
+    publisher = published(harness, harness.transport(), recorder, "destroy")
     publisher.send(a_message())
     publisher.destroy()
-    assert told.counters == (0, 0, 0, 1)
-    until(lambda: len(stage.held()) == 1)
+    assert recorder.counters == (0, 0, 0, 1)
+    until(lambda: len(harness.held()) == 1)
 
 
 @pytest.mark.spec("PE-10")
-def test_answers_come_on_the_queue_if_there_is_one(stage: MamaHarness, told: CallbackRecorder) -> None:
+def test_answers_come_on_the_queue_if_there_is_one(harness: MamaHarness, recorder: CallbackRecorder) -> None:
     """And on the transport's thread if there is none"""
-    if not stage.publisher_style:
-        stage = MemoryMamaHarness(EventStyle.PUBLISHER)
-    queue, transport = Queue("answers"), stage.transport()
-    direct = published(stage, transport, told)
+    if not harness.publisher_style:
+        harness = MemoryMamaHarness(EventStyle.PUBLISHER)
+    queue, transport = Queue("answers"), harness.transport()
+    direct = published(harness, transport, recorder)
     direct.send(a_message())
-    until(lambda: told.count("success"))
-    assert told.heard[-1][4].startswith("mama-transport-")
-    publisher = published(stage, transport, told, queue=queue)
+    until(lambda: recorder.count("success"))
+    assert recorder.heard[-1][4].startswith("mama-transport-")
+    publisher = published(harness, transport, recorder, queue=queue)
     publisher.send(a_message())
     until(queue.get_event_count)
-    assert told.count("success") == 1, "nobody dispatches"
+    assert recorder.count("success") == 1, "nobody dispatches"
     dispatch(queue)
-    assert told.heard[-1][4] == threading.current_thread().name
+    assert recorder.heard[-1][4] == threading.current_thread().name
     publisher.send(a_message())
     with queue.start():
-        until(lambda: told.count("success") == 3)
-    assert told.heard[-1][4] == "mama-queue-answers"
-    stage.close()
+        until(lambda: recorder.count("success") == 3)
+    assert recorder.heard[-1][4] == "mama-queue-answers"
+    harness.close()
 
 
 @pytest.mark.spec("PE-09", "PE-36")
-def test_a_success_tells_where_the_message_is_stored(stage: MamaHarness, told: CallbackRecorder) -> None:
+def test_a_success_tells_where_the_message_is_stored(harness: MamaHarness, recorder: CallbackRecorder) -> None:
     """on_success, as released later; off unless set"""
-    publisher = published(stage, stage.transport(), told)
+    publisher = published(harness, harness.transport(), recorder)
     publisher.send(a_message())
     publisher.destroy()
-    if stage.publisher_style:
-        name = "T" if isinstance(stage, NatsMamaHarness) else stage.symbol
-        (success,) = [h for h in told.heard if h[0] == "success"]
+    if harness.publisher_style:
+        name = "T" if isinstance(harness, NatsMamaHarness) else harness.symbol
+        (success,) = [h for h in recorder.heard if h[0] == "success"]
         assert success[2] == "OK"
         assert str(success[3]).startswith(f"{name} ")
 
 
 @pytest.mark.spec("PE-20", "PE-21")
 def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
-    stage: MamaHarness,
-    told: CallbackRecorder,
+    harness: MamaHarness,
+    recorder: CallbackRecorder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither the API layer nor the bridge does callback work"""
-    transport = stage.transport()
+    transport = harness.transport()
     made: list[object] = []
 
     def sent(*args: Any) -> PendingSend:
@@ -154,17 +156,17 @@ def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
 
     monkeypatch.setattr("mama_spark.mama.bridge_loop.PendingSend", sent)
     monkeypatch.setattr(CallbackDelivery, "add", lambda *args: made.append(args))
-    stage.deny()
-    for source in (stage.source, stage.denied):
-        publisher = Publisher.create(transport, stage.symbol, source)
+    harness.deny()
+    for source in (harness.source, harness.denied):
+        publisher = Publisher.create(transport, harness.symbol, source)
         for i in range(5):
             publisher.send(a_message(i))
         assert transport.loop.tracked == 0
         publisher.destroy()
-    until(lambda: len(stage.held()) == 5)
+    until(lambda: len(harness.held()) == 5)
     assert made == []
     monkeypatch.undo()
-    transport.set_transport_topic_callback(told.on_topic)
+    transport.set_transport_topic_callback(recorder.on_topic)
     assert transport.loop.tracked == 0
 
 
@@ -172,63 +174,65 @@ def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
 
 
 @pytest.mark.spec("PE-22-PE-24")
-def test_root_source_symbol_and_topic_can_be_asked_for(stage: MamaHarness) -> None:
+def test_root_source_symbol_and_topic_can_be_asked_for(harness: MamaHarness) -> None:
     """And travel in headers"""
-    transport = stage.transport()
-    publisher = Publisher.create(transport, stage.symbol, "b", stage.source)
-    assert (publisher.root, publisher.source, publisher.symbol) == (stage.source, "b", stage.symbol)
-    assert publisher.topic == f"{stage.source}.b.{stage.symbol}"
-    plain = Publisher.create(transport, stage.symbol, stage.source)
+    transport = harness.transport()
+    publisher = Publisher.create(transport, harness.symbol, "b", harness.source)
+    assert (publisher.root, publisher.source, publisher.symbol) == (harness.source, "b", harness.symbol)
+    assert publisher.topic == f"{harness.source}.b.{harness.symbol}"
+    plain = Publisher.create(transport, harness.symbol, harness.source)
     assert (plain.root, plain.transport) == (None, transport)
     plain.send(b"bytes go as they are")
     plain.destroy()
-    until(lambda: len(stage.held()) == 1)
-    (held,) = stage.held()
+    until(lambda: len(harness.held()) == 1)
+    (held,) = harness.held()
     assert held.payload == b"bytes go as they are"
-    assert held.headers == {"Mama-Source": [stage.source], "Mama-Symbol": [stage.symbol]}
+    assert held.headers == {"Mama-Source": [harness.source], "Mama-Symbol": [harness.symbol]}
 
 
 @pytest.mark.spec("PE-31")
 @pytest.mark.parametrize("symbol", ["a b", "a..b", "a.*.b", "a.>", "x" * 200])
-def test_a_bad_topic_is_bad_symbol_at_create(stage: MamaHarness, told: CallbackRecorder, symbol: str) -> None:
+def test_a_bad_topic_is_bad_symbol_at_create(harness: MamaHarness, recorder: CallbackRecorder, symbol: str) -> None:
     """Nothing is returned and nothing is called"""
     queue = Queue()
     fails(
-        Status.BAD_SYMBOL, Publisher.create_with_callbacks, stage.transport(), queue, symbol, stage.source, None,
-        told.callbacks(),
+        Status.BAD_SYMBOL, Publisher.create_with_callbacks, harness.transport(), queue, symbol, harness.source, None,
+        recorder.callbacks(),
     )  # fmt: skip
-    assert told.heard == []
+    assert recorder.heard == []
     queue.destroy()
 
 
-def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(stage: MamaHarness, told: CallbackRecorder) -> None:
-    publisher = Publisher.create_with_callbacks(stage.transport(), None, None, None, None, told.callbacks())
+def test_the_empty_topic_is_legal_at_create_and_bad_symbol_at_send(
+    harness: MamaHarness, recorder: CallbackRecorder
+) -> None:
+    publisher = Publisher.create_with_callbacks(harness.transport(), None, None, None, None, recorder.callbacks())
     assert (publisher.topic, publisher.state) == ("", PublisherState.LIVE)
     fails(Status.BAD_SYMBOL, publisher.send, a_message())
     publisher.destroy()
-    assert told.counters == (1, 0, 0, 1), "a failure that is returned is no callback"
+    assert recorder.counters == (1, 0, 0, 1), "a failure that is returned is no callback"
 
 
 @pytest.mark.spec("PE-31", "PE-32")
-def test_what_fails_at_once_is_returned_and_no_callback_comes(stage: MamaHarness, told: CallbackRecorder) -> None:
-    transport = stage.transport()
-    publisher = published(stage, transport, told)
+def test_what_fails_at_once_is_returned_and_no_callback_comes(harness: MamaHarness, recorder: CallbackRecorder) -> None:
+    transport = harness.transport()
+    publisher = published(harness, transport, recorder)
     fails(Status.NULL_ARG, publisher.send, None)
     fails(Status.INVALID_ARG, publisher.send, b"x" * (2 << 20))
     fails(Status.INVALID_ARG, publisher.send, "text")
     fails(Status.INVALID_ARG, Publisher.create, None, "S")
     publisher.destroy()
     fails(Status.NULL_ARG, publisher.send, a_message())
-    assert told.counters == (1, 0, 0, 1)
+    assert recorder.counters == (1, 0, 0, 1)
 
 
 @pytest.mark.spec("PE-15")
 def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
     nats_with_users: Any,
-    told: CallbackRecorder,
+    recorder: CallbackRecorder,
 ) -> None:
     on = NatsMamaHarness(*nats_with_users)
-    publisher = Publisher.create_with_callbacks(on.transport(), None, on.symbol, "nowhere", None, told.callbacks())
+    publisher = Publisher.create_with_callbacks(on.transport(), None, on.symbol, "nowhere", None, recorder.callbacks())
     fails(Status.PLATFORM, publisher.send, a_message(), match="no stream takes topic")
     on.close()
 
@@ -237,30 +241,30 @@ def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
 
 
 @pytest.mark.spec("PE-01-PE-03", "PE-05", "PE-14", "PE-16", "PE-17", "PE-30")
-def test_a_denied_topic_is_not_entitled_and_names_it(stage: MamaHarness, told: CallbackRecorder) -> None:
+def test_a_denied_topic_is_not_entitled_and_names_it(harness: MamaHarness, recorder: CallbackRecorder) -> None:
     """By exactly one of the two ways"""
-    stage.deny()
-    transport = stage.transport()
-    transport.set_transport_topic_callback(told.on_topic, "closure")
-    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, "denied", None, told.callbacks())
+    harness.deny()
+    transport = harness.transport()
+    transport.set_transport_topic_callback(recorder.on_topic, "closure")
+    publisher = Publisher.create_with_callbacks(transport, None, harness.symbol, "denied", None, recorder.callbacks())
     publisher.send(a_message())
-    topic = f"denied.{stage.symbol}"
-    if stage.publisher_style:
-        until(lambda: told.count("error"))
-        assert told.heard[1][:3] == ("error", "LIVE", "NOT_ENTITLED")
-        assert topic in str(told.heard[1][3]) or topic.lower() in str(told.heard[1][3])
-        assert told.topics == []
+    topic = f"denied.{harness.symbol}"
+    if harness.publisher_style:
+        until(lambda: recorder.count("error"))
+        assert recorder.heard[1][:3] == ("error", "LIVE", "NOT_ENTITLED")
+        assert topic in str(recorder.heard[1][3]) or topic.lower() in str(recorder.heard[1][3])
+        assert recorder.topics == []
     else:
-        until(lambda: len(told.topics) == 2)
-        created, denied = told.topics
+        until(lambda: len(recorder.topics) == 2)
+        created, denied = recorder.topics
         assert created == (TransportTopicEvent.PUBLISH_CREATE, topic, "")
         assert denied[:2] == (TransportTopicEvent.PUBLISH_ERROR_NOT_ENTITLED, topic)
         assert "no permission" in denied[2]
         assert transport.find_publishers(denied[1]) == [publisher], "PE-03: the publisher is found by its topic"
         publisher.destroy()
-        assert told.topics[2:] == [(TransportTopicEvent.PUBLISH_DESTROY, topic, "")]
+        assert recorder.topics[2:] == [(TransportTopicEvent.PUBLISH_DESTROY, topic, "")]
         assert transport.find_publishers(topic) == []
-        assert told.count("error") == 0
+        assert recorder.count("error") == 0
     assert transport.callback_errors == 0
 
 
@@ -276,38 +280,38 @@ def test_a_denied_topic_is_not_entitled_and_names_it(stage: MamaHarness, told: C
     ],
 )
 def test_every_other_error_is_publish_error_with_the_middlewares_code_and_text(
-    style: EventStyle, told: CallbackRecorder, fault: str, status: str, event: str, info: str
+    style: EventStyle, recorder: CallbackRecorder, fault: str, status: str, event: str, info: str
 ) -> None:
     on = MemoryMamaHarness(style)
     transport = on.transport(answer_timeout=0.2)
-    transport.set_transport_topic_callback(told.on_topic)
-    publisher = published(on, transport, told)
+    transport.set_transport_topic_callback(recorder.on_topic)
+    publisher = published(on, transport, recorder)
     on.broker.then([fault])
     publisher.send(a_message())
     if style is EventStyle.PUBLISHER:
-        until(lambda: told.count("error"))
-        assert told.heard[1][:4] == ("error", "LIVE", status, info)
+        until(lambda: recorder.count("error"))
+        assert recorder.heard[1][:4] == ("error", "LIVE", status, info)
     else:
-        until(lambda: len(told.topics) == 2)
-        assert (told.topics[1][0].name, told.topics[1][2]) == (event, info)
+        until(lambda: len(recorder.topics) == 2)
+        assert (recorder.topics[1][0].name, recorder.topics[1][2]) == (event, info)
     on.close()
 
 
-def test_a_late_answer_is_no_second_callback(memory: MemoryMamaHarness, told: CallbackRecorder) -> None:
+def test_a_late_answer_is_no_second_callback(memory: MemoryMamaHarness, recorder: CallbackRecorder) -> None:
     transport = memory.transport(answer_timeout=0.1)
-    publisher = published(memory, transport, told)
+    publisher = published(memory, transport, recorder)
     memory.broker.then(["late", "dup", "unknown"])
     for i in range(3):
         publisher.send(a_message(i))
-    until(lambda: told.count("error"))
+    until(lambda: recorder.count("error"))
     memory.broker.release()
     publisher.send(a_message())
-    until(lambda: told.count("success") == 3)
-    assert told.counters[1] == 1
+    until(lambda: recorder.count("success") == 3)
+    assert recorder.counters[1] == 1
 
 
 def test_answers_from_before_an_outage_do_not_count_for_what_is_sent_after_it(
-    memory: MemoryMamaHarness, told: CallbackRecorder
+    memory: MemoryMamaHarness, recorder: CallbackRecorder
 ) -> None:
     """A transport that is destroyed waits for what plain publishers sent: also when old answers came late"""
     transport = memory.transport()
@@ -324,17 +328,17 @@ def test_answers_from_before_an_outage_do_not_count_for_what_is_sent_after_it(
     until(lambda: transport.loop._outstanding_acks == 0)
 
 
-def test_a_message_without_acknowledgements_is_neither_success_nor_error(told: CallbackRecorder) -> None:
+def test_a_message_without_acknowledgements_is_neither_success_nor_error(recorder: CallbackRecorder) -> None:
     on = MemoryMamaHarness(EventStyle.PUBLISHER)
     queue = Queue(max_events=5000)
     transport = Transport.create("pub", MemoryBridge(on.symbol, acks=False), answer_timeout=0.05)
-    publisher = published(on, transport, told, queue=queue)
+    publisher = published(on, transport, recorder, queue=queue)
     for i in range(10):
         publisher.send(a_message(i))
     until(lambda: transport.loop.tracked == 0)
     publisher.destroy()
     transport.destroy()
-    assert told.counters == (1, 0, 0, 1)
+    assert recorder.counters == (1, 0, 0, 1)
     assert queue._taken == 0
     on.close()
 
@@ -349,25 +353,27 @@ def test_the_seven_topic_events_have_names() -> None:
     assert all(e.value == e.name for e in TransportTopicEvent)
 
 
-def test_a_full_queue_is_told_at_the_send_and_loses_nothing(memory: MemoryMamaHarness, told: CallbackRecorder) -> None:
+def test_a_full_queue_is_told_at_the_send_and_loses_nothing(
+    memory: MemoryMamaHarness, recorder: CallbackRecorder
+) -> None:
     queue = Queue(max_events=3)
-    publisher = published(memory, memory.transport(), told, queue=queue)
+    publisher = published(memory, memory.transport(), recorder, queue=queue)
     for i in range(3):
         publisher.send(a_message(i))
     fails(Status.QUEUE_FULL, publisher.send, a_message())
     until(lambda: queue.get_event_count() == 3)
     dispatch(queue)
-    assert told.count("success") == 3
+    assert recorder.count("success") == 3
     publisher.send(a_message())
     publisher.destroy()
-    assert told.count("success") == 4
+    assert recorder.count("success") == 4
     assert len(memory.held()) == 4
 
 
 def test_sends_wait_for_a_transport_that_takes_nothing_and_give_up_in_time(
-    memory: MemoryMamaHarness, told: CallbackRecorder
+    memory: MemoryMamaHarness, recorder: CallbackRecorder
 ) -> None:
-    publisher = published(memory, memory.transport(call_timeout=0.2), told)
+    publisher = published(memory, memory.transport(call_timeout=0.2), recorder)
     memory.broker.then(["full"])
     publisher.send(a_message(1))
     memory.broker.up = False
@@ -378,10 +384,12 @@ def test_sends_wait_for_a_transport_that_takes_nothing_and_give_up_in_time(
     assert [m.payload for m in memory.held()] == [encode(a_message(1)), encode(a_message(3))]
 
 
-def test_the_transport_tells_what_happens_to_its_connection(memory: MemoryMamaHarness, told: CallbackRecorder) -> None:
+def test_the_transport_tells_what_happens_to_its_connection(
+    memory: MemoryMamaHarness, recorder: CallbackRecorder
+) -> None:
     transport, heard = memory.transport(), list[tuple[str, Any]]()
     transport.set_transport_callback(lambda t, event, info, closure: heard.append((event.name, closure)), "mine")
-    publisher = published(memory, transport, told)
+    publisher = published(memory, transport, recorder)
     memory.broker.then(["disconnect", "ack", "kill"])
     for i in range(3):
         publisher.send(a_message(i))
@@ -390,38 +398,38 @@ def test_the_transport_tells_what_happens_to_its_connection(memory: MemoryMamaHa
     assert {closure for _, closure in heard} == {"mine"}
     fails(Status.PLATFORM, publisher.send, a_message(), match="closed the connection")
     assert TransportEvent.CONNECT.name == "CONNECT"
-    until(lambda: told.count("error") == 2)
+    until(lambda: recorder.count("error") == 2)
 
 
-def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, told: CallbackRecorder) -> None:
+def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, recorder: CallbackRecorder) -> None:
     server = NatsServer(tmp_path / "nats").start()
     with Admin(server.url) as admin:
         admin.create_stream("T", ["t.>"])
         transport, events = Transport.create("pub", server.url, call_timeout=60, destroy_timeout=60), list[str]()
         transport.set_transport_callback(lambda t, event, info, closure: events.append(event.name))
-        publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
+        publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, recorder.callbacks())
         publisher.send(a_message(1))
-        until(lambda: told.count("success") == 1)
+        until(lambda: recorder.count("success") == 1)
         server.stop()
         until(lambda: events == ["DISCONNECT"])
         server.start()
         publisher.send(a_message(2))  # waits until the transport takes it
         publisher.destroy()
         until(lambda: events == ["DISCONNECT", "RECONNECT"])
-        assert told.counters == (1, 0, 2, 1)
+        assert recorder.counters == (1, 0, 2, 1)
         assert [m.payload for m in admin.messages("T")] == [encode(a_message(i)) for i in (1, 2)]
         transport.destroy()
     server.stop()
 
 
-def test_a_live_jetstream_context_is_a_transport(nats_server: NatsServer, told: CallbackRecorder) -> None:
+def test_a_live_jetstream_context_is_a_transport(nats_server: NatsServer, recorder: CallbackRecorder) -> None:
     desk = NatsPublisherHarness(nats_server)
     try:
         with Transport.create("pub", desk.target()) as transport:
-            publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, told.callbacks())
+            publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, recorder.callbacks())
             publisher.send(a_message())
             publisher.destroy()
-            assert told.counters == (1, 0, 1, 1)
+            assert recorder.counters == (1, 0, 1, 1)
         assert desk.payloads() == [encode(a_message())]
     finally:
         desk.close()
@@ -452,17 +460,17 @@ def test_a_transport_that_cannot_connect_says_so() -> None:
     on.close()
 
 
-def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(told: CallbackRecorder) -> None:
+def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(recorder: CallbackRecorder) -> None:
     on, queue = MemoryMamaHarness(EventStyle.TRANSPORT), Queue("transport")
     transport = on.transport()
     transport.set_transport_callback_queue(queue)
-    transport.set_transport_topic_callback(told.on_topic)
+    transport.set_transport_topic_callback(recorder.on_topic)
     assert transport.get_transport_callback_queue() is queue
-    published(on, transport, told)
-    assert told.topics == []
+    published(on, transport, recorder)
+    assert recorder.topics == []
     until(queue.get_event_count)
     dispatch(queue)
-    assert [event.name for event, _, _ in told.topics] == ["PUBLISH_CREATE"]
+    assert [event.name for event, _, _ in recorder.topics] == ["PUBLISH_CREATE"]
     on.close()
 
 
@@ -471,28 +479,30 @@ def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(told: Callba
 
 @pytest.mark.spec("PE-44-PE-47")
 def test_the_bridge_makes_the_callbacks_that_it_was_given_after_create(
-    stage: MamaHarness, told: CallbackRecorder
+    harness: MamaHarness, recorder: CallbackRecorder
 ) -> None:
     """Every bridge has the hook, because it is ours and not the bridge's"""
-    transport = stage.transport()
-    parent = Publisher.create(transport, stage.symbol, stage.source)
-    made = BridgePublisher.create(transport, stage.symbol, stage.source, None, parent)
+    transport = harness.transport()
+    parent = Publisher.create(transport, harness.symbol, harness.source)
+    made = BridgePublisher.create(transport, harness.symbol, harness.source, None, parent)
     made.send(encode(a_message()))  # before there are callbacks: nobody is told
-    made.set_user_callbacks(None, told.callbacks("success"), "mine")
+    made.set_user_callbacks(None, recorder.callbacks("success"), "mine")
     made.send(encode(a_message()))
     assert made.destroy(60)
-    assert told.counters == (0, 0, 1 if stage.publisher_style else 0, 0), "on_create is never the bridge's to call"
-    assert set(told.closures) <= {"mine"}
+    assert recorder.counters == (0, 0, 1 if harness.publisher_style else 0, 0), (
+        "on_create is never the bridge's to call"
+    )
+    assert set(recorder.closures) <= {"mine"}
 
 
 @pytest.mark.spec("PE-04", "PE-29")
-def test_callbacks_are_of_one_publisher_although_others_share_its_topic(stage: MamaHarness) -> None:
-    transport, ears = stage.transport(), [CallbackRecorder(), CallbackRecorder()]
-    publishers = [published(stage, transport, ear) for ear in ears]
-    assert set(transport.find_publishers(stage.topic)) == set(publishers)
+def test_callbacks_are_of_one_publisher_although_others_share_its_topic(harness: MamaHarness) -> None:
+    transport, ears = harness.transport(), [CallbackRecorder(), CallbackRecorder()]
+    publishers = [published(harness, transport, ear) for ear in ears]
+    assert set(transport.find_publishers(harness.topic)) == set(publishers)
     for n, publisher in enumerate(publishers):
         for i in range(n + 2):
             publisher.send(a_message(i))
     for publisher in publishers:
         publisher.destroy()
-    assert [ear.count("success") for ear in ears] == ([2, 3] if stage.publisher_style else [0, 0])
+    assert [ear.count("success") for ear in ears] == ([2, 3] if harness.publisher_style else [0, 0])

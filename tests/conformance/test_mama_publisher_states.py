@@ -42,9 +42,9 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.on = MemoryMamaHarness(EventStyle.PUBLISHER)
-        self.told = CallbackRecorder()
+        self.recorder = CallbackRecorder()
         self.transport = self.on.transport(destroy_timeout=0.02, answer_timeout=60)
-        self.publisher = published(self.on, self.transport, self.told)
+        self.publisher = published(self.on, self.transport, self.recorder)
         self.sent = self.late = 0
         self.destroyed = False
 
@@ -82,7 +82,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def answers(self) -> int:
-        return self.told.count("error") + self.told.count("success")
+        return self.recorder.count("error") + self.recorder.count("success")
 
     @invariant()
     def the_state_is_the_models(self) -> None:
@@ -95,13 +95,13 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def the_callbacks_are_the_models(self) -> None:
-        assert self.told.count("create") == 1
-        assert self.told.count("destroy") == self.destroyed
+        assert self.recorder.count("create") == 1
+        assert self.recorder.count("destroy") == self.destroyed
         assert self.answers == self.sent
-        assert {h[1] for h in self.told.heard if h[0] == "destroy"} <= {"DESTROYING"}
-        assert {h[1] for h in self.told.heard if h[0] in ("error", "success")} <= {"LIVE"}
+        assert {h[1] for h in self.recorder.heard if h[0] == "destroy"} <= {"DESTROYING"}
+        assert {h[1] for h in self.recorder.heard if h[0] in ("error", "success")} <= {"LIVE"}
         if self.destroyed:
-            assert self.told.heard[-1][0] == "destroy"
+            assert self.recorder.heard[-1][0] == "destroy"
 
     def teardown(self) -> None:
         self.on.close()
@@ -115,21 +115,21 @@ TestLife.settings = examples(25, stateful_step_count=12)
 @examples(20)
 @given(st.lists(st.sampled_from(["ack", "reject", "lose", "429"]), max_size=12), st.booleans())
 def test_every_send_has_one_callback_or_none_whatever_happens(faults: list[str], queued: bool) -> None:
-    on, told = MemoryMamaHarness(EventStyle.PUBLISHER), CallbackRecorder()
+    on, recorder = MemoryMamaHarness(EventStyle.PUBLISHER), CallbackRecorder()
     queue = Queue() if queued else None
     transport = on.transport(destroy_timeout=0.01)
-    publisher = published(on, transport, told, queue=queue)
+    publisher = published(on, transport, recorder, queue=queue)
     on.broker.then(faults)
     for i in range(len(faults)):
         publisher.send(a_message(i))
     if "lose" in faults:
         answered = sum(f != "lose" for f in faults)
-        until(lambda: told.count("error") + told.count("success") + (queue.get_event_count() if queue else 0)
+        until(lambda: recorder.count("error") + recorder.count("success") + (queue.get_event_count() if queue else 0)
               == answered)  # fmt: skip
     else:
         transport.destroy_timeout = 60
     publisher.destroy()
-    assert told.counters == (1, sum(f in ("reject", "429") for f in faults), faults.count("ack"), 1)
+    assert recorder.counters == (1, sum(f in ("reject", "429") for f in faults), faults.count("ack"), 1)
     on.close()
 
 
@@ -142,7 +142,7 @@ def test_the_path_of_a_publisher_is_in_the_table() -> None:
         assert all(after in TABLE[before].values() for before, after in pairwise(states))
 
 
-def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, told: CallbackRecorder) -> None:
+def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, recorder: CallbackRecorder) -> None:
     server, _ = nats_with_users
     MemoryBroker.get("by-url")
     transport = Transport.create("pub", "memory://by-url")
@@ -152,10 +152,10 @@ def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, told: CallbackRec
     MemoryBroker.forget("by-url")
     url = server.url.replace("nats://", "nats://a:p@")
     transport = Transport.create("pub", url)
-    publisher = Publisher.create_with_callbacks(transport, None, "url", "t", None, told.callbacks())
+    publisher = Publisher.create_with_callbacks(transport, None, "url", "t", None, recorder.callbacks())
     publisher.send(a_message())
     publisher.destroy()
     transport.destroy()
-    assert told.counters == (1, 0, 1, 1)
+    assert recorder.counters == (1, 0, 1, 1)
     assert isinstance(transport.loop.bridge, NatsBridge)
     assert NatsSettings().servers == ("nats://127.0.0.1:4222",)

@@ -29,88 +29,94 @@ PAYLOAD = encode(a_message())
 
 
 @pytest.fixture
-def transport(stage: MamaHarness) -> Transport:
-    return stage.transport()
+def transport(harness: MamaHarness) -> Transport:
+    return harness.transport()
 
 
 # --- C: MamaPublisherTestC ---------------------------------------------------------------------------------------
 
 
-def test_create_destroy(stage: MamaHarness, transport: Transport) -> None:
-    publisher = Publisher.create(transport, stage.symbol)
+def test_create_destroy(harness: MamaHarness, transport: Transport) -> None:
+    publisher = Publisher.create(transport, harness.symbol)
     assert publisher.state.name == "LIVE"
     publisher.destroy()
     assert publisher.state.name == "DESTROYED"
     transport.destroy()
 
 
-def test_get_transport_impl(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
-    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, None, None, PublisherCallbacks())
+def test_get_transport_impl(harness: MamaHarness, transport: Transport, recorder: CallbackRecorder) -> None:
+    publisher = Publisher.create_with_callbacks(transport, None, harness.symbol, None, None, PublisherCallbacks())
     assert publisher._bridge._transport is publisher._bridge._transport is transport
     publisher.destroy()
-    assert told.counters == (0, 0, 0, 0)
+    assert recorder.counters == (0, 0, 0, 0)
 
 
 @pytest.mark.spec("PE-19", "PE-39")
-def test_send(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
+def test_send(harness: MamaHarness, transport: Transport, recorder: CallbackRecorder) -> None:
     """Create as before the specification, and publishing works."""
-    publisher = Publisher.create(transport, stage.symbol, stage.source)
+    publisher = Publisher.create(transport, harness.symbol, harness.source)
     publisher.send(a_message(7))
     publisher.destroy()
-    assert told.counters == (0, 0, 0, 0)
-    until(lambda: [m.payload for m in stage.held()] == [encode(a_message(7))])
+    assert recorder.counters == (0, 0, 0, 0)
+    until(lambda: [m.payload for m in harness.held()] == [encode(a_message(7))])
 
 
 @pytest.mark.spec("PE-43")
-def test_event_send_with_callbacks(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
-    transport.set_transport_topic_callback(told.on_topic)
-    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.source, None, told.callbacks())
+def test_event_send_with_callbacks(harness: MamaHarness, transport: Transport, recorder: CallbackRecorder) -> None:
+    transport.set_transport_topic_callback(recorder.on_topic)
+    publisher = Publisher.create_with_callbacks(
+        transport, None, harness.symbol, harness.source, None, recorder.callbacks()
+    )
     for i in range(10):
         publisher.send(a_message(i))
     publisher.destroy()
-    assert told.counters == (1, 0, 10 if stage.publisher_style else 0, 1)
-    assert [m.payload for m in stage.held()] == [encode(a_message(i)) for i in range(10)]
+    assert recorder.counters == (1, 0, 10 if harness.publisher_style else 0, 1)
+    assert [m.payload for m in harness.held()] == [encode(a_message(i)) for i in range(10)]
 
 
-def bad_source(stage: MamaHarness, transport: Transport, told: CallbackRecorder, callbacks: PublisherCallbacks) -> None:
+def bad_source(
+    harness: MamaHarness, transport: Transport, recorder: CallbackRecorder, callbacks: PublisherCallbacks
+) -> None:
     """Ten sends that return OK and are then denied."""
-    stage.deny()
-    transport.set_transport_topic_callback(told.on_topic)
-    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.denied, None, callbacks)
+    harness.deny()
+    transport.set_transport_topic_callback(recorder.on_topic)
+    publisher = Publisher.create_with_callbacks(transport, None, harness.symbol, harness.denied, None, callbacks)
     for i in range(10):
         publisher.send(a_message(i))
         assert publisher.state is PublisherState.LIVE
     publisher.destroy()
-    if not stage.publisher_style:
-        denied = [(event, topic) for event, topic, info in told.topics if "permission" in info]
-        assert denied == [(TransportTopicEvent.PUBLISH_ERROR_NOT_ENTITLED, f"denied.{stage.symbol}")] * 10
+    if not harness.publisher_style:
+        denied = [(event, topic) for event, topic, info in recorder.topics if "permission" in info]
+        assert denied == [(TransportTopicEvent.PUBLISH_ERROR_NOT_ENTITLED, f"denied.{harness.symbol}")] * 10
 
 
-def test_event_send_with_callbacks_bad_source(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
+def test_event_send_with_callbacks_bad_source(
+    harness: MamaHarness, transport: Transport, recorder: CallbackRecorder
+) -> None:
     """Disabled upstream."""
-    bad_source(stage, transport, told, told.callbacks())
-    assert told.counters == (1, 10 if stage.publisher_style else 0, 0, 1)
-    errors = [h for h in told.heard if h[0] == "error"]
+    bad_source(harness, transport, recorder, recorder.callbacks())
+    assert recorder.counters == (1, 10 if harness.publisher_style else 0, 0, 1)
+    errors = [h for h in recorder.heard if h[0] == "error"]
     assert {(state, status) for _, state, status, _, _ in errors} <= {("LIVE", "NOT_ENTITLED"),
                                                                       ("DESTROYING", "NOT_ENTITLED")}  # fmt: skip
 
 
 def test_event_send_with_callbacks_no_error_callback(
-    stage: MamaHarness, transport: Transport, told: CallbackRecorder
+    harness: MamaHarness, transport: Transport, recorder: CallbackRecorder
 ) -> None:
-    bad_source(stage, transport, told, told.callbacks("create", "success", "destroy"))
-    assert told.counters == (1, 0, 0, 1)
+    bad_source(harness, transport, recorder, recorder.callbacks("create", "success", "destroy"))
+    assert recorder.counters == (1, 0, 0, 1)
 
 
 def test_event_send_with_callbacks_no_callbacks(
-    stage: MamaHarness, transport: Transport, told: CallbackRecorder
+    harness: MamaHarness, transport: Transport, recorder: CallbackRecorder
 ) -> None:
-    bad_source(stage, transport, told, PublisherCallbacks())
-    assert told.counters == (0, 0, 0, 0)
+    bad_source(harness, transport, recorder, PublisherCallbacks())
+    assert recorder.counters == (0, 0, 0, 0)
 
 
-def test_get_transport(stage: MamaHarness, transport: Transport) -> None:
-    assert Publisher.create(transport, stage.symbol).transport is transport
+def test_get_transport(harness: MamaHarness, transport: Transport) -> None:
+    assert Publisher.create(transport, harness.symbol).transport is transport
 
 
 # --- C: middlewarePublisherTests, the bridge called directly ----------------------------------------------------
@@ -119,27 +125,27 @@ def test_get_transport(stage: MamaHarness, transport: Transport) -> None:
 class Bridge:
     """Three publishers of the bridge's side, one of them destroyed, and what they need."""
 
-    def __init__(self, stage: MamaHarness, transport: Transport) -> None:
-        self.parent = Publisher.create(transport, stage.symbol, stage.source)
-        self.made = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
-        self.gone = BridgePublisher.create(transport, stage.symbol, stage.source, None, self.parent)
+    def __init__(self, harness: MamaHarness, transport: Transport) -> None:
+        self.parent = Publisher.create(transport, harness.symbol, harness.source)
+        self.made = BridgePublisher.create(transport, harness.symbol, harness.source, None, self.parent)
+        self.gone = BridgePublisher.create(transport, harness.symbol, harness.source, None, self.parent)
         self.gone.destroy(60)
         self.inbox = Inbox.create(transport, None, lambda msg, closure: None)
         self.request = Request(a_message(), "t.x", "t.reply")
 
 
 @pytest.fixture
-def bridge(stage: MamaHarness, transport: Transport) -> Bridge:
-    return Bridge(stage, transport)
+def bridge(harness: MamaHarness, transport: Transport) -> Bridge:
+    return Bridge(harness, transport)
 
 
-def test_bridge_create_destroy(stage: MamaHarness, transport: Transport, bridge: Bridge) -> None:
+def test_bridge_create_destroy(harness: MamaHarness, transport: Transport, bridge: Bridge) -> None:
     """createDestroy."""
-    made = BridgePublisher.create(transport, stage.symbol, stage.source, None, bridge.parent)
+    made = BridgePublisher.create(transport, harness.symbol, harness.source, None, bridge.parent)
     assert made.destroy(60)
 
 
-def test_create_by_index_invalid_result(stage: MamaHarness, transport: Transport, bridge: Bridge) -> None:
+def test_create_by_index_invalid_result(harness: MamaHarness, transport: Transport, bridge: Bridge) -> None:
     """A create that fails has no result: nothing is left of it."""
     before = transport.find_publishers("t.a b")
     fails(Status.BAD_SYMBOL, BridgePublisher.create_by_index, transport, 0, "a b", "t", None, bridge.parent)
@@ -147,12 +153,12 @@ def test_create_by_index_invalid_result(stage: MamaHarness, transport: Transport
     assert transport.find_publishers("t.a b") == before == []
 
 
-def test_create_by_index_invalid_tport(stage: MamaHarness, bridge: Bridge) -> None:
-    fails(Status.NULL_ARG, BridgePublisher.create_by_index, None, 0, stage.symbol, None, None, bridge.parent)
+def test_create_by_index_invalid_tport(harness: MamaHarness, bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, BridgePublisher.create_by_index, None, 0, harness.symbol, None, None, bridge.parent)
 
 
-def test_create_by_index_invalid_parent(stage: MamaHarness, transport: Transport) -> None:
-    fails(Status.NULL_ARG, BridgePublisher.create_by_index, transport, 0, stage.symbol, None, None, None)
+def test_create_by_index_invalid_parent(harness: MamaHarness, transport: Transport) -> None:
+    fails(Status.NULL_ARG, BridgePublisher.create_by_index, transport, 0, harness.symbol, None, None, None)
 
 
 def test_create_invalid_result(transport: Transport, bridge: Bridge) -> None:
@@ -160,12 +166,12 @@ def test_create_invalid_result(transport: Transport, bridge: Bridge) -> None:
     assert transport.find_publishers("t.a.*.b") == []
 
 
-def test_create_invalid_tport(stage: MamaHarness, bridge: Bridge) -> None:
-    fails(Status.NULL_ARG, BridgePublisher.create, None, stage.symbol, None, None, bridge.parent)
+def test_create_invalid_tport(harness: MamaHarness, bridge: Bridge) -> None:
+    fails(Status.NULL_ARG, BridgePublisher.create, None, harness.symbol, None, None, bridge.parent)
 
 
-def test_create_invalid_publisher(stage: MamaHarness, transport: Transport) -> None:
-    fails(Status.NULL_ARG, BridgePublisher.create, transport, stage.symbol, None, None, None)
+def test_create_invalid_publisher(harness: MamaHarness, transport: Transport) -> None:
+    fails(Status.NULL_ARG, BridgePublisher.create, transport, harness.symbol, None, None, None)
 
 
 def test_create_by_index_invalid_topic(transport: Transport, bridge: Bridge) -> None:
@@ -246,54 +252,60 @@ def test_send_from_inbox_invalid_msg(bridge: Bridge) -> None:
 # --- C++: MamaPublisherTest --------------------------------------------------------------------------------------
 
 
-def test_publish(stage: MamaHarness, transport: Transport) -> None:
-    publisher = Publisher.create(transport, stage.symbol, stage.source)
+def test_publish(harness: MamaHarness, transport: Transport) -> None:
+    publisher = Publisher.create(transport, harness.symbol, harness.source)
     for i in range(10):
         publisher.send(a_message(i))
     publisher.destroy()
-    until(lambda: len(stage.held()) == 10)
+    until(lambda: len(harness.held()) == 10)
 
 
 @pytest.mark.spec("PE-42")
-def test_publish_with_callbacks(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
+def test_publish_with_callbacks(harness: MamaHarness, transport: Transport, recorder: CallbackRecorder) -> None:
     """Destroy, wait for on_destroy, no callback after it."""
     queue = Queue("callbacks")
-    publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, told.callbacks())
+    publisher = Publisher.create_with_callbacks(
+        transport, queue, harness.symbol, harness.source, None, recorder.callbacks()
+    )
     with queue.start():
         for i in range(10):
             publisher.send(a_message(i))
         publisher.destroy_ex()
-        until(lambda: told.count("destroy") == 1)
-        assert told.heard[-1][:2] == ("destroy", "DESTROYING")
+        until(lambda: recorder.count("destroy") == 1)
+        assert recorder.heard[-1][:2] == ("destroy", "DESTROYING")
         until(lambda: publisher.state is PublisherState.DESTROYED)
     dispatch(queue)
-    assert told.counters == (1, 0, 10 if stage.publisher_style else 0, 1)
-    assert told.heard[-1][0] == "destroy"
+    assert recorder.counters == (1, 0, 10 if harness.publisher_style else 0, 1)
+    assert recorder.heard[-1][0] == "destroy"
 
 
-def test_publish_with_callbacks_bad_source(stage: MamaHarness, transport: Transport, told: CallbackRecorder) -> None:
+def test_publish_with_callbacks_bad_source(
+    harness: MamaHarness, transport: Transport, recorder: CallbackRecorder
+) -> None:
     """Disabled upstream."""
-    stage.deny()
-    transport.set_transport_topic_callback(told.on_topic)
+    harness.deny()
+    transport.set_transport_topic_callback(recorder.on_topic)
     queue = Queue("callbacks")
-    publisher = Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.denied, None, told.callbacks())
+    publisher = Publisher.create_with_callbacks(
+        transport, queue, harness.symbol, harness.denied, None, recorder.callbacks()
+    )
     for i in range(10):
         publisher.send(a_message(i))
-    if stage.publisher_style:
-        while told.count("error") < 10:
+    if harness.publisher_style:
+        while recorder.count("error") < 10:
             queue.timed_dispatch(0.05)
     else:
-        until(lambda: len(told.topics) >= 10)
+        until(lambda: len(recorder.topics) >= 10)
     assert publisher.state is PublisherState.LIVE
     publisher.destroy()
-    assert told.counters == (1, 10 if stage.publisher_style else 0, 0, 1)
+    assert recorder.counters == (1, 10 if harness.publisher_style else 0, 0, 1)
 
 
 @pytest.mark.spec("PE-40")
-def test_publish_with_null_callback(stage: MamaHarness, transport: Transport) -> None:
+def test_publish_with_null_callback(harness: MamaHarness, transport: Transport) -> None:
     """NULL instead of callbacks; and the source is a bad one."""
-    stage.deny()
-    publisher = Publisher.create_with_callbacks(transport, None, stage.symbol, stage.denied, None, None)
+    harness.deny()
+    publisher = Publisher.create_with_callbacks(transport, None, harness.symbol, harness.denied, None, None)
     for i in range(10):
         publisher.send(a_message(i))
     publisher.destroy()

@@ -40,29 +40,29 @@ RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
 
 @pytest.fixture
-def memory_desk() -> Iterator[PublisherHarness]:
+def memory_harness() -> Iterator[PublisherHarness]:
     """For rules that do not touch the middleware."""
-    desk = MemoryPublisherHarness()
-    yield desk
-    desk.close()
+    harness = MemoryPublisherHarness()
+    yield harness
+    harness.close()
 
 
 @pytest.fixture(params=["memory", "nats"])
-def desk(request: pytest.FixtureRequest) -> Iterator[PublisherHarness]:
-    desk: PublisherHarness = (
+def harness(request: pytest.FixtureRequest) -> Iterator[PublisherHarness]:
+    harness: PublisherHarness = (
         MemoryPublisherHarness()
         if request.param == "memory"
         else NatsPublisherHarness(request.getfixturevalue("nats_server"))
     )
-    yield desk
-    desk.close()
+    yield harness
+    harness.close()
 
 
 @pytest.mark.spec("MP-01", "MP-02", "MP-11", "MP-12", "MP-15-MP-22", "MP-28", "MP-33", "MP-39", "MP-25")
-def test_publish_msg_async(desk: PublisherHarness) -> None:
+def test_publish_msg_async(harness: PublisherHarness) -> None:
     """A flight tells all of itself."""
-    publisher = desk.publisher().start()
-    options = PublishOptions(expected_stream=desk.stream)
+    publisher = harness.publisher().start()
+    options = PublishOptions(expected_stream=harness.stream)
     before = time()
     flight = publisher.publish_async("t.b", b"body", {"k": "v"}, options).result(LONG)
     ack = flight.publish_ack_future.result(LONG)
@@ -70,27 +70,27 @@ def test_publish_msg_async(desk: PublisherHarness) -> None:
     assert flight.options is options
     assert flight.publish_time is not None
     assert before - 1 < flight.publish_time < time() + 1
-    assert (ack.stream, ack.sequence, ack.duplicate) == (desk.stream, 1, False)
+    assert (ack.stream, ack.sequence, ack.duplicate) == (harness.stream, 1, False)
     publisher.drain(LONG)
-    assert desk.ear.events("p-1") == ["published", "acked"]
-    (stored,) = desk.held()
+    assert harness.listener.events("p-1") == ["published", "acked"]
+    (stored,) = harness.held()
     assert (stored.topic, stored.payload, stored.headers["k"]) == ("t.b", b"body", ["v"])
-    assert stored.headers["Nats-Expected-Stream"] == [desk.stream]
+    assert stored.headers["Nats-Expected-Stream"] == [harness.stream]
 
 
 @pytest.mark.spec("MP-03", "MP-18")
-def test_the_id_is_sent_for_deduplication(desk: PublisherHarness) -> None:
+def test_the_id_is_sent_for_deduplication(harness: PublisherHarness) -> None:
     """Two publishers of one prefix give the same ids, and the middleware stores them once."""
     for _ in range(2):
-        with desk.publisher(id_prefix="same") as publisher:
-            futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(3)]
+        with harness.publisher(id_prefix="same") as publisher:
+            futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(3)]
         assert [f.result(0).id for f in futures] == ["same-1", "same-2", "same-3"]
     assert [ack_of(f).result(0).duplicate for f in futures] == [True] * 3
-    assert desk.payloads() == [b"0", b"1", b"2"]
+    assert harness.payloads() == [b"0", b"1", b"2"]
 
 
-def test_publish_msg_async_with_msg_id_is_a_duplicate_the_second_time(desk: PublisherHarness) -> None:
-    with desk.publisher() as publisher:
+def test_publish_msg_async_with_msg_id_is_a_duplicate_the_second_time(harness: PublisherHarness) -> None:
+    with harness.publisher() as publisher:
         futures = [publisher.publish_async("t.a", b"x", options=PublishOptions(msg_id="mine")) for _ in range(2)]
         acks = [ack_of(f).result(LONG) for f in futures]
     assert [a.duplicate for a in acks] == [False, True]
@@ -98,26 +98,26 @@ def test_publish_msg_async_with_msg_id_is_a_duplicate_the_second_time(desk: Publ
 
 
 @pytest.mark.spec("MP-28")
-def test_publish_async_varieties(desk: PublisherHarness) -> None:
+def test_publish_async_varieties(harness: PublisherHarness) -> None:
     """As testPublishAsyncVarieties and the three plain cases of TestPublishMsgAsync."""
-    with desk.publisher() as publisher:
+    with harness.publisher() as publisher:
         futures = [
             publisher.publish_async("t.1", b"1"),
             publisher.publish_async("t.2", b"2", {"h": "v"}),
             publisher.publish_async("t.3", b"3", None, PublishOptions(msg_id="three")),
-            publisher.publish_async("t.4", b"4", {"h": ["v", "w"]}, PublishOptions(expected_stream=desk.stream)),
+            publisher.publish_async("t.4", b"4", {"h": ["v", "w"]}, PublishOptions(expected_stream=harness.stream)),
             publisher.publish_async("t.5", b""),
         ]
     assert [ack_of(f).result(0).sequence for f in futures] == [1, 2, 3, 4, 5]
-    assert [m.topic for m in desk.held()] == ["t.1", "t.2", "t.3", "t.4", "t.5"]
-    assert [m.headers.get("h") for m in desk.held()] == [None, ["v"], None, ["v", "w"], None]
+    assert [m.topic for m in harness.held()] == ["t.1", "t.2", "t.3", "t.4", "t.5"]
+    assert [m.headers.get("h") for m in harness.held()] == [None, ["v"], None, ["v", "w"], None]
 
 
-def test_a_reply_subject_cannot_be_given(memory_desk: PublisherHarness) -> None:
+def test_a_reply_subject_cannot_be_given(memory_harness: PublisherHarness) -> None:
     """As TestPublishMsgAsync, "reply subject set": it is how the acknowledgement finds back."""
-    publisher: Any = memory_desk.publisher()
+    publisher: Any = memory_harness.publisher()
     with pytest.raises(TypeError):
-        publisher.publish_async(memory_desk.topic, b"", reply="mine")
+        publisher.publish_async(memory_harness.topic, b"", reply="mine")
 
 
 @pytest.mark.parametrize(
@@ -127,38 +127,38 @@ def test_a_reply_subject_cannot_be_given(memory_desk: PublisherHarness) -> None:
      ("t.x", b"", {"h": "x\r\ny"}, BadRow)],
 )  # fmt: skip
 def test_bad_messages_fail_unsent_and_the_connection_lives(
-    desk: PublisherHarness, subject: str, body: bytes, headers: dict[str, str] | None, error: type[Exception]
+    harness: PublisherHarness, subject: str, body: bytes, headers: dict[str, str] | None, error: type[Exception]
 ) -> None:
     """As testMaxPayloadJs and TestPublishMsgAsync, "bad subject"; header and payload count together."""
-    with desk.publisher() as publisher:
+    with harness.publisher() as publisher:
         with pytest.raises(error):
             publisher.publish_async(subject, body, headers).result(LONG)
-        assert ack_of(publisher.publish_async(desk.topic, b"ok")).result(LONG).sequence == 1
-    assert desk.payloads() == [b"ok"]
+        assert ack_of(publisher.publish_async(harness.topic, b"ok")).result(LONG).sequence == 1
+    assert harness.payloads() == [b"ok"]
 
 
-def test_publish_async_100_in_order(desk: PublisherHarness) -> None:
-    with desk.publisher() as publisher:
-        futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(100)]
+def test_publish_async_100_in_order(harness: PublisherHarness) -> None:
+    with harness.publisher() as publisher:
+        futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(100)]
     assert [ack_of(f).result(0).sequence for f in futures] == list(range(1, 101))
 
 
-def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(memory_desk: PublisherHarness) -> None:
+def test_a_thousand_with_a_full_queue_wait_and_are_all_stored(memory_harness: PublisherHarness) -> None:
     """As test_publish_async with a stall wait: a coroutine waits for room instead of failing."""
-    publisher = memory_desk.publisher(max_in_flight=10, queue_size=10).start()
+    publisher = memory_harness.publisher(max_in_flight=10, queue_size=10).start()
 
     async def all_of_them() -> list[Flight]:
-        return await asyncio.gather(*(publisher.publish(memory_desk.topic, b"%d" % i) for i in range(1000)))
+        return await asyncio.gather(*(publisher.publish(memory_harness.topic, b"%d" % i) for i in range(1000)))
 
     flights = asyncio.run(all_of_them())
     publisher.drain(LONG)
     assert sorted(f.publish_ack_future.result(0).sequence or 0 for f in flights) == list(range(1, 1001))
 
 
-def test_wait_stall_0(memory_desk: PublisherHarness) -> None:
+def test_wait_stall_0(memory_harness: PublisherHarness) -> None:
     """As test_publish_async with ``wait_stall=0``: where the caller may not wait, a full queue refuses at once."""
-    topic = memory_desk.lose(1)
-    publisher = memory_desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=LONG).start()
+    topic = memory_harness.lose(1)
+    publisher = memory_harness.publisher(max_in_flight=1, queue_size=1, wait_timeout=LONG).start()
 
     async def one_too_many() -> None:
         publisher.publish_async(topic, b"in flight")
@@ -174,21 +174,21 @@ def test_wait_stall_0(memory_desk: PublisherHarness) -> None:
     asyncio.run(one_too_many())
 
 
-def test_async_publish_backpressure(desk: PublisherHarness) -> None:
+def test_async_publish_backpressure(harness: PublisherHarness) -> None:
     """Limit 10: whoever waits has all 2,000 stored; the window is never exceeded."""
     n = 2_000
-    with desk.publisher(max_in_flight=10, queue_size=200, retry_config=RETRY, listener=None) as publisher:
+    with harness.publisher(max_in_flight=10, queue_size=200, retry_config=RETRY, listener=None) as publisher:
         for i in range(n):
-            publisher.publish_async(desk.topic, b"%d" % i)
+            publisher.publish_async(harness.topic, b"%d" % i)
             assert publisher.window.in_flight <= 10
     assert publisher.counters.acked == n
-    assert desk.payloads() == [b"%d" % i for i in range(n)]
+    assert harness.payloads() == [b"%d" % i for i in range(n)]
 
 
-def test_async_publish_max_ack_pending(memory_desk: PublisherHarness) -> None:
+def test_async_publish_max_ack_pending(memory_harness: PublisherHarness) -> None:
     """Limit 10, error mode: what does not fit is refused with an error and nothing of it is sent."""
-    topic = memory_desk.lose(10)
-    publisher = memory_desk.publisher(max_in_flight=10, queue_size=10, wait_timeout=LONG).start()
+    topic = memory_harness.lose(10)
+    publisher = memory_harness.publisher(max_in_flight=10, queue_size=10, wait_timeout=LONG).start()
 
     async def publish() -> int:
         refused = 0
@@ -205,46 +205,46 @@ def test_async_publish_max_ack_pending(memory_desk: PublisherHarness) -> None:
     assert publisher.window.holding
 
 
-def test_multithreaded_publish_async(desk: PublisherHarness) -> None:
-    with desk.publisher(max_in_flight=100) as publisher:
+def test_multithreaded_publish_async(harness: PublisherHarness) -> None:
+    with harness.publisher(max_in_flight=100) as publisher:
 
         def work(k: int) -> None:
             for i in range(200):
-                publisher.publish_async(desk.topic, b"%d" % (k * 200 + i))
+                publisher.publish_async(harness.topic, b"%d" % (k * 200 + i))
 
         threads = [threading.Thread(target=work, args=(k,)) for k in range(5)]
         for t in threads:
             t.start()
         for t in threads:
             t.join(LONG)
-    assert sorted(map(int, desk.payloads())) == list(range(1000))
+    assert sorted(map(int, harness.payloads())) == list(range(1000))
 
 
 @pytest.mark.spec("MP-09", "MP-14", "MP-41")
-def test_publish_async_ack_timeout(desk: PublisherHarness) -> None:
+def test_publish_async_ack_timeout(harness: PublisherHarness) -> None:
     """A lost acknowledgement times out, whoever waits for it is told, and its place is free."""
-    topic = desk.lose(1)
-    with desk.publisher(max_in_flight=1, wait_timeout=0.1) as publisher:
+    topic = harness.lose(1)
+    with harness.publisher(max_in_flight=1, wait_timeout=0.1) as publisher:
         flight = publisher.publish_async(topic, b"").result(LONG)
         assert isinstance(flight.publish_ack_future.exception(LONG), AckTimeout)
         assert publisher.window.in_flight == 0
         patient(publisher)
-        assert ack_of(publisher.publish_async(desk.topic, b"")).result(LONG)
-    assert desk.ear.events("p-1") == ["published", "timeout"]
+        assert ack_of(publisher.publish_async(harness.topic, b"")).result(LONG)
+    assert harness.listener.events("p-1") == ["published", "timeout"]
 
 
-def test_publish_async_ack_timeout_clears_a_stall(memory_desk: PublisherHarness) -> None:
+def test_publish_async_ack_timeout_clears_a_stall(memory_harness: PublisherHarness) -> None:
     """As …ClearStall: whoever waits for room is let in when what was in flight times out."""
-    topic = memory_desk.lose(3)
-    with memory_desk.publisher(max_in_flight=1, queue_size=1, wait_timeout=0.1) as publisher:
+    topic = memory_harness.lose(3)
+    with memory_harness.publisher(max_in_flight=1, queue_size=1, wait_timeout=0.1) as publisher:
         futures = [publisher.publish_async(topic, b"%d" % i) for i in range(3)]
     assert all(isinstance(ack_of(f).exception(0), AckTimeout) for f in futures)
 
 
 @pytest.mark.spec("MP-41")
-def test_n_lost_acks_cost_one_time_out(desk: PublisherHarness) -> None:
-    topic = desk.lose(50)
-    publisher = desk.publisher(wait_timeout=0.3).start()
+def test_n_lost_acks_cost_one_time_out(harness: PublisherHarness) -> None:
+    topic = harness.lose(50)
+    publisher = harness.publisher(wait_timeout=0.3).start()
     futures = [publisher.publish_async(topic, b"") for _ in range(50)]
     publisher.drain(LONG)
     assert all(isinstance(ack_of(f).exception(0), AckTimeout) for f in futures)
@@ -253,36 +253,36 @@ def test_n_lost_acks_cost_one_time_out(desk: PublisherHarness) -> None:
 
 
 @pytest.mark.spec("MP-10-MP-14")
-def test_publish_async_ack_handler(memory_desk: PublisherHarness) -> None:
+def test_publish_async_ack_handler(memory_harness: PublisherHarness) -> None:
     """The listener hears of each flight once per event, in order, and the future says the same."""
-    quiet = memory_desk.lose(1)
-    publisher = memory_desk.publisher(wait_timeout=0.1).start()
+    quiet = memory_harness.lose(1)
+    publisher = memory_harness.publisher(wait_timeout=0.1).start()
     lost = publisher.publish_async(quiet, b"")
     assert isinstance(ack_of(lost).exception(LONG), AckTimeout)
     patient(publisher)
-    good = publisher.publish_async(memory_desk.topic, b"")
+    good = publisher.publish_async(memory_harness.topic, b"")
     bad = publisher.publish_async("t.*", b"")
     publisher.drain(LONG)
     assert ack_of(good).result(0)
     assert isinstance(bad.exception(0), BadTopic)
-    assert memory_desk.ear.events("p-1") == ["published", "timeout"], "acked is skipped on a time-out"
-    assert memory_desk.ear.events("p-2") == ["published", "acked"]
-    assert memory_desk.ear.events("p-3") == ["completed_exceptionally"]
-    assert len(memory_desk.ear.heard) == 5
+    assert memory_harness.listener.events("p-1") == ["published", "timeout"], "acked is skipped on a time-out"
+    assert memory_harness.listener.events("p-2") == ["published", "acked"]
+    assert memory_harness.listener.events("p-3") == ["completed_exceptionally"]
+    assert len(memory_harness.listener.heard) == 5
 
 
 @pytest.mark.spec("MP-26")
-def test_stop_in_a_callback(desk: PublisherHarness) -> None:
+def test_stop_in_a_callback(harness: PublisherHarness) -> None:
     """As "destroy in callback": it ends the publisher, and whoever waits is told."""
-    publisher = desk.publisher(max_in_flight=5)
+    publisher = harness.publisher(max_in_flight=5)
 
     class Stops(RecordingListener):
         def acked(self, flight: Flight) -> None:
             super().acked(flight)
             publisher.stop()
 
-    ear = publisher.listener = Stops()
-    futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(500)]
+    listener = publisher.listener = Stops()
+    futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(500)]
     publisher.start()
     for future in futures:
         error = future.exception(LONG)
@@ -290,17 +290,17 @@ def test_stop_in_a_callback(desk: PublisherHarness) -> None:
         if error is None:
             error = ack_of(future).exception(LONG)
             assert error is None or isinstance(error, Stopped)
-    assert ear.heard
+    assert listener.heard
     assert publisher.listener_errors == 0
     with pytest.raises(ClientClosed):
-        publisher.publish_async(desk.topic, b"")
+        publisher.publish_async(harness.topic, b"")
     for thread in publisher._threads:
         thread.join(LONG)
         assert not thread.is_alive()
 
 
-def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(memory_desk: PublisherHarness) -> None:
-    publisher = memory_desk.publisher()
+def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(memory_harness: PublisherHarness) -> None:
+    publisher = memory_harness.publisher()
     refused: list[str] = []
 
     class Drains(RecordingListener):
@@ -311,17 +311,17 @@ def test_drain_in_a_callback_is_refused_instead_of_waiting_for_itself(memory_des
 
     publisher.listener = Drains()
     with publisher:
-        publisher.publish_async(memory_desk.topic, b"")
+        publisher.publish_async(memory_harness.topic, b"")
     assert refused == ["p-1"]
 
 
 @pytest.mark.spec("MP-23-MP-25")
-def test_own_threads_may_call_the_runners(desk: PublisherHarness) -> None:
-    publisher = desk.publisher()
+def test_own_threads_may_call_the_runners(harness: PublisherHarness) -> None:
+    publisher = harness.publisher()
     threads = [threading.Thread(target=r) for r in (publisher.publish_runner, publisher.flights_runner)]
     for t in threads:
         t.start()
-    future = publisher.publish_async(desk.topic, b"x")
+    future = publisher.publish_async(harness.topic, b"x")
     assert ack_of(future).result(LONG)
     publisher.drain(LONG)
     for t in threads:
@@ -330,24 +330,24 @@ def test_own_threads_may_call_the_runners(desk: PublisherHarness) -> None:
 
 
 @pytest.mark.spec("MP-27", "MP-31", "MP-38")
-def test_drain_of_an_idle_publisher_ends(memory_desk: PublisherHarness) -> None:
+def test_drain_of_an_idle_publisher_ends(memory_harness: PublisherHarness) -> None:
     """The text tests the marker only when a message was taken, and never ends here."""
-    publisher = memory_desk.publisher().start()
+    publisher = memory_harness.publisher().start()
     publisher.drain(LONG)
     with pytest.raises(ClientClosed):
-        publisher.publish_async(memory_desk.topic, b"")
+        publisher.publish_async(memory_harness.topic, b"")
     assert "drained" in repr(publisher)
 
 
 @pytest.mark.spec("MP-31")
-def test_message_racing_with_drain_is_published_or_refused_never_lost(desk: PublisherHarness) -> None:
-    publisher = desk.publisher().start()
+def test_message_racing_with_drain_is_published_or_refused_never_lost(harness: PublisherHarness) -> None:
+    publisher = harness.publisher().start()
     accepted: list[Future[Flight]] = []
 
     def work() -> None:
         try:
             while True:
-                accepted.append(publisher.publish_async(desk.topic, b"x"))
+                accepted.append(publisher.publish_async(harness.topic, b"x"))
         except ClientClosed:
             return
 
@@ -359,14 +359,14 @@ def test_message_racing_with_drain_is_published_or_refused_never_lost(desk: Publ
     for t in threads:
         t.join(LONG)
     assert all(ack_of(f).done() for f in accepted)
-    assert len(desk.held()) == len(accepted)
+    assert len(harness.held()) == len(accepted)
 
 
 @pytest.mark.spec("MP-26", "MP-29", "MP-36")
-def test_stop_resolves_everything(desk: PublisherHarness) -> None:
+def test_stop_resolves_everything(harness: PublisherHarness) -> None:
     """The text leaves queue and flights open."""
-    topic = desk.lose(5)
-    publisher = desk.publisher(max_in_flight=5, wait_timeout=LONG).start()
+    topic = harness.lose(5)
+    publisher = harness.publisher(max_in_flight=5, wait_timeout=LONG).start()
     futures = [publisher.publish_async(topic, b"") for _ in range(20)]
     until(lambda: publisher.counters.sends == 5)
     publisher.stop()
@@ -378,46 +378,46 @@ def test_stop_resolves_everything(desk: PublisherHarness) -> None:
 
 
 @pytest.mark.spec("MP-08", "MP-35", "MP-43")
-def test_hold_is_ended_by_settlements_not_by_the_pause(memory_desk: PublisherHarness) -> None:
+def test_hold_is_ended_by_settlements_not_by_the_pause(memory_harness: PublisherHarness) -> None:
     """With a pause of a minute, the text's loop would take hours."""
-    with memory_desk.publisher(max_in_flight=2, hold_pause_time=LONG) as publisher:
-        futures = [publisher.publish_async(memory_desk.topic, b"") for _ in range(100)]
+    with memory_harness.publisher(max_in_flight=2, hold_pause_time=LONG) as publisher:
+        futures = [publisher.publish_async(memory_harness.topic, b"") for _ in range(100)]
     assert all(f.done() for f in futures)
 
 
-def test_a_cancelled_future_takes_its_message_back(memory_desk: PublisherHarness) -> None:
-    publisher = memory_desk.publisher()
-    one, two = publisher.publish_async(memory_desk.topic, b"1"), publisher.publish_async(memory_desk.topic, b"2")
+def test_a_cancelled_future_takes_its_message_back(memory_harness: PublisherHarness) -> None:
+    publisher = memory_harness.publisher()
+    one, two = publisher.publish_async(memory_harness.topic, b"1"), publisher.publish_async(memory_harness.topic, b"2")
     assert one.cancel()
     with publisher:
         assert ack_of(two).result(LONG)
-    assert memory_desk.payloads() == [b"2"]
+    assert memory_harness.payloads() == [b"2"]
     with pytest.raises(CancelledError):
         one.result(0)
 
 
-def test_listener_that_raises_is_counted_and_changes_nothing(memory_desk: PublisherHarness) -> None:
+def test_listener_that_raises_is_counted_and_changes_nothing(memory_harness: PublisherHarness) -> None:
     class Broken(RecordingListener):
         def acked(self, flight: Flight) -> None:
             raise RuntimeError("no")
 
-    with memory_desk.publisher(listener=Broken()) as publisher:
-        futures = [publisher.publish_async(memory_desk.topic, b"") for _ in range(3)]
+    with memory_harness.publisher(listener=Broken()) as publisher:
+        futures = [publisher.publish_async(memory_harness.topic, b"") for _ in range(3)]
     assert publisher.listener_errors == 3
     assert all(ack_of(f).result(0) for f in futures)
 
 
 @pytest.mark.spec("MP-28")
-def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(memory_desk: PublisherHarness) -> None:
+def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(memory_harness: PublisherHarness) -> None:
     """MP-28 and the unbounded queue of the text."""
-    publisher = memory_desk.publisher(queue_size=2)
+    publisher = memory_harness.publisher(queue_size=2)
 
     async def fill() -> list[Flight]:
-        publisher.publish_async(memory_desk.topic, b"")
-        publisher.publish_async(memory_desk.topic, b"")
+        publisher.publish_async(memory_harness.topic, b"")
+        publisher.publish_async(memory_harness.topic, b"")
         with pytest.raises(QueueFull):
-            publisher.publish_async(memory_desk.topic, b"")
-        waits = [asyncio.ensure_future(publisher.publish(memory_desk.topic, b"%d" % i)) for i in range(10)]
+            publisher.publish_async(memory_harness.topic, b"")
+        waits = [asyncio.ensure_future(publisher.publish(memory_harness.topic, b"%d" % i)) for i in range(10)]
         await asyncio.sleep(0)
         publisher.start()
         return await asyncio.gather(*waits)
@@ -428,19 +428,19 @@ def test_a_full_queue_blocks_threads_and_raises_on_an_event_loop(memory_desk: Pu
     assert publisher.counters.acked == 12
 
 
-def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(memory_desk: PublisherHarness) -> None:
+def test_context_managers_drain_and_the_plain_one_is_refused_in_a_coroutine(memory_harness: PublisherHarness) -> None:
     async def run() -> Flight:
-        with pytest.raises(ConfigError, match="async with"), memory_desk.publisher():
+        with pytest.raises(ConfigError, match="async with"), memory_harness.publisher():
             pass
-        async with memory_desk.publisher() as publisher:
-            return await publisher.publish(memory_desk.topic, b"x")
+        async with memory_harness.publisher() as publisher:
+            return await publisher.publish(memory_harness.topic, b"x")
 
     assert asyncio.run(run()).publish_ack_future.result(0).sequence == 1
 
 
 @pytest.mark.spec("MP-03-MP-09")
-def test_defaults_are_those_of_the_specification(desk: PublisherHarness) -> None:
-    one, other = ManagedPublisher(desk.target()), ManagedPublisher(desk.target())
+def test_defaults_are_those_of_the_specification(harness: PublisherHarness) -> None:
+    one, other = ManagedPublisher(harness.target()), ManagedPublisher(harness.target())
     policy = one.window.policy
     assert (policy.max_in_flight, policy.refill_allowed_at, policy.wait_timeout, policy.retry) == (50, 0, 5.0, None)
     assert (one.poll_time, one.hold_pause_time) == (0.1, 0.1)
@@ -448,11 +448,11 @@ def test_defaults_are_those_of_the_specification(desk: PublisherHarness) -> None
 
 
 @pytest.mark.spec("MP-33")
-def test_flights_are_told_in_the_order_of_their_events(memory_desk: PublisherHarness) -> None:
+def test_flights_are_told_in_the_order_of_their_events(memory_harness: PublisherHarness) -> None:
     """Published comes before what settles the flight, and messages go in the order in which they came."""
-    with memory_desk.publisher(max_in_flight=7) as publisher:
+    with memory_harness.publisher(max_in_flight=7) as publisher:
         for _ in range(60):
-            publisher.publish_async(memory_desk.topic, b"")
-    published = [int(id_.split("-")[1]) for event, id_ in memory_desk.ear.heard if event == "published"]
+            publisher.publish_async(memory_harness.topic, b"")
+    published = [int(id_.split("-")[1]) for event, id_ in memory_harness.listener.heard if event == "published"]
     assert all(a < b for a, b in pairwise(published))
-    assert all(memory_desk.ear.events(f"p-{i}") == ["published", "acked"] for i in range(1, 61))
+    assert all(memory_harness.listener.events(f"p-{i}") == ["published", "acked"] for i in range(1, 61))

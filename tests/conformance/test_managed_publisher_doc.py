@@ -30,11 +30,11 @@ def test_the_example_runs(nats_server: NatsServer) -> None:
 
 
 def test_the_example_for_plain_threads_runs(nats_server: NatsServer) -> None:
-    desk = NatsPublisherHarness(nats_server)
+    harness = NatsPublisherHarness(nats_server)
     try:
-        desk.admin.create_stream("ORDERS", ["orders.>"])
+        harness.admin.create_stream("ORDERS", ["orders.>"])
         names: dict[str, Any] = {
-            "js": desk.target(),
+            "js": harness.target(),
             "ManagedPublisher": ManagedPublisher,
             "RetryConfig": RetryConfig,
             "PublishOptions": PublishOptions,
@@ -42,7 +42,7 @@ def test_the_example_for_plain_threads_runs(nats_server: NatsServer) -> None:
         exec(EXAMPLES[1], names)
         assert (names["ack"].stream, names["ack"].sequence) == ("ORDERS", 1)
     finally:
-        desk.close()
+        harness.close()
 
 
 def test_parameters_and_defaults_are_those_of_the_class() -> None:

@@ -30,52 +30,52 @@ RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
 
 @pytest.fixture
-def desk() -> Iterator[MemoryPublisherHarness]:
-    desk = MemoryPublisherHarness()
-    yield desk
-    desk.close()
+def harness() -> Iterator[MemoryPublisherHarness]:
+    harness = MemoryPublisherHarness()
+    yield harness
+    harness.close()
 
 
 @pytest.mark.spec("MP-04", "MP-34")
-def test_publish_msg_async_with_pending_msgs(desk: MemoryPublisherHarness) -> None:
+def test_publish_msg_async_with_pending_msgs(harness: MemoryPublisherHarness) -> None:
     """Never more in flight than allowed."""
-    desk.broker.then(["late"] * 12)
-    publisher = desk.publisher(max_in_flight=5, wait_timeout=LONG).start()
+    harness.broker.then(["late"] * 12)
+    publisher = harness.publisher(max_in_flight=5, wait_timeout=LONG).start()
     futures = [publisher.publish_async("a", b"%d" % i) for i in range(12)]
     until(lambda: publisher.counters.sends == 5)
     assert publisher.window.holding
     assert not futures[5].done()
     while not futures[-1].done():
         assert publisher.window.in_flight <= 5
-        desk.broker.release()
+        harness.broker.release()
         time.sleep(0.001)
-    desk.broker.release()
+    harness.broker.release()
     publisher.drain(LONG)
     assert publisher.counters.acked == 12
 
 
-def test_publish_async_reset_pending_on_reconnect(desk: MemoryPublisherHarness) -> None:
-    desk.broker.then([*["drop"] * 99, "disconnect"])
-    with desk.publisher(max_in_flight=100, retry_config=RETRY) as publisher:
+def test_publish_async_reset_pending_on_reconnect(harness: MemoryPublisherHarness) -> None:
+    harness.broker.then([*["drop"] * 99, "disconnect"])
+    with harness.publisher(max_in_flight=100, retry_config=RETRY) as publisher:
         futures = [publisher.publish_async("a", b"%d" % i) for i in range(100)]
     assert all(ack_of(f).result(LONG) for f in futures)
-    assert len(desk.broker.messages()) == 100
+    assert len(harness.broker.messages()) == 100
 
 
 @pytest.mark.spec("MP-06", "MP-32")
-def test_publish_async_retry(desk: MemoryPublisherHarness) -> None:
+def test_publish_async_retry(harness: MemoryPublisherHarness) -> None:
     """Nobody there at first; sent again until somebody is."""
-    desk.broker.then(["503"] * 3)
-    with desk.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
+    harness.broker.then(["503"] * 3)
+    with harness.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
         flight.publish_ack_future.result(LONG)
     assert flight.sends == 4
-    assert desk.ear.events("p-1") == ["published", "acked"], "published once, however often it was sent"
+    assert harness.listener.events("p-1") == ["published", "acked"], "published once, however often it was sent"
 
 
-def test_publish_async_retry_fails_after_its_attempts(desk: MemoryPublisherHarness) -> None:
-    desk.broker.then(["503"] * 9)
-    with desk.publisher(retry_config=RetryConfig(2, (0.01,))) as publisher:
+def test_publish_async_retry_fails_after_its_attempts(harness: MemoryPublisherHarness) -> None:
+    harness.broker.then(["503"] * 9)
+    with harness.publisher(retry_config=RetryConfig(2, (0.01,))) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
         error = flight.publish_ack_future.exception(LONG)
     assert isinstance(error, PublishError)
@@ -83,18 +83,18 @@ def test_publish_async_retry_fails_after_its_attempts(desk: MemoryPublisherHarne
 
 
 @pytest.mark.spec("MP-06", "MP-13", "MP-40", "MP-32")
-def test_publish_async_retry_disabled_fails_at_once(desk: MemoryPublisherHarness) -> None:
-    desk.broker.then(["503"])
-    with desk.publisher() as publisher:
+def test_publish_async_retry_disabled_fails_at_once(harness: MemoryPublisherHarness) -> None:
+    harness.broker.then(["503"])
+    with harness.publisher() as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
         assert isinstance(flight.publish_ack_future.exception(LONG), PublishError)
-    assert desk.ear.events("p-1") == ["published", "completed_exceptionally"]
+    assert harness.listener.events("p-1") == ["published", "completed_exceptionally"]
 
 
-def test_publish_async_retry_in_err_handler(desk: MemoryPublisherHarness) -> None:
+def test_publish_async_retry_in_err_handler(harness: MemoryPublisherHarness) -> None:
     """A listener may publish again; all ten are stored."""
-    desk.broker.then(["reject"] * 10)
-    publisher = desk.publisher()
+    harness.broker.then(["reject"] * 10)
+    publisher = harness.publisher()
 
     class Again(RecordingListener):
         def completed_exceptionally(self, flight: Flight) -> None:
@@ -106,11 +106,11 @@ def test_publish_async_retry_in_err_handler(desk: MemoryPublisherHarness) -> Non
         publisher.publish_async("a", b"%d" % i)
     until(lambda: publisher.counters.acked == 10)
     publisher.drain(LONG)
-    assert sorted(int(m.payload) for m in desk.broker.messages()) == list(range(10))
+    assert sorted(int(m.payload) for m in harness.broker.messages()) == list(range(10))
 
 
 def test_publish_raising_inside_the_runner_fails_that_flight_and_the_runner_goes_on(
-    desk: MemoryPublisherHarness,
+    harness: MemoryPublisherHarness,
 ) -> None:
     class Raises(MemoryBridge):
         def send(self, batch: MessageBatch, first_token: int) -> int:
@@ -118,49 +118,49 @@ def test_publish_raising_inside_the_runner_fails_that_flight_and_the_runner_goes
                 raise OSError("broken pipe")
             return super().send(batch, first_token)
 
-    with desk.publisher(target=Raises(desk.name)) as publisher:
+    with harness.publisher(target=Raises(harness.name)) as publisher:
         bad = publisher.publish_async("a", b"bad")
         with pytest.raises(PublishError, match="broken pipe"):
             bad.result(LONG)
         assert ack_of(publisher.publish_async("a", b"good")).result(LONG)
-    assert desk.ear.events("p-1") == ["completed_exceptionally"]
+    assert harness.listener.events("p-1") == ["completed_exceptionally"]
 
 
 @pytest.mark.parametrize("fault", ["503", "429", "409", "late", "lose", "drop", "unknown", "dup"])
-def test_a_fault_in_mid_stream_loses_nothing_with_retries(desk: MemoryPublisherHarness, fault: str) -> None:
-    desk.broker.then([*["ack"] * 20, *[fault] * 5])
-    with desk.publisher(max_in_flight=10, retry_config=RETRY, wait_timeout=0.2) as publisher:
+def test_a_fault_in_mid_stream_loses_nothing_with_retries(harness: MemoryPublisherHarness, fault: str) -> None:
+    harness.broker.then([*["ack"] * 20, *[fault] * 5])
+    with harness.publisher(max_in_flight=10, retry_config=RETRY, wait_timeout=0.2) as publisher:
         futures = [publisher.publish_async("a", b"%d" % i) for i in range(100)]
         for future in futures:
             ack_of(future).result(LONG)
-        desk.broker.release()
-    assert sorted(int(m.payload) for m in desk.broker.messages()) == list(range(100))
+        harness.broker.release()
+    assert sorted(int(m.payload) for m in harness.broker.messages()) == list(range(100))
 
 
-def test_a_late_ack_is_counted_and_changes_nothing(desk: MemoryPublisherHarness) -> None:
-    desk.broker.then(["late"])
-    publisher = desk.publisher(wait_timeout=0.05).start()
+def test_a_late_ack_is_counted_and_changes_nothing(harness: MemoryPublisherHarness) -> None:
+    harness.broker.then(["late"])
+    publisher = harness.publisher(wait_timeout=0.05).start()
     future = publisher.publish_async("a", b"")
     assert isinstance(ack_of(future).exception(LONG), AckTimeout)
-    desk.broker.release()
+    harness.broker.release()
     until(lambda: publisher.counters.late + publisher.counters.unknown == 1)
     publisher.drain(LONG)
-    assert desk.ear.events("p-1") == ["published", "timeout"]
+    assert harness.listener.events("p-1") == ["published", "timeout"]
 
 
-def test_a_closed_connection_tells_every_waiter(desk: MemoryPublisherHarness) -> None:
-    desk.broker.then(["lose", "kill"])
-    publisher = desk.publisher(max_in_flight=2).start()
+def test_a_closed_connection_tells_every_waiter(harness: MemoryPublisherHarness) -> None:
+    harness.broker.then(["lose", "kill"])
+    publisher = harness.publisher(max_in_flight=2).start()
     futures = [publisher.publish_async("a", b"") for _ in range(5)]
     with pytest.raises(BackgroundTaskFailed):
         publisher.drain(LONG)
     assert all(f.exception(LONG) or ack_of(f).exception(LONG) for f in futures)
 
 
-def test_without_acknowledgements_the_future_completes_and_drain_ends(desk: MemoryPublisherHarness) -> None:
-    with desk.publisher(target=MemoryBridge(desk.name, acks=False)) as publisher:
+def test_without_acknowledgements_the_future_completes_and_drain_ends(harness: MemoryPublisherHarness) -> None:
+    with harness.publisher(target=MemoryBridge(harness.name, acks=False)) as publisher:
         assert ack_of(publisher.publish_async("a", b"x")).result(LONG)
-    assert desk.ear.events("p-1") == ["published"]
+    assert harness.listener.events("p-1") == ["published"]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_without_acknowledgements_the_future_completes_and_drain_ends(desk: Memo
     [{"max_in_flight": 0}, {"refill_allowed_at": 50}, {"refill_allowed_at": -1}, {"wait_timeout": 0},
      {"poll_time": 0}, {"hold_pause_time": -1}, {"queue_size": 0}],
 )  # fmt: skip
-def test_values_out_of_range_are_refused(desk: MemoryPublisherHarness, options: dict[str, Any]) -> None:
+def test_values_out_of_range_are_refused(harness: MemoryPublisherHarness, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        desk.publisher(**options)
+        harness.publisher(**options)
 
 
 def test_retry_config_building() -> None:
@@ -182,8 +182,8 @@ def test_retry_config_building() -> None:
             RetryConfig(**bad)
 
 
-def test_a_publisher_that_was_not_closed_warns(desk: MemoryPublisherHarness) -> None:
-    publisher = ManagedPublisher(MemoryBridge(desk.name))
+def test_a_publisher_that_was_not_closed_warns(harness: MemoryPublisherHarness) -> None:
+    publisher = ManagedPublisher(MemoryBridge(harness.name))
     publisher.publish_async("a", b"")
     holder = [publisher]
     del publisher
@@ -205,64 +205,66 @@ CONDITIONS = {"429": RateLimited, "503": NoResponders, "lose": OutcomeUnknown, "
 
 @pytest.mark.parametrize("fault", CONDITIONS)
 @pytest.mark.parametrize("condition", [*CONDITIONS, "default", "all"])
-def test_config(desk: MemoryPublisherHarness, condition: str, fault: str) -> None:
+def test_config(harness: MemoryPublisherHarness, condition: str, fault: str) -> None:
     """As testConfig: too many requests, no responders and no answer are on, API errors off; each alone; all."""
     conditions = {"default": {}, "all": {"retry_on": lambda error: True}}
     options: dict[str, Any] = conditions.get(condition, {"retry_on": resent(CONDITIONS.get(condition, PublishError))})
     config = RetryConfig(1, (0.01,), **options)
     on = condition in (fault, "all") or (condition == "default" and fault != "reject")
-    desk.broker.then([fault])
-    with desk.publisher(retry_config=config, wait_timeout=0.1) as publisher:
+    harness.broker.then([fault])
+    with harness.publisher(retry_config=config, wait_timeout=0.1) as publisher:
         future = publisher.publish_async("a", b"")
     assert future.result(0).sends == 1 + on
     error = ack_of(future).exception(0)
     assert error is None if on else isinstance(error, CONDITIONS[fault])
 
 
-def test_retry_execute_stops_after_its_attempts(desk: MemoryPublisherHarness) -> None:
+def test_retry_execute_stops_after_its_attempts(harness: MemoryPublisherHarness) -> None:
     """As testRetryExecute: two attempts are three executions."""
-    desk.broker.then(["503"] * 9)
-    with desk.publisher(retry_config=RetryConfig(2, (0.01,))) as publisher:
+    harness.broker.then(["503"] * 9)
+    with harness.publisher(retry_config=RetryConfig(2, (0.01,))) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
     assert flight.sends == 3
 
 
-def test_retry_execute_stops_at_its_deadline(desk: MemoryPublisherHarness) -> None:
-    desk.broker.then(["503"] * 10_000)
+def test_retry_execute_stops_at_its_deadline(harness: MemoryPublisherHarness) -> None:
+    harness.broker.then(["503"] * 10_000)
     began = time.monotonic()
-    with desk.publisher(retry_config=RetryConfig(None, (0.01,), deadline=0.3)) as publisher:
+    with harness.publisher(retry_config=RetryConfig(None, (0.01,), deadline=0.3)) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
         assert isinstance(flight.publish_ack_future.exception(LONG), NoResponders)
     assert time.monotonic() - began >= 0.3
     assert 1 < flight.sends <= 31
 
 
-def test_retry_execute_stops_when_its_observer_says_so(desk: MemoryPublisherHarness) -> None:
-    desk.broker.then(["503"] * 100)
+def test_retry_execute_stops_when_its_observer_says_so(harness: MemoryPublisherHarness) -> None:
+    harness.broker.then(["503"] * 100)
     seen: list[PublishError] = []
 
     def observer(error: PublishError) -> bool:
         seen.append(error)
         return len(seen) < 5
 
-    with desk.publisher(retry_config=RetryConfig(50, (0.01,), retry_on=observer)) as publisher:
+    with harness.publisher(retry_config=RetryConfig(50, (0.01,), retry_on=observer)) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
     assert (flight.sends, len(seen)) == (5, 5)
 
 
-def test_retry_execute_repeats_the_last_pause_of_a_short_policy(desk: MemoryPublisherHarness) -> None:
-    desk.broker.then(["503"] * 4)
+def test_retry_execute_repeats_the_last_pause_of_a_short_policy(harness: MemoryPublisherHarness) -> None:
+    harness.broker.then(["503"] * 4)
     began = time.monotonic()
-    with desk.publisher(retry_config=RetryConfig(9, (0.01, 0.05))) as publisher:
+    with harness.publisher(retry_config=RetryConfig(9, (0.01, 0.05))) as publisher:
         flight = publisher.publish_async("a", b"").result(LONG)
     assert flight.sends == 5
     assert time.monotonic() - began >= 0.16, "0.01, then three times 0.05"
 
 
-def test_publish_async_retry_does_not_stall_others(desk: MemoryPublisherHarness) -> None:
+def test_publish_async_retry_does_not_stall_others(harness: MemoryPublisherHarness) -> None:
     """As TestPublishAsyncRetry, "a retry does not stall": what waits for its resend keeps only its own place."""
-    desk.broker.then(["409"])
-    publisher = desk.publisher(max_in_flight=2, refill_allowed_at=1, retry_config=RetryConfig(1, (10 * LONG,))).start()
+    harness.broker.then(["409"])
+    publisher = harness.publisher(
+        max_in_flight=2, refill_allowed_at=1, retry_config=RetryConfig(1, (10 * LONG,))
+    ).start()
     first = publisher.publish_async("a", b"first")
     others = [publisher.publish_async("a", b"%d" % i) for i in range(20)]
     for other in others:
@@ -272,12 +274,12 @@ def test_publish_async_retry_does_not_stall_others(desk: MemoryPublisherHarness)
 
 @pytest.mark.spec("MP-22")
 def test_expected_last_subject_sequence_subject_is_a_header_and_needs_its_sequence(
-    desk: MemoryPublisherHarness,
+    harness: MemoryPublisherHarness,
 ) -> None:
     options = PublishOptions(expected_last_subject_sequence=7, expected_last_subject_sequence_subject="a.*")
-    with desk.publisher() as publisher:
+    with harness.publisher() as publisher:
         publisher.publish_async("a", b"", options=options)
-    (held,) = desk.held()
+    (held,) = harness.held()
     assert held.headers == {
         "Nats-Expected-Last-Subject-Sequence": ["7"],
         "Nats-Expected-Last-Subject-Sequence-Subject": ["a.*"],
@@ -288,7 +290,7 @@ def test_expected_last_subject_sequence_subject_is_a_header_and_needs_its_sequen
 
 @pytest.mark.spec("MP-07", "MP-30", "MP-37", "MP-42")
 @pytest.mark.parametrize("under_way", [False, True])
-def test_waiting_loops_do_not_spin(desk: MemoryPublisherHarness, under_way: bool) -> None:
+def test_waiting_loops_do_not_spin(harness: MemoryPublisherHarness, under_way: bool) -> None:
     """The text puts each flight back into the queue at once, a core's worth of work."""
 
     class Counting(MemoryBridge):
@@ -298,20 +300,20 @@ def test_waiting_loops_do_not_spin(desk: MemoryPublisherHarness, under_way: bool
             self.polls += 1
             return super().poll(timeout, want)
 
-    bridge = Counting(desk.name)
-    publisher = desk.publisher(target=bridge, wait_timeout=LONG).start()
+    bridge = Counting(harness.name)
+    publisher = harness.publisher(target=bridge, wait_timeout=LONG).start()
     assert ack_of(publisher.publish_async("a", b"")).result(LONG)
     if under_way:
-        publisher.publish_async(desk.lose(1), b"")
+        publisher.publish_async(harness.lose(1), b"")
         until(lambda: publisher.window.in_flight)
     polls, began = bridge.polls, time.monotonic()
     until(lambda: time.monotonic() > began + 0.3)
     assert bridge.polls - polls <= 400 * (time.monotonic() - began), "at most every five milliseconds, and some"
 
 
-def test_a_bridge_that_does_not_open_tells_every_waiter(desk: MemoryPublisherHarness) -> None:
-    desk.broker.up = False
-    publisher = desk.publisher()
+def test_a_bridge_that_does_not_open_tells_every_waiter(harness: MemoryPublisherHarness) -> None:
+    harness.broker.up = False
+    publisher = harness.publisher()
     future = publisher.publish_async("a", b"")
     publisher.start()
     assert isinstance(future.exception(LONG), PublishError)

@@ -33,23 +33,23 @@ RETRY = RetryConfig.doubling(0.05, 0.2, deadline=LONG)
 
 
 @pytest.fixture
-def desk(nats_server: NatsServer) -> Iterator[NatsPublisherHarness]:
-    desk = NatsPublisherHarness(nats_server)
-    yield desk
-    desk.close()
+def harness(nats_server: NatsServer) -> Iterator[NatsPublisherHarness]:
+    harness = NatsPublisherHarness(nats_server)
+    yield harness
+    harness.close()
 
 
 # --- the connection --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("MP-02")
-def test_a_context_whose_loop_runs_elsewhere_is_found_from_a_plain_thread(desk: NatsPublisherHarness) -> None:
+def test_a_context_whose_loop_runs_elsewhere_is_found_from_a_plain_thread(harness: NatsPublisherHarness) -> None:
     """Constructed, used and ended on this thread, which has no event loop."""
-    with ManagedPublisher(desk.target()) as publisher:
-        future = publisher.publish_async(desk.topic, b"x")
+    with ManagedPublisher(harness.target()) as publisher:
+        future = publisher.publish_async(harness.topic, b"x")
     assert ack_of(future).result(0).sequence == 1
-    with ManagedPublisher(desk.target(), loop=desk.loop.loop) as publisher:
-        future = publisher.publish_async(desk.topic, b"y")
+    with ManagedPublisher(harness.target(), loop=harness.loop.loop) as publisher:
+        future = publisher.publish_async(harness.topic, b"y")
     assert ack_of(future).result(0).sequence == 2
 
 
@@ -59,25 +59,25 @@ def test_a_context_that_never_connected_is_refused_and_the_error_names_the_way_o
         ManagedPublisher(context)
 
 
-def test_the_users_connection_is_left_as_it_was(desk: NatsPublisherHarness) -> None:
-    with desk.publisher() as publisher:
-        publisher.publish_async(desk.topic, b"ours")
-    theirs = desk.loop.run(desk.client.jetstream().publish(desk.topic, b"theirs"), LONG, "publishing")
+def test_the_users_connection_is_left_as_it_was(harness: NatsPublisherHarness) -> None:
+    with harness.publisher() as publisher:
+        publisher.publish_async(harness.topic, b"ours")
+    theirs = harness.loop.run(harness.client.jetstream().publish(harness.topic, b"theirs"), LONG, "publishing")
     assert theirs.seq == 2
 
 
 @pytest.mark.parametrize("attached", [True, False], ids=["live context", "bridge"])
 def test_publish_msg_async_with_a_domain(tmp_path: Path, attached: bool) -> None:
     """As TestPublishMsgAsync, "domain": acknowledgements name it ahead of the sequence."""
-    desk = NatsPublisherHarness.started(tmp_path, jetstream="domain: hub", domain="hub")
+    harness = NatsPublisherHarness.started(tmp_path, jetstream="domain: hub", domain="hub")
     try:
-        target = desk.target() if attached else NatsBridge(NatsSettings((desk.server.url,), stream="S"))
-        with desk.publisher(target=target) as publisher:
-            futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(100)]
+        target = harness.target() if attached else NatsBridge(NatsSettings((harness.server.url,), stream="S"))
+        with harness.publisher(target=target) as publisher:
+            futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(100)]
         acks = [ack_of(f).result(0) for f in futures]
         assert [(a.stream, a.sequence, a.domain) for a in acks] == [("S", i, "hub") for i in range(1, 101)]
     finally:
-        desk.close()
+        harness.close()
         POOL.clear()
 
 
@@ -99,20 +99,20 @@ EXPECTATIONS = [
 @pytest.mark.parametrize(
     ("good", "bad"), EXPECTATIONS, ids=["stream", "msg id", "seq", "subject seq", "seq for subject"]
 )
-def test_publish_expectations(desk: NatsPublisherHarness, good: PublishOptions, bad: PublishOptions) -> None:
+def test_publish_expectations(harness: NatsPublisherHarness, good: PublishOptions, bad: PublishOptions) -> None:
     """What carries one is never resent blindly, so a refusal comes after one send."""
-    with desk.publisher(retry_config=RETRY) as publisher:
+    with harness.publisher(retry_config=RETRY) as publisher:
         assert ack_of(publisher.publish_async("t.x", b"1")).result(LONG).sequence == 1
         refused = publisher.publish_async("t.x", b"bad", options=bad).result(LONG)
         assert isinstance(refused.publish_ack_future.exception(LONG), ExpectationFailed)
         assert refused.sends == 1
         assert ack_of(publisher.publish_async("t.x", b"2", options=good)).result(LONG).sequence == 2
-    assert desk.payloads() == [b"1", b"2"]
+    assert harness.payloads() == [b"1", b"2"]
 
 
-def test_the_last_sequence_of_a_given_subject_is_another_ones(desk: NatsPublisherHarness) -> None:
+def test_the_last_sequence_of_a_given_subject_is_another_ones(harness: NatsPublisherHarness) -> None:
     other = PublishOptions(expected_last_subject_sequence=2, expected_last_subject_sequence_subject="t.other")
-    with desk.publisher() as publisher:
+    with harness.publisher() as publisher:
         publisher.publish_async("t.x", b"1")
         publisher.publish_async("t.other", b"2")
         assert ack_of(publisher.publish_async("t.x", b"3", options=other)).result(LONG).sequence == 3
@@ -120,56 +120,56 @@ def test_the_last_sequence_of_a_given_subject_is_another_ones(desk: NatsPublishe
         assert error is None
         error = ack_of(publisher.publish_async("t.x", b"5", options=other)).exception(LONG)
     assert isinstance(error, ExpectationFailed)
-    assert desk.payloads() == [b"1", b"2", b"3", b"4"]
+    assert harness.payloads() == [b"1", b"2", b"3", b"4"]
 
 
-def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(desk: NatsPublisherHarness) -> None:
+def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(harness: NatsPublisherHarness) -> None:
     """As test_JetStreamPublishAsync (AckHandler) and TestPublishAsyncRetryInErrHandler: all ten are stored."""
-    publisher = desk.publisher()
+    publisher = harness.publisher()
 
     class Again(RecordingListener):
         def completed_exceptionally(self, flight: Flight) -> None:
             super().completed_exceptionally(flight)
             publisher.publish_async(flight.subject, flight.body)
 
-    ear = publisher.listener = Again()
+    listener = publisher.listener = Again()
     publisher.start()
     wrong = PublishOptions(expected_last_msg_id="wrong")
     for i in range(10):
         publisher.publish_async("t.x", b"%d" % i, options=wrong)
     until(lambda: publisher.counters.acked == 10)
     publisher.drain(LONG)
-    assert len([1 for event, _ in ear.heard if event == "completed_exceptionally"]) == 10
-    assert sorted(map(int, desk.payloads())) == list(range(10))
+    assert len([1 for event, _ in listener.heard if event == "completed_exceptionally"]) == 10
+    assert sorted(map(int, harness.payloads())) == list(range(10))
 
 
 # --- refusals --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("MP-06", "MP-13", "MP-40")
-def test_no_stream_fails_at_once_without_retries(desk: NatsPublisherHarness) -> None:
+def test_no_stream_fails_at_once_without_retries(harness: NatsPublisherHarness) -> None:
     """As test_publish_async, "no stream", and TestPublishAsyncRetry, "disabled"."""
-    with desk.publisher(wait_timeout=LONG) as publisher:
+    with harness.publisher(wait_timeout=LONG) as publisher:
         flight = publisher.publish_async("nowhere", b"").result(LONG)
         error = flight.publish_ack_future.exception(LONG)
     assert isinstance(error, NoResponders)
     assert flight.sends == 1
-    assert desk.ear.events("p-1") == ["published", "completed_exceptionally"]
+    assert harness.listener.events("p-1") == ["published", "completed_exceptionally"]
 
 
-def test_retry_until_the_stream_exists(desk: NatsPublisherHarness) -> None:
+def test_retry_until_the_stream_exists(harness: NatsPublisherHarness) -> None:
     """As testRetryJsApis and TestPublishAsyncRetry: the stream is made after the first refusal."""
-    with desk.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
+    with harness.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
         flight = publisher.publish_async("late.x", b"1").result(LONG)
         until(lambda: publisher.counters.sends > 1)
-        desk.admin.create_stream("LATE", ["late.>"])
+        harness.admin.create_stream("LATE", ["late.>"])
         assert flight.publish_ack_future.result(LONG).stream == "LATE"
     assert flight.sends > 1
 
 
-def test_a_full_stream_refuses_and_says_so(desk: NatsPublisherHarness) -> None:
-    desk.admin.create_stream("FULL", ["full"], max_msgs=1, discard="new")
-    with desk.publisher(retry_config=RETRY) as publisher:
+def test_a_full_stream_refuses_and_says_so(harness: NatsPublisherHarness) -> None:
+    harness.admin.create_stream("FULL", ["full"], max_msgs=1, discard="new")
+    with harness.publisher(retry_config=RETRY) as publisher:
         assert ack_of(publisher.publish_async("full", b"1")).result(LONG)
         error = ack_of(publisher.publish_async("full", b"2")).exception(LONG)
     assert isinstance(error, PublishError)
@@ -177,15 +177,15 @@ def test_a_full_stream_refuses_and_says_so(desk: NatsPublisherHarness) -> None:
 
 
 def test_429_in_mid_stream_shrinks_the_window_and_loses_nothing(tmp_path: Path) -> None:
-    desk = NatsPublisherHarness.started(tmp_path, jetstream="max_buffered_msgs: 10")
+    harness = NatsPublisherHarness.started(tmp_path, jetstream="max_buffered_msgs: 10")
     try:
-        with desk.publisher(max_in_flight=500, refill_allowed_at=250, retry_config=RETRY) as publisher:
+        with harness.publisher(max_in_flight=500, refill_allowed_at=250, retry_config=RETRY) as publisher:
             for i in range(1000):
-                publisher.publish_async(desk.topic, b"%d" % i)
+                publisher.publish_async(harness.topic, b"%d" % i)
         assert publisher.counters.acked == 1000
-        assert sorted(map(int, desk.payloads())) == list(range(1000))
+        assert sorted(map(int, harness.payloads())) == list(range(1000))
     finally:
-        desk.close()
+        harness.close()
 
 
 LOGIN: dict[str, Any] = {"user": "a", "password": "p"}
@@ -193,42 +193,42 @@ LOGIN: dict[str, Any] = {"user": "a", "password": "p"}
 
 def test_a_denied_subject_fails_at_once_and_no_other_flight(tmp_path: Path) -> None:
     users = 'authorization { users = [ {user: a, password: p, permissions: {publish: {deny: "t.Secret"}}} ] }'
-    desk = NatsPublisherHarness.started(tmp_path, config=users, **LOGIN)
+    harness = NatsPublisherHarness.started(tmp_path, config=users, **LOGIN)
     try:
-        with desk.publisher(wait_timeout=LONG, retry_config=RETRY) as publisher:
+        with harness.publisher(wait_timeout=LONG, retry_config=RETRY) as publisher:
             denied = [publisher.publish_async("t.Secret", b"%d" % i) for i in range(5)]
             allowed = [publisher.publish_async("t.open", b"%d" % i) for i in range(5)]
             assert all(isinstance(ack_of(f).exception(LONG / 2), NotEntitled) for f in denied), "told, not waited for"
             assert all(ack_of(f).result(LONG) for f in allowed)
-        assert len(desk.held()) == 5
+        assert len(harness.held()) == 5
     finally:
-        desk.close()
+        harness.close()
 
 
 def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path) -> None:
     users = """authorization { users = [ {user: a, password: p},
         {user: deaf, password: p, permissions: {subscribe: {deny: "_INBOX.>"}}} ] }"""
-    desk = NatsPublisherHarness.started(tmp_path, config=users, **LOGIN)
+    harness = NatsPublisherHarness.started(tmp_path, config=users, **LOGIN)
 
     async def deaf() -> BaseException | None:
         async def quiet(_: Exception) -> None: ...
 
-        client = await nats.connect(desk.server.url, user="deaf", password="p", error_cb=quiet)
+        client = await nats.connect(harness.server.url, user="deaf", password="p", error_cb=quiet)
         publisher = ManagedPublisher(client.jetstream(), wait_timeout=LONG)
-        future = publisher.publish_async(desk.topic, b"x")
+        future = publisher.publish_async(harness.topic, b"x")
         publisher.start()
         error = await asyncio.to_thread(future.exception, LONG)
         with pytest.raises(BackgroundTaskFailed, match="inbox"):
-            publisher.publish_async(desk.topic, b"x")
+            publisher.publish_async(harness.topic, b"x")
         await asyncio.to_thread(publisher.stop)
         await client.close()
         return error
 
     try:
         assert isinstance(asyncio.run(deaf()), PublishError)
-        assert not desk.held()
+        assert not harness.held()
     finally:
-        desk.close()
+        harness.close()
 
 
 # --- outages ---------------------------------------------------------------------------------------------------
@@ -238,19 +238,19 @@ def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path
 @pytest.mark.parametrize("end", ["restart", "SIGKILL"])
 @pytest.mark.parametrize("retry", [RETRY, None], ids=["retry", "once"])
 def test_publish_async_reset_pending_on_reconnect(
-    desk: NatsPublisherHarness, end: str, retry: RetryConfig | None
+    harness: NatsPublisherHarness, end: str, retry: RetryConfig | None
 ) -> None:
     """100 in flight, the server goes and comes back: every future resolves, and with retries nothing is lost."""
-    publisher = desk.publisher(max_in_flight=100, wait_timeout=1.0, retry_config=retry).start()
-    assert ack_of(publisher.publish_async(desk.topic, b"first")).result(LONG)
-    desk.server.pause()
-    futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(100)]
+    publisher = harness.publisher(max_in_flight=100, wait_timeout=1.0, retry_config=retry).start()
+    assert ack_of(publisher.publish_async(harness.topic, b"first")).result(LONG)
+    harness.server.pause()
+    futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(100)]
     until(lambda: publisher.counters.sends > 100)
     if end == "SIGKILL":
-        desk.server.kill()
-        desk.server.start()
+        harness.server.kill()
+        harness.server.start()
     else:
-        desk.server.restart()
+        harness.server.restart()
     publisher.drain(LONG)
     errors = [ack_of(f).exception(0) for f in futures]
     if retry is None:
@@ -258,7 +258,7 @@ def test_publish_async_reset_pending_on_reconnect(
         assert publisher.counters.resends == 0
     else:
         assert errors == [None] * 100
-    stored = desk.payloads()
+    stored = harness.payloads()
     assert len(stored) == len(set(stored)), "resends carry the same id"
     assert {b"%d" % i for i, e in enumerate(errors) if e is None} <= set(stored)
     assert publisher.window.in_flight == 0
@@ -266,18 +266,18 @@ def test_publish_async_reset_pending_on_reconnect(
 
 @pytest.mark.own_server
 @pytest.mark.spec("MP-27")
-def test_complete_fires_over_a_restart(desk: NatsPublisherHarness) -> None:
+def test_complete_fires_over_a_restart(harness: NatsPublisherHarness) -> None:
     """As TestPublishMsgAsyncWithPendingMsgs and TestPublishAsyncRetry, "complete fires"; later messages go, too."""
-    publisher = desk.publisher(retry_config=RETRY).start()
-    futures = [publisher.publish_async(desk.topic, b"%d" % i) for i in range(500)]
+    publisher = harness.publisher(retry_config=RETRY).start()
+    futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(500)]
     until(lambda: publisher.counters.acked > 50)
-    desk.server.pause()
-    futures += [publisher.publish_async(desk.topic, b"%d" % i) for i in range(500, 1000)]
+    harness.server.pause()
+    futures += [publisher.publish_async(harness.topic, b"%d" % i) for i in range(500, 1000)]
     drain = threading.Thread(target=publisher.drain)
     drain.start()
     until(lambda: "draining" in repr(publisher))
-    desk.server.restart()
+    harness.server.restart()
     drain.join(LONG)
     assert not drain.is_alive()
     assert all(ack_of(f).result(0) for f in futures)
-    assert sorted(map(int, desk.payloads())) == list(range(1000))
+    assert sorted(map(int, harness.payloads())) == list(range(1000))

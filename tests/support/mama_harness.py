@@ -1,6 +1,6 @@
-"""Where publishers of the OpenMAMA face are tried: the memory bridge in both styles of events, and a real NATS server.
+"""What the tests of OpenMAMA's API run over: the memory bridge in both styles of events, and a real NATS server.
 
-The fixtures are for a ``conftest.py``: ``from tests.support.mama_harness import memory, nats_with_users, stage, told``.
+The fixtures are for a ``conftest.py``: ``harness``, ``memory``, ``nats_with_users`` and ``recorder``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def a_message(number: int = 0) -> MamaMsg:
 
 
 class CallbackRecorder:
-    """Callbacks that write down what they are told: name, state of the publisher, status, text, thread."""
+    """Callbacks that record each call: name, state of the publisher, status, text, thread."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, str | None, str | None, str]] = []
@@ -196,8 +196,8 @@ class NatsMamaHarness(MamaHarness):
 
 @pytest.fixture(scope="module")
 def nats_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NatsServer, Admin]]:
-    """A server with the streams of the stage, and a user ``a`` who may not publish to ``denied.>``."""
-    with NatsServer(tmp_path_factory.mktemp("stage") / "nats", config=_USERS) as server:
+    """A server with the streams of the harness, and a user ``a`` who may not publish to ``denied.>``."""
+    with NatsServer(tmp_path_factory.mktemp("harness") / "nats", config=_USERS) as server:
         with Admin(server.url, user="admin", password="p") as admin:
             admin.create_stream("T", ["t.>", "denied.>"])
             admin.create_stream("QUIET", ["quiet.>"], no_ack=True)
@@ -206,7 +206,7 @@ def nats_with_users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
 
 
 @pytest.fixture(params=["memory", "memory by transport events", "nats"])
-def stage(request: pytest.FixtureRequest) -> Iterator[MamaHarness]:
+def harness(request: pytest.FixtureRequest) -> Iterator[MamaHarness]:
     made: MamaHarness
     if request.param == "nats":
         made = NatsMamaHarness(*request.getfixturevalue("nats_with_users"))
@@ -225,16 +225,16 @@ def memory() -> Iterator[MemoryMamaHarness]:
 
 
 @pytest.fixture
-def told() -> CallbackRecorder:
+def recorder() -> CallbackRecorder:
     return CallbackRecorder()
 
 
 def published(
-    stage: MamaHarness, transport: Transport, told: CallbackRecorder, *names: str, queue: Queue | None = None
+    harness: MamaHarness, transport: Transport, recorder: CallbackRecorder, *names: str, queue: Queue | None = None
 ) -> Publisher:
-    """A publisher that tells ``told``; ``names``: of these callbacks alone."""
-    callbacks = told.callbacks(*names) if names else told.callbacks()
-    return Publisher.create_with_callbacks(transport, queue, stage.symbol, stage.source, None, callbacks, "mine")
+    """A publisher whose callbacks are those of ``recorder``; ``names``: these alone."""
+    callbacks = recorder.callbacks(*names) if names else recorder.callbacks()
+    return Publisher.create_with_callbacks(transport, queue, harness.symbol, harness.source, None, callbacks, "mine")
 
 
 def fails(status: Status, call: Callable[..., object], *args: Any, match: str | None = None) -> None:

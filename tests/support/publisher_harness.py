@@ -1,4 +1,4 @@
-"""Desks to publish from: a managed publisher's user, its listener and its middleware, in memory or on a real server."""
+"""What the tests of the managed publisher run over: a listener that records, and a middleware in memory or a server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoredPublish(NamedTuple):
 
 
 class RecordingListener:
-    """A listener that remembers."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
@@ -50,12 +50,12 @@ class RecordingListener:
         self.heard.append(("timeout", flight.id))
 
     def events(self, id_: str) -> list[str]:
-        """What was heard of one flight, in order."""
+        """The events of one flight, in order."""
         return [event for event, flight in self.heard if flight == id_]
 
 
 def patient(publisher: ManagedPublisher) -> None:
-    """From now on it waits for acknowledgements as long as they take."""
+    """Let it wait for acknowledgements as long as they take."""
     publisher.window.policy = replace(publisher.window.policy, wait_timeout=LONG)
 
 
@@ -75,12 +75,12 @@ class PublisherHarness(ABC):
     stream: str
 
     def __init__(self) -> None:
-        self.ear = RecordingListener()
+        self.listener = RecordingListener()
         self.made: list[ManagedPublisher] = []
 
     def publisher(self, *, target: object = None, **options: Any) -> ManagedPublisher:
         """A publisher that was not started."""
-        options = {"id_prefix": "p", "listener": self.ear, "wait_timeout": LONG, **options}
+        options = {"id_prefix": "p", "listener": self.listener, "wait_timeout": LONG, **options}
         publisher = ManagedPublisher(self.target() if target is None else target, **options)
         self.made.append(publisher)
         return publisher
@@ -161,12 +161,12 @@ class NatsPublisherHarness(PublisherHarness):
         """With a server of its own, which :meth:`close` ends."""
         server = NatsServer(folder / "nats", config=config, jetstream=jetstream).start()
         try:
-            desk = cls(server, **options)
+            harness = cls(server, **options)
         except BaseException:
             server.stop()
             raise
-        desk._own = True
-        return desk
+        harness._own = True
+        return harness
 
     def target(self) -> JetStreamContext:
         return self.client.jetstream(domain=self._domain)
