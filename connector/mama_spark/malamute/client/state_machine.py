@@ -16,7 +16,7 @@ from mama_spark.errors import ClientClosed, ConfigError, MamaError, Unavailable
 
 from ..protocol import commands as wire
 from ..protocol.commands import BadFrame, Command, StatusCode
-from ..protocol.credit import MESSAGE
+from ..protocol.credit import MESSAGE_OVERHEAD
 from ..protocol.extensions import AckRun, Extension, Feature, read, write
 from ..protocol.log_query import LogQuery
 from ..protocol.transition_table import IllegalMachineStep
@@ -202,7 +202,7 @@ class ClientMachine:
         self.out.extend(messages)
         if self.send_window is not None:
             count = len(messages) if count is None else count
-            self.send_window -= sum(map(len, chain.from_iterable(messages))) + MESSAGE * count
+            self.send_window -= sum(map(len, chain.from_iterable(messages))) + MESSAGE_OVERHEAD * count
             self._sent_since_ping = True
             self._request_window()
 

@@ -1,17 +1,18 @@
-"""Credit in both directions: what engines may deliver to a client, and what a client may send to them. Pure.
+"""Flow control in both directions: deliveries to a client, and what a client sends to streams. Pure.
 
-A client's credit counts messages of all kinds and streams together (ML-21), while each engine that holds what is beyond
-it decides by itself when to deliver. So the credit is **lent**: an engine has a share, delivers against it, and gets
-more as its deliveries come.
-Shares never exceed the credit, so nothing that an engine delivers is ever too much. What one engine has and does not
-use is called back when another one used all of its own, or when a message of another kind waits; with less credit than
-streams, it goes round.
+:class:`DeliveryCredit` is the rule of credit: a receiver takes so many deliveries, and each one uses one up.
 
-A client without credit (the C client) is lent a window, and the window only as long as its socket takes what is
-delivered: an engine that holds is never overrun by a slow reader.
+A client's credit counts messages of all kinds and streams together (ML-21), while each engine with flow control decides
+by itself when to deliver. :class:`CreditAllocator` therefore *lends* the client's credit to those engines: an engine
+has a share, delivers against it, and gets more as its deliveries come. The shares together never exceed the credit. A
+share that is not used is recalled when another engine has used all of its own, or when a message of another kind waits;
+with less credit than streams, the credit rotates among them.
 
-A client that publishes has an :class:`SendWindow` in octets: what it sends costs, what the engines have taken is given
-back. So publishers that keep to it never have more under way than engines take, and need not be stopped.
+A client that gives no credit (the C client) is treated as if it gave :attr:`CreditAllocator.window` at a time, and only
+while its socket takes what is delivered, so a slow reader does not make an engine fill the broker's memory.
+
+A client that publishes has a :class:`SendWindow` in octets: what it sends is subtracted, what the engines have answered
+is granted again. Publishers that keep to it never have more unanswered than engines take.
 """
 
 from __future__ import annotations
@@ -59,34 +60,38 @@ class DeliveryCredit:
         return most if self.left is None else min(self.left, most)
 
 
-#: Octets that engines may deliver ahead of a client's socket, and messages however small they are.
-WINDOW_OCTETS = 8 * 1024 * 1024
-WINDOW = 8192
-#: What a message is taken to weigh before the first one came.
-_GUESS = 8 * 1024
-#: Seconds until credit that nobody uses goes on to a stream that has none; doubles as long as nothing is delivered.
-TURN, LONGEST_TURN = 0.02, 1.0
+#: Octets that engines may deliver ahead of a client's socket, and messages, however small they are.
+DELIVERY_WINDOW_OCTETS = 8 * 1024 * 1024
+DELIVERY_WINDOW = 8192
+#: Octets that a delivery is assumed to have before the first one has come.
+_INITIAL_MEAN_OCTETS = 8 * 1024
+#: Seconds until an unused share is recalled for a stream that has none; doubles as long as nothing is delivered.
+ROTATION, LONGEST_ROTATION = 0.02, 1.0
 
 
 class CreditAllocator:
-    """What the engines of one client's streams may deliver still.
+    """Lends the credit of one client to the engines of its streams.
 
-    :ivar lent: sum of all shares
+    :param limit: octets that may be delivered ahead of the client's socket
+    :ivar lent: deliveries that the engines may make still: the sum of all shares
     """
 
-    __slots__ = ("lent", "limit", "due", "turn", "_shares", "_leaving", "_recalled", "_hungry", "_weight", "_half")
+    __slots__ = (
+        "lent", "limit", "rotation_due", "rotation_interval", "_shares", "_cancelling", "_recalled", "_exhausted",
+        "_mean_octets", "_refill_below",
+    )  # fmt: skip
 
-    def __init__(self, limit: int = WINDOW_OCTETS) -> None:
+    def __init__(self, limit: int = DELIVERY_WINDOW_OCTETS) -> None:
         self.lent = 0
         self.limit = limit
-        self.due: float | None = None  #: when :meth:`rotate` is to be called
-        self.turn = TURN
-        self._shares: dict[bytes, int] = {}  # that waits longest for a loan first
-        self._leaving: dict[bytes, list[int]] = {}  # shares of subscriptions whose CANCEL is not answered
+        self.rotation_due: float | None = None  #: when :meth:`rotate` is to be called
+        self.rotation_interval = ROTATION
+        self._shares: dict[bytes, int] = {}  # what each engine may deliver; longest without a refill first
+        self._cancelling: dict[bytes, list[int]] = {}  # shares of subscriptions whose CANCEL is not answered
         self._recalled: set[bytes] = set()
-        self._hungry: set[bytes] = set()
-        self._weight: float = _GUESS
-        self._half: dict[bytes, int] = {}  # a share below this is filled up
+        self._exhausted: set[bytes] = set()
+        self._mean_octets: float = _INITIAL_MEAN_OCTETS
+        self._refill_below: dict[bytes, int] = {}  # shares at or below this are refilled
 
     def __repr__(self) -> str:
         return f"<CreditAllocator {self.lent} lent to {len(self._shares)} streams>"
@@ -96,61 +101,71 @@ class CreditAllocator:
 
     @property
     def window(self) -> int:
-        """Messages that may be lent at once, whatever the credit."""
-        return max(len(self._shares), min(WINDOW, int(self.limit / self._weight)), 1)
+        """Deliveries that may be lent at once, whatever the credit."""
+        return max(len(self._shares), min(DELIVERY_WINDOW, int(self.limit / self._mean_octets)), 1)
 
-    def join(self, stream: bytes) -> None:
+    def free(self, credit: DeliveryCredit, undelivered: int) -> int:
+        """Deliveries that can be lent now, when so many that were lent wait for the client's socket or credit."""
+        return credit.limit(self.window) - self.lent - undelivered
+
+    def leaves_credit(self, credit: DeliveryCredit) -> bool:
+        """The client has credit that is not lent, for a message that does not come from these engines."""
+        return credit.left is None or credit.left > self.lent
+
+    def add_stream(self, stream: bytes) -> None:
+        """The client subscribed to the stream; its share is 0 until :meth:`lend`."""
         self._shares.setdefault(stream, 0)
 
-    def leave(self, stream: bytes) -> None:
-        """CANCEL is on its way; what the engine delivers until :meth:`left` is covered still."""
+    def cancel(self, stream: bytes) -> None:
+        """CANCEL was sent; deliveries of the engine before :meth:`cancelled` still use the share."""
         share = self._shares.pop(stream, None)
         if share is not None:
-            self._leaving.setdefault(stream, []).append(share)
-            self._forget(stream)
+            self._cancelling.setdefault(stream, []).append(share)
+            self._clear_flags(stream)
 
-    def left(self, stream: bytes) -> None:
+    def cancelled(self, stream: bytes) -> None:
         """The engine answered the oldest CANCEL."""
-        leaving = self._leaving.get(stream)
-        if leaving:
-            self.lent -= leaving.pop(0)
-            if not leaving:
-                del self._leaving[stream]
+        cancelling = self._cancelling.get(stream)
+        if cancelling:
+            self.lent -= cancelling.pop(0)
+            if not cancelling:
+                del self._cancelling[stream]
 
-    def lost(self, stream: bytes) -> None:
-        """The engine is gone."""
-        self.lent -= self._shares.pop(stream, 0) + sum(self._leaving.pop(stream, ()))
-        self._forget(stream)
+    def remove(self, stream: bytes) -> None:
+        """The engine has failed: its share is free again."""
+        self.lent -= self._shares.pop(stream, 0) + sum(self._cancelling.pop(stream, ()))
+        self._clear_flags(stream)
 
-    def _forget(self, stream: bytes) -> None:
+    def _clear_flags(self, stream: bytes) -> None:
         self._recalled.discard(stream)
-        self._hungry.discard(stream)
-        self._half.pop(stream, None)
+        self._exhausted.discard(stream)
+        self._refill_below.pop(stream, None)
 
     def use(self, stream: bytes, octets: int) -> bool:
-        """One delivery came. False: the engine had no share, which an engine that keeps the rules never does."""
-        leaving = self._leaving.get(stream)
-        if leaving:
-            if not leaving[0]:
+        """Count one delivery of the engine; False: it had no share, so it broke the rule."""
+        cancelling = self._cancelling.get(stream)
+        if cancelling:
+            if not cancelling[0]:
                 return False
-            leaving[0] -= 1
+            cancelling[0] -= 1
         else:
             share = self._shares.get(stream, 0)
             if not share:
                 return False
             self._shares[stream] = share - 1
             if share == 1:
-                self._hungry.add(stream)
+                self._exhausted.add(stream)
         self.lent -= 1
-        self.turn = TURN
-        self._weight += (octets - self._weight) / 16
+        self.rotation_interval = ROTATION
+        self._mean_octets += (octets - self._mean_octets) / 16
         return True
 
-    def low(self, stream: bytes) -> bool:
-        return self._shares.get(stream, 1) <= self._half.get(stream, 0)
+    def needs_refill(self, stream: bytes) -> bool:
+        """Half of the share that the engine was last given is used."""
+        return self._shares.get(stream, 1) <= self._refill_below.get(stream, 0)
 
     def returned(self, stream: bytes, amount: int) -> None:
-        """The engine gave back what it had not used."""
+        """The engine gave back so much of its share after a recall."""
         self._recalled.discard(stream)
         if stream in self._shares:
             amount = min(amount, self._shares[stream])
@@ -158,101 +173,102 @@ class CreditAllocator:
             self.lent -= amount
 
     def lend(self, free: int) -> list[tuple[bytes, int]]:
-        """Lend what is free: stream and amount."""
-        loans: list[tuple[bytes, int]] = []
-        fair = max(1, (free + self.lent) // max(1, len(self._shares)))
+        """Share out ``free`` deliveries: stream and amount of each engine that is given more."""
+        allocations: list[tuple[bytes, int]] = []
+        fair_share = max(1, (free + self.lent) // max(1, len(self._shares)))
         for stream in list(self._shares):
             if free <= 0:
                 break
             share = self._shares[stream]
-            if stream in self._recalled or (share and not self.low(stream)):
+            if stream in self._recalled or (share and not self.needs_refill(stream)):
                 continue
-            want = max(fair, free // 2) if stream in self._hungry else fair
+            want = max(fair_share, free // 2) if stream in self._exhausted else fair_share
             amount = min(free, want - share)
             if amount > 0:
                 del self._shares[stream]
                 self._shares[stream] = share + amount
-                self._half[stream] = (share + amount) // 2
-                self._hungry.discard(stream)
+                self._refill_below[stream] = (share + amount) // 2
+                self._exhausted.discard(stream)
                 self.lent += amount
                 free -= amount
-                loans.append((stream, amount))
-        return loans
+                allocations.append((stream, amount))
+        return allocations
 
     def recall(self, waiting: bool, now: float) -> list[bytes]:
-        """Streams that shall give back what they have not used, as there is no more to lend.
+        """Streams whose engines have to give back what they have not used, as nothing is left to lend.
 
-        :param waiting: something that is not of these streams waits for credit
+        :param waiting: a message that is not of these streams waits for credit
         """
         empty = [stream for stream, share in self._shares.items() if not share]
-        if waiting or any(stream in self._hungry for stream in empty):
-            self.due = None
-            return self._call_back()
+        if waiting or any(stream in self._exhausted for stream in empty):
+            self.rotation_due = None
+            return self._recall_all()
         if empty and self.lent and not self._recalled:
-            self.due = self.due or now + self.turn
+            self.rotation_due = self.rotation_due or now + self.rotation_interval
         else:
-            self.due = None
+            self.rotation_due = None
         return []
 
     def rotate(self) -> list[bytes]:
-        """As :meth:`recall`: a stream has had no share for a while."""
-        self.due = None
-        self.turn = min(LONGEST_TURN, self.turn * 2)
-        return self._call_back()
+        """As :meth:`recall`, at :attr:`rotation_due`: a stream has had no share for a whole interval."""
+        self.rotation_due = None
+        self.rotation_interval = min(LONGEST_ROTATION, self.rotation_interval * 2)
+        return self._recall_all()
 
-    def _call_back(self) -> list[bytes]:
+    def _recall_all(self) -> list[bytes]:
         streams = [stream for stream, share in self._shares.items() if share and stream not in self._recalled]
         self._recalled.update(streams)
         return streams
 
 
-#: Octets that a client may have under way to engines, at most and at least.
-MOST_SENT, LEAST_SENT = 8 * 1024 * 1024, 64 * 1024
+#: Octets that a client may send before engines have answered, at most and at least.
+MAX_SEND_WINDOW, MIN_SEND_WINDOW = 8 * 1024 * 1024, 64 * 1024
 #: What a message costs beyond the octets of its frames.
-MESSAGE = 256
+MESSAGE_OVERHEAD = 256
 
 
 class SendWindow:
-    """What one client may send to streams, as the broker sees it, in octets: those of the frames, and :data:`MESSAGE`
-    a message. The client may send as long as it is above 0, so one message may be larger than what is left.
+    """What one client may send to streams, counted in octets of frames and :data:`MESSAGE_OVERHEAD` a message.
 
-    :ivar left: what the client may send still
-    :ivar under_way: what it sent and engines have not answered for
-    :ivar used: the client has sent something
+    The client may send while :attr:`left` is above 0, so one message may be larger than what is left.
+
+    :ivar left: what the client may still send
+    :ivar unanswered: what it has sent and engines have not answered
+    :ivar in_use: the client has sent something
     """
 
-    __slots__ = ("left", "under_way", "used", "_unasked")
+    __slots__ = ("left", "unanswered", "in_use", "_since_ping")
 
     def __init__(self) -> None:
         self.left = 0
-        self.under_way = 0
-        self.used = False
-        self._unasked = 0  # of that, what no PING has asked for
+        self.unanswered = 0
+        self.in_use = False
+        self._since_ping = 0  # sent behind the last PING
 
     def __repr__(self) -> str:
-        return f"<SendWindow {self.left} left, {self.under_way} under way>"
+        return f"<SendWindow {self.left} left, {self.unanswered} unanswered>"
 
     def sent(self, octets: int, messages: int = 1) -> None:
-        cost = octets + MESSAGE * messages
+        cost = octets + MESSAGE_OVERHEAD * messages
         self.left -= cost
-        self.under_way += cost
-        self._unasked += cost
+        self.unanswered += cost
+        self._since_ping += cost
 
-    def asked(self) -> int:
-        """A PING: what its answer covers."""
-        octets, self._unasked = self._unasked, 0
+    def ping(self) -> int:
+        """The client sent PING: octets that its answer covers."""
+        octets, self._since_ping = self._since_ping, 0
         return octets
 
     def answered(self, octets: int) -> None:
-        self.under_way -= octets
+        self.unanswered -= octets
 
     def grant(self, window: int) -> int:
-        """Give the client as much as makes ``window`` of what it may send and what is under way."""
-        amount = max(0, window - self.left - self.under_way)
+        """Fill what is left and what is unanswered up to ``window``; the amount to tell the client."""
+        amount = max(0, window - self.left - self.unanswered)
         self.left += amount
         return amount
 
 
 def window_for(publishers: int, backlog: int) -> int:
-    """Octets that each of so many publishers may have under way to streams with this limit."""
-    return max(LEAST_SENT, min(MOST_SENT, backlog // (2 * max(1, publishers))))
+    """Octets of the send window of each of so many publishers, to streams with this limit of the backlog."""
+    return max(MIN_SEND_WINDOW, min(MAX_SEND_WINDOW, backlog // (2 * max(1, publishers))))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
-from mama_spark.malamute.protocol.credit import LONGEST_TURN, WINDOW, CreditAllocator
+from mama_spark.malamute.protocol.credit import DELIVERY_WINDOW, LONGEST_ROTATION, CreditAllocator
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.engines import Delivery
 from mama_spark.services.malamute_broker.engines.commands import (
@@ -149,7 +149,7 @@ class Site:
         self.pump()
 
     def tick(self) -> None:
-        self.now += LONGEST_TURN
+        self.now += LONGEST_ROTATION
         self.machine.expire(self.now)
         self.pump()
 
@@ -345,7 +345,7 @@ def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_o
 
 def test_large_messages_make_the_window_small() -> None:
     shares = CreditAllocator()
-    shares.join(b"s")
+    shares.add_stream(b"s")
     assert shares.window == 1024
     for _ in range(200):
         shares.lend(1)
@@ -354,4 +354,4 @@ def test_large_messages_make_the_window_small() -> None:
     for _ in range(400):
         shares.lend(1)
         shares.use(b"s", 100)
-    assert shares.window == WINDOW
+    assert shares.window == DELIVERY_WINDOW

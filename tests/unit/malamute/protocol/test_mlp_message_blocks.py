@@ -102,7 +102,7 @@ def test_both_sides_count_the_same_octets_for_a_block() -> None:
     assert allowance is not None
     assert before is not None
     assert client.send_window == allowance.left
-    assert allowance.under_way == before - allowance.left > 50 * 100
+    assert allowance.unanswered == before - allowance.left > 50 * 100
 
 
 @pytest.mark.parametrize("state", ["opening", "full"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import encode
-from mama_spark.malamute.protocol.credit import MESSAGE, SendWindow
+from mama_spark.malamute.protocol.credit import MESSAGE_OVERHEAD, SendWindow
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.services.malamute_broker.session.clients import SessionSettings
 from mama_spark.services.malamute_broker.session.state_machine import ServerMachine
@@ -20,11 +20,11 @@ def test_octets_that_are_under_way_are_granted_again_only_when_engines_answered_
     allowance = SendWindow()
     assert allowance.grant(WINDOW) == WINDOW
     allowance.sent(4_000, 2)
-    cost = 4_000 + 2 * MESSAGE
-    assert (allowance.left, allowance.under_way) == (WINDOW - cost, cost)
+    cost = 4_000 + 2 * MESSAGE_OVERHEAD
+    assert (allowance.left, allowance.unanswered) == (WINDOW - cost, cost)
     assert allowance.grant(WINDOW) == 0
-    allowance.answered(allowance.asked())
-    assert allowance.under_way == 0
+    allowance.answered(allowance.ping())
+    assert allowance.unanswered == 0
     assert allowance.grant(WINDOW) == cost
 
 
@@ -37,18 +37,18 @@ def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(ste
             if allowance.left > 0:
                 allowance.sent(step)
         elif step == "ask":
-            asked.append(allowance.asked())
+            asked.append(allowance.ping())
         elif step == "grant":
             allowance.grant(WINDOW)
         elif asked:
             allowance.answered(asked.pop(0))
-        assert allowance.left + allowance.under_way <= WINDOW
-        assert allowance.under_way >= 0
-    asked.append(allowance.asked())
+        assert allowance.left + allowance.unanswered <= WINDOW
+        assert allowance.unanswered >= 0
+    asked.append(allowance.ping())
     for octets in asked:
         allowance.answered(octets)
     allowance.grant(WINDOW)
-    assert (allowance.left, allowance.under_way) == (WINDOW, 0)
+    assert (allowance.left, allowance.unanswered) == (WINDOW, 0)
 
 
 def test_credit_adds_up() -> None:

@@ -83,7 +83,7 @@ class DeliveryScheduler:
             free -= amount
         if free <= 0:
             self._recall(client, shares.recall(len(client.queue) > 0, self.now))
-            if shares.due is not None:
+            if shares.rotation_due is not None:
                 self._turns[client] = None
 
     def _recall(self, client: ClientSession, streams: Iterable[bytes]) -> None:
@@ -177,7 +177,7 @@ class DeliveryScheduler:
 
     def _rotate(self, now: float) -> None:
         for client in list(self._turns):
-            due = client.shares.due
+            due = client.shares.rotation_due
             if client.alive and due is not None and due > now:
                 continue
             del self._turns[client]
@@ -195,7 +195,7 @@ class DeliveryScheduler:
 
     def _dismiss(self, client: ClientSession) -> None:
         if client.allowance is not None:
-            self.publishers -= client.allowance.used
+            self.publishers -= client.allowance.in_use
             client.allowance = None
 
     def _grant(self, allowance: SendWindow) -> int:
@@ -205,9 +205,9 @@ class DeliveryScheduler:
         """A PING of the client: octets that its answer covers."""
         if client.allowance is None:
             return 0
-        octets = client.allowance.asked()
-        if octets and not client.allowance.used:
-            client.allowance.used = True
+        octets = client.allowance.ping()
+        if octets and not client.allowance.in_use:
+            client.allowance.in_use = True
             self.publishers += 1
         return octets
 

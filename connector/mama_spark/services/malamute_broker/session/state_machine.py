@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, Command, StatusCode
-from mama_spark.malamute.protocol.credit import WINDOW_OCTETS, CreditAllocator
+from mama_spark.malamute.protocol.credit import DELIVERY_WINDOW_OCTETS, CreditAllocator
 from mama_spark.malamute.protocol.extensions import NOTHING, AckRun, Extension, Feature, read, write
 
 from ..engines import Delivery
@@ -162,7 +162,7 @@ class ServerMachine(MailboxServer):
             silent = next(iter(self.clients.values())).seen + self.settings.timeout
             due = silent if due is None or silent < due else due
         if self._turns:
-            turns = [client.shares.due for client in self._turns if client.shares.due is not None]
+            turns = [client.shares.rotation_due for client in self._turns if client.shares.rotation_due is not None]
             due = min([*turns, *(() if due is None else (due,))], default=None)
         return due
 
@@ -173,7 +173,7 @@ class ServerMachine(MailboxServer):
         client = ClientSession(identity, command.address, (announced or Feature(0)) & self.settings.features, now)
         client.queue = ByteQueue(self.settings.queue, None, self.settings.overflow)
         client.unconfirmed = ByteQueue(self.settings.queue, None, Overflow.DROP_OLDEST)
-        client.shares = CreditAllocator(min(WINDOW_OCTETS, self.settings.queue))
+        client.shares = CreditAllocator(min(DELIVERY_WINDOW_OCTETS, self.settings.queue))
         if Feature.CREDIT in client.features:
             client.credit = 0
         if client.address:
@@ -280,7 +280,7 @@ class ServerMachine(MailboxServer):
             client.reads[command.stream] = set()
             if command.stream in self.holding:  # nothing until some is lent
                 self._order(command.stream, GiveCredit(client, 0))
-                client.shares.join(command.stream)
+                client.shares.add_stream(command.stream)
                 self._balance(client)
         client.reads[command.stream].add(command.pattern)
 
@@ -289,7 +289,7 @@ class ServerMachine(MailboxServer):
             self._reply(client, OK)  # never read: the reference makes the stream, ours does not
             return
         self._await(client, command.stream, CancelSubscriptions(client))
-        client.shares.leave(command.stream)
+        client.shares.cancel(command.stream)
         self._event("UNSUBSCRIBED", client, command.stream)
 
     def _send(self, client: ClientSession, command: commands.StreamSend, now: float) -> None:
@@ -396,7 +396,7 @@ class ServerMachine(MailboxServer):
         if self.opening and self.opening.pop(stream, None) is not None:
             del self._early[stream]
         if cancel and client.alive:
-            client.shares.left(stream)
+            client.shares.cancelled(stream)
             self._release(client)
             self._balance(client)
         if slot.frames is not None:
@@ -420,7 +420,7 @@ class ServerMachine(MailboxServer):
                 patterns.discard(pattern)
                 if not patterns:
                     del client.reads[stream]
-                    client.shares.leave(stream)
+                    client.shares.cancel(stream)
                     self._order_awaited(stream, CancelSubscriptions(client), client, PendingReply(silent=True))
             slot.frames = error_frames(StatusCode.FAILED, _octets(error))
             self._event("REFUSED", client, stream, _octets(error))
@@ -459,7 +459,7 @@ class ServerMachine(MailboxServer):
             client.sent.pop(stream, None)
             if client.stream == stream:
                 client.stream = None
-            client.shares.lost(stream)
+            client.shares.remove(stream)
             self._release(client)
             self._balance(client)
 
@@ -487,7 +487,7 @@ class ServerMachine(MailboxServer):
                 else:
                     self._deliver(client, [frame, *content])
         for client in lent:
-            if client.shares.low(stream):
+            if client.shares.needs_refill(stream):
                 self._balance(client)
 
     def returned(self, stream: bytes, client: Hashable, amount: int) -> None:
